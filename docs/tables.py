@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from veilgraph.core.text import listed
-from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.limits import LimitSettings
-from veilgraph.protocol.messages import Condition, MessageSpec
+from veilgraph.protocol.messages import Condition, MessageSpec, all_revelations
 from veilgraph.protocol.paradigm import PARADIGMS
 
 Line = tuple[str, ...]

@@ -34,7 +34,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.privacy.aggregation import NoisySums, bound_degrees, pair_matrix
 from veilgraph.privacy.mechanism import Gaussian, Mechanism
-from veilgraph.protocol.scores import balanced_weights, selecting_auc
+from veilgraph.protocol.judge import balanced_weights, selecting_auc
 
 _CLIP: Final = 1.0
 

@@ -29,12 +29,11 @@ from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.judge import Judgement
+from veilgraph.protocol.judge import Judgement, Objective
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role
-from veilgraph.protocol.scores import Objective
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.session import party as computing
 from veilgraph.runtime.session.training import Fitted, fit, infer

@@ -26,8 +26,8 @@ from research.gap_sets import LEVELS, SETS, Set, bounded, job_of
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.settings import fitting_delta
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.scores import Objective
 
 SETTINGS: Final = Path(__file__).parent.parent / "docs" / "gap-settings.json"
 SEEDS: Final = 2

@@ -29,9 +29,8 @@ from veilgraph.paradigms.horizontal import twin as horizontal_baselines
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.judge import Judgement
+from veilgraph.protocol.judge import Judgement, Scores
 from veilgraph.protocol.plain_fitting import PlainResult, fit
-from veilgraph.protocol.scores import Scores
 
 PAGE: Final = Path("docs/own-nodes.json")
 PARTS: Final = ("random", "classes", "communities")

@@ -39,9 +39,9 @@ from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judge import Objective, Scores
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
-from veilgraph.protocol.scores import Objective, Scores
 
 
 def ppgnn(

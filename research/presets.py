@@ -33,9 +33,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.protocol.scores import Objective
 from veilgraph.samples.shipped import replaced
 
 DOCS: Final = Path(__file__).parent.parent / "docs"

@@ -10,7 +10,7 @@ from veilgraph.graph.dataset import load_parties
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.scores import Objective
+from veilgraph.protocol.judge import Objective
 from veilgraph.runtime.store.run_directory import Record
 
 

@@ -15,7 +15,7 @@ from veilgraph.core import randomness
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import Link, PartyId
 from veilgraph.paradigms.horizontal import paradigm as collecting
-from veilgraph.privacy import lifetime_file
+from veilgraph.privacy import ledger_files
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.plan import Plan, SampledPlan
 from veilgraph.privacy.publisher import NoisedPublisher
@@ -51,7 +51,7 @@ class Chance:
             patch.setattr(ledgers, "SampledPublisher", self._sampled)
             for module in (ledgers, collecting, randomness):
                 patch.setattr(module, "system_secrets", self._of_thread)
-            patch.setattr(lifetime_file, "system_secrets", self._of_ledger)
+            patch.setattr(ledger_files, "system_secrets", self._of_ledger)
             yield
 
     def _source(self, what: str, party: PartyId) -> SecretSource:

@@ -22,7 +22,7 @@ from veilgraph.privacy.local_publisher import LABELS, LabelPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import OWN_RELEASE, LifetimeCache, RunCache
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.runtime.session.publishers import LifetimeAccount, cached_values
+from veilgraph.runtime.session.publishers import LifetimeAccount
 
 EPSILON, TIMES = 0.5, 12
 JOB = parse_job({"label_privacy": {"epsilon": EPSILON}})
@@ -78,7 +78,7 @@ def test_fewer_labels_without_ids_may_be_others_and_are_drawn_anew_and_paid_for(
     lifetime, draws, labels = ledger(tmp_path / "ledger", Budget(100.0, 1e-4)), Draws(), torch.tensor([0, 1, 1, 0])
     for count, flip, times in ((4, 0, 1), (4, 1, 1), (2, 0, 2)):
         given, lasting = labels[:count] ^ flip, LifetimeAccount(lifetime, None)
-        sent = cached_values(lasting.account(JOB, None), None, JOB, lasting, lasting.each_key(count), None)
+        sent = LifetimeCache(lasting.account(JOB, None), lasting.each_key(count), by_place=True)
         LabelPublisher(LabelResponse(EPSILON, 2), given, None, draws, sent).perturbed()
         assert count_of(lifetime) == draws.count == times
     assert lifetime.total() == pytest.approx(2 * EPSILON)

@@ -30,8 +30,7 @@ from veilgraph.link.statement import Countersignature, Statement
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.processes import run_threads
-from veilgraph.runtime.session.exchange import Opening, RecordExchange, Verdict, record_exchange
-from veilgraph.runtime.session.peer_heads import PeerHeads
+from veilgraph.runtime.session.exchange import Opening, PeerHeads, RecordExchange, Verdict
 from veilgraph.runtime.store.records import verify
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -428,7 +427,7 @@ class Party:
         self._count = 0
 
     def record_exchange(self) -> RecordExchange:
-        return record_exchange(
+        return RecordExchange(
             self.folder,
             SETTINGS,
             self.party,

@@ -35,14 +35,14 @@ from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime_file import FILE, Marks
+from veilgraph.privacy.ledger_files import FILE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.runtime.session.peer_heads import PeerHeads
+from veilgraph.runtime.session.exchange import PeerHeads
+from veilgraph.runtime.session.party import Session
 from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of
-from veilgraph.runtime.session.session import Session
 from veilgraph.runtime.store.run_directory import PartyStore
 from veilgraph.samples.shipped import with_overrides
 

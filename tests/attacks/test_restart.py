@@ -32,10 +32,11 @@ from veilgraph.core.files import private_folder
 from veilgraph.core.tensor_file import save_tensors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.statement import RECORDS
-from veilgraph.protocol import agreement, resumption
+from veilgraph.protocol import agreement
+from veilgraph.protocol import agreement as resumption
+from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.resumption import Point
 from veilgraph.runtime.launch import site
 from veilgraph.runtime.launch.jobs import TrainResult, resume, train
 from veilgraph.runtime.store.checkpoints import Checkpoints

@@ -19,7 +19,7 @@ from tests.faults.runs import OTHER
 from tests.paradigms.lifetimes import job, ledger
 from veilgraph.core.errors import RunError
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime_file import MOST_HASHES, PEOPLE, Marks
+from veilgraph.privacy.ledger_files import MOST_HASHES, PEOPLE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.session.publishers import LifetimeAccount

@@ -18,7 +18,7 @@ from tests.tables.writing import party, write
 from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.privacy.aggregation import NoisySums, pair_matrix
 from veilgraph.privacy.mechanism import Gaussian
-from veilgraph.privacy.sensitivity import aggregation_sensitivity
+from veilgraph.privacy.plan import aggregation_sensitivity
 from veilgraph.tables.edges import read_edges
 from veilgraph.testing.lower_bound import epsilon_lower_bound
 

@@ -10,8 +10,7 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import save_party
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.protocol.audit_settings import CHECKS
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import CHECKS, JobSettings
 from veilgraph.protocol.job_file import parse_job
 
 NODES = 240

@@ -34,9 +34,9 @@ from veilgraph.graph.party import load_party, save_party
 from veilgraph.graph.settings import DataSettings
 from veilgraph.link.collectives import text_tensor
 from veilgraph.link.view import Message, RecordedLink
-from veilgraph.protocol.disclosures import DisclosureRecord, all_revelations
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.messages import DisclosureRecord, all_revelations
 from veilgraph.report.audit import read_audit
 from veilgraph.runtime.launch.processes import run_threads
 from veilgraph.runtime.store.run_directory import RunDirectory

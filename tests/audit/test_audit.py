@@ -28,8 +28,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.product import row_blocks
-from veilgraph.protocol.audit_settings import UNLIMITED, AttackLimit
 from veilgraph.protocol.evidence import Evidence
+from veilgraph.protocol.job import UNLIMITED, AttackLimit
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.run_directory import RunDirectory
 

@@ -24,8 +24,7 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import save_party
 from veilgraph.graph.settings import DataSettings
-from veilgraph.protocol.audit_settings import CHECKS, Check
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import CHECKS, Check, JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import export_dataset

@@ -18,7 +18,7 @@ from veilgraph.audit.finding import CLIENT, Finding, Outcome, measured
 from veilgraph.audit.statistics import Interval
 from veilgraph.cli import app
 from veilgraph.core.errors import DataError
-from veilgraph.protocol.audit_settings import AttackLimit
+from veilgraph.protocol.job import AttackLimit
 
 
 def test_a_limit_that_nothing_is_held_to_does_not_pass(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from veilgraph.paradigms.averaging.training import Terms
 from veilgraph.privacy import sampled
 from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime_file import PEOPLE
+from veilgraph.privacy.ledger_files import PEOPLE
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.sampled import SampledPublisher, SampledSum

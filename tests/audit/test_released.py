@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.roles.federation import Settings
-from tests.roles.local_parties import RANGE, local_job
+from tests.roles.local_parties import local_job
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError, RunError
@@ -115,7 +115,7 @@ def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) ->
         seed=0,
     )[1]
     canaries = NodeCanaries.of(job, NODES, system_secrets)
-    planted = canaries.into(graph, RANGE["low"], RANGE["high"], labels=True)
+    planted = canaries.into(graph)
     planted.validate()
     assert planted.labels is not None
     rows = planted.features.to_dense()[canaries.places]
@@ -132,7 +132,7 @@ def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) ->
     assert not torch.equal(other.coins, canaries.coins)
     assert not torch.equal(canaries.coins, canaries.label_coins)
     with refused(RunError, key="canaries"):
-        canaries.into(replace(graph, num_common=600), -10, 10, labels=False)
+        canaries.into(replace(graph, num_common=600))
     with refused(ConfigError, key="canaries", value=500):
         NodeCanaries.of(job, 100, system_secrets)
 

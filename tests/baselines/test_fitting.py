@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.judge import Scores
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.protocol.scores import Scores
 
 VAL_ACCURACY = [0.2, 0.6, 0.5, 0.7, 0.4, 0.4, 0.9]
 

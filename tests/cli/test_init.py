@@ -14,9 +14,9 @@ from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.horizontal import valued, write_tables
 from tests.tables.writing import with_classes, write
 from veilgraph.graph.dataset import load_parts
-from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import adds_noise
 from veilgraph.protocol.job_file import read_job
+from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.column_settings import beyond_own_row
 from veilgraph.tables.settings import EdgeSettings, says_weights

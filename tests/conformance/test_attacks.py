@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from veilgraph.protocol.audit_settings import ATTACKS
+from veilgraph.protocol.job import ATTACKS
 from veilgraph.testing.attack import AttackConformance
 
 OF_A_RUN = {

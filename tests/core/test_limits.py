@@ -11,9 +11,7 @@ from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
-from veilgraph.protocol import disclosures as revealed
-from veilgraph.protocol.acceptance import largest_epsilon
-from veilgraph.protocol.disclosures import all_revelations
+from veilgraph.protocol import messages as revealed
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import (
@@ -22,12 +20,12 @@ from veilgraph.protocol.limits import (
     delta_in_doubt,
     delta_too_large,
     joined,
+    largest_epsilon,
     refusal,
-    revealed_of,
     revelations,
     too_few,
 )
-from veilgraph.protocol.messages import TO_SERVER, MessageSpec, Revelation
+from veilgraph.protocol.messages import TO_SERVER, MessageSpec, Revelation, all_revelations
 from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
 from veilgraph.runtime.store.lifetime import without
 
@@ -55,7 +53,7 @@ def test_names_to_accept_are_whole(paradigm: str) -> None:
     told = refusal(LimitSettings(leakage=()), settings, "b")
     assert told is not None
     assert "…" not in told
-    assert all(f"{name} (" in told for name in revealed_of(settings, "b"))
+    assert all(f"{name} (" in told for name in revelations(settings, "b"))
 
 
 WEAKER = {

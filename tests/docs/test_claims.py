@@ -27,7 +27,7 @@ from tests.docs.claims import (
     tells,
 )
 from veilgraph.audit.attack import ATTACKS
-from veilgraph.protocol.audit_settings import UNLIMITED
+from veilgraph.protocol.job import UNLIMITED
 
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

@@ -19,7 +19,7 @@ from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.scores import Objective
+from veilgraph.protocol.judge import Objective
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import export_dataset
 

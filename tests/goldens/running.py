@@ -109,8 +109,8 @@ def _stays() -> None:
 
 def _ledgers_are_apart(source: Source) -> None:
     """Two ledgers for life with one name are copies of each other, and refused; nothing of them is pinned."""
-    if find_spec("veilgraph.privacy.lifetime_file") is not None:
-        lines = import_module("veilgraph.privacy.lifetime_file")
+    if find_spec("veilgraph.privacy.ledger_files") is not None:
+        lines = import_module("veilgraph.privacy.ledger_files")
         lines.system_secrets = source.of_the_system  # type: ignore[attr-defined]
 
 

@@ -13,8 +13,8 @@ import yaml
 
 from tests.paradigms.sealed.programs import small_graphs, small_job
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.messages import causes
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import Predictions
 from veilgraph.samples.organisations import export_organisations

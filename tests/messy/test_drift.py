@@ -19,9 +19,9 @@ from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.sealed.programs import small_graphs, small_job
 from tests.tables.writing import build, party, write
 from veilgraph.core.errors import ConfigError
-from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.messages import causes
 from veilgraph.report.page import page_html
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory

@@ -12,9 +12,9 @@ import yaml
 
 from tests.paradigms.sealed.programs import small_graphs, small_job
 from veilgraph.deploy.serve import Inference
-from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.messages import causes
 from veilgraph.report.run_data import Scored, read_run, scored
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import Predictions, joined

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from veilgraph.nn.calibration import Calibration, corrected, corrected_cross_entropy, fitted
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.protocol.scores import balanced_weights, rank_auc
+from veilgraph.protocol.judge import balanced_weights, rank_auc
 
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS = 3 * torch.randn(40, 5, dtype=torch.float64, generator=GENERATOR)

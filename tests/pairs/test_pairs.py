@@ -27,8 +27,8 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import Record
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.lifetime_ledger import Lifetime
+from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings, adds_noise
-from veilgraph.protocol.resumption import Point
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.checkpoints import Checkpoints
 

@@ -15,9 +15,9 @@ from tests import nightly
 from tests.pairs.drawn import PARADIGMS, drawn
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.costs import size_of
-from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import revelations
+from veilgraph.protocol.messages import DisclosureRecord
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
 

@@ -11,7 +11,7 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.processes import run_threads
 from veilgraph.runtime.launch.site import SiteWork, take_part
-from veilgraph.runtime.session.session import Auditor
+from veilgraph.runtime.session.party import Auditor
 
 
 def apart(

@@ -13,8 +13,8 @@ from tests.paradigms.runs import lasting, lasting_summary
 from tests.roles.federation import Settings
 from tests.roles.local_parties import local_job, local_parties
 from veilgraph.graph.party import save_party
-from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import DisclosureRecord
 from veilgraph.runtime.launch.jobs import TrainResult
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 

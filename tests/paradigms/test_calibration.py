@@ -17,7 +17,7 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.nn.calibration import fitted
-from veilgraph.protocol import scores
+from veilgraph.protocol import judge as scores
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import TrainResult, predict, train
 from veilgraph.runtime.store.predictions import load_predictions

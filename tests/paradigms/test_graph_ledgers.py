@@ -45,10 +45,10 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
 from veilgraph.graph.party import load_party, load_party_ids, save_party
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime_file import FILE
+from veilgraph.privacy.ledger_files import FILE
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
-from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.limits import LimitSettings
+from veilgraph.protocol.messages import all_revelations
 from veilgraph.report.page import page_html
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store import lifetime as lifetimes

@@ -46,7 +46,6 @@ from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.protocol.acceptance import refusal_of_limits
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -347,8 +346,8 @@ def test_what_a_limit_about_labels_bounds() -> None:
     assert "training-rows" not in reason, "ε bounds it"
     rest = tuple(set(revelations(private)) - {"training-rows"})
     accepting = limits.model_copy(update={"leakage": rest})
-    assert refusal_of_limits(accepting, private, "B") is None
-    assert "total ε of 2" in str(refusal_of_limits(accepting.model_copy(update={"max_epsilon": 1.5}), private, "B"))
-    assert "label_privacy.epsilon" in str(refusal_of_limits(accepting, bare, "B"))
+    assert refusal(accepting, private, "B") is None
+    assert "total ε of 2" in str(refusal(accepting.model_copy(update={"max_epsilon": 1.5}), private, "B"))
+    assert "label_privacy.epsilon" in str(refusal(accepting, bare, "B"))
     rows = accepting.model_copy(update={"epsilon_unit": "row"})
-    assert "label_privacy bounds labels alone" in str(refusal_of_limits(rows, private, "B"))
+    assert "label_privacy bounds labels alone" in str(refusal(rows, private, "B"))

@@ -28,9 +28,9 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, save_party
 from veilgraph.link.view import read_view
-from veilgraph.protocol.disclosures import DisclosureRecord, all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.messages import DisclosureRecord, all_revelations
 from veilgraph.runtime.launch.jobs import TrainResult, align, load_result, predict, resume, train
 from veilgraph.runtime.launch.site import SiteWork
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors

@@ -31,9 +31,8 @@ from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.protocol.judge import Judgement
+from veilgraph.protocol.judge import Judgement, Scores
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.protocol.scores import Scores
 from veilgraph.runtime.launch.jobs import RunOptions, load_result, predict, resume, train
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 

@@ -33,9 +33,9 @@ from veilgraph.privacy.publisher import OPEN
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.protocol.scores import Objective
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.session import publishers as ledgers
 from veilgraph.runtime.session.publishers import publisher_of

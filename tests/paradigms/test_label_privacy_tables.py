@@ -20,7 +20,7 @@ from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
 from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.tensor_file import load_tensors
-from veilgraph.privacy.lifetime_file import FILE
+from veilgraph.privacy.ledger_files import FILE
 from veilgraph.privacy.lifetime_ledger import Account, Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation

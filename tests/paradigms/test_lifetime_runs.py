@@ -22,10 +22,10 @@ from veilgraph.core.files import private_folder
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.collectives import tensor_text
-from veilgraph.privacy.lifetime_file import FILE, PEOPLE, Marks
+from veilgraph.privacy.ledger_files import FILE, PEOPLE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
-from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.session.publishers import LifetimeAccount, training_alone

@@ -20,8 +20,8 @@ from tests.paradigms.local_tables import party_file, tables
 from tests.paradigms.private import kinds_sent, paid, refused_by_all
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.privacy.lifetime_ledger import Lifetime
-from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.lifetime import lifetime_of

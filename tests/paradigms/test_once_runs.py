@@ -38,8 +38,8 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.chained_file import ChainedFile, Payment
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.ledger_files import ChainedFile, Payment
 from veilgraph.privacy.release_cache import OWN_RELEASE
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings

@@ -26,9 +26,9 @@ from veilgraph.graph.party import load_party, unpack_ids
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink, read_view
 from veilgraph.privacy.publisher import Spent
-from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.messages import DisclosureRecord
 from veilgraph.runtime.launch.jobs import align, predict, resume, train
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.runtime.store.session_log import TrafficLog

@@ -22,9 +22,9 @@ from veilgraph.graph.party import load_party
 from veilgraph.graph.settings import DataSettings
 from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.protocol.acceptance import refusal_of
-from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.launch.jobs import align, predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory

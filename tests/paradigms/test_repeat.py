@@ -32,9 +32,9 @@ from veilgraph.link.view import read_view
 from veilgraph.privacy.local_features import FeatureMechanism
 from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol import aligning
-from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.messages import causes
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.launch.jobs import RunOptions, predict, train
 from veilgraph.runtime.launch.site import learning_secret, learning_seed, mark

@@ -177,7 +177,7 @@ def horizontal(folder: Path) -> Case:
 def of_every_party(parties: int) -> Asked:
     return {
         "core.randomness.private_seed": (parties, 32),
-        "runtime.session.exchange.record_exchange": (parties, 32),
+        "runtime.session.exchange.RecordExchange.__init__": (parties, 32),
         "protocol.role.RoleContext.nonce": (parties, 16),
     }
 

@@ -21,7 +21,7 @@ from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.aggregation import NoisySums, bound_degrees, most_neighbours, pair_matrix
 from veilgraph.privacy.event import Neighbours, Unit
 from veilgraph.privacy.mechanism import Gaussian
-from veilgraph.privacy.sensitivity import aggregation_sensitivity
+from veilgraph.privacy.plan import aggregation_sensitivity
 
 NODES, WIDTH = 8, 3
 Edges = frozenset[tuple[int, int]]

@@ -27,8 +27,8 @@ from veilgraph.privacy.event import sensitivity_in_clips
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import JamesStein, Laplace
+from veilgraph.privacy.plan import for_unit
 from veilgraph.privacy.release_cache import LifetimeCache, Release
-from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.testing.lower_bound import epsilon_lower_bound
 

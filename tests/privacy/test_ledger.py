@@ -23,7 +23,7 @@ from scipy.special import log_ndtr
 from tests.errors import refused
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.files import append
-from veilgraph.privacy import accountant, chained_file
+from veilgraph.privacy import accountant, ledger_files
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
 from veilgraph.privacy.ledger import Ledger, LedgerSummary
 
@@ -380,7 +380,7 @@ def test_after_a_failed_write_nothing_is_released_and_the_file_opens_again(path,
     with opened(path) as ledger:
         ledger.spend(ROW, UP, 0)
         with monkeypatch.context() as patch:
-            patch.setattr(chained_file, "append", full_disk(failure))
+            patch.setattr(ledger_files, "append", full_disk(failure))
             with refused(RunError, key=path):
                 ledger.spend(ROW, UP, 1)
         with refused(RunError, key=path):

@@ -11,7 +11,7 @@ from tests.privacy.planned import HOPS, job, planned
 from veilgraph.paradigms.vertical.settings import VerticalJob, plan
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
-from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node
+from veilgraph.privacy.plan import rows_changed_by_edge, rows_changed_by_node
 
 
 @pytest.mark.parametrize("rounds", [1, 3])

@@ -19,7 +19,7 @@ from veilgraph.nn.local.hops import AppnpHop
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
-from veilgraph.privacy.sensitivity import for_unit, rows_changed_by_edge, rows_changed_by_node, why_degree_bound
+from veilgraph.privacy.plan import for_unit, rows_changed_by_edge, rows_changed_by_node, why_degree_bound
 
 NODES = 14
 MANY = 10**9

@@ -40,9 +40,9 @@ from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.publisher import NoisedPublisher
+from veilgraph.protocol.agreement import Point, Start
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.resumption import Point, Start
 from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.session import party
 

@@ -38,9 +38,9 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.judge import Scores
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.role import Role
-from veilgraph.protocol.scores import Scores
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.launch.jobs import resume as resume_run
 from veilgraph.runtime.launch.processes import run_threads

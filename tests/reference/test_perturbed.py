@@ -27,10 +27,9 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.local_publisher import LocalPublisher
-from veilgraph.protocol.acceptance import largest_epsilon
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.limits import LimitSettings, refusal, revelations
+from veilgraph.protocol.limits import LimitSettings, largest_epsilon, refusal, revelations
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.session import publishers as ledgers
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors

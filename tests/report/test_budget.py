@@ -11,7 +11,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
-from veilgraph.privacy.lifetime_file import Marks
+from veilgraph.privacy.ledger_files import Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

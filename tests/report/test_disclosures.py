@@ -10,8 +10,8 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.view import TrafficEntry
 from veilgraph.privacy.publisher import Spent
-from veilgraph.protocol.disclosures import DisclosureRecord, disclosure_lines, disclosures
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.messages import DisclosureRecord, disclosure_lines, disclosures
 from veilgraph.report.disclosures import disclosure_table
 from veilgraph.report.run_data import read_disclosures
 

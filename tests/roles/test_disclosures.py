@@ -25,10 +25,16 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.view import Message, TrafficEntry
 from veilgraph.privacy.publisher import Spent
-from veilgraph.protocol.disclosures import Disclosure, DisclosureRecord, disclosure_lines, disclosures, rows_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.messages import MessageSpec
+from veilgraph.protocol.messages import (
+    Disclosure,
+    DisclosureRecord,
+    MessageSpec,
+    disclosure_lines,
+    disclosures,
+    rows_of,
+)
 from veilgraph.protocol.paradigm import PARADIGMS
 
 TABLE: tuple[MessageSpec[Any], ...] = tuple(dict.fromkeys(row for each in PARADIGMS.values() for row in each.rows))

@@ -25,7 +25,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.noisy_rows import class_evidence, shrunk
 from veilgraph.paradigms.vertical.once_learner import AT_ONCE, MANY, JointLearner, LearningHolder
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.scores import Objective
+from veilgraph.protocol.judge import Objective
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.run_directory import load_tensors
 

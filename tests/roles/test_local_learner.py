@@ -30,8 +30,8 @@ from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.feature_release import released_features, unpacked
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.judge import Scores
 from veilgraph.protocol.role import precision
-from veilgraph.protocol.scores import Scores
 from veilgraph.runtime.session.training import train_step
 
 CASES: dict[str, tuple[int, Settings, bool]] = {

@@ -29,7 +29,7 @@ from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime_file import Marks
+from veilgraph.privacy.ledger_files import Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of

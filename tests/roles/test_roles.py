@@ -25,9 +25,8 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
 from veilgraph.paradigms.vertical.server import Background
-from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.agreement import Hello, Point, left_behind, newest_common
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.resumption import Point, left_behind, newest_common
 from veilgraph.protocol.role import Role
 from veilgraph.runtime.launch.processes import run_threads
 

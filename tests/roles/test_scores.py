@@ -21,8 +21,15 @@ from tests.roles.federation import CLASSES, Settings, small_job, small_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.noisy_rows import calibrated
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judge import Judgement
-from veilgraph.protocol.scores import Objective, Scores, area_under_curve, average_precision, balanced_weights, macro_f1
+from veilgraph.protocol.judge import (
+    Judgement,
+    Objective,
+    Scores,
+    area_under_curve,
+    average_precision,
+    balanced_weights,
+    macro_f1,
+)
 from veilgraph.runtime.launch.jobs import resume, train
 
 

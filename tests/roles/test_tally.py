@@ -13,7 +13,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.facts import FactNetwork
 from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.scores import Objective
+from veilgraph.protocol.judge import Objective
 
 CLASSES = 3
 

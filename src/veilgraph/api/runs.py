@@ -13,8 +13,7 @@ from veilgraph.core.tensor_file import Record
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.nn import CustomModel
-from veilgraph.protocol.audit_settings import AttackLimit
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import AttackLimit, JobSettings
 from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.launch.jobs import Progress
 from veilgraph.runtime.store.predictions import Predictions

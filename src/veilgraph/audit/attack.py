@@ -33,9 +33,9 @@ from veilgraph.graph.features import to_scipy
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.view import read_view
-from veilgraph.protocol.audit_settings import ATTACKS as _REGISTERED
 from veilgraph.protocol.evidence import Evidence, Sort, evidence_of, source_of
 from veilgraph.protocol.figures import LOSS
+from veilgraph.protocol.job import ATTACKS as _REGISTERED
 from veilgraph.protocol.view import Floats, View
 from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory

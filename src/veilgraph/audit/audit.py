@@ -32,9 +32,8 @@ from veilgraph.audit.sealing import against_chance, told_from_noise
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.protocol.audit_settings import UNLIMITED, AttackLimit
 from veilgraph.protocol.evidence import OPEN, SILENT, Evidence, evidence_of, posteriors, unused
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import UNLIMITED, AttackLimit, JobSettings
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 Progress = Callable[[str], None]

@@ -28,8 +28,8 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 from veilgraph.privacy.plan import Channel
 from veilgraph.privacy.release_cache import fingerprint
-from veilgraph.protocol.audit_settings import Check
 from veilgraph.protocol.evidence import Noisy
+from veilgraph.protocol.job import Check
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.view import Floats, View
 from veilgraph.runtime.store import LEDGER

@@ -18,8 +18,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import unsettled
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.audit_settings import ATTACKS, AttackLimit, LimitedFigure, Limits
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import ATTACKS, AttackLimit, JobSettings, LimitedFigure, Limits
 from veilgraph.protocol.view import Floats
 
 Secret = Literal["edges", "features", "labels", "membership", "noise", "nothing"]

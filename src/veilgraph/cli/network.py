@@ -383,7 +383,7 @@ def _waiting(kit: Kit, job: str) -> Waiting:
 def _show_consent(kit: Kit) -> None:
     """How many jobs there were, in all and in the last 24 hours, and those that wait."""
     from veilgraph.protocol.consent import DAY, Journal, all_waiting, count, utc_now
-    from veilgraph.protocol.limits import revealed_of
+    from veilgraph.protocol.limits import revelations
 
     entries, yesterday, waiting = Journal(kit.consent).entries(), utc_now() - DAY, all_waiting(kit.consent)
     counts = {
@@ -395,14 +395,14 @@ def _show_consent(kit: Kit) -> None:
         echo(f"approve it with: veilgraph net consent approve {each.request.job} --kit {kit.path}")
     if not waiting:
         echo("no job waits for approval")
-    asked = [{**plain(each.request), "reveals": revealed_of(each.request.settings, kit.name)} for each in waiting]
+    asked = [{**plain(each.request), "reveals": revelations(each.request.settings, kit.name)} for each in waiting]
     emit({"taken_part": counts, "waiting": asked})
 
 
 def _show(kit: Kit, waiting: Waiting) -> None:
     """A job in words; ``all of its settings`` are in the file that is named."""
     from veilgraph.protocol.consent import REQUESTS
-    from veilgraph.protocol.limits import revealed_of
+    from veilgraph.protocol.limits import revelations
 
     request, settings = waiting.request, waiting.request.settings
     going_on = ", going on with a run" if request.resume else ""
@@ -411,5 +411,5 @@ def _show(kit: Kit, waiting: Waiting) -> None:
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"  {name}: {' '.join(text.split())}")
     echo(f"  all settings: {kit.consent / REQUESTS / f'{request.job}.json'}")
-    for name, statement in revealed_of(settings, kit.name).items():
+    for name, statement in revelations(settings, kit.name).items():
         echo(f"  reveals {name}: {statement}")

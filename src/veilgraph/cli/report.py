@@ -13,13 +13,7 @@ from veilgraph.cli.app import command
 from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
-from veilgraph.protocol.audit_settings import (
-    ATTACKS,
-    LIMITED_FIGURES,
-    UNLIMITED,
-    AttackLimit,
-    LimitedFigure,
-)
+from veilgraph.protocol.job import ATTACKS, LIMITED_FIGURES, UNLIMITED, AttackLimit, LimitedFigure
 
 if TYPE_CHECKING:
     from veilgraph.audit.audit import AuditPlan

@@ -242,6 +242,15 @@ def descriptor_of(path: Path, flags: int) -> int:
     return descriptor
 
 
+@contextmanager
+def undamaged(path: Path | str, way_out: str, fault: str = "damaged") -> Iterator[None]:
+    """Read a file of ours in the block: one that cannot be read, or is of another form, is a ``RunError``."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path}: {fault} ({error}); {way_out}") from error
+
+
 def sync_folder(folder: Path) -> None:
     """Has the names of the folder's files on the disk, too: what was made or replaced there is then the new one."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import locked, private_folder, write_whole
 
 SEED_BYTES = 32
 _NAME_BYTES = 16
@@ -20,6 +25,23 @@ system_secrets: SecretSource = os.urandom
 def new_name() -> str:
     """A name that nothing else has."""
     return system_secrets(_NAME_BYTES).hex()
+
+
+def kept_secret(path: Path, loss: str) -> bytes:
+    """32 secret bytes in a file of their own, drawn when they are first asked for; ``loss`` is what goes with them.
+
+    Raises ``RunError`` where the file is damaged, or cannot be made.
+    """
+    try:
+        with locked(private_folder(path.parent), f"{path.parent} is in use", wait_s=math.inf):
+            if not path.is_file():
+                write_whole(path, system_secrets(SEED_BYTES))
+            secret = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be made or read ({error}); have it where you may write") from error
+    if len(secret) != SEED_BYTES:
+        raise RunError(f"{path}: {len(secret)} bytes in place of {SEED_BYTES}; restore it, or delete it, and {loss}")
+    return secret
 
 
 def derive_key(secret: bytes, purpose: str) -> bytes:

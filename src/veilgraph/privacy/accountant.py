@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.threads import made_once
-from veilgraph.privacy.event import Event, LaplaceEvent, check_whole
+from veilgraph.privacy.event import Event, LaplaceEvent, check_positive, check_whole
 
 if TYPE_CHECKING:
     from veilgraph.privacy.mixture import Composer
@@ -43,14 +43,8 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     """The exact δ at ε ≥ 0 of Gaussian noise: Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2).
 
     Both terms are written with the Mills ratio (1 − Φ)/φ, of which e^ε·φ(ε/μ + μ/2) = φ(ε/μ − μ/2) leaves nothing
-    that could overflow.
-
-    Args:
-        epsilon: ε ≥ 0.
-        mu: sensitivity over standard deviation, ≥ 0; of several releases, the root of the sum of squares.
-
-    Raises:
-        ConfigError: an argument is negative or no number.
+    that could overflow. ``mu`` ≥ 0 is the sensitivity over the standard deviation; of several releases, the root of the
+    sum of squares. Raises ``ConfigError`` for an argument that is negative or no number.
 
     Source: Balle & Wang 2018, theorem 8.
     """
@@ -70,11 +64,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest ε with ``gaussian_delta(ε, mu)`` ≤ ``delta``, at most 1e-13 of it above; it may be infinite.
-
-    Raises:
-        ConfigError: an argument is out of range.
-    """
+    """The smallest ε with ``gaussian_delta(ε, mu)`` ≤ ``delta``, at most 1e-13 of it above; it may be infinite."""
     _check_not_negative("mu", mu)
     check_delta(delta)
     if gaussian_delta(0.0, mu) <= delta:
@@ -99,15 +89,12 @@ def bisected(
 def total(counts: Mapping[Event, int], delta: float) -> float:
     """The total ε, at ``delta``, of releases in which every unit takes part each time.
 
-    Args:
-        counts: how often each event happened; the releases may depend on one another's outcomes.
-        delta: δ of the total, 0 < δ < 1.
+    ``counts`` says how often each event happened; the releases may depend on one another's outcomes.
 
     Returns:
         ε: exact for Gaussian events, an upper bound with any that are composed numerically; pure ε are added.
 
-    Raises:
-        ConfigError: ``delta`` or a count is out of range, or the events differ in unit or neighbouring relation.
+    Raises ``ConfigError``: ``delta`` or a count is out of range, or the events differ in unit or neighbouring relation.
     """
     check_delta(delta)
     for event, count in counts.items():
@@ -115,7 +102,13 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
         if not isinstance(event, Event):
             raise ConfigError(f"event={event!r} is no event that can be accounted for; describe it as one that is")
     happened = {event: count for event, count in counts.items() if count > 0}
-    _check_one_kind(happened)
+    for name in ("unit", "neighbours"):
+        given = sorted({getattr(event, name) for event in happened})
+        if len(given) > 1:
+            raise ConfigError(
+                f"{name}={' and '.join(given)} in one total: they protect different things and do not add up; account "
+                "for each by itself"
+            )
     mus = {event: mu for event, count in happened.items() if (mu := event.mu(count))}
     numeric = [(event, count) for event, count in happened.items() if event.is_numeric]
     others = [(event, count) for event, count in happened.items() if event not in mus and not event.is_numeric]
@@ -139,17 +132,10 @@ def releases_within(
     before: Mapping[Event, int] = MappingProxyType({}),
     most: int = MOST_RELEASES,
 ) -> int:
-    """How many releases with that event keep the total ε within a bound.
+    """How many releases with that event keep the total ε at ``delta`` within a bound, which may be infinite.
 
-    Args:
-        event: what each release does.
-        epsilon_total: the largest total ε; infinity for none.
-        delta: δ of the total, 0 < δ < 1.
-        before: how often each event happened already, about the same unit and neighbouring relation.
-        most: where counting ends.
-
-    Raises:
-        ConfigError: as ``total``.
+    ``before`` says how often each event happened already, about the same unit and neighbouring relation; ``most`` is
+    where counting ends. Errors are those of ``total``.
     """
 
     def fits(more: int) -> bool:
@@ -220,16 +206,6 @@ def _mills(x: float) -> float:
     return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
 
 
-def _check_one_kind(events: Mapping[Event, int]) -> None:
-    for name in ("unit", "neighbours"):
-        given = sorted({getattr(event, name) for event in events})
-        if len(given) > 1:
-            raise ConfigError(
-                f"{name}={' and '.join(given)} in one total: they protect different things and do not add up; account "
-                "for each by itself"
-            )
-
-
 def _check_not_negative(name: str, value: float) -> None:
     if not value >= 0:
         raise ConfigError(f"{name}={value!r} must be a number >= 0")
@@ -250,17 +226,12 @@ _TOLERANCE = 1e-4  # of a multiplier found by numerical accounting, relative
 def classical_multiplier(epsilon: float, delta: float, *, as_in_the_paper: bool = False) -> float:
     """The textbook's noise over the sensitivity, sqrt(2·ln(1.25/δ))/ε, for one release.
 
-    Args:
-        epsilon: of the one release; the formula is proven for ε < 1 only.
-        delta: 0 < δ < 1.
-        as_in_the_paper: use it at any ε, as VFGNN does; the release may then cost more than ``epsilon``.
-
-    Raises:
-        ConfigError: an argument is out of range, or ε ≥ 1 without ``as_in_the_paper``.
+    It is proven for ε < 1 only, and refused beyond with ``ConfigError``. ``as_in_the_paper`` uses it at any ε, as VFGNN
+    does; the release may then cost more than ``epsilon``.
 
     Source: Dwork & Roth 2014, theorem A.1; VFGNN definition 3.
     """
-    _check_epsilon(epsilon)
+    check_positive("epsilon", epsilon)
     check_delta(delta)
     if epsilon >= 1 and not as_in_the_paper:
         raise ConfigError(
@@ -272,12 +243,9 @@ def classical_multiplier(epsilon: float, delta: float, *, as_in_the_paper: bool 
 def analytic_multiplier(epsilon: float, delta: float) -> float:
     """The least noise over the sensitivity that makes one release (ε, δ)-private, and about 1e-9 of it more.
 
-    Raises:
-        ConfigError: an argument is out of range.
-
     Source: Balle & Wang 2018, algorithm 1.
     """
-    _check_epsilon(epsilon)
+    check_positive("epsilon", epsilon)
     check_delta(delta)
     low, high = 0.0, 1.0
     while gaussian_delta(epsilon, high) <= delta:
@@ -290,7 +258,7 @@ def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -
 
     Never more than pure composition asks for, releases / ε; less where δ allows it. As ``least_multiplier``.
     """
-    _check_epsilon(epsilon_total)
+    check_positive("epsilon", epsilon_total)
     check_delta(delta)
     check_whole("releases", releases, 1)
     enough = releases / epsilon_total * _MARGIN
@@ -300,22 +268,17 @@ def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -
 def least_multiplier(
     event_of: Callable[[float], Event], epsilon_total: float, delta: float, releases: int, guess: float = 1.0
 ) -> float:
-    """The multiplier with which ``releases`` releases cost ``epsilon_total`` together, whatever their event.
+    """The multiplier with which ``releases`` ≥ 1 releases cost ``epsilon_total`` together, whatever their event.
 
-    Args:
-        event_of: multiplier → event; the more noise, the less it costs.
-        epsilon_total: ε of all releases together, at ``delta``.
-        delta: δ of all releases together.
-        releases: how many, ≥ 1; every unit takes part in each.
-        guess: where to begin; best from above.
+    ``event_of`` is multiplier → event: the more noise, the less it costs. Every unit takes part in each. ``guess`` is
+    where to begin; best from above.
 
     Returns:
         The multiplier, above what ``total`` asks for by about 1e-4 of it.
 
-    Raises:
-        ConfigError: an argument is out of range, or no noise is enough.
+    Raises ``ConfigError``: an argument is out of range, or no noise is enough.
     """
-    _check_epsilon(epsilon_total)
+    check_positive("epsilon", epsilon_total)
     check_delta(delta)
     check_whole("releases", releases, 1)
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
@@ -337,8 +300,3 @@ def least_multiplier(
     while excess(found) > 0:
         found *= 1 + _TOLERANCE
     return found
-
-
-def _check_epsilon(epsilon: float) -> None:
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise ConfigError(f"epsilon={epsilon!r} must be a finite number > 0")

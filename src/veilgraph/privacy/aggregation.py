@@ -2,7 +2,7 @@
 
 ``NoisySums`` are sums of neighbours' rows of length 1, each with Gaussian noise of its own (GAP).
 
-What that costs is said in ``sensitivity``; here it is made exact. Rows, and what each gives to a sum, are multiples of
+What that costs is said in ``plan``; here it is made exact. Rows, and what each gives to a sum, are multiples of
 the noise's grid, so that two sums which differ in one term differ by exactly that term:
 docs/proofs.md#sums-that-are-exact.
 """
@@ -39,15 +39,11 @@ def bound_degrees(edge_index: Tensor, num_nodes: int, bound: int) -> Tensor:
 
     Args:
         edge_index: Tensor[2, E] int64, node numbers below ``num_nodes``, in any order.
-        num_nodes: N, at most 2^31.
+        num_nodes: N, at most 2^31, or ``DataError``.
         bound: D ≥ 1, most distinct neighbours of a node, whatever the directions.
 
     Returns:
         Tensor[E] bool: True for edges that are kept. All edges of a pair have the same value.
-
-    Raises:
-        ConfigError: ``bound`` is not a whole number of at least 1.
-        DataError: too many nodes.
     """
     check_whole("degree_bound", bound, 1)
     if num_nodes > MOST_NODES:
@@ -98,13 +94,7 @@ def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> 
 
     Edges are pairs of nodes. Their number is known to nobody else, and jobs of one δ after another would find it, to
     the last edge: pairs are counted in powers of two. Nodes that are not common count: releases depend on their
-    features.
-
-    Args:
-        delta: δ.
-        unit: of the ε.
-        graph: of a holder that releases.
-        key: the setting of δ.
+    features. ``key`` is the setting of δ.
     """
     most = 2 * graph.num_edges if unit == "edge" else graph.num_nodes
     if unit == "edge" and delta * most >= 1:
@@ -123,9 +113,7 @@ def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> 
 def too_many_neighbours(rule: tuple[str, int] | None, graph: PartyGraph) -> str:
     """Return why a holder's graph breaks the rule that an ε of nodes with their edges rests on; empty if it does not.
 
-    Args:
-        rule: of the job, for the holder (``InputRules.degree_rules``).
-        graph: of a holder that releases.
+    ``rule`` is the job's for the holder, of ``InputRules.degree_rules``.
     """
     if rule is None or most_neighbours(graph.edge_index, graph.num_nodes) <= rule[1]:
         return ""
@@ -146,7 +134,7 @@ _FREE_CELL: Final = 2.0**-40  # of rows in a release without noise, which protec
 
 
 def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> sp.csr_array:
-    """A of ``sensitivity``: what is recorded from one node to another, as one weight of at most 1.
+    """A of ``plan``: what is recorded from one node to another, as one weight of at most 1.
 
     Args:
         edge_index: Tensor[2, E] int64, source and target. Edges from a node to itself are left out.
@@ -181,10 +169,9 @@ class NoisySums:
         hops: K.
         mechanism: Gaussian noise over a clip of 1; None for none.
         sum_clip: B; None: sums are as long as they are.
-        own_length: λ of ``sensitivity``: of own rows, which are released too, noised as the sums are; 0: are not.
+        own_length: λ of ``plan``: of own rows, which are released too, noised as the sums are; 0: are not.
 
-    Raises:
-        ConfigError: there is so little noise that sums of N rows on its grid are not exact.
+    Raises ``ConfigError`` where there is so little noise that sums of N rows on its grid are not exact.
     """
 
     def __init__(
@@ -213,16 +200,13 @@ class NoisySums:
     def release(self, rows: Tensor, source: SecretSource, then: Then | None = None) -> Tensor:
         """Y_0, …, Y_K side by side; where own rows are not released from Y_1 on.
 
-        Args:
-            rows: Tensor[N, d], each made of one node's features.
-            source: of the noise.
-            then: makes X_k of Y_1, …, Y_k; None: it is Y_k itself.
+        ``rows`` are Tensor[N, d], each made of one node's features; ``then`` makes X_k of Y_1, …, Y_k, which without it
+        is Y_k itself.
 
         Returns:
             Tensor[N, (K + 1)·d] or [N, K·d] float64, multiples of the noise's grid.
 
-        Raises:
-            RangeOverflow: an entry is not finite.
+        Raises ``RangeOverflow`` where an entry is not finite.
         """
         released = [self._noised(self._scaled(rows, self._own_length), source)] if self._own_length else []
         own = len(released)
@@ -234,10 +218,7 @@ class NoisySums:
     def clean(self, rows: Tensor, released: Tensor, then: Then | None = None) -> Tensor:
         """What the noise was added to: Tensor[C, w] float64, only right at nodes without neighbours beyond the first C.
 
-        Args:
-            rows: Tensor[N, d], as released.
-            released: Tensor[C, w], of the first C nodes, as ``release`` gave them.
-            then: as it was released with; of all nodes, C = N.
+        ``released`` is Tensor[C, w], of the first C nodes, as ``release`` gave them; with ``then`` of all nodes, C = N.
         """
         count, width = len(released), rows.shape[1]
         first = self._of_length_1(rows)

@@ -25,12 +25,9 @@ _LENGTH = 10.0  # of a canary over the clip, so that clipping too has to do its 
 
 @dataclass(frozen=True)
 class Canaries:
-    """One holder's, for all releases of a run.
+    """One holder's, for all releases of a run: ``count`` m, ``nodes`` N, rows of each release, and a secret ``key``.
 
-    Attributes:
-        count: m.
-        nodes: N, rows of each release.
-        key: 32 secret bytes, from which places, coins and directions are expanded.
+    Places, coins and directions are expanded from these 32 bytes.
     """
 
     count: int
@@ -39,11 +36,7 @@ class Canaries:
 
     @classmethod
     def draw(cls, count: int, nodes: int, source: SecretSource) -> Self:
-        """Fresh ones.
-
-        Raises:
-            ConfigError: there are fewer rows than canaries.
-        """
+        """Fresh ones; raises ``ConfigError`` where there are fewer rows than canaries."""
         if count > nodes:
             raise ConfigError(
                 f"privacy.canaries={count} must be at most the number of common nodes, {nodes}: each takes the place "
@@ -62,17 +55,11 @@ class Canaries:
         return expand(self.key, "canaries/coins", (self.count,)) < 0
 
     def directions(self, width: int, step: int, order: int = 2) -> Tensor:
-        """The directions u of one release: Tensor[m, d] float64.
+        """The directions u of one release of d columns (``width``): Tensor[m, d] float64.
 
         They turn round from step to step, so that noise that comes twice, or what is added to all releases alike,
-        cancels in a sum along them.
-
-        Args:
-            width: d, columns of what is released.
-            step: of the release, as in its message.
-            order: of the norm that is clipped, in which rows have norm 1; for 1 a direction is that of one column,
-            where
-                ℓ1 noise hides least.
+        cancels in a sum along them. Where ``order`` of the norm is 1, a direction is that of one column, where ℓ1 noise
+        hides least.
         """
         drawn = noise.gaussian((self.count, width), 1.0, lambda _: self.key)
         if order == 1:
@@ -83,18 +70,13 @@ class Canaries:
     def plant(self, rows: Tensor, clip: float, step: int, order: int, relation: Neighbours) -> Tensor:
         """Put them in place of rows that are to be released; no gradient flows to what was there.
 
-        Args:
-            rows: Tensor[N, d], not yet clipped; not changed.
-            clip: C, that the rows will be clipped to; a canary that is not zero is ten times as long.
-            step: as for ``directions``.
-            order: as for ``directions``.
-            relation: what in and out differ by.
+        A canary that is not zero is ten times as long as C (``clip``), that the rows will be clipped to. ``relation``
+        is what in and out differ by.
 
         Returns:
-            Tensor[N, d] of the same dtype, differentiable.
+            Tensor[N, d] of the dtype of ``rows``, which are not changed; differentiable.
 
-        Raises:
-            RunError: they were drawn for another number of rows.
+        Raises ``RunError`` where they were drawn for another number of rows.
         """
         check_nodes(self.nodes, len(rows))
         signs = torch.where(self.coins, 1.0, 0.0 if relation == "zero-out" else -1.0)

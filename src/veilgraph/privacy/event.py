@@ -101,8 +101,7 @@ class Event(ABC):
     def of_unit(self, unit: Literal["edge", "node"], rows: int) -> Event:
         """What it says, under replacement, of a unit that changes so many rows, where it is of single rows.
 
-        Raises:
-            ConfigError: it says nothing of those.
+        Raises ``ConfigError``: it says nothing of those.
         """
         raise ConfigError(f"unit={unit!r}: events of kind {self.kind} are of unit {self.unit!r} alone; protect that")
 
@@ -126,11 +125,7 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GaussianEvent(Event):
-    """One release with Gaussian noise of standard deviation σ, over the clip C, on a value clipped in the ℓ2 norm.
-
-    Raises:
-        ConfigError: σ is not finite and positive, or the relation or unit is unknown.
-    """
+    """One release with Gaussian noise of standard deviation σ, over the clip C, on a value clipped in the ℓ2 norm."""
 
     kind: ClassVar[str] = "gaussian"
     noise_multiplier: float
@@ -138,7 +133,7 @@ class GaussianEvent(Event):
     unit: Unit = "row"
 
     def __post_init__(self) -> None:
-        _check_positive("noise_multiplier", self.noise_multiplier)
+        check_positive("noise_multiplier", self.noise_multiplier)
         _check_known("neighbours", self.neighbours, Neighbours)
         _check_known("unit", self.unit, Unit)
 
@@ -158,7 +153,7 @@ class GaussianEvent(Event):
 class AggregationEvent(GaussianEvent):
     """One release of sums over neighbours with Gaussian noise, about its unit alone.
 
-    With noise in every hop (``sensitivity``) the sums may be of any length; of embeddings to publish
+    With noise in every hop (``plan``) the sums may be of any length; of embeddings to publish
     (``embedding.aggregation``) a row has a length, and the noise is for less. So it bounds nothing about a row.
     """
 
@@ -176,12 +171,8 @@ class Joint:
     nowhere else**: by themselves they have a share of the noise. No share is ever used twice:
     docs/proofs.md#joint-noise.
 
-    Args:
-        holders: P, how many add noise.
-        colluding: t, how many of them may work with whoever opens the sum, or add none.
-
-    Raises:
-        ConfigError: not 0 ≤ t ≤ P − 2: with fewer than two others' noise there is nothing to share.
+    Of ``holders``, P, so many may be ``colluding``, t. Raises ``ConfigError`` unless 0 ≤ t ≤ P − 2: with fewer than two
+    others' noise there is nothing to share.
     """
 
     holders: int
@@ -197,8 +188,6 @@ class Joint:
             raise ConfigError(
                 f"privacy.joint_noise.colluding={self.colluding} and {self.holders} holders publish: at least two "
                 f"beside those must make the noise; {way_out}",
-                key="privacy.joint_noise.colluding",
-                value=self.colluding,
             )
 
     @property
@@ -227,11 +216,7 @@ class JointGaussianEvent(GaussianEvent):
 
 @dataclass(frozen=True, slots=True)
 class LaplaceEvent(Event):
-    """One release with independent Laplace noise of scale b, over the ℓ1 clip C, on every entry of a clipped value.
-
-    Raises:
-        ConfigError: the scale is not finite and positive, or the relation or unit is unknown.
-    """
+    """One release with independent Laplace noise of scale b, over the ℓ1 clip C, on every entry of a clipped value."""
 
     kind: ClassVar[str] = "laplace"
     is_numeric: ClassVar[bool] = True
@@ -240,7 +225,7 @@ class LaplaceEvent(Event):
     unit: Unit = "row"
 
     def __post_init__(self) -> None:
-        _check_positive("scale_multiplier", self.scale_multiplier)
+        check_positive("scale_multiplier", self.scale_multiplier)
         _check_known("neighbours", self.neighbours, Neighbours)
         _check_known("unit", self.unit, Unit)
 
@@ -270,9 +255,6 @@ class LocalEvent(Event):
     """One release under local differential privacy: a node perturbed a value of its own before anybody saw it.
 
     No output is more than e^ε times as likely under one value as under any other of the declared range (δ = 0).
-
-    Raises:
-        ConfigError: ε is not finite and positive, or the unit is another.
     """
 
     kind: ClassVar[str] = "local"
@@ -280,7 +262,7 @@ class LocalEvent(Event):
     unit: LocalUnit = "node"
 
     def __post_init__(self) -> None:
-        _check_positive("epsilon", self.epsilon)
+        check_positive("epsilon", self.epsilon)
         _check_known("unit", self.unit, LocalUnit)
 
     @property
@@ -309,9 +291,6 @@ class SampledEvent(Event):
         sampling_rate: q, with which every term is drawn by itself.
         terms: N, how many a node can be in with the data as they are, its own among them.
         unit: a node's features, label and edges, and that it is trained on.
-
-    Raises:
-        ConfigError: a field is out of range, or the unit is another.
     """
 
     kind: ClassVar[str] = "sampled"
@@ -324,10 +303,10 @@ class SampledEvent(Event):
     unit: Unit = "node-edges"
 
     def __post_init__(self) -> None:
-        _check_positive("noise_multiplier", self.noise_multiplier)
-        _check_positive("sampling_rate", self.sampling_rate, most=1.0)
+        check_positive("noise_multiplier", self.noise_multiplier)
+        check_positive("sampling_rate", self.sampling_rate, most=1.0)
         check_whole("terms", self.terms, 1)
-        _check_positive("terms", self.terms, most=2.0**31)
+        check_positive("terms", self.terms, most=2.0**31)
         _check_known("neighbours", self.neighbours, Neighbours)
         _check_known("unit", self.unit, Literal["node-edges"])
 
@@ -409,8 +388,7 @@ def to_json(event: Event) -> dict[str, Any]:
 def from_json(data: object) -> Event:
     """Read what ``to_json`` wrote.
 
-    Raises:
-        ConfigError: the kind is unknown, or a field is missing or unknown (``UNKNOWN``), or out of range.
+    Raises ``ConfigError``: the kind is unknown, or a field is missing or unknown (``UNKNOWN``), or out of range.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"event={data!r}: an event is a mapping with kind and fields; write it with to_json")
@@ -447,11 +425,12 @@ def check_whole(name: str, value: object, least: int) -> int:
     return value
 
 
-def _check_positive(name: str, value: object, most: float = math.inf) -> None:
+def check_positive(name: str, value: object, most: float = math.inf) -> None:
+    """Raises ``ConfigError`` unless it is a finite number above 0, of at most ``most``."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0 < value <= most:  # type: ignore[operator, arg-type]
         bound = "" if math.isinf(most) else f", at most {most:g}"
-        raise ConfigError(f"{name}={value!r} of an event must be a finite number > 0{bound}", key=name, value=value)
+        raise ConfigError(f"{name}={value!r} must be a finite number > 0{bound}", key=name, value=value)
 
 
 def _check_known(name: str, value: object, known: object) -> None:

@@ -2,7 +2,7 @@
 
 A release is paid for **before** it is made: its entry is on the disk when ``Ledger.spend`` returns. So whatever is cut
 short, the ledger can only count too much: a kill between entry and release counts a release that never was. Deleting
-checkpoints does not change what was spent. What the file withstands is said in ``chained_file``.
+checkpoints does not change what was spent. What the file withstands is said in ``ledger_files``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pydantic import Field, ValidationError
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.files import locked
 from veilgraph.privacy import accountant
-from veilgraph.privacy.chained_file import ChainedFile, Line, Payment, now
 from veilgraph.privacy.event import Event, Neighbours, Scope, Unit, to_json
+from veilgraph.privacy.ledger_files import ChainedFile, Line, Payment, now
 from veilgraph.privacy.lifetime_ledger import Account
 
 _WAY_OUT: Final = "restore a copy of the file that has every entry, or begin a new run"
@@ -34,12 +34,7 @@ class _Header(Line):
 
 
 class _Entry(Payment):
-    """One line.
-
-    Attributes:
-        step: of the first of the releases.
-        total: ε of all releases about the same unit and neighbours up to and with these; None if it is infinite.
-    """
+    """One line: ``step`` of the first of the releases, and the ``total`` ε about the same scope with these; None: ∞."""
 
     step: Annotated[int, Field(ge=0)]
     total: Annotated[float, Field(ge=0)] | None
@@ -47,15 +42,9 @@ class _Entry(Payment):
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """The releases of one channel.
+    """The releases of one channel, made or reserved.
 
-    Attributes:
-        channel: what is released to whom.
-        unit: what one neighbouring step changes.
-        neighbours: the neighbouring relation.
-        releases: how many were made or reserved.
-        per_release: ε of one of them at the ledger's δ, the largest if their noise differs.
-        total: ε of all of them together at the same δ.
+    ``per_release`` is ε of one at the ledger's δ, the largest if their noise differs; ``total`` of all together.
     """
 
     channel: str
@@ -102,13 +91,8 @@ class Ledger:
     ) -> Self:
         """Open a party's ledger or begin one; keep other processes from its folder until it is closed.
 
-        Args:
-            path: of the file, ``ledger.jsonl``; its folder must be there.
-            delta: δ of every ε of this ledger, 0 < δ < 1.
-            budget: largest total ε, None for none.
-            job: SHA-256 of the job's settings.
-            expected: whether the run has checkpoints already, so that the file must be there.
-            lifetime: what the party's lifetime ledger is asked first; None where the run's is all that there is.
+        ``budget`` is the largest total ε; ``job`` the SHA-256 of its settings; ``expected`` whether the run has
+        checkpoints already, so that the file must be there. The account ``lifetime`` is asked first.
 
         Raises:
             ConfigError: ``delta`` or ``budget`` is out of range.
@@ -165,13 +149,8 @@ class Ledger:
     ) -> None:
         """Pay for a release, which may be made when this has returned: from what is reserved, else by an entry.
 
-        Args:
-            event: mechanism and noise of the release, and what it protects.
-            channel: what is released to whom, for example ``embeddings to server``.
-            step: of the training, or of the prediction.
-            count: of such releases that are made together.
-            content: names the draw, where what came of it is kept: ``has_paid`` knows it from then on.
-            by_rows: whether the lifetime ledger is paid beside this, by the nodes whose rows are new alone.
+        ``content`` names the draw, where what came of it is kept: ``has_paid`` knows it from then on. ``by_rows``: the
+        lifetime ledger is paid beside this, by the nodes whose rows are new alone.
 
         Raises:
             BudgetSpent: the budget does not allow the release; nothing was written.
@@ -191,20 +170,10 @@ class Ledger:
 
         They are counted from now on, used or not, and the next ``spend`` calls with the same event and channel use them
         up. A run that ends early, or is killed and resumed, has paid for at most ``count`` - 1 releases too many.
-
-        Args:
-            event: as for ``spend``.
-            channel: as for ``spend``.
-            step: of the first of these releases.
-            count: at least 1, and no more than the run still needs.
+        Errors are those of ``spend``.
 
         Returns:
             How many were reserved: ``count``, or fewer if the budget has no room for all, but at least 1.
-
-        Raises:
-            BudgetSpent: the budget has no room for one.
-            ConfigError: as for ``spend``, or ``count`` is below 1.
-            RunError: as for ``spend``.
         """
         _check_entry(channel, step, count)
         with self._lock:

@@ -20,10 +20,9 @@ import numpy as np
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.secrets import derive_key
 from veilgraph.privacy import accountant
-from veilgraph.privacy.chained_file import now
 from veilgraph.privacy.event import Event, Neighbours, Scope, Unit, to_json
+from veilgraph.privacy.ledger_files import Entry, LifetimeFile, Marks, cohort_name, now
 from veilgraph.privacy.lifetime_costs import Costs, Keys, keyed_hashes, price
-from veilgraph.privacy.lifetime_file import Entry, LifetimeFile, Marks, cohort_name
 
 # A budget of exactly what was calibrated to it has room for that, however the sum was rounded.
 _ROUNDING: Final = 1 + 1e-12
@@ -43,19 +42,9 @@ class Budget:
 
 
 class Lifetime:
-    """An open lifetime ledger: safe to use from several threads and processes.
+    """An open lifetime ledger, in a folder made at need: safe to use from several threads and processes.
 
-    Args:
-        folder: of the ledger, made at need.
-        party: whose it is.
-        budget: of the party.
-        marks: of this account.
-
-    Attributes:
-        lines: the file.
-
-    Raises:
-        RunError: as ``LifetimeFile``.
+    ``lines`` is its file; ``marks`` are of this account. Raises ``RunError`` as ``LifetimeFile``.
     """
 
     def __init__(self, folder: Path, party: str, budget: Budget, marks: Marks) -> None:
@@ -112,17 +101,10 @@ class Lifetime:
         job: str,
         content: str = "",
     ) -> None:
-        """Pay for releases, which may be made when this has returned.
+        """Pay for releases that depend on the data of these nodes; they may be made when this has returned.
 
-        Args:
-            event: what each of them does.
-            channel: what is released to whom.
-            count: how many, at least 1.
-            keys: of the nodes whose data they depend on.
-            delta: δ of the job, for the record; None where every ε is pure.
-            run: SHA-256 of the job's settings.
-            job: its name.
-            content: names the draw, where what came of it is kept: it is paid for once.
+        ``delta``, ``run`` (SHA-256 of the settings) and ``job`` (its name) are for the record. ``content`` names the
+        draw, where what came of it is kept: it is paid for once.
 
         Raises:
             BudgetSpent: the budget does not allow them; nothing was written.
@@ -266,14 +248,9 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Account:
-    """What a job pays from.
+    """What a job pays from: a party's ledger for life, and the keys of all nodes in its data, or ``EVERYBODY``.
 
-    Attributes:
-        lifetime: the party's.
-        keys: of all nodes in the party's data; everybody where nobody tells them apart.
-        delta: δ of the job, for the record; None where every ε is pure.
-        run: SHA-256 of the job's settings.
-        job: its name.
+    ``delta`` of the job, None where every ε is pure, ``run`` (SHA-256 of its settings) and its name are for the record.
     """
 
     lifetime: Lifetime

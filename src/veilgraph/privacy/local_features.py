@@ -25,7 +25,7 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import rows_between
 from veilgraph.privacy.accountant import analytic_multiplier
-from veilgraph.privacy.event import Event, LocalEvent, check_whole
+from veilgraph.privacy.event import Event, LocalEvent, check_positive, check_whole
 from veilgraph.privacy.mechanism import Gaussian, Laplace
 from veilgraph.privacy.randomised_response import FEWEST_STEPS, GRID, least_cells, random_columns, uniform
 from veilgraph.privacy.settings import FEATURE_MECHANISMS, FeatureReleaseSettings
@@ -45,9 +45,6 @@ class FeatureMechanism(ABC):
         has_sampled: whether it takes ``sampled`` of the settings.
         has_delta: whether it takes ``delta`` of the settings, and needs one.
         is_gaussian: whether the noise is.
-
-    Raises:
-        ConfigError: a parameter is out of range.
     """
 
     has_sampled: ClassVar[bool] = False
@@ -59,8 +56,7 @@ class FeatureMechanism(ABC):
     features: int
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise ConfigError(f"epsilon={self.epsilon!r} must be a finite number > 0")
+        check_positive("epsilon", self.epsilon)
         if not (self.low < self.high and math.isfinite(self.high - self.low)):
             raise ConfigError(
                 f"range=[{self.low!r}, {self.high!r}] must be finite with low < high: features of one value need no "
@@ -70,11 +66,7 @@ class FeatureMechanism(ABC):
 
     @classmethod
     def of(cls, settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
-        """What a job asks for, of a holder with so many columns.
-
-        Raises:
-            ConfigError: they do not go together.
-        """
+        """What a job asks for, of a holder with so many columns; raises ``ConfigError`` where they do not fit."""
         return cls(settings.epsilon, settings.low, settings.high, features)
 
     @property
@@ -104,16 +96,13 @@ class FeatureMechanism(ABC):
     def release(self, x: Tensor, source: SecretSource) -> Tensor:
         """Perturb every node's features, independently of all others.
 
-        Args:
-            x: Tensor[N, d] of any real dtype, dense or sparse_csr; not changed. Working memory beside x and the result
-                does not grow with N.
-            source: of the randomness; ``system_secrets`` outside tests.
+        ``x`` is Tensor[N, d] of any real dtype, dense or sparse_csr; not changed. Working memory beside it and the
+        result does not grow with N. ``source`` is ``system_secrets`` outside tests.
 
         Returns:
             Tensor[N, d] in the dtype and layout that the mechanism says.
 
-        Raises:
-            DataError: x has another form, or a value that is not in the range.
+        Raises ``DataError`` where x has another form, or a value that is not in the range.
         """
         self.check(x)
         return self._perturbed(x, source)
@@ -158,11 +147,8 @@ def data_range(x: Tensor) -> tuple[float, float]:
     values, and that some node has them. Declare what the features' meaning says (0 and 1 for words that are there or
     not); computed ranges are for experiments on public data.
 
-    Args:
-        x: Tensor[N, d], dense or sparse_csr, whose missing entries are zeros; NaN in it makes both NaN.
-
-    Raises:
-        DataError: x has no entries.
+    ``x`` is Tensor[N, d], dense or sparse_csr, whose missing entries are zeros; NaN in it makes both NaN. Raises
+    ``DataError`` where it has no entries.
     """
     if x.numel() == 0:
         raise DataError(f"x: of shape {tuple(x.shape)} has no entries, so no range: declare one")
@@ -280,10 +266,7 @@ class LocalLaplace(_Additive):
 class AffineFeatures:
     """Features as a server has them: ``scale·values + offset``, raw ones with 1 and 0.
 
-    Attributes:
-        values: Tensor[N, F], strided or ``torch.sparse_csr``; what a mechanism released, or raw features.
-        scale: of the mechanism.
-        offset: of the mechanism; or Tensor[F], one for each column.
+    ``values`` are Tensor[N, F], strided or ``torch.sparse_csr``; ``offset`` may be Tensor[F], one for each column.
     """
 
     values: Tensor
@@ -406,19 +389,15 @@ class MultiBit(FeatureMechanism):
 
     def _perturbed(self, x: Tensor, source: SecretSource) -> Tensor:
         seed = source(SEED_BYTES)
-        if self.sample_size == self.features:
-            return self._of_all(x, seed)
         if self.sample_size * SPARSE_FROM <= self.features:
             return self._sparse(x, seed)
         released = torch.zeros(x.shape, dtype=torch.int8)
-        for start, columns, signs in self._of_sampled(x, seed):
-            released[start : start + len(signs)].scatter_(1, columns, signs)
-        return released
-
-    def _of_all(self, x: Tensor, seed: bytes) -> Tensor:
-        released = torch.empty(x.shape, dtype=torch.int8)
-        for start, block in row_blocks(x, PIECE):
-            released[start : start + len(block)] = self._signs(block, seed, start)
+        if self.sample_size == self.features:
+            for start, block in row_blocks(x, PIECE):
+                released[start : start + len(block)] = self._signs(block, seed, start)
+        else:
+            for start, columns, signs in self._of_sampled(x, seed):
+                released[start : start + len(signs)].scatter_(1, columns, signs)
         return released
 
     def _sparse(self, x: Tensor, seed: bytes) -> Tensor:

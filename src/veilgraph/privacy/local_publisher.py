@@ -30,13 +30,8 @@ class LocalPublisher(PaidPublisher):
 
     A release is of all its nodes at once, each by itself: its ε is every node's, not their sum.
 
-    Args:
-        mechanism: for this holder's columns.
-        response: for its labels; None where these are not released.
-        ledger: of the holder, open; None in a plaintext simulation.
-        source: of the randomness.
-        cache: of released features; None: nothing is kept.
-        label_cache: of released labels; None: the same as of features.
+    ``response`` is None where labels are not released, ``ledger`` in a plaintext simulation. Without a ``cache``
+    nothing is kept; without one of their own labels have that of features.
     """
 
     def __init__(
@@ -117,12 +112,7 @@ class LabelPublisher(PaidPublisher):
 
     Embeddings and gradients go through as they are: of labels they tell what the perturbed ones do.
 
-    Args:
-        response: for the holder's labels.
-        labels: Tensor[n] int64, of the nodes of whose labels others are told anything (``learned_from``).
-        ledger: of the holder, open; None in a plaintext simulation.
-        source: of the randomness.
-        cache: of perturbed labels; None: nothing is kept.
+    ``labels`` are Tensor[n] int64, of the nodes of whose labels others are told anything (``learned_from``).
     """
 
     def __init__(
@@ -170,12 +160,9 @@ class LabelPublisher(PaidPublisher):
 def learned_from(labels: Tensor | None, *splits: Tensor | None) -> Tensor:
     """The nodes whose labels are perturbed: Tensor[n] int64, ascending.
 
-    Args:
-        labels: Tensor[C] int64, of the common nodes.
-        splits: masks as long, of nodes of whose labels others are told anything; None where there are no such nodes.
+    ``labels`` are Tensor[C] int64, of the common nodes; ``splits`` masks of nodes of whose labels others hear anything.
 
-    Raises:
-        DataError: there are no labels, or no masks.
+    Raises ``DataError``: there are no labels, or no masks.
     """
     given = [split for split in splits if split is not None]
     if labels is None or not given:

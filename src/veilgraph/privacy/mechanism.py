@@ -39,9 +39,7 @@ class Mechanism(ABC):
     """A way to release rows: frozen, and made with the clip and the multiplier of the noise over it.
 
     Attributes:
-        clip: C, the largest norm of a row before noise.
-        order: of that norm, 1 or 2.
-        is_gaussian: whether the noise is.
+        clip: C, the largest norm of a row before noise; ``order`` of that norm is 1 or 2.
         is_plain: whether a release is the clipped rows with the noise and nothing else.
     """
 
@@ -62,28 +60,18 @@ class Mechanism(ABC):
 
     @classmethod
     def for_one(cls, epsilon: float, delta: float, clips: float, calibration: Calibration) -> float:
-        """The multiplier with which one release costs (ε, δ).
+        """The multiplier with which one release costs (ε, δ), of a sensitivity of so many ``clips``.
 
-        Args:
-            epsilon: of the one release.
-            delta: of the one release.
-            clips: sensitivity over the clip.
-            calibration: which formula; for Gaussian noise alone.
+        ``calibration`` says by which formula, for Gaussian noise alone.
         """
         return cls.for_total(epsilon, delta, 1, clips)
 
     @classmethod
     def for_total(cls, epsilon: float, delta: float, releases: int, clips: float) -> float:
-        """The multiplier with which ``releases`` releases cost (ε, δ) together; found from ``event``.
+        """The multiplier with which ``releases`` ≥ 1 releases cost (ε, δ) together; found from ``event``.
 
-        Args:
-            epsilon: of all of them.
-            delta: of all of them.
-            releases: how many, ≥ 1.
-            clips: sensitivity over the clip.
-
-        Raises:
-            ConfigError: an argument is out of range, or no noise is enough.
+        ``clips`` is the sensitivity over the clip. Raises ``ConfigError`` where an argument is out of range, or no
+        noise is enough.
         """
         return clips * accountant.least_multiplier(
             lambda multiplier: cls(1.0, multiplier).event(), epsilon, delta, releases
@@ -103,9 +91,7 @@ class Mechanism(ABC):
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
         """The noise of one release, Tensor[N, d] float64, which may be made before its rows are there.
 
-        Args:
-            shape: (N, d).
-            source: of the noise's seed; ``system_secrets`` outside tests.
+        ``source`` is of the noise's seed; ``system_secrets`` outside tests.
         """
 
     @abstractmethod
@@ -143,8 +129,7 @@ def clip_to_grid(x: Tensor, clip: float, order: int, step: float) -> Tensor:
     Returns:
         Tensor[N, d] float64. A row of zeros stays one.
 
-    Raises:
-        RangeOverflow: an entry is NaN, infinite or above 1e150 in magnitude.
+    Raises ``RangeOverflow`` where an entry is NaN, infinite or above 1e150 in magnitude.
     """
     if x.dim() != 2:
         raise ValueError(f"x of shape {tuple(x.shape)} must have rows and columns: the clip bounds a row")
@@ -212,12 +197,7 @@ class _NoisyRows(Mechanism):
 class Gaussian(_NoisyRows):
     """x̃ = x̄ + n, n ~ N(0, σ²C²I), with x̄ = min(1, C/‖x‖₂)·x (VFGNN, Algorithm 1, lines 1-4).
 
-    Args:
-        clip: C, the largest ℓ2 norm of a row.
-        noise_multiplier: σ, standard deviation of the noise over C.
-
-    Raises:
-        ConfigError: a parameter is out of range.
+    ``noise_multiplier`` is σ, standard deviation of the noise over C.
     """
 
     is_gaussian: ClassVar[bool] = True
@@ -264,15 +244,9 @@ class Gaussian(_NoisyRows):
 
 @dataclass(frozen=True)
 class Laplace(_NoisyRows):
-    """x̃ = x̄ + n, n independent Laplace of scale bC, with x̄ = min(1, C/‖x‖₁)·x. Pure ε-DP: δ = 0 up to the
-    arithmetic.
+    """x̃ = x̄ + n, n independent Laplace of scale bC, with x̄ = min(1, C/‖x‖₁)·x.
 
-    Args:
-        clip: C, the largest ℓ1 norm of a row.
-        scale_multiplier: b, scale of the noise over C.
-
-    Raises:
-        ConfigError: a parameter is out of range.
+    Pure ε-DP: δ = 0 up to the arithmetic. ``scale_multiplier`` is b, scale of the noise over C.
     """
 
     order: ClassVar[int] = 1

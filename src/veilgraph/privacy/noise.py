@@ -54,8 +54,7 @@ LOG, TAN = function_of("log"), function_of("tan")
 def granularity(scale: float) -> float:
     """The grid's step for noise of that scale: a power of two in (scale·2^-21, scale·2^-20].
 
-    Raises:
-        ConfigError: ``scale`` is no number in [1e-100, 1e100].
+    Raises ``ConfigError``: ``scale`` is no number in [1e-100, 1e100].
     """
     if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
         raise ConfigError(
@@ -73,8 +72,7 @@ def gaussian(shape: tuple[int, ...], standard_deviation: float, source: SecretSo
     Returns:
         float64 tensor of ``shape``: multiples of ``granularity(standard_deviation)``, no negative zero.
 
-    Raises:
-        ConfigError: ``standard_deviation`` is out of range.
+    Raises ``ConfigError``: ``standard_deviation`` is out of range.
     """
     step = granularity(standard_deviation)
     count = math.prod(shape)

@@ -35,10 +35,8 @@ from veilgraph.privacy.release_cache import Release, ReleaseCache
 class Spent:
     """What a holder's releases come to.
 
-    Attributes:
-        releases: channel → how many were paid for.
-        epsilon_release: ε of one of them by itself.
-        epsilon_total: ε of all of them together, at the same δ.
+    ``releases`` is channel → how many were paid for; ``epsilon_release`` is of one of them by itself, ``epsilon_total``
+    of all together, at the same δ.
     """
 
     releases: Mapping[str, int]
@@ -82,45 +80,34 @@ class Publisher:
         Returns:
             Tensor[C, (K + 1)·d] float64; Tensor[C, K·d] where the plan releases no rows of nodes themselves.
 
-        Raises:
-            ConfigError: its noise is too little for sums to be exact.
+        Raises ``ConfigError`` where its noise is too little for sums to be exact.
         """
         raise NotImplementedError("an open door has no hops to noise")
 
     def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0) -> Tensor:
-        """Release rows to be added up under masks, with all of this holder's noise or its share of the sum's.
+        """Release rows, Tensor[C, d], to be added up under masks, with all of this holder's noise or its share.
 
-        With a share they are sent under masks alone, and never again.
-
-        Args:
-            rows: Tensor[C, d].
-            step: of the job.
-            channel: what they are, embeddings or gradients.
-            finest: grid that is held by what carries them; a share on a finer one is left as it is.
+        With a share they are sent under masks alone, and never again. What carries them holds a grid of ``finest``; a
+        share on a finer one is left as it is.
 
         Returns:
             Tensor[C, d] float64, differentiable, multiples of one public number, the same at all holders.
 
-        Raises:
-            ConfigError: the job's releases are not added up.
+        Raises ``ConfigError`` where the job's releases are not added up.
         """
         raise NotImplementedError("an open door has no grid to add rows up on")
 
     def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
         """Release gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.
 
-        Args:
-            rows: to be released.
-            step: of the training.
-            deep: of z_L, and not of a round, in which others' gradients depend on this holder's data as well.
+        ``deep``: of z_L, and not of a round, in which others' gradients depend on this holder's data as well.
         """
         return rows
 
     def pay(self, content: str) -> None:
         """Pay for what another party is going to open with noise in it, unless that very noise was paid for.
 
-        Args:
-            content: 64 hexadecimal digits, of that noise and no other.
+        ``content`` is 64 hexadecimal digits, of that noise and no other.
         """
 
     def cell(self, channel: Channel) -> float:
@@ -213,18 +200,11 @@ class PaidPublisher(Publisher):
 class NoisedPublisher(PaidPublisher):
     """One holder's door of rows: canaries among them, clipped, paid for, noised.
 
-    While the parties use one release, the noise of the next one is drawn.
+    While the parties use one release, the noise of the next one is drawn. ``cache`` is of what it releases once; None:
+    nothing is kept. ``ledger`` is None in a plaintext simulation.
 
-    Args:
-        plan: of the holder in its job.
-        ledger: of the holder; None in a plaintext simulation.
-        source: of the noise.
-        canaries: of the holder, where its job has any.
-        cache: of what it releases once; None: nothing is kept.
-
-    Raises:
-        ConfigError: the job has canaries and none are given, or noise that is made jointly and something is kept, which
-            no other sum may have in it.
+    Raises ``ConfigError`` where the job has canaries and none are given, or noise that is made jointly and something is
+    kept, which no other sum may have in it.
     """
 
     is_open = False
@@ -246,7 +226,6 @@ class NoisedPublisher(PaidPublisher):
             raise ConfigError(
                 "privacy.joint_noise: a row with a share of a sum's noise is protected inside that sum alone, and the "
                 "same bytes in another would come off by a subtraction; keep nothing of it",
-                key="privacy.joint_noise",
             )
         super().__init__(ledger)
         self.plan, self._source, self._canaries = plan, source, canaries
@@ -264,11 +243,7 @@ class NoisedPublisher(PaidPublisher):
 
     @override
     def embeddings(self, rows: Tensor, step: int) -> Tensor:
-        """See ``Publisher.embeddings``.
-
-        The gradient of what was released is the gradient of the clipped rows: noise is a constant, and James-Stein's
-        shrinking is passed over.
-        """
+        """The gradient is that of the clipped rows: noise is a constant, and James-Stein's shrinking is passed over."""
         self._check_by_itself("rows")
         rows = self._with_canaries(rows, "embeddings", step)
         if self._event is None:
@@ -281,7 +256,6 @@ class NoisedPublisher(PaidPublisher):
         if not self.is_summed:
             raise ConfigError(
                 "privacy: the job's releases are not added up as they are; release embeddings, or gradients",
-                key="privacy",
             )
         rows = self._with_canaries(rows, channel, step)
         self.pay_for_others(step)
@@ -328,7 +302,6 @@ class NoisedPublisher(PaidPublisher):
             raise ConfigError(
                 f"privacy.joint_noise: {what} have a share of the noise alone, and go nowhere but under masks; release "
                 "them as a summand",
-                key="privacy.joint_noise",
             )
 
     def _with_canaries(self, rows: Tensor, channel: Channel, step: int) -> Tensor:
@@ -446,10 +419,7 @@ class NoisedPublisher(PaidPublisher):
 def clip_rows(rows: Tensor, clip: float, order: int) -> Tensor:
     """Rows of at most that length: min(1, C/‖x‖)·x (VFGNN, Algorithm 1, line 1); shorter ones bit for bit as they were.
 
-    Args:
-        rows: Tensor[N, d]; gradients flow.
-        clip: C.
-        order: of the norm, 1 or 2.
+    ``rows`` are Tensor[N, d], gradients flow; ``order`` is of the norm, 1 or 2.
     """
     lengths: Tensor = torch.linalg.vector_norm(rows, order, dim=1, keepdim=True)
     return rows * (clip / lengths.clamp_min(clip))

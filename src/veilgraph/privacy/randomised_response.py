@@ -23,7 +23,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
-from veilgraph.privacy.event import LocalEvent, check_whole
+from veilgraph.privacy.event import LocalEvent, check_positive, check_whole
 
 GRID: Final = 1 << 53  # G, cells of probability: every integer up to it is exact in float64
 
@@ -41,10 +41,7 @@ def least_cells(epsilon: float, parts: int = 1, others: int = 1) -> int:
     e^(ε/parts) is computed to 60 digits and then lowered by 10^-50 of itself, more than all rounding errors here (for
     fewer than 10^8 others); so the quotient is above the exact one, and rounding it up never lands below.
 
-    Args:
-        epsilon: ε > 0, taken as exactly this float.
-        parts: how many independent choices share it.
-        others: how many outputs are not the true one.
+    ``parts`` independent choices share ε, and ``others`` outputs are not the true one.
     """
     with localcontext(prec=_DIGITS):
         exponent = min(Decimal(epsilon) / parts, _LARGEST_EXPONENT)
@@ -104,13 +101,7 @@ class LabelResponse:
     the true one the G − (c − 1)·O that are left. Any output is thus at most (G − (c − 1)·O)/O ≤ e^ε times as likely
     under one label as under another, exactly.
 
-    Args:
-        epsilon: ε of one label.
-        classes: c ≥ 2.
-
-    Raises:
-        ConfigError: a parameter is out of range.
-
+    ``epsilon`` is of one label, of ``classes`` c ≥ 2.
     Source: Kairouz, Bonawitz & Ramage 2016 (k-ary randomised response); LPGNN.
     """
 
@@ -118,8 +109,7 @@ class LabelResponse:
     classes: int
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise ConfigError(f"epsilon={self.epsilon!r} must be a finite number > 0")
+        check_positive("epsilon", self.epsilon)
         check_whole("classes", self.classes, 2)
         if self._kept - self._other < FEWEST_STEPS:
             raise ConfigError(
@@ -150,17 +140,11 @@ class LabelResponse:
 
     @torch.no_grad()
     def release(self, labels: Tensor, source: SecretSource) -> Tensor:
-        """Perturb every label, independently of all others.
+        """Perturb every label, Tensor[N] int64 in [0, c), independently of all others: Tensor[N] int64 in [0, c).
 
-        Args:
-            labels: Tensor[N] int64 in [0, c); not changed. Nodes without a label are to be left out.
-            source: of the randomness; ``system_secrets`` outside tests.
+        Nodes without a label are to be left out. ``source`` is ``system_secrets`` outside tests.
 
-        Returns:
-            Tensor[N] int64 in [0, c).
-
-        Raises:
-            DataError: the labels have another form or a value out of range.
+        Raises ``DataError`` where the labels have another form or a value out of range.
         """
         self._check_labels(labels)
         seed = source(SEED_BYTES)

@@ -31,13 +31,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import BudgetSpent, RunError
-from veilgraph.core.files import locked, private_folder, sync_folder
+from veilgraph.core.files import locked, private_folder, sync_folder, undamaged
 from veilgraph.core.secrets import new_name
 from veilgraph.core.tensor_file import Keeper, load_tensors, save_tensors
 from veilgraph.graph.features import choose_rows
-from veilgraph.privacy.chained_file import now
 from veilgraph.privacy.event import Event, to_json
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.ledger_files import now
 from veilgraph.privacy.lifetime_costs import Keys, places_among
 from veilgraph.privacy.lifetime_ledger import Account
 
@@ -50,12 +50,9 @@ log = logging.getLogger("veilgraph")
 
 @dataclass(frozen=True)
 class Release:
-    """What is released a single time, by public facts.
+    """What is released a single time: a channel, an event, and all that the released rows depend on beside the rows.
 
-    Attributes:
-        channel: what is released to whom.
-        event: what it does.
-        mechanism: all that the released rows depend on beside the rows before.
+    All three are public.
     """
 
     channel: str
@@ -64,13 +61,10 @@ class Release:
 
 
 class ReleaseCache:
-    """Keeps nothing, as in a plaintext simulation: every release is a new one, and is paid for from the ledger, if any.
-
-    Attributes:
-        is_kept: whether what was released is sent again.
-    """
+    """Keeps nothing, as a plaintext simulation: every release is new, and is paid for where there is a ledger."""
 
     is_kept: ClassVar[bool] = False
+    """Whether what was released is sent again."""
 
     def __init__(self, ledger: Ledger | None) -> None:
         self._ledger = ledger
@@ -78,10 +72,8 @@ class ReleaseCache:
     def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the released rows, drawn and paid for where they were not before.
 
-        Args:
-            of: which release.
-            rows: Tensor[C, ...] before clipping and noise; sparse_csr as well.
-            make: Tensor[c, ...] → Tensor[c, d], released anew.
+        ``rows`` are Tensor[C, ...] before clipping and noise, sparse_csr as well; ``make`` releases some of them anew,
+        Tensor[c, ...] → Tensor[c, d].
 
         Raises:
             BudgetSpent: a budget does not allow it; nothing may be sent.
@@ -103,13 +95,8 @@ class ReleaseCache:
 class RunCache(ReleaseCache):
     """Keeps a run's releases by channel, and sends them again for the same nodes, whatever has become of their data.
 
-    Args:
-        ledger: of the run.
-        keeper: of the party's part of the run.
-        depends: names the nodes and their order; of others nothing is sent again.
-
-    Raises:
-        RunError: what is kept is damaged.
+    ``depends`` names the nodes and their order; of others nothing is sent again. Raises ``RunError`` where what is kept
+    is damaged.
     """
 
     is_kept = True
@@ -121,15 +108,10 @@ class RunCache(ReleaseCache):
         self._draws: dict[str, str] = {}
         if (kept := keeper.get(OWN_RELEASE)) is None:
             return
-        try:
+        with undamaged(keeper.place(OWN_RELEASE), "restore it, or delete it, and the holder releases anew and pays"):
             if kept.facts["depends_on"] == depends:
                 self._tensors = dict(kept.tensors)
                 self._draws = {channel: str(kept.facts["draws"][channel]) for channel in self._tensors}
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(
-                f"{keeper.place(OWN_RELEASE)}: damaged ({error}); restore it, or delete it, and the holder releases "
-                "anew and pays"
-            ) from error
 
     @override
     def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
@@ -150,14 +132,10 @@ class RunCache(ReleaseCache):
 
 @dataclass
 class _Kept:
-    """One release's rows.
+    """One release's rows, sorted by the keys of their nodes.
 
-    Attributes:
-        keys: uint64[n], of their nodes, sorted.
-        digests: uint8[n, 16], of the rows before noise: for the owner's log alone.
-        rows: Tensor[n, d], as they were released.
-        batch: int64[n], index of each row's draw in ``batches``.
-        batches: the draws: ``content`` and ``cohort`` of the ledger's entry, and the draw's ``time``.
+    ``digests`` are uint8[n, 16], of the rows before noise, for the owner's log alone; ``batch`` int64[n], the index of
+    each row's draw in ``batches``: ``content`` and ``cohort`` of the ledger's entry, and the draw's ``time``.
     """
 
     keys: Keys
@@ -171,10 +149,8 @@ class _Kept:
 def releasing(account: Account) -> Iterator[None]:
     """Lock all kept releases of an account's ledger, from the look at them to the payment.
 
-    Two jobs at one moment would otherwise draw twice, keep the later draw and pay for the earlier.
-
-    Raises:
-        RunError: the folder cannot be read, written or locked; nothing may be sent.
+    Two jobs at one moment would otherwise draw twice, keep the later draw and pay for the earlier. Raises ``RunError``:
+    the folder cannot be read, written or locked; nothing may be sent.
     """
     folder = account.lifetime.lines.folder / FOLDER
     try:
@@ -209,9 +185,6 @@ class LifetimeCache(ReleaseCache):
         snapshot: all that the rows follow from beside mechanism and data; a new one is a new release.
         whole: rows depend on other nodes' data, so that they are drawn together or not at all.
         by_place: ``each`` are places and name no node: another number of rows is another release.
-
-    Raises:
-        RunError: a kept release is damaged.
     """
 
     is_kept = True
@@ -350,7 +323,7 @@ class LifetimeCache(ReleaseCache):
             digests = np.empty((0, _DIGEST_BYTES), np.uint8)
             return _Kept(nobody, digests, torch.empty(0, 0), np.empty(0, np.int64))
         tensors, facts = load_tensors(path)
-        try:
+        with undamaged(path, "restore it, or delete it, and the holder releases anew and pays"):
             return _Kept(
                 tensors["keys"].numpy().view(np.uint64),
                 tensors["digests"].numpy(),
@@ -358,10 +331,6 @@ class LifetimeCache(ReleaseCache):
                 tensors["batch"].numpy(),
                 [{name: str(each[name]) for name in ("content", "cohort", "time")} for each in facts["batches"]],
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(
-                f"{path}: damaged ({error}); restore it, or delete it, and the holder releases anew and pays"
-            ) from error
 
     def _save(self, path: Path, kept: _Kept) -> None:
         private_folder(self._folder)

@@ -43,10 +43,8 @@ class Places:
 class Added:
     """What one step added up before the noise.
 
-    Attributes:
-        sums: Tensor[2, W] float64: of the terms that are not watched, and of those that are; multiples of a grid on
-            which their sum is exact.
-        drawn: Tensor[N] uint8, how often each term that could be drawn is in them: 0 or 1.
+    ``sums`` are Tensor[2, W] float64, of the terms that are not watched and of those that are: multiples of a grid on
+    which their sum is exact. ``drawn`` is Tensor[N] uint8, how often each term that could be drawn is in them: 0 or 1.
     """
 
     sums: Tensor
@@ -83,22 +81,16 @@ class SampledSum:
     def added(self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()) -> Added:
         """What one step adds up before the noise.
 
-        Args:
-            count: of terms that may be drawn.
-            terms: gradient of each, Tensor[W]; it is asked for those that are drawn alone.
-            size: W, entries of a gradient.
-            source: of the draws.
-            watched: numbers of terms that are added up apart.
+        ``count`` terms may be drawn; ``terms`` is asked for the gradient, Tensor[W], of those that are, and numbers
+        ``watched`` are added up apart.
 
-        Raises:
-            ConfigError: there is so little noise that sums on its grid are not exact.
+        Raises ``ConfigError`` where there is so little noise that sums on its grid are not exact.
         """
         cell = Gaussian(self.clip, self.noise_multiplier).cell
         if count * self.clip / cell > _LARGEST_WHOLE:
             raise ConfigError(
                 f"noise_multiplier={self.noise_multiplier:g}: too little for sums of {count} terms to be exact; take "
                 "more noise",
-                key="noise_multiplier",
                 value=self.noise_multiplier,
             )
         total, alike = torch.zeros(2, size, dtype=torch.float64), dict[tuple[int, bool], list[Places]]()
@@ -128,11 +120,8 @@ class SampledPublisher(PaidPublisher):
     The party's ledger for life pays before the first round of a session for all that the run has left: after a crash
     it counts too much. The run's ledger counts rounds, and lets no more be made than were planned.
 
-    Args:
-        plan: of the job.
-        ledger: of the run; None where nothing is kept, as in a plaintext simulation.
-        source: of draws and noise.
-        account: with the ledger for life, where the party has one.
+    The party's ``account`` with its ledger for life is charged there, where it has one. ``ledger`` is of the run; None
+    where nothing is kept, as in a plaintext simulation.
     """
 
     is_open = False
@@ -140,11 +129,7 @@ class SampledPublisher(PaidPublisher):
     drawn: Tensor
 
     def __init__(
-        self,
-        plan: SampledPlan,
-        ledger: Ledger | None,
-        source: SecretSource,
-        account: Account | None = None,
+        self, plan: SampledPlan, ledger: Ledger | None, source: SecretSource, account: Account | None = None
     ) -> None:
         super().__init__(ledger)
         self.plan, self._source, self._account = plan, source, account
@@ -154,17 +139,10 @@ class SampledPublisher(PaidPublisher):
     def sampled_sum(self, count: int, terms: Terms, size: int, step: int, watched: Collection[int] = ()) -> Tensor:
         """Release a noisy sum, Tensor[W] float64; with a share of jointly made noise alone, for under masks.
 
-        ``clean`` is then what was added up before the noise, Tensor[2, W]: without the watched terms, and all.
+        ``clean`` is then what was added up before the noise, Tensor[2, W]: without the watched terms, and all. The
+        arguments are those of ``SampledSum.added``.
 
-        Args:
-            count: of terms that may be drawn.
-            terms: gradient of each, Tensor[W].
-            size: W.
-            step: of the training.
-            watched: numbers of terms that ``clean`` tells apart.
-
-        Raises:
-            BudgetSpent: no more rounds were planned, or a limit does not allow it; nothing was released.
+        Raises ``BudgetSpent`` where no more rounds were planned, or a limit does not allow it; nothing was released.
         """
         if self._ledger is not None:
             self.expect(1, step)

@@ -56,8 +56,7 @@ _NOISE: Final = ("noise_multiplier", "epsilon_step", "epsilon_total")
 def fitting_delta(nodes: int | None = None) -> float:
     """A δ that fits N common nodes: the largest power of ten that is at most 1/(10·N), and at most 1e-4.
 
-    Args:
-        nodes: N; None where it is not known: the δ of all N up to 1,000, which that of any other N is below.
+    ``nodes`` is N; None where it is not known: the δ of all N up to 1,000, which that of any other N is below.
     """
     digits = 0 if nodes is None else len(str(10 * nodes - 1))
     return float(f"1e-{max(_LEAST_DIGITS, digits)}")
@@ -98,27 +97,19 @@ class AggregationSettings(Settings):
         return self.own_rows == "noised"
 
     def check_opinions(self, where: str) -> None:
-        """Refuses what sums of neighbours' classes, in place of their rows, do not have.
+        """Refuses what sums of neighbours' classes, in place of their rows, do not have, in a kind of job (``where``).
 
-        Args:
-            where: kind of job, as a message names it.
-
-        Raises:
-            ValueError: a row of a node would be released, or there would be other columns than the classes'.
+        Raises ``ValueError`` where a row of a node would be released, or there would be other columns than classes.
         """
-        if not self.releases_own_rows:
-            raise ValueError(
-                f"privacy.aggregation.own_rows={self.own_rows!r} in {where}: no row of a node is released; leave it out"
-            )
-        if self.own_share is not None:
-            raise ValueError(
-                f"privacy.aggregation.own_share={self.own_share:g} in {where}: no row of a node is released; leave it "
-                "out"
-            )
-        if self.dim != type(self).model_fields["dim"].default:
-            raise ValueError(
-                f"privacy.aggregation.dim={self.dim} in {where}: sums have a column for every class; leave it out"
-            )
+        default = type(self).model_fields["dim"].default
+        row, width = "no row of a node is released", "sums have a column for every class"
+        for name, said, refused, why in (
+            ("own_rows", repr(self.own_rows), not self.releases_own_rows, row),
+            ("own_share", self.own_share, self.own_share is not None, row),
+            ("dim", self.dim, self.dim != default, width),
+        ):
+            if refused:
+                raise ValueError(f"privacy.aggregation.{name}={said} in {where}: {why}; leave it out")
 
 
 class JointNoiseSettings(Settings):

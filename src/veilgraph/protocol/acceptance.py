@@ -9,7 +9,7 @@ from typing import Any, Final
 from veilgraph.core.types import Link, PartyId
 from veilgraph.protocol.agreement import Hello, agree_with_people
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.limits import LimitSettings, joined, refusal
+from veilgraph.protocol.limits import joined, refusal
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.tables.column_settings import beyond_own_row, declared_values, scaled_twice
@@ -23,7 +23,6 @@ from veilgraph.tables.settings import (
 )
 
 OF_OTHER_TASKS: Final = "is for task values (averaging, horizontal) or graphs (averaging); choose that, or leave it out"
-_NODE_KEYS: Final = {"targets": "target", "membership": "graph"}
 
 _BEFORE: Final = 1  # round of the first agreement; that on shapes and checkpoints is 0
 
@@ -46,7 +45,7 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
         why = "ε is of one node's features, which must be made of that node's own row alone: "
         return joined([why + "; ".join(reasons)])
     besides = paradigm_of(job).privacy.disclosed_by_tables(job, features)
-    return refusal_of_limits(own.settings.limits, job, party, nodes, besides)
+    return refusal(own.settings.limits, job, party, nodes, besides=besides)
 
 
 def _of_nodes(own: Organisation, job: JobSettings, *, named: bool) -> str | None:
@@ -57,7 +56,7 @@ def _of_nodes(own: Organisation, job: JobSettings, *, named: bool) -> str | None
             f"nodes.features has {len(made)} of nodes.columns_from_edges{which}, which show edges at any ε, and "
             "this job's ε protects edges: leave them out of nodes.features"
         )
-    for name, key in _NODE_KEYS.items():
+    for name, key in (("targets", "target"), ("membership", "graph")):
         if name not in job.inputs.of_nodes and getattr(nodes, key) is not None:
             return f"nodes.{key} {OF_OTHER_TASKS}"
     return None
@@ -104,23 +103,6 @@ def _protecting_edges(job: JobSettings) -> tuple[PartyId, ...]:
     return job.duties.noising if of_edges or job.training_plan is not None else ()
 
 
-def refusal_of_limits(
-    limits: LimitSettings,
-    job: JobSettings,
-    party: PartyId,
-    nodes: int | None = None,
-    besides: Mapping[str, str] | None = None,
-) -> str | None:
-    """Why a holder refuses a job by its limits, at what the job can cost it; None if it accepts.
-
-    ``nodes`` is the number of common nodes, where it is known; ``besides`` is as for ``limits.refusal``.
-    """
-    epsilon = largest_epsilon(job, party, nodes)
-    if limits.epsilon_unit == "label" and not (job.privacy or job.noise.feature_release or job.training_plan):
-        epsilon = paradigm_of(job).privacy.label_epsilon(job, party)
-    return refusal(limits, job, party, nodes, epsilon=epsilon, besides=besides)
-
-
 def agree_on_job(
     link: Link,
     settings: JobSettings,
@@ -132,34 +114,15 @@ def agree_on_job(
     """Agree on the release, the job, and that every party accepts it, before anything of the data is sent.
 
     Where jobs are counted, this one is from here on, unless a party refuses. Where a person is asked, it waits here.
-
-    Args:
-        link: of this party.
-        settings: the job.
-        party: its name.
-        organisation: what it accepts; None at the server, or where a simulation has no party files.
-        refuses: a reason of its own not to take part.
-        stated: further fields of this party's ``Hello``.
-
-    Raises:
-        ConfigError: a party refuses, at every party with the same reason.
+    ``organisation`` is None at the server, or where a simulation has no party files; ``refuses`` is a reason of its own
+    not to take part, and ``stated`` are further fields of this party's ``Hello``. Raises ``ConfigError``: a party
+    refuses, at every party with the same reason.
     """
-    reasons = [refuses]
-    if organisation is not None:
-        reasons.append(refusal_of(organisation, settings) or "")
+    reasons = [refuses, "" if organisation is None else refusal_of(organisation, settings)]
     mine = Hello(job=settings.hash(), refuses=joined(reasons), **stated)
     consent = None if organisation is None else organisation.consent
     if consent is None or mine.refuses:
-        return agree_with_people(link, settings.data.names, mine, _nobody, settings.timeout_s, _BEFORE)
+        return agree_with_people(link, settings.data.names, mine, lambda wait_s: "", settings.timeout_s, _BEFORE)
     with consent.job() as used_up:
         mine = mine.model_copy(update={"refuses": used_up, "waits": consent.asks and not used_up})
         return agree_with_people(link, settings.data.names, mine, consent.answer, settings.timeout_s, _BEFORE)
-
-
-def _nobody(_wait_s: float) -> str:
-    return ""
-
-
-def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) -> float:
-    """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised."""
-    return paradigm_of(job).privacy.largest_epsilon(job, party, nodes)

@@ -1,14 +1,21 @@
 """Before work, all parties tell each other the public facts of the job, and refuse together when one must.
 
 Nothing else has been sent by then. What others state is read as a stranger's text: bounded, printable, one line.
+
+A training goes on from a checkpoint. That is a point: its epoch, and which training session saved it, for shares of two
+sessions do not fit each other. All parties tell each other the points they would go on from, and the newest that all
+tell is taken. A party tells no point behind one that it knows all to have. Where there is none in common the job would
+go back or begin again, and what was trained would be replaced: a party that has trained something refuses that, unless
+its own people have said that it may be.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -21,20 +28,149 @@ from pydantic import (
 )
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError
+from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError, RunError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.federation import check_aligned
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.protocol.party_settings import MAX_APPROVAL_WAIT_S
-from veilgraph.protocol.resumption import MOST_POINTS, MOST_SESSIONS, Point, Start, check_leave, start_of
+
+MOST_POINTS: Final = 100
+MOST_SESSIONS: Final = 2**32
+NONCE_BYTES: Final = 16
+
+WAY_OUT: Final = (
+    "restore its part of the run, or let what was trained be replaced: limits.restart: true in a holder's party file, "
+    "veilgraph net join KIT --restart at the server, or, with all parties on this machine, veilgraph resume RUN "
+    "--restart"
+)
+
+
+class Point(NamedTuple):
+    """A checkpoint of a session that all parties took part in; points are in the order in which they were saved.
+
+    Attributes:
+        number: of the session: higher than that of the session before it; 0 for the first beginning.
+        epoch: 0 for the beginning of the session itself.
+        session: its id; empty for what releases before saved, whose sessions had none.
+    """
+
+    number: int
+    epoch: int
+    session: str
+
+
+BEGINNING: Final = Point(0, 0, "")  # where a training begins that goes on from nothing
+
+
+class Start(NamedTuple):
+    """Where a session begins: from a point, ``BEGINNING`` for none; ``number`` and ``session`` are its own.
+
+    ``behind`` are holders that lack the point, which another gives them.
+    """
+
+    point: Point
+    number: int
+    session: str
+    behind: tuple[PartyId, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """From which it goes on; 0 for a fresh start."""
+        return self.point.epoch
+
+
+def newest_common(points: Mapping[PartyId, Sequence[Point]]) -> Point | None:
+    """The newest point that every party would go on from; None where there is none."""
+    return max(set.intersection(*(set(some) for some in points.values())), default=None)
+
+
+def left_behind(points: Mapping[PartyId, Sequence[Point]], enough: int) -> tuple[Point, tuple[PartyId, ...]] | None:
+    """The newest point that ``enough`` holders beside the server have and all others are behind, with these; or None.
+
+    Nobody goes back: whoever lacks the point has older ones alone. A party without any point may have lost its record
+    of survivors, and is never among those behind.
+    """
+    for point in sorted({one for some in points.values() for one in some}, reverse=True):
+        behind = tuple(party for party, some in points.items() if point not in some)
+        if SERVER in behind or len(points) - 1 - len(behind) < enough:
+            continue
+        if all(points[party] and max(points[party]) < point for party in behind):
+            return point, behind
+    return None
+
+
+def start_of(
+    party: PartyId,
+    points: Mapping[PartyId, Sequence[Point]],
+    restarts: Mapping[PartyId, bool],
+    nonces: Sequence[str],
+    enough: int | None = None,
+) -> Start:
+    """Where this session begins, the same at all parties.
+
+    Points and ``restarts``, whether it would begin again from nothing, are of every party; the ``nonces`` in any order
+    that all have. ``enough`` is how many holders must have a checkpoint that they give the others; None: none is given.
+    Raises ``RunError``: a party has trained something, does not let it be replaced, and there is no common point.
+    """
+    point, behind = newest_common(points), tuple[PartyId, ...]()
+    if point is None and enough is not None and (found := left_behind(points, enough)) is not None:
+        point, behind = found
+    if point is None:
+        _check_leave(party, points, restarts)
+        point = BEGINNING
+        number = 1 + max((one.number for some in points.values() for one in some), default=0)
+    else:
+        number = 1 + point.number
+    return Start(point, min(number, MOST_SESSIONS), session_name(nonces), behind)
+
+
+def session_name(nonces: Sequence[str]) -> str:
+    """What a session is called, by the nonces of all parties, in any order that all have."""
+    return hashlib.sha256("/".join(nonces).encode()).hexdigest()[:32]
+
+
+def alone(points: Sequence[Point], nonce: str) -> Start:
+    """Where the session of a party begins that learns alone."""
+    return start_of("", {"": points}, {"": True}, [nonce])
+
+
+def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], what: str) -> None:
+    """Refuse what would have a party that has trained something begin again without its leave (``restarts``).
+
+    The ``RunError`` names who is ``without`` it, and ``what`` they are without.
+    """
+    unwilling = [party for party, willing in restarts.items() if not willing]
+    if unwilling:
+        raise RunError(
+            f"{', '.join(without)}: without {what}, so that the job would go back or begin again and replace what "
+            f"{', '.join(unwilling)} trained; {WAY_OUT}",
+            code="restart",
+            party=", ".join(without),
+        )
+
+
+def _check_leave(party: PartyId, points: Mapping[PartyId, Sequence[Point]], restarts: Mapping[PartyId, bool]) -> None:
+    """Names the parties that differ from most, the same at all parties where there are any such.
+
+    Where as many agree with this party as with any other, what it holds is what it judges the others by; with nothing
+    of its own, it takes another's word.
+    """
+    unwilling = [other for other, willing in restarts.items() if not willing]
+    holding = [other for other in unwilling if points[other]]
+    agreeing = {one: sum(bool(set(points[one]) & set(some)) for some in points.values()) for one in holding}
+    judges = [one for one in holding if agreeing[one] == max(agreeing.values())] or unwilling or [party]
+    judge = party if party in judges else judges[0]
+    mine = set(points[judge])
+    others = [other for other in points if other != judge]
+    without = [other for other in others if not mine & set(points[other])]
+    check_leave(restarts, without or others, f"the checkpoints that {judge} has")
+
 
 PROTOCOL_VERSION: Final = 11
 MAX_HELLO_BYTES: Final = 1 << 16
 
 MOST_PACKAGES: Final = 32
-# fields that a hello does not contain while they are empty
-_LEFT_OUT: Final = ("asked", "edge_columns", "mark", "work", "resume", "software")
 
 TELL_EVERY_S: Final = 5.0
 _SHOWN: Final = 12  # characters of a hash that a message names
@@ -124,16 +260,15 @@ class Hello(BaseModel):
     @model_serializer(mode="wrap")
     def _without_defaults(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
         stated: dict[str, Any] = all_of(self)
-        return {key: value for key, value in stated.items() if value or key not in _LEFT_OUT}
+        left_out = ("asked", "edge_columns", "mark", "work", "resume", "software")  # of a hello while they are empty
+        return {key: value for key, value in stated.items() if value or key not in left_out}
 
 
 def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:
     """Exchange hellos among all parties; one that refuses sends its own as well, so that all know why.
 
-    Parties may agree more than once in a session (``round_``), and more than once in a round (``step``).
-
-    Returns:
-        Party → its hello, this party's own included.
+    Parties may agree more than once in a session (``round_``), and more than once in a round (``step``). Gives party →
+    its hello, this party's own included.
 
     Raises:
         ConfigError: another version of the protocol, another job or work, or a party that refuses this one.
@@ -145,8 +280,17 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, 
     received = {party: _parse(link.party, party, text) for party, text in texts.items()}
     hellos = {party: received.get(party, mine) for party in (*holders, SERVER)}
     _check_job(link.party, hellos)
-    _check_accepted(hellos)
-    _check_alignment({p: hello.alignment for p, hello in hellos.items() if p in holders or hello.alignment})
+    if refusals := [f"{party} refuses the job: {hello.refuses}" for party, hello in hellos.items() if hello.refuses]:
+        raise ConfigError("; ".join(refusals), code="refused")
+    alignments = {p: hello.alignment for p, hello in hellos.items() if p in holders or hello.alignment}
+    if len(set(alignments.values())) > 1:
+        listed = ", ".join(f"{party} has {identity[:_SHOWN] or 'none'}" for party, identity in alignments.items())
+        raise DataError(
+            f"the tables are not of one alignment ({listed}); row v must be the same node at every holder, so align "
+            "them again, all together",
+            code="other-alignment",
+            key="alignment",
+        )
     check_aligned({holder: hellos[holder].nodes for holder in holders})
     return hellos
 
@@ -154,8 +298,7 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, 
 def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello], enough: int | None = None) -> Start:
     """Where the session begins, the same at all parties. Args as of ``start_of``.
 
-    Raises:
-        RunError: the job would begin again, and a party that has trained something does not let it.
+    Raises ``RunError``: the job would begin again, and a party that has trained something does not let it.
     """
     points = {other: [Point(*point) for point in hello.checkpoints] for other, hello in hellos.items()}
     restarts = {other: hello.restarts for other, hello in hellos.items()}
@@ -166,11 +309,8 @@ def agreed_release(hellos: Mapping[PartyId, Hello], holders: Sequence[PartyId]) 
     """Return the number of the single release that all work with, and whether it is to be made now.
 
     It is the one that all holders state; where they state different ones, or one is of another alignment, a new one,
-    numbered above all others.
-
-    Raises:
-        RunError: a party that has trained on its release would have to begin again, and does not allow that; it names
-            the holders whose release is not the others'.
+    numbered above all others. Raises ``RunError``: a party that has trained on its release would have to begin again,
+    and does not allow that; it names the holders whose release is not the others'.
     """
     stated = {hellos[holder].release for holder in holders}
     held = stated.pop() if len(stated) == 1 else 0
@@ -188,15 +328,9 @@ def agree_with_people(
 ) -> dict[PartyId, Hello]:
     """As ``agree``, and again for as long as a party waits for a person: so nobody waits in silence, or for long.
 
-    A person is asked only once no party refuses.
-
-    Args:
-        link: of this party.
-        holders: in the job's order.
-        mine: what this party states; with ``waits`` where a person is to be asked.
-        answer: asks, and waits for so many seconds: a refusal, empty for approval, or None while there is no answer.
-        timeout_s: of the link; the others hear in much less whether a party still waits.
-        round_: of the messages.
+    A person is asked only once no party refuses. ``mine`` has ``waits`` where one is to be asked; ``answer`` asks, and
+    waits for so many seconds: a refusal, empty for approval, or None while there is no answer. The others hear in much
+    less than ``timeout_s`` whether a party still waits.
 
     Raises:
         ConfigError: as ``agree``; a person refused, at every party with the same reason.
@@ -276,8 +410,9 @@ def _check_job(party: PartyId, hellos: Mapping[PartyId, Hello]) -> None:
     mine = hellos[party]
     for other, hello in hellos.items():
         if (hello.work, hello.resume) != (mine.work, mine.resume):
+            theirs, ours = (f"{it.work or 'nothing'}{' --resume' if it.resume else ''}" for it in (hello, mine))
             raise ConfigError(
-                f"{other} was asked for {_asked(hello)} and {party} for {_asked(mine)}; submit one job to all parties",
+                f"{other} was asked for {theirs} and {party} for {ours}; submit one job to all parties",
                 code="other-work",
                 party=other,
             )
@@ -288,24 +423,3 @@ def _check_job(party: PartyId, hellos: Mapping[PartyId, Hello]) -> None:
                 code="other-job",
                 party=other,
             )
-
-
-def _asked(hello: Hello) -> str:
-    return f"{hello.work or 'nothing'}{' --resume' if hello.resume else ''}"
-
-
-def _check_accepted(hellos: Mapping[PartyId, Hello]) -> None:
-    refusals = [f"{party} refuses the job: {hello.refuses}" for party, hello in hellos.items() if hello.refuses]
-    if refusals:
-        raise ConfigError("; ".join(refusals), code="refused")
-
-
-def _check_alignment(alignments: Mapping[PartyId, str]) -> None:
-    if len(set(alignments.values())) > 1:
-        listed = ", ".join(f"{party} has {identity[:_SHOWN] or 'none'}" for party, identity in alignments.items())
-        raise DataError(
-            f"the tables are not of one alignment ({listed}); row v must be the same node at every holder, so align "
-            "them again, all together",
-            code="other-alignment",
-            key="alignment",
-        )

@@ -56,11 +56,7 @@ def send_columns(link: Link, to: PartyId, features: Tensor) -> None:
 
 
 def receive_columns(link: Link, sender: PartyId, nodes: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """Receive what ``send_columns`` sent: Tensor[C, F], ``torch.sparse_csr``, of ``dtype``, F as the sender stated.
-
-    Raises:
-        ProtocolError: it is no such matrix.
-    """
+    """Receive what ``send_columns`` sent: Tensor[C, F], ``torch.sparse_csr``, F as the sender stated, or refuse it."""
     counts = receive_as(link, sender, _COUNTS, (nodes,), torch.int64)
     if bool((counts < 0).any()) or bool((counts > columns).any()):
         raise _broken(sender, f"a row without 0 to {columns} entries")
@@ -191,20 +187,17 @@ def split_by_labels(job: JobSettings, party: PartySettings) -> str:
     if not isinstance(split, SplitFractions) or not split.stratify:
         return ""
     if private is not None and private.holder == party.party:
-        setting, sees = "release.labels", "the learner sees"
+        why = "a split by classes tells the labels that release.labels protects, as the learner sees who is trained on"
     elif party.party in perturbing(job):
-        setting, sees = "label_privacy", "others see by gradients"
-    elif job.training_plan is not None:
-        return (
-            "its party file has nodes.split.stratify=true, and by classes who is trained on hangs on other nodes, "
-            "which averaging.privacy counts as if it did not; set nodes.split.stratify to false"
+        why = (
+            "a split by classes tells the labels that label_privacy protects, as others see by gradients who is "
+            "trained on"
         )
+    elif job.training_plan is not None:
+        why = "by classes who is trained on hangs on other nodes, which averaging.privacy counts as if it did not"
     else:
         return ""
-    return (
-        f"its party file has nodes.split.stratify=true, and a split by classes tells the labels that {setting} "
-        f"protects, as {sees} who is trained on; set nodes.split.stratify to false"
-    )
+    return f"its party file has nodes.split.stratify=true, and {why}; set nodes.split.stratify to false"
 
 
 def check_split(job: JobSettings) -> None:

@@ -26,6 +26,7 @@ from typing import ClassVar, Final, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import expand
@@ -35,7 +36,7 @@ from veilgraph.graph.features import choose_rows, compact, from_scipy, is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import check_nodes
 from veilgraph.privacy.event import Neighbours, Unit
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, perturbing
 
 MOST_LEAVES: Final = 8
 _SIZES: Final = {"row": 1, "edge": 2}
@@ -45,9 +46,7 @@ _SIZES: Final = {"row": 1, "edge": 2}
 class DrawnCanaries:
     """One holder's, for all sessions of a run.
 
-    Attributes:
-        key: 32 secret bytes, from which the coins are expanded.
-        public: SHA-256 of the job, from which places follow.
+    Coins are expanded from 32 secret bytes (``key``); places follow from ``public``, the SHA-256 of the job.
     """
 
     kind: ClassVar[str]
@@ -61,6 +60,15 @@ class DrawnCanaries:
     def coins(self) -> Tensor:
         """What an audit guesses, True for in, for high features or for the second class: Tensor[m] bool."""
         return self._coins(self.coin)
+
+    @property
+    def watched(self) -> Tensor | None:
+        """Tensor[w] int64, the rows whose releases an audit watches; None for none."""
+        return None
+
+    def into(self, graph: PartyGraph) -> PartyGraph:
+        """The holder's graph with its canaries in it; raises ``RunError`` where they are of other nodes."""
+        raise NotImplementedError
 
     def _coins(self, what: str) -> Tensor:
         return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
@@ -94,15 +102,13 @@ class Inserted(DrawnCanaries):
     """One holder's canaries of an embedding release, and the places of all holders'.
 
     Attributes:
-        unit: what one of them is.
-        relation: what in and out differ by.
         owners: the holders that have canaries, in the job's order.
         party: whose these are.
-        votes: whether the node at the first end of an edge has no features, and that at the other end, at every holder,
-            those of a node elsewhere: so that predictions of the first hang on what the other votes for, and on noise.
         leaves: neighbours of the node of a canary of unit ``node``: one more than the degree bound keeps, if that is
             less than eight, so that an audit sees whether the bound was applied; of unit ``node-edges`` as many as it
             allows, or eight.
+        votes: whether the node at the first end of an edge has no features, and that at the other end, at every holder,
+            those of a node elsewhere: so that predictions of the first hang on what the other votes for, and on noise.
     """
 
     kind: ClassVar[str] = "inserted"
@@ -117,10 +123,8 @@ class Inserted(DrawnCanaries):
     def of(cls, job: JobSettings, party: PartyId, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
         """Those of a job with ``privacy.canaries_in: data``; every holder needs them, to keep the others' apart.
 
-        ``source`` makes the key, unless an earlier session ``kept`` one.
-
-        Raises:
-            ConfigError: there are too few common nodes, or the job has no such canaries.
+        ``source`` makes the key, unless an earlier session ``kept`` one. Raises ``ConfigError`` where there are too few
+        common nodes, or the job has no such canaries.
         """
         privacy = job.privacy
         if privacy is None or not privacy.canaries:
@@ -144,8 +148,6 @@ class Inserted(DrawnCanaries):
                 f"privacy.canaries={made.count} of unit {made.unit} at each of {len(made.owners)} holders take "
                 f"{needed} nodes, and {nodes} are common to all; choose at most "
                 f"{(nodes - made.votes) // (made.size * len(made.owners))}",
-                key="privacy.canaries",
-                value=made.count,
             )
         return made
 
@@ -166,9 +168,14 @@ class Inserted(DrawnCanaries):
         """The nodes of all holders' canaries, sorted: Tensor[owners·m·size] int64."""
         return torch.cat([self.places(owner).flatten() for owner in self.owners]).sort().values
 
+    @property
+    @override
+    def watched(self) -> Tensor:
+        return self.everywhere
+
+    @override
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The holder's graph with its own canaries in it, and the others' kept apart; raises ``RunError`` as
-        ``check_nodes``.
+        """Its own canaries are in it, and the others' kept apart.
 
         They are in no split: nobody learns from them, or is scored on what is predicted for them.
         """
@@ -230,19 +237,27 @@ class Inserted(DrawnCanaries):
 
 @dataclass(frozen=True)
 class NodeCanaries(DrawnCanaries):
-    """One holder's, of nodes that perturb their own values; their places are the same at all holders."""
+    """One holder's, of nodes that perturb their own values; their places are the same at all holders.
+
+    Values are declared from ``low`` to ``high``; ``labelled`` releases its labels.
+    """
 
     kind: ClassVar[str] = "node canaries"
     coin: ClassVar[str] = "features"
+    low: float
+    high: float
+    labelled: PartyId | None
 
     @classmethod
     def of(cls, job: JobSettings, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
         """Those of a job whose nodes release their features; as ``Inserted.of``."""
-        release = job.noise.feature_release
+        release, labels = job.noise.feature_release, job.noise.label_release
         if release is None or not 0 < release.canaries <= nodes:
             wanted = 0 if release is None else release.canaries
             raise ConfigError(f"canaries={wanted} must be from 1 to the number of common nodes, {nodes}; choose fewer")
-        return cls(release.canaries, nodes, source(SEED_BYTES) if kept is None else kept, job.hash())
+        key = source(SEED_BYTES) if kept is None else kept
+        holder = None if labels is None else labels.holder
+        return cls(release.canaries, nodes, key, job.hash(), release.low, release.high, holder)
 
     @cached_property
     def places(self) -> Tensor:
@@ -254,16 +269,14 @@ class NodeCanaries(DrawnCanaries):
         """Of the labels, True for the second class: Tensor[m] bool."""
         return self._coins("labels")
 
-    def into(self, graph: PartyGraph, low: float, high: float, *, labels: bool) -> PartyGraph:
-        """The holder's graph with its canaries in it, for values declared from ``low`` to ``high``.
-
-        ``labels`` says whether the holder releases its labels. Raises ``RunError`` as ``check_nodes``.
-        """
+    @override
+    def into(self, graph: PartyGraph) -> PartyGraph:
         check_nodes(self.nodes, graph.common)
         features = graph.features.to_dense().clone()
-        features[self.places] = torch.where(self.coins, high, low).to(features.dtype).unsqueeze(1)
+        features[self.places] = torch.where(self.coins, self.high, self.low).to(features.dtype).unsqueeze(1)
         changed = replace(graph, features=compact(features) if graph.features.is_sparse_csr else features)
-        if not labels or graph.labels is None:
+        if self.labelled != graph.party or graph.labels is None:
+            return changed
             return changed
         values = graph.labels.clone()
         values[self.places] = torch.where(values[self.places] >= 0, self.label_coins.to(values.dtype), -1)
@@ -286,8 +299,6 @@ class LabelCanaries(DrawnCanaries):
             raise ConfigError(
                 f"label_privacy.canaries={wanted} must be from 1 to the number of training nodes, {trained}, whose "
                 "labels they replace; choose fewer",
-                key="label_privacy.canaries",
-                value=wanted,
             )
         return cls(wanted, graph.common, source(SEED_BYTES) if kept is None else kept, job.hash())
 
@@ -296,8 +307,8 @@ class LabelCanaries(DrawnCanaries):
         trained = _trained(graph)
         return trained[self._drawn("places", (self.nodes,))[trained].argsort()[: self.count]]
 
+    @override
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The label holder's graph with its canaries in it; raises ``RunError`` as ``check_nodes``."""
         check_nodes(self.nodes, graph.common)
         if graph.labels is None:
             return graph
@@ -320,12 +331,7 @@ _SMALL: Final = 0.25
 
 @dataclass(frozen=True)
 class TrainedCanaries(DrawnCanaries):
-    """One holder's, of private training.
-
-    Attributes:
-        leaves: neighbours of each.
-        relation: what in and out differ by.
-    """
+    """One holder's, of private training, each with so many neighbours (``leaves``)."""
 
     kind: ClassVar[str] = "trained canaries"
     leaves: int
@@ -341,8 +347,6 @@ class TrainedCanaries(DrawnCanaries):
             raise ConfigError(
                 f"averaging.privacy.canaries={wanted} with {leaves} neighbours each take {wanted * (1 + leaves)} "
                 f"nodes, and party {graph.party!r} has {graph.num_nodes}; choose from 1 to {most}",
-                key="averaging.privacy.canaries",
-                value=wanted,
             )
         key = source(SEED_BYTES) if kept is None else kept
         return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.settings.neighbours)
@@ -353,17 +357,18 @@ class TrainedCanaries(DrawnCanaries):
         taken = self.count * (1 + self.leaves)
         return self._drawn("places", (self.nodes,)).argsort()[:taken].view(self.count, 1 + self.leaves)
 
+    @property
+    @override
+    def watched(self) -> Tensor:
+        return self.places.flatten()
+
+    @override
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The holder's graph with its canaries in it, in or out as their coins say; errors as ``world``."""
+        """In or out as their coins say; errors as ``world``."""
         return self.world(graph, self.coins)
 
     def world(self, graph: PartyGraph, coins: Tensor) -> PartyGraph:
-        """The holder's graph with canaries as other coins, Tensor[m] bool, would have them.
-
-        Raises:
-            RunError: they were drawn for another number of nodes.
-            DataError: the holder has no labels.
-        """
+        """The graph as other coins, Tensor[m] bool, would have it; raises ``DataError`` where there are no labels."""
         check_nodes(self.nodes, graph.num_nodes)
         if graph.labels is None or graph.num_classes is None or graph.train_mask is None:
             raise DataError(
@@ -396,3 +401,19 @@ class TrainedCanaries(DrawnCanaries):
         rows = _largest(changed) * torch.stack([of_centres * of_coin, *[_SMALL * of_leaves] * self.leaves], dim=1)
         changed[self.places.flatten()] = rows.flatten(0, 1).to(changed.dtype)
         return compact(changed) if features.is_sparse_csr else changed
+
+
+def canaries_in_data(
+    job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None
+) -> DrawnCanaries | None:
+    """The canaries that a job has in a holder's data; None where it has none. Errors as ``Inserted.of``."""
+    plan, labels, release, has_labels = job.training_plan, job.label_privacy, job.noise.feature_release, graph.labels
+    if plan is not None and plan.settings.canaries and has_labels is not None:
+        return TrainedCanaries.of(job, graph, source, kept)
+    if labels is not None and labels.canaries and graph.party in perturbing(job) and has_labels is not None:
+        return LabelCanaries.of(job, graph, source, kept)
+    if release is not None and release.canaries and graph.party in job.duties.releasing:
+        return NodeCanaries.of(job, graph.common, source, kept)
+    if job.privacy is not None and job.privacy.canaries_in == "data":
+        return Inserted.of(job, graph.party, graph.common, source, kept)
+    return None

@@ -125,17 +125,13 @@ def was_approved(entries: Sequence[Entry], job: Entry) -> bool:
     return any(entry.what == "approved" and entry.of in asked for entry in entries)
 
 
-_POLL_S: Final = 0.2
-_ID_BYTES: Final = 16
-
 log = logging.getLogger("veilgraph")
 
 
 class Consent:
     """A party's consent to one job; ``folder`` has its journal, ``runs`` its runs.
 
-    Raises:
-        RunError: the journal cannot be used; or it is gone, and there are runs that it would have counted.
+    Raises ``RunError``: the journal cannot be used; or it is gone, and there are runs that it would have counted.
     """
 
     def __init__(self, settings: ConsentSettings, folder: Path, request: JobRequest, runs: Path) -> None:
@@ -183,7 +179,7 @@ class Consent:
             self._ask()
         until = min(time.monotonic() + wait_s, self._deadline)
         while (found := self._answered()) is None and time.monotonic() < until:
-            time.sleep(_POLL_S)
+            time.sleep(0.2)
         if found is None and time.monotonic() >= self._deadline:
             found = self._refused(
                 f"consent.approval=ask and nobody approved it within consent.approval_wait_s="
@@ -267,7 +263,7 @@ class Consent:
         return Entry(
             time=utc_now(),
             what=what,
-            id=token_hex(_ID_BYTES),
+            id=token_hex(16),
             of=of,
             job=self._request.job,
             name=settings.name,
@@ -275,9 +271,6 @@ class Consent:
             resume=self._request.resume,
             settings=settings.hash(),
         )
-
-
-_FILE: Final = "jobs.jsonl"
 
 
 def utc_now() -> datetime:
@@ -289,7 +282,7 @@ class Journal:
     """A journal in a folder that only this account can read: made at need, 0700, with the journal in it 0600."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / _FILE
+        self.path = folder / "jobs.jsonl"
         try:
             private_folder(folder)
             for path in (folder, self.path):
@@ -367,7 +360,6 @@ def _parse(content: bytes) -> list[Entry]:
 
 
 REQUESTS: Final = "requests"  # folder beside the journal
-_JOB_ID: Final = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
 MAX_REASON_CHARACTERS: Final = 200
 
 
@@ -376,7 +368,7 @@ class JobRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    job: str = Field(pattern=_JOB_ID)
+    job: str = Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$")
     """The engine's id of it: a name of a file here."""
     work: str
     resume: bool
@@ -413,7 +405,7 @@ def waiting(folder: Path, request: JobRequest, asked: str) -> Iterator[Waiting]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever finds it free knows that nobody waits any more
         os.writev(descriptor, [content])
         temporary.replace(path)
-        yield Waiting(request, asked, _sha256(content))
+        yield Waiting(request, asked, hashlib.sha256(content).hexdigest())
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)
@@ -441,10 +433,6 @@ def answer(folder: Path, shown: Waiting, *, approved: bool, reason: str = "") ->
         journal.append(entry)
 
 
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def _read(path: Path) -> Waiting | None:
     try:
         with path.open("rb") as file:
@@ -456,6 +444,6 @@ def _read(path: Path) -> Waiting | None:
                 return None
         shown = json.loads(content)
         asked, settings = str(shown.pop("asked")), parse_job(shown.pop("settings"))
-        return Waiting(JobRequest(**shown, settings=settings), asked, _sha256(content))
+        return Waiting(JobRequest(**shown, settings=settings), asked, hashlib.sha256(content).hexdigest())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError):
         return None

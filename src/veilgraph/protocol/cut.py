@@ -49,10 +49,10 @@ def gradient_of(tensor: Tensor) -> Tensor:
 
 
 class HolderCut:
-    """A holder's side of its cuts to the server.
+    """A holder's side of its cuts to the server; without ``masks`` embeddings go in the clear.
 
-    Without ``masks`` embeddings go in the clear; ``bits`` are the fractional bits of a masked one. The holder computes
-    in ``dtype`` on ``device``; noise and messages are made on the CPU.
+    ``bits`` are the fractional bits of a masked one. The holder computes in ``dtype`` on ``device``; noise and messages
+    are made on the CPU.
     """
 
     def __init__(
@@ -93,14 +93,10 @@ class HolderCut:
         What is to be added up as it was released is sent so, to the bit; raises ``ConfigError`` without masks for that.
         """
         masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
-        self._note_canaries(clear)
-        self._publish(masked, clear, piece.detach(), f"local embeddings of round {round_}", self._bits)
-
-    def _note_canaries(self, tag: Tag) -> None:
-        """In a recorded view of a run with canaries in its data: what their rows were before the noise."""
         publisher = self._publisher
-        if publisher.watched is not None and isinstance(self._link, RecordedLink):
-            self._link.note(tag, lambda: publisher.clean)
+        if publisher.watched is not None and isinstance(self._link, RecordedLink):  # what they were before the noise
+            self._link.note(clear, lambda: publisher.clean)
+        self._publish(masked, clear, piece.detach(), f"local embeddings of round {round_}", self._bits)
 
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""
@@ -138,7 +134,6 @@ class HolderCut:
             if is_summed:
                 raise ConfigError(
                     "privacy: there are no masks, and what is released to be added up goes under them alone; mask",
-                    key="privacy",
                 )
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
         else:

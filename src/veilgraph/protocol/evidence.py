@@ -21,8 +21,8 @@ from veilgraph.core.settings import Registry
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
-from veilgraph.protocol.disclosures import rows_of
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import rows_of
 from veilgraph.protocol.view import Floats, Observations, View, aggregate, mean, numbers, whitened_mean
 
 Sort = Literal[
@@ -46,19 +46,15 @@ SILENT: Final = frozenset({"hidden", "noise"})
 OPEN: Final = "open"  # Sort of what a party has and no attack of the catalogue is about: it is named as not attacked.
 
 _MOST_WORDS: Final = 4096
-_HIDDEN: Final = frozenset({"mask", "share"})
 
 Unsigned: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Ciphertext:
-    """Words of one message, or of what several add up to.
+    """Words of Z_2^32 or Z_2^64, [n], of one message or of what several add up to; ``width`` of them are a row.
 
-    Attributes:
-        words: uint32 or uint64 [n], words of Z_2^32 or Z_2^64.
-        width: words of a row.
-        bitwise: whether masks are taken off by XOR.
+    ``bitwise`` is whether masks are taken off by XOR.
     """
 
     words: Unsigned
@@ -73,8 +69,7 @@ class Ciphertext:
 def chosen_words(words: NDArray[Any]) -> Unsigned:
     """The first and the last of a message's words, as numbers without a sign: of messages of one shape the same places.
 
-    Raises:
-        DataError: they are no words of a ring.
+    Raises ``DataError``: they are no words of a ring.
     """
     flat = np.ascontiguousarray(words).reshape(-1)
     if flat.dtype.kind not in "iu" or flat.dtype.itemsize not in (4, 8):
@@ -86,12 +81,9 @@ def chosen_words(words: NDArray[Any]) -> Unsigned:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """Different places among so many, that a holder told or that are true of its data.
+    """Different places among so many, that a holder told or that are true of its data: [n] int64 in [0, size).
 
-    Attributes:
-        places: [n] int64, each in [0, size).
-        told: whether a party told it; else it is a true one, which none that is told may be like.
-        in_order: whether the places' order counts, or only which they are.
+    One that is ``told`` may be like none that is true. ``in_order``: their order counts, and not only which they are.
     """
 
     places: NDArray[np.int64]
@@ -102,12 +94,9 @@ class Order:
 
 @dataclass(frozen=True)
 class OpenedSum:
-    """A sum in fixed point that a party opens.
+    """A sum in fixed point that a party opens: the ``rows`` of each pass, with so many fractional ``bits``.
 
-    Attributes:
-        rows: of each pass.
-        bits: how many of them are fractional.
-        holders: whose summands it has.
+    It has the summands of ``holders``.
     """
 
     words: str
@@ -118,13 +107,7 @@ class OpenedSum:
 
 @dataclass(frozen=True, eq=False)
 class Noisy:
-    """One release, as somebody has it.
-
-    Attributes:
-        rows: [N, d].
-        deviation: s, of the noise on an entry.
-        clip: C, the longest that a row may be before the noise.
-    """
+    """One release as somebody has it, [N, d], with noise of a ``deviation``; ``clip`` is the longest row before it."""
 
     rows: Floats
     deviation: float
@@ -138,12 +121,9 @@ class Noisy:
 
 @dataclass(frozen=True, eq=False)
 class NoisySeries:
-    """Releases of the same holders, which must have the noise that their ledgers count with.
+    """Releases of the same holders, ``holder`` first, which must have the noise that their ledgers count with.
 
-    Attributes:
-        holder: the first of them.
-        anew: where noise is drawn anew, in words.
-        clipped: whether rows were clipped, so that longer ones are worth a word.
+    ``anew`` says where noise is drawn anew; ``clipped`` rows of more than the clip are worth a word.
     """
 
     holder: PartyId
@@ -155,12 +135,9 @@ class NoisySeries:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Terms of every canary of a private training that are alike.
+    """So many alike terms of every canary of a private training: [m, W], over the clip.
 
-    Attributes:
-        rows: [m, W], the vector of each canary, over the clip.
-        count: how many such terms each has.
-        inside: whether they are there where the canary is in, and only there; or where it is out.
+    They are ``inside`` where they are there while the canary is in, and only then; or while it is out.
     """
 
     rows: Floats
@@ -170,13 +147,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One sum of a private training.
-
-    Attributes:
-        rest: [W], what is left of it, over the clip.
-        deviation: s, of the noise that is claimed.
-        parts: of the canaries.
-    """
+    """One sum of a private training: ``rest`` [W], what is left of it, over the clip, and the ``deviation`` claimed."""
 
     rest: Floats
     deviation: float
@@ -187,10 +158,8 @@ class Round:
 class Inferences:
     """Joint inferences that an adversary may have made anew, on the trained network.
 
-    Attributes:
-        before: [N, C] posteriors with nothing changed.
-        doubled: node → posteriors [N, C] of all nodes where the adversary's features of that one count twice.
-        hops: that a node's features reach.
+    ``before`` are posteriors [N, C] with nothing changed, ``doubled`` those where the adversary's features of one node
+    count twice; a node's features reach so many ``hops``.
     """
 
     before: Floats
@@ -315,7 +284,7 @@ def hidden_of(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
         all_rows = rows_of(view.settings, sender, view.party)
         for kind in Kind:
             rows = [row for row in all_rows if row.kind is kind]
-            is_hidden = kind not in but and rows and all(row.protection in _HIDDEN for row in rows)
+            is_hidden = kind not in but and rows and all(row.protection in ("mask", "share") for row in rows)
             if is_hidden and (seen := tuple(view.received(kind, sender))):
                 words = f"{rows[0].what} from {sender}"
                 yield Evidence("hidden", words, (sender,), permitted=False, messages=seen)
@@ -325,10 +294,9 @@ def exposed_of(view: View) -> Iterator[Evidence]:
     """What the rows of its paradigm expose to attacks, of one sender and one round at a time."""
     for sender in (*view.others, SERVER):
         rows = rows_of(view.settings, sender, view.party)
-        for kind, exposed, rounds in dict.fromkeys((row.kind, row.exposed, row.rounds) for row in rows if row.exposed):
-            for round_ in sorted({seen.tag.round for seen in view.received(kind, sender)}):
-                if round_ not in rounds:
-                    continue
+        exposed_rows = dict.fromkeys((row.kind, row.exposed, row.rounds) for row in rows if row.exposed)
+        for kind, exposed, rounds in exposed_rows:
+            for round_ in sorted({seen.tag.round for seen in view.received(kind, sender) if seen.tag.round in rounds}):
                 words = exposed.words.format(sender=sender, round=round_)
                 if exposed.sort == "embedding":
                     yield from embedding_of(view, kind, round_, words, [sender])

@@ -42,16 +42,15 @@ def exchange_releases(
     is what a holder that learns has of it. ``graph`` is None at the server.
 
     Raises:
-        BudgetSpent: a new release is needed, here or of sums that the learner makes for itself, and a holder's budget
-            has no room for it.
-        ConfigError: a party refuses the job: it does not accept it, a feature lies outside the declared range, or
-            holders with labels are not those that the job names.
+        BudgetSpent: a new release is needed, and a holder's budget has no room for it.
+        ConfigError: a party refuses the job, or holders with labels are not those that the job names.
         ProtocolError: what came is no release of this job.
         RunError: a new release is needed, and a party that has trained on the last does not begin again.
     """
     job, door = session.settings, session.publisher
     publisher = door if isinstance(door, LocalPublisher) else None
     response = None if publisher is None else publisher.response
+    room = door.affordable_releases() if session.link.party in job.duties.summing else None
     mine = Hello(
         job=job.hash(),
         nodes=0 if graph is None else graph.common,
@@ -60,7 +59,7 @@ def exchange_releases(
         alignment=session.alignment,
         refuses=session.refuses or ("" if graph is None else _refusal(session, graph, publisher)),
         release=held,
-        steps=room_said(_room(session, publisher)),
+        steps=room_said(room if publisher is None else publisher.room()),
         restarts=session.restarts,
     )
     hellos = agree_within_bounds(session, mine, releases=True)
@@ -96,12 +95,8 @@ def exchange_releases(
 def released_features(session: RoleContext, releases: Releases, nodes: int, own: int = 0) -> list[AffineFeatures]:
     """Every releasing holder's estimate x' = scale·x* + offset, in the job's order of holders.
 
-    Others' releases have ``nodes`` rows (C); its own, where it makes one, ``own`` (N).
-
-    Raises:
-        ProtocolError: a release is of other data.
-        KeyError: one is missing.
-        ConfigError: the job releases no features.
+    Others' releases have ``nodes`` rows (C); its own, where it makes one, ``own`` (N). Raises ``ProtocolError`` where a
+    release is of other data, ``KeyError`` where one is missing, and ``ConfigError`` where the job releases none.
     """
     found = []
     for holder, columns in releases.columns.items():
@@ -109,12 +104,6 @@ def released_features(session: RoleContext, releases: Releases, nodes: int, own:
         rows = own if holder == session.link.party else nodes
         found.append(AffineFeatures(unpacked(values, rows, mechanism), mechanism.scale, mechanism.offset))
     return found
-
-
-def _room(session: RoleContext, publisher: LocalPublisher | None) -> int | None:
-    if publisher is not None:
-        return publisher.room()
-    return session.publisher.affordable_releases() if session.link.party in session.settings.duties.summing else None
 
 
 def _mechanism(session: RoleContext, columns: int) -> FeatureMechanism:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from typing_extensions import override
 
 LAST: Final = "last"
 LOSS: Final = "loss"  # what every job may select by, beside its figures
@@ -13,12 +16,9 @@ LOSS: Final = "loss"  # what every job may select by, beside its figures
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure.
+    """One figure, called ``name`` in ``train.select_by``, and with a split before it (``val_mae``) in summaries.
 
-    Attributes:
-        name: in ``train.select_by``; with a split before it (``val_mae``) in metrics and summaries.
-        rises: whether more is better.
-        is_share: whether it lies in [0, 1] and is shown as a percentage.
+    ``is_share``: it lies in [0, 1] and is shown as a percentage.
     """
 
     name: str
@@ -109,48 +109,47 @@ def leak_words(found: Mapping[str, float | None]) -> str:
     )
 
 
-class Judged(Protocol):
-    """What an evaluation found: losses, and the figures of each split."""
+class Judged(ABC):
+    """What an evaluation found: losses, NaN where the split is empty, and the figures of each split."""
 
-    @property
-    def val_loss(self) -> float:
-        """Of the validation split; NaN where it is empty."""
+    train_loss: float
+    val_loss: float
 
-    def selection(self, select_by: str) -> float:
-        """What the best epoch is chosen by, higher is better; −∞ where it is undefined."""
-
+    @abstractmethod
     def summary(self) -> dict[str, float | None]:
-        """All but the losses, by name."""
+        """Name with its split (``val_mae``) → value, without losses; None of an empty split, or undefined."""
 
     def record(self) -> dict[str, float | None]:
         """By name, as the record of an epoch has it."""
+        return {"train_loss": self.train_loss, "val_loss": self.val_loss, **self.summary()}
+
+    def selection(self, select_by: str) -> float:
+        """What the best epoch is chosen by, higher is better; −∞ where it is undefined."""
+        if select_by == LOSS:
+            return -self.val_loss
+        value = self.summary()[f"val_{select_by}"]
+        if value is None or math.isnan(value):
+            return -math.inf
+        return value if self.rises(select_by) else -value
+
+    def rises(self, figure: str) -> bool:
+        """Whether more of a figure is better."""
+        return True
 
 
 @dataclass(frozen=True)
-class Found:
-    """Figures of each split, of any measures; losses are NaN where a split is empty.
-
-    ``values`` is name with its split (``val_mae``) → value; None where the split is empty or the figure undefined.
-    """
+class Found(Judged):
+    """Figures of each split, of any measures."""
 
     measures: Measures
     train_loss: float
     val_loss: float
     values: Mapping[str, float | None]
 
-    def selection(self, select_by: str) -> float:
-        """As ``Judged.selection``."""
-        if select_by == LOSS:
-            return -self.val_loss
-        value = self.values.get(f"val_{select_by}")
-        if value is None or math.isnan(value):
-            return -math.inf
-        return value if self.measures.named(select_by).rises else -value
-
+    @override
     def summary(self) -> dict[str, float | None]:
-        """As ``Judged.summary``."""
         return dict(self.values)
 
-    def record(self) -> dict[str, float | None]:
-        """As ``Judged.record``."""
-        return {"train_loss": self.train_loss, "val_loss": self.val_loss, **self.values}
+    @override
+    def rises(self, figure: str) -> bool:
+        return self.measures.rises(figure)

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import NAME_PATTERN, Settings
+from veilgraph.core.settings import NAME_PATTERN, Registry, Settings, named_in
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.settings import DataSettings, PartitionSettings
@@ -30,11 +30,78 @@ from veilgraph.privacy.settings import (
     PrivacySettings,
 )
 from veilgraph.protocol import preset
-from veilgraph.protocol.audit_settings import Limits
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 from veilgraph.protocol.preset import AUTO, Choice, Preset, Said, resolved
 
-MOST_CHARACTERS: Final = 2000
+ATTACKS: Final[Registry[Any]] = Registry(
+    "veilgraph.attacks",
+    {
+        "link-similarity": "veilgraph.audit.edges:similarity",
+        "link-supervised": "veilgraph.audit.edges:supervised",
+        "link-propagation": "veilgraph.audit.edges:propagated",
+        "link-influence": "veilgraph.audit.edges:influenced",
+        "link-combination": "veilgraph.audit.edges:combined",
+        "attribute": "veilgraph.audit.features:attribute",
+        "attribute-release": "veilgraph.audit.features:from_release",
+        "reconstruction": "veilgraph.audit.reconstruction:reconstruction",
+        "feature-similarity": "veilgraph.audit.reconstruction:similarity",
+        "known-weights": "veilgraph.audit.reconstruction:recovered",
+        "equation-solving": "veilgraph.audit.features:solved",
+        "generative-regression": "veilgraph.audit.features:generated",
+        "label-gradient": "veilgraph.audit.labels:from_gradients",
+        "label-completion": "veilgraph.audit.labels:completed",
+        "label-blind": "veilgraph.audit.labels:blind",
+        "membership-gradient": "veilgraph.audit.members:from_gradients",
+        "membership-confidence": "veilgraph.audit.members:from_confidence",
+        "membership-shadow": "veilgraph.audit.members:from_shadows",
+        "membership-lira": "veilgraph.audit.members:from_likelihoods",
+        "membership-lira-online": "veilgraph.audit.members:from_both_likelihoods",
+    },
+    kind="veilgraph.audit.attack:Attack",
+)
+"""Attacks on what a party is meant to have, whose figures a job may limit, by the names that findings and the command
+line use. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries, and ``CHECKS`` are of what a run claims.
+"""
+
+AttackName = Annotated[str, named_in(ATTACKS)]
+
+Check = Literal["noise-level", "sampling-rate", "paid", "reach", "low-bits", "split", "row-order", "orders", "one-byte"]
+"""Tests of what a run claims, which fail without a limit."""
+
+CHECKS: Final[tuple[Check, ...]] = get_args(Check)
+UNLIMITED: Final = ("uniformity", "epsilon", *CHECKS)
+"""The names of all that is not of ``ATTACKS``."""
+LimitedFigure = Literal["auc", "tpr_at_1_percent", "tpr_at_0_1_percent"]
+Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class AttackLimit(Settings):
+    """How much one attack may find. The upper end of a figure's 95 % interval is held to it."""
+
+    auc: Annotated[float, Field(ge=0.5, le=1, allow_inf_nan=False)] | None = Field(None, description="0.5 is chance")
+    tpr_at_1_percent: Rate | None = Field(None, description="share that is found at 1 % false alarms; 0.01 is chance")
+    tpr_at_0_1_percent: Rate | None = Field(None, description="the same at 0.1 %")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.figures():
+            raise ValueError("a limit is of auc, tpr_at_1_percent or tpr_at_0_1_percent; give one, or no limit")
+        return self
+
+    def figures(self) -> dict[LimitedFigure, float]:
+        """Figure → the highest that passes, of those that are limited."""
+        return {name: highest for name in LIMITED_FIGURES if (highest := getattr(self, name)) is not None}
+
+
+def _auc_alone(value: object) -> object:
+    return {"auc": value} if isinstance(value, int | float | str) and not isinstance(value, bool) else value
+
+
+LIMITED_FIGURES: Final[tuple[LimitedFigure, ...]] = get_args(LimitedFigure)
+Limits = Mapping[
+    AttackName, Annotated[AttackLimit, BeforeValidator(_auc_alone, json_schema_input_type=AttackLimit | float)]
+]
+"""Attack → its limit; a number alone is the highest AUC that passes."""
 
 
 def _readable(text: str) -> str:
@@ -45,7 +112,7 @@ def _readable(text: str) -> str:
     return text
 
 
-Words = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_readable)]
+Words = Annotated[str, Field(max_length=2000), AfterValidator(_readable)]
 
 
 class RecordSettings(Settings):
@@ -114,12 +181,9 @@ class TrainSettings(Settings):
 class Duties:
     """Which holders do what in a job.
 
-    Attributes:
-        publishing: publish embeddings.
-        scoring: know how well the model does, and have its predictions.
-        releasing: their nodes release perturbed features.
-        learning: are given what others release.
-        summing: learn of their own edges nothing but sums with noise, which they are given once.
+    ``publishing`` publish embeddings; ``scoring`` know how well the model does, and have its predictions; nodes of
+    ``releasing`` release perturbed features, which ``learning`` are given; ``summing`` learn of their own edges nothing
+    but sums with noise, which they are given once.
     """
 
     publishing: tuple[PartyId, ...]

@@ -53,8 +53,7 @@ class Protected:
     def settings(self, paradigm: str) -> dict[str, Any]:
         """The part of a job that does so.
 
-        Raises:
-            ConfigError: such jobs do not protect that by noise of theirs, or the bound is missing or of no use.
+        Raises ``ConfigError``: such jobs do not protect that by noise of theirs, or the bound is missing or of no use.
         """
         found = PARADIGMS[paradigm]
         if self.unit not in found.privacy.protects:
@@ -99,17 +98,11 @@ def draft_job(
 ) -> JobDraft:
     """Write a job of few keys, so that the defaults serve.
 
-    Args:
-        name: of the job.
-        paradigm: of the job.
-        parties: party files and what they say; or the names of holders that are elsewhere.
-        label_holder: its name; None: the only one whose party file has a label.
-        select_by: what the best epoch has the best of; None: of two classes AUC, where the paradigm can; else its
-            default.
-        protected: by noise; None: nothing is.
+    ``parties`` are party files and what they say, or the names of holders that are elsewhere. Without ``label_holder``
+    it is the only one whose party file has a label; without ``select_by`` the best epoch has, of two classes, the best
+    AUC, where the paradigm can. Without ``protected`` nothing has noise.
 
-    Raises:
-        ConfigError: an argument breaks a rule, or they make no job together.
+    Raises ``ConfigError``: an argument breaks a rule, or they make no job together.
     """
     here = dict(parties) if isinstance(parties, Mapping) else {}
     names = tuple(parties) if not isinstance(parties, Mapping) else _names(here)
@@ -128,11 +121,12 @@ def draft_job(
     _take(content, comments, "model.combine", "max", _CLEAR)
     if select_by is not None:
         content["train"] = {"select_by": select_by}
-    elif any(_classes(settings) == 2 for settings in here.values()):
+    elif any(label is not None and len(label.classes) == 2 for label in (each.nodes.label for each in here.values())):
         _take(content, comments, "train.select_by", "auc", _RANKED)
     if any(settings.nodes.target is not None for settings in here.values()):
         _take(content, comments, f"{paradigm}.task", {"name": "values"}, _NUMBERS)
-    if not any(_is_scaled(settings) for settings in here.values()):
+    features = [feature for settings in here.values() for feature in settings.nodes.features]
+    if not any(getattr(feature, "scale", None) is not None for feature in features):
         _take(content, comments, "data.feature_scaling", "standard", _ALIKE if is_aligned else _TOGETHER)
     edges = [each for settings in here.values() for each in settings.edges]
     if any(each.weight is not None or each.normalize is not None or each.decay is not None for each in edges):
@@ -181,14 +175,6 @@ def _named(names: Sequence[PartyId], given: PartyId) -> PartyId:
     if given not in names:
         raise ConfigError(f"--label-holder {given}: is none of the holders; give one of {', '.join(names)}")
     return given
-
-
-def _classes(settings: PartySettings) -> int:
-    return 0 if settings.nodes.label is None else len(settings.nodes.label.classes)
-
-
-def _is_scaled(settings: PartySettings) -> bool:
-    return any(getattr(each, "scale", None) is not None for each in settings.nodes.features)
 
 
 def _take(content: dict[str, Any], comments: dict[str, str], key: str, value: object, why: str) -> None:

@@ -38,8 +38,7 @@ DEFAULT_PARADIGM: Final = "vertical"
 def parse_job(data: object, source: str = "job") -> JobSettings:
     """Validate settings from YAML or a dictionary, as their paradigm's; what they leave out comes from their preset.
 
-    Raises:
-        ConfigError: names the first broken key, its value and the rule.
+    Raises ``ConfigError``: names the first broken key, its value and the rule.
     """
     return parse_chosen(data, source)[0]
 
@@ -59,8 +58,7 @@ def parse_chosen(data: object, source: str = "job") -> tuple[JobSettings, list[C
 def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[str, Any]]:
     """Return the settings class of a job's paradigm and the job's own keys, not validated yet.
 
-    Raises:
-        ConfigError: ``data`` is not a mapping, is a party file, or names an unknown paradigm.
+    Raises ``ConfigError``: ``data`` is not a mapping, is a party file, or names an unknown paradigm.
     """
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")
@@ -78,8 +76,7 @@ def Job(**settings: object) -> JobSettings:  # noqa: N802 - it is called as the 
     Args:
         settings: those of a job file, groups as mappings; what is left out has its default (docs/settings.md).
 
-    Raises:
-        ConfigError: names the first broken key, its value and the rule.
+    Raises ``ConfigError``: names the first broken key, its value and the rule.
     """
     return parse_job(settings)
 
@@ -91,9 +88,6 @@ def read_job(path: Path) -> JobSettings:
 
 
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
-
-_CHOSEN: Final = ("LocalSettings", "CombineSettings", "TaskSettings")
-"""Parts that are chosen by name, each with keys of its own beside these."""
 
 
 def job_schema() -> dict[str, Any]:
@@ -108,7 +102,7 @@ def job_schema() -> dict[str, Any]:
         }
         for name, kind in kinds.items()
     ]
-    for name in _CHOSEN:
+    for name in ("LocalSettings", "CombineSettings", "TaskSettings"):  # chosen by name, each with keys of its own
         found["$defs"][name]["additionalProperties"] = True
     return {
         "$schema": _DRAFT,

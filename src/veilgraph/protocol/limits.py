@@ -12,9 +12,8 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.event import Neighbours
-from veilgraph.protocol.disclosures import RevelationName, bounded, causes, statements, wider
 from veilgraph.protocol.job import JobSettings, adds_noise
-from veilgraph.protocol.messages import PARADIGMS
+from veilgraph.protocol.messages import PARADIGMS, RevelationName, bounded, causes, statements, wider
 
 REASON_CHARACTERS: Final = 2000  # no reason for a refusal is longer
 
@@ -122,10 +121,16 @@ def parse_limits(data: object, source: str) -> LimitSettings:
         raise unsettled(error, source) from error
 
 
-def revelations(job: JobSettings) -> dict[str, str]:
-    """What a job reveals of its holders' data, name → statement; with privacy what they publish is noisy."""
+def revelations(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
+    """What a job reveals of its holders' data, or of one party's own, name → statement; with privacy it is noisy."""
     known = statements(job)
-    return {name: known[name] for name in causes(job)}
+    return {name: known[name] for name in causes(job, party)}
+
+
+def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) -> float:
+    """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised."""
+    found: float = PARADIGMS[job.paradigm].privacy.largest_epsilon(job, party, nodes)
+    return found
 
 
 def refusal(
@@ -134,42 +139,40 @@ def refusal(
     party: PartyId,
     common_nodes: int | None = None,
     *,
-    epsilon: float = math.inf,
+    epsilon: float | None = None,
     besides: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Why a party does not accept a job; None when it does.
+    """Why a party does not accept a job, at what the job can cost it; None when it does.
 
     A holder is asked only about what is revealed of its own data to others; the server has no data. What comes of noisy
-    releases alone needs no name where the party's own ``max_epsilon`` holds.
-
-    Args:
-        limits: the party's.
-        job: validated.
-        party: a holder of the job, or the server.
-        common_nodes: of the alignment, where it is known; a δ that follows from it is held to the limit then.
-        epsilon: the largest total ε that the job can cost the party, at the job's δ; infinite without differential
-            privacy.
-        besides: names of what the party's own settings reveal of it in this job, and which of them do.
+    releases alone needs no name where the party's own ``max_epsilon`` holds. The number of ``common_nodes`` is known
+    once they are aligned. ``besides`` is what the party's own settings reveal of it in this job, and which of them do.
 
     Returns:
         All reasons in one line of at most ``REASON_CHARACTERS``, each with the limit, its value, the job's value and
         the way out.
 
-    Raises:
-        ConfigError: the job has no such party.
+    Raises ``ConfigError``: the job has no such party.
     """
     parties = (*job.data.names, SERVER)
     if party not in parties:
         raise ConfigError(f"party={party!r} is not in the job, whose parties are {', '.join(parties)}; mend the name")
+    if epsilon is None and party == SERVER:
+        epsilon = math.inf
+    elif epsilon is None:
+        of_all = job.privacy or job.noise.feature_release or job.training_plan
+        if limits.epsilon_unit == "label" and not of_all:
+            epsilon = float(PARADIGMS[job.paradigm].privacy.label_epsilon(job, party))
+        else:
+            epsilon = largest_epsilon(job, party, common_nodes)
     reasons = [
         _too_many_rounds(limits, job),
         _too_costly(limits, job, party, epsilon, common_nodes),
         _too_trusting(limits, job, party),
         _too_narrow(limits, job, party),
         None if common_nodes is None else too_few(limits, common_nodes),
-        _unaccepted(
-            limits, job, party, epsilon, besides or {}, common_nodes
-        ),  # the longest last: its end is what may be cut off
+        # The longest last: its end is what may be cut off.
+        _unaccepted(limits, job, party, epsilon, besides or {}, common_nodes),
     ]
     return joined(reasons) or None
 
@@ -199,12 +202,6 @@ def too_many(limits: LimitSettings, party: PartyId, ids: Mapping[PartyId, int]) 
     if not others:
         return None
     return f"limits.max_peer_ids={most} and {', '.join(others)}: let it bring fewer, or raise the limit"
-
-
-def revealed_of(job: JobSettings, party: PartyId) -> dict[str, str]:
-    """What a job reveals of one party's own data: name → its statement."""
-    known = statements(job)
-    return {name: known[name] for name in causes(job, party)}
 
 
 def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:

@@ -65,10 +65,9 @@ class Organisation:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a party makes its graph of.
+    """What a party makes its graph of, from ``streams`` that are the same in every session of a run.
 
     Attributes:
-        streams: of the party: the same in every session of a run.
         organisation: the holder's own; None at the server.
         encoding: fitted on earlier tables; None: fitted on these, horizontal: on all holders' together.
         then: profiles of the tables in training, for later ones; none: these are training's.

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from veilgraph.protocol.costs import Costs, PartySizes
     from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
     from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
-    from veilgraph.protocol.role import Role, RoleContext
-    from veilgraph.protocol.spreading import LocalPart
+    from veilgraph.protocol.role import LocalPart, Role, RoleContext
     from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 
 J = TypeVar("J", bound=JobSettings)
@@ -35,17 +34,8 @@ J = TypeVar("J", bound=JobSettings)
 Range = tuple[int, int]
 NO_NUMBERS: Final[Mapping[str, Range]] = dict.fromkeys(
     (
-        "nodes",
-        "features",
-        "edges",
-        "training",
-        "validation",
-        "classes",
-        "feature_bits",
-        "release",
-        "steps",
-        "asked",
-        "edge_columns",
+        *("nodes", "features", "edges", "edge_columns", "training", "validation", "classes", "feature_bits"),
+        *("release", "steps", "asked"),
     ),
     (0, 0),
 )
@@ -68,9 +58,7 @@ class Data(ABC, Generic[J]):
     def load(self, job: J) -> Inputs:
         """The holders' graphs of a data set, divided among them, or of the files that the job names.
 
-        Raises:
-            ConfigError: they are not what the job needs.
-            DataError: the data cannot be read, or break a rule.
+        Raises ``ConfigError`` where they are not what the job needs, ``DataError`` where they break a rule.
         """
 
     @abstractmethod
@@ -105,8 +93,7 @@ class Data(ABC, Generic[J]):
     def check_graphs(self, job: J, graphs: Sequence[PartyGraph]) -> None:
         """Refuse what parties would find out of each other's scaled graphs before the first step.
 
-        Raises:
-            RangeOverflow: their numbers do not fit what the parties compute with.
+        Raises ``RangeOverflow`` where their numbers do not fit what the parties compute with.
         """
 
     def fit_bounds_to(self, job: J, graphs: Sequence[PartyGraph]) -> J:
@@ -120,9 +107,7 @@ class Sessions(ABC, Generic[J]):
     has_costs: ClassVar[bool] = False
 
     def costs(self, job: J, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-        """What a job will send and take, from ``nodes`` common ones and every holder's sizes; None where that is
-        unknown.
-        """
+        """What a job will send and take, from ``nodes`` common ones and every holder's sizes; None if unknown."""
         return None
 
     @abstractmethod

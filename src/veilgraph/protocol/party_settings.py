@@ -73,9 +73,7 @@ class ConsentSettings(Settings):
     @property
     def limited(self) -> bool:
         """Whether anything is counted against a limit."""
-        return any(
-            limit is not None for limit in (self.jobs, self.jobs_per_day, self.alignments, self.alignments_per_day)
-        )
+        return {self.jobs, self.jobs_per_day, self.alignments, self.alignments_per_day} != {None}
 
 
 class DriftSettings(Settings):

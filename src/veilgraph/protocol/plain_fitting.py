@@ -27,9 +27,8 @@ from veilgraph.tables.frames import Tables
 class LedgerPlace:
     """The lifetime ledger of a holder without a party file, and by what it knows nodes.
 
-    Attributes:
-        ids: of the rows of the holder's graph; None where nobody told its nodes apart, and everybody pays.
-        limits: what it may come to, where its folder is to say so from now on.
+    Without the ``ids`` of its graph's rows nobody told its nodes apart, and everybody pays. ``limits`` are what it may
+    come to, where its folder is to say so from now on.
     """
 
     folder: Path

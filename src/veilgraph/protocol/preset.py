@@ -24,10 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting that a preset chose, by its dotted key.
-
-    ``needed`` is whether the default in its place makes no valid job.
-    """
+    """A setting that a preset chose, by its dotted key; ``needed`` where the default makes no valid job."""
 
     key: str
     value: bool | int | float | str | None
@@ -76,10 +73,8 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
     """Read a job with what its preset chose of what it leaves out.
 
     No choice makes a job invalid that is valid without: where all together would, each is taken only where the job
-    stays valid with it. Those that are needed are taken first.
-
-    Raises:
-        ValidationError: the job breaks a rule by itself.
+    stays valid with it. Those that are needed are taken first. Raises ``ValidationError`` where the job breaks a rule
+    by itself.
     """
     open_ = left_out(content, offered)
     try:

@@ -47,9 +47,7 @@ class Releases:
     def labels(self, nodes: int) -> ReleasedLabels | None:
         """The labels that were released; None where the learner has its own.
 
-        Raises:
-            ProtocolError: they are of other data.
-            KeyError: they are missing.
+        Raises ``ProtocolError`` where they are of other data, ``KeyError`` where they are missing.
         """
         return ReleasedLabels.unpacked(self.tensors[LABELS], nodes, self.classes) if self.classes else None
 
@@ -174,18 +172,13 @@ def with_perturbed(graph: PartyGraph, labels: Tensor, splits: Sequence[str]) -> 
 def learned_graph(session: RoleContext, graph: PartyGraph) -> tuple[PartyGraph, Tensor]:
     """Perturb a holder's labels of its common nodes for a job with ``label_privacy``, and pay before they are there.
 
-    Returns:
-        The graph with them, and Tensor[c, c] float64, P(label of it = j | true label = i).
-
-    Raises:
-        ConfigError: its session has no door that perturbs labels.
-        BudgetSpent: a budget does not allow them.
+    Gives the graph with them, and Tensor[c, c] float64, P(label of it = j | true label = i). Raises ``ConfigError``
+    where its session has no door that perturbs labels, and ``BudgetSpent`` where a budget does not allow them.
     """
     door = session.publisher
     if not isinstance(door, LabelPublisher):
         raise ConfigError(
             f"label_privacy: {session.link.party} has no door that perturbs labels; give its session one",
-            key="label_privacy",
         )
     learned = with_perturbed(graph, door.perturbed(), perturbed_splits(session.settings))
     return learned, door.response.transition()

@@ -3,6 +3,8 @@
 In batches every party derives the sequence of target nodes from the job's seed, so that nobody has to be told whose
 turn it is. It runs over all common nodes and not over the training nodes, which the label holder keeps to itself: its
 loss leaves the others out.
+
+Several machines of one holder compute its local part by ``Spreading``, a seam that ``veilgraph-machines`` fills.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -19,30 +22,78 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.errors import RunError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
+from veilgraph.core.settings import Registry
 from veilgraph.core.tensor_file import Keeper, MemoryKeeper
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.ring import device_of
 from veilgraph.nn.layers import Adam
 from veilgraph.nn.local.build import CustomModel
+from veilgraph.nn.local.model import LocalSettings
+from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.publisher import OPEN, Publisher
-from veilgraph.protocol.agreement import Hello, fewest_steps
+from veilgraph.protocol.agreement import NONCE_BYTES, Hello, Point, Start, fewest_steps
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.resumption import NONCE_BYTES, Point, Start
+from veilgraph.protocol.party_settings import MachineSettings
+
+Machines = MachineSettings | int
+"""What a party file names; or how many processes of this machine."""
+
+_NAME: Final = "machines"
+_SPREADINGS: Final[Registry[Spreading]] = Registry("veilgraph.machines", {}, "veilgraph.protocol.role:Spreading")
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPart:
+    """What several machines can compute for a holder.
+
+    Attributes:
+        local: the rounds' local models, each of which may be replaced by one with the same weights.
+        settings: ``model.local`` of the job.
+        holders: P.
+    """
+
+    local: nn.ModuleList
+    adjacency: Adjacency
+    settings: LocalSettings
+    dim: int
+    holders: int
+
+
+class Spreading(ABC):
+    """Computes a holder's local part on several machines."""
+
+    @abstractmethod
+    def spread(
+        self, part: LocalPart, machines: Machines, party: PartyId, timeout_s: float
+    ) -> AbstractContextManager[None]:
+        """A block within which the part, whose models are replaced, is computed on all machines of the holder.
+
+        Raises:
+            ConfigError: the local model does not run on several machines.
+            LinkError: a machine did not come within ``timeout_s``, or is gone.
+        """
+
+
+def installed_spreading() -> Spreading:
+    """The installed implementation; raises ``ConfigError`` where there is none."""
+    if _NAME not in _SPREADINGS:
+        raise ConfigError(
+            "machines: the distribution veilgraph-machines is not installed, which computes on several; install it "
+            "(in a checkout: packages/machines), or leave machines out",
+            code="not-installed",
+        )
+    return _SPREADINGS[_NAME]
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The targets of one step.
+    """The targets of one step: Tensor[B] int64 distinct common nodes, and its ``index`` in its epoch, from 0.
 
-    Attributes:
-        index: of the step in its epoch, from 0.
-        rows: Tensor[B] int64, distinct common nodes.
-        period: for how many steps h^0 and W have stayed the same, this one included; 0 before the last of them.
-        is_last: of its epoch.
+    ``period`` is for how many steps h^0 and W have stayed the same, this one included; 0 before the last of them.
     """
 
     index: int
@@ -147,15 +198,11 @@ def precision(settings: JobSettings) -> torch.dtype:
 
 
 class PartyModel:
-    """A party's part of the model: its networks, what its Adam trains of them, and what is saved.
+    """A party's part of the model: its ``networks`` by name, what its Adam trains of them, and what is saved.
 
-    Args:
-        session: of the party.
-        networks: by name.
-        trained: weights that Adam trains; None: all of the networks.
-        rates: learning rates of those weights that have one of their own.
-        besides: what belongs to the weights beside those of the networks: live tensors, by name.
-        in_training: what else training needs to go on: live tensors, by name; Adam keeps its own state.
+    ``trained`` are the weights that Adam trains, by default all; ``rates`` learning rates of those that have one of
+    their own. ``besides`` gives live tensors that belong to the weights beside those of the networks, ``in_training``
+    those that training needs as well to go on; Adam keeps its own state.
 
     Attributes:
         is_stale: whether weights have changed since a pass last computed h^0.
@@ -264,10 +311,8 @@ class Role(ABC):
         """Agree with the others and prepare the session.
 
         ``held`` are the checkpoints that this party would go on from. The session begins at the newest of them that all
-        parties hold, or anew.
-
-        Raises:
-            RunError: there is none, and a party that has trained something does not let it be replaced.
+        parties hold, or anew. Raises ``RunError``: there is none, and a party that has trained something does not let
+        it be replaced.
         """
 
     def keep(self) -> None:  # noqa: B027  (only some roles have anything)

@@ -34,7 +34,6 @@ class View:
 
     Attributes:
         party: whose.
-        settings: of the job, which all parties know.
         messages: in the order in which it sent or received them, over all sessions of the run.
         graph: its own data; None at the server.
         own: what it computed and hid in what it sent, in the same order; ``messages`` has none of it.

@@ -15,8 +15,7 @@ from rich.table import Table
 from veilgraph.core.errors import RunError
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.disclosures import DisclosureRecord, statements
-from veilgraph.protocol.messages import Protection
+from veilgraph.protocol.messages import DisclosureRecord, Protection, statements
 from veilgraph.report.html import bar
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import add_row, human_bytes, table

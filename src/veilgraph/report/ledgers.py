@@ -14,11 +14,11 @@ from rich.table import Table
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.event import Event, LocalEvent
+from veilgraph.privacy.ledger_files import FILE, Marks, begun_by, check_never_there
 from veilgraph.privacy.lifetime_costs import is_everybody
-from veilgraph.privacy.lifetime_file import FILE, Marks, begun_by, check_never_there
 from veilgraph.privacy.lifetime_ledger import Lifetime
-from veilgraph.protocol.acceptance import largest_epsilon
 from veilgraph.protocol.job import JobSettings, adds_noise, perturbing
+from veilgraph.protocol.limits import largest_epsilon
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace

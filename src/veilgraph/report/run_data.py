@@ -16,9 +16,9 @@ from torch import Tensor
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.figures import CLASS_MEASURES
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import DisclosureRecord
 from veilgraph.report.tables import data_facts
 from veilgraph.runtime.session.preparation import read_drift
 from veilgraph.runtime.store import LEDGER_SUMMARY

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from veilgraph.audit.attack import AuditContext
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.protocol.disclosures import causes, rows_of, statements
 from veilgraph.protocol.evidence import source_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS, parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
+from veilgraph.protocol.messages import causes, rows_of, statements
 from veilgraph.protocol.paradigm import PARADIGMS, Paradigm, paradigm_of
 from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, predict, resume, train
 from veilgraph.runtime.store.predictions import Predictions

@@ -28,9 +28,8 @@ from veilgraph.nn.calibration import corrected_losses
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging, alone
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.protocol.acceptance import refusal_of_limits
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.limits import LimitSettings, revelations
+from veilgraph.protocol.limits import LimitSettings, refusal, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import nodes_perturbed
@@ -173,8 +172,8 @@ def test_a_split_by_classes_is_refused_and_a_limit_about_labels_bounds_it() -> N
         paradigm_of(private).data.load(private)
     paradigm_of(private).data.load(parse_job(base))
     accepting = LimitSettings(leakage=tuple(revelations(private)), max_epsilon=2, **about.LABELS)
-    assert refusal_of_limits(accepting, private, "B") is None
-    assert "total ε of 2" in str(refusal_of_limits(accepting.model_copy(update={"max_epsilon": 1.5}), private, "B"))
-    assert refusal_of_limits(accepting, parse_job(base), "B") is not None
+    assert refusal(accepting, private, "B") is None
+    assert "total ε of 2" in str(refusal(accepting.model_copy(update={"max_epsilon": 1.5}), private, "B"))
+    assert refusal(accepting, parse_job(base), "B") is not None
     edges = accepting.model_copy(update={"epsilon_unit": "node-edges"})
-    assert "label_privacy bounds labels alone" in str(refusal_of_limits(edges, private, "B"))
+    assert "label_privacy bounds labels alone" in str(refusal(edges, private, "B"))

@@ -13,8 +13,8 @@ from tests.paradigms.averaging.jobs import NAMES, graphs, job
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen, read_view
-from veilgraph.protocol.disclosures import rows_of
 from veilgraph.protocol.limits import LimitSettings, refusal
+from veilgraph.protocol.messages import rows_of
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.run_directory import RunDirectory
 

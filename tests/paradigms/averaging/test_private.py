@@ -30,8 +30,8 @@ from veilgraph.paradigms.averaging.training import EXTRA, PrivateTraining, Terms
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.privacy import accountant
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.ledger_files import FILE
 from veilgraph.privacy.lifetime_costs import epsilon, price
-from veilgraph.privacy.lifetime_file import FILE
 from veilgraph.privacy.lifetime_ledger import Account, Budget
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.privacy.sampled import CHANNEL, SampledPublisher

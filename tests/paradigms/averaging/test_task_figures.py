@@ -20,7 +20,7 @@ from veilgraph.paradigms.averaging.links import PairsOwn
 from veilgraph.paradigms.averaging.node_tasks import Graphs, GraphsOwn
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.tally import Classification
-from veilgraph.protocol.scores import binned_auc, binned_precision, bins_of, histogram
+from veilgraph.protocol.judge import binned_auc, binned_precision, bins_of, histogram
 
 SEEDS = st.integers(0, 10_000)
 

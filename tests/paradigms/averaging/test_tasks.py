@@ -24,8 +24,8 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import OnePlace, PlainAveraging
-from veilgraph.protocol.disclosures import rows_of
 from veilgraph.protocol.limits import LimitSettings, refusal
+from veilgraph.protocol.messages import rows_of
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
 from veilgraph.runtime.store.results import compare
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors

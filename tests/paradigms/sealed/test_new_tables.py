@@ -28,8 +28,8 @@ from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import predicting_twin
-from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job_file import read_job
+from veilgraph.protocol.messages import causes
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import name_ahead
 from veilgraph.runtime.store.run_directory import RunDirectory

@@ -32,8 +32,8 @@ from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.bounds import check_bounds
-from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.limits import LimitSettings, refusal
+from veilgraph.protocol.messages import causes
 from veilgraph.runtime.launch.jobs import TrainResult, predict, train
 from veilgraph.runtime.store.predictions import name_ahead
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors

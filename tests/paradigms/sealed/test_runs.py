@@ -22,7 +22,7 @@ from veilgraph.graph.party import load_party, save_party
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
-from veilgraph.protocol.disclosures import rows_of
+from veilgraph.protocol.messages import rows_of
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
 from veilgraph.runtime.store.checkpoints import Checkpoints
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from veilgraph.privacy.event import Event, GaussianEvent
+from veilgraph.privacy.ledger_files import Marks
 from veilgraph.privacy.lifetime_costs import Keys
-from veilgraph.privacy.lifetime_file import Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 
 NODES = [f"customer {number}" for number in range(20)]

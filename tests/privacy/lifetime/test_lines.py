@@ -10,7 +10,7 @@ import pytest
 from tests.errors import refused
 from tests.privacy.lifetime.ledgers import NODES, charge, count_of, ledger
 from veilgraph.core.errors import RunError
-from veilgraph.privacy.lifetime_file import FILE, Marks
+from veilgraph.privacy.ledger_files import FILE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 
 

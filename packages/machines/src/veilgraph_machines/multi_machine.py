@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from veilgraph.core.errors import LinkError, VeilgraphError
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.spreading import LocalPart, Machines, Spreading
+from veilgraph.protocol.role import LocalPart, Machines, Spreading
 from veilgraph_machines.group import MachineGroup
 from veilgraph_machines.local import distribute
 from veilgraph_machines.machine import MachineProcess

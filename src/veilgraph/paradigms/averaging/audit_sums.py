@@ -23,9 +23,8 @@ from veilgraph.link.view import Seen
 from veilgraph.mpc import shamir
 from veilgraph.mpc.aggregation.keys import KEY_BYTES, SEALED_BYTES, Round, mask_private, own_mask, pairwise_mask
 from veilgraph.paradigms.averaging.settings import averaging
-from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.agreement import Hello, session_name
 from veilgraph.protocol.evidence import Ciphertext, Evidence, chosen_words
-from veilgraph.protocol.resumption import session_name
 from veilgraph.protocol.view import View
 
 MOST: Final = 48

@@ -23,8 +23,7 @@ from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
 from veilgraph.paradigms.averaging.tasks import Judging, Subject, Task, TaskSettings, graph_network, side_by_side
 from veilgraph.protocol.figures import Figure, Found, Measures
-from veilgraph.protocol.judge import Predicted
-from veilgraph.protocol.scores import binned_auc, binned_precision, histogram
+from veilgraph.protocol.judge import Predicted, binned_auc, binned_precision, histogram
 
 TRAIN: Final = 0
 _ATTEMPTS: Final = 16

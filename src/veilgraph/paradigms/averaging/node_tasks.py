@@ -42,8 +42,7 @@ from veilgraph.paradigms.horizontal.tally import (
 )
 from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Judged, Measures
-from veilgraph.protocol.judge import Predicted
-from veilgraph.protocol.scores import Objective, calibration_at
+from veilgraph.protocol.judge import Objective, Predicted, calibration_at
 
 S = TypeVar("S", bound=TaskSettings)
 O = TypeVar("O", bound=Own)  # noqa: E741 - of a holder's own

@@ -41,11 +41,10 @@ from veilgraph.paradigms.averaging.training import (
 )
 from veilgraph.paradigms.horizontal.roles import REMEDY, agree_on_start, worth
 from veilgraph.privacy.sampled import SampledPublisher
-from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.agreement import Hello, Point, Start
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.releases import learned_graph
-from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import BEGINNING, PartyModel, Role, RoleContext
 
 _log = logging.getLogger("veilgraph")

@@ -50,17 +50,15 @@ from veilgraph.paradigms.horizontal.node_lists import (
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.tally import learnt_task
 from veilgraph.paradigms.vertical.server import Background
-from veilgraph.protocol.agreement import Hello, agreed_start, same_count
+from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start, same_count
 from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.costs import ITEM_BYTES, PASSES
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.figures import Judged
-from veilgraph.protocol.judge import Predicted, SharedJudge
+from veilgraph.protocol.judge import Predicted, SharedJudge, calibration_at
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import learned_graph
-from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
-from veilgraph.protocol.scores import calibration_at
 
 GRADIENT_BITS: Final = 40
 """Fractional bits of a masked gradient of the weights: the sum stays below 2^21."""

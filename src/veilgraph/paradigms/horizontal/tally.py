@@ -23,8 +23,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import corrected_losses
 from veilgraph.nn.facts import FactNetwork
 from veilgraph.protocol.figures import Figure, Found, Judged, Measures
-from veilgraph.protocol.judge import Predicted
-from veilgraph.protocol.scores import Scores, binned_auc, binned_precision, histogram, weights_of_counts
+from veilgraph.protocol.judge import Predicted, Scores, binned_auc, binned_precision, histogram, weights_of_counts
 
 VALUE_MEASURES: Final = Measures(
     "mean squared error of standardised values",

@@ -30,10 +30,9 @@ from veilgraph.paradigms.horizontal.settings import HorizontalJob, HorizontalSet
 from veilgraph.paradigms.horizontal.tally import LearntSettings, learnt_task
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judge import Predicted
+from veilgraph.protocol.judge import Objective, Predicted
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
-from veilgraph.protocol.scores import Objective
 
 
 def counted_parts(settings: HorizontalSettings, parts: Sequence[HorizontalPart]) -> Sequence[HorizontalPart]:

@@ -28,12 +28,11 @@ from veilgraph.paradigms.node_dp.settings import KPropSettings, node_dp
 from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.protocol.agreement import Point, Start, alone
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judge import Judge, Judgement
+from veilgraph.protocol.judge import Judge, Judgement, Objective, Scores
 from veilgraph.protocol.releases import ReleasedLabels
-from veilgraph.protocol.resumption import Point, Start, alone
 from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
-from veilgraph.protocol.scores import Objective, Scores
 
 
 class HopNetwork(nn.Module):

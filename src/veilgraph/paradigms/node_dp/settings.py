@@ -13,8 +13,7 @@ from pydantic import Field
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.nn.layers import Activation, Probability
-from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.sensitivity import rows_moved, sensitivity_of
+from veilgraph.privacy.plan import Plan, rows_moved, sensitivity_of
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of
 

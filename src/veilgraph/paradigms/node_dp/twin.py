@@ -17,7 +17,7 @@ from veilgraph.paradigms.node_dp.network import KPropNetwork, LabelDenoising, ne
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.scores import Objective, Scores
+from veilgraph.protocol.judge import Objective, Scores
 
 
 @dataclass(frozen=True, eq=False)

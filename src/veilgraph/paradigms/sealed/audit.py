@@ -32,7 +32,6 @@ from veilgraph.paradigms.sealed.plan import deviation_of, shrink
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.canaries import Inserted
-from veilgraph.protocol.disclosures import rows_of
 from veilgraph.protocol.evidence import (
     Audited,
     Ciphertext,
@@ -45,6 +44,7 @@ from veilgraph.protocol.evidence import (
     chosen_words,
 )
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import rows_of
 from veilgraph.protocol.view import Floats, View, numbers
 
 _SCORES: Final = ("sealed-scores", "how many validation nodes are right, at every evaluation")

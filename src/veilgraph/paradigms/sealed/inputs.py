@@ -18,7 +18,7 @@ from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.decoupled import own_blocks
 from veilgraph.paradigms.sealed.plan import MOST_OPENED, OwnData, Plan, deviation_of
 from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings
-from veilgraph.protocol.scores import balanced_weights
+from veilgraph.protocol.judge import balanced_weights
 
 
 def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan as ReleasePlan
-from veilgraph.privacy.sensitivity import rows_moved, sensitivity_of
+from veilgraph.privacy.plan import rows_moved, sensitivity_of
 
 MOST_OPENED: Final = 1 << 13
 """Columns, and what is computed of them, are below it in magnitude. Times the root of the largest degree, 2^7, that is

@@ -29,12 +29,10 @@ from veilgraph.paradigms.sealed.inputs import own_data, plan_of, slots_of, with_
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
-from veilgraph.protocol.judge import Judge, Predicted
-from veilgraph.protocol.resumption import Point, Start
+from veilgraph.protocol.judge import Judge, Objective, Predicted, Scores
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
-from veilgraph.protocol.scores import Objective, Scores
 
 _KEPT: Final = "named"
 _COUNT: Final = "nodes"

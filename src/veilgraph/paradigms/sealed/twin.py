@@ -19,9 +19,8 @@ from veilgraph.paradigms.sealed.inputs import own_data, plan_of, slots_of, with_
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.protocol.judge import Judgement
+from veilgraph.protocol.judge import Judgement, Objective, Scores
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
-from veilgraph.protocol.scores import Objective, Scores
 
 
 def together(

@@ -23,15 +23,12 @@ from veilgraph.paradigms.vertical.network import HolderNetwork, deep_width, next
 from veilgraph.paradigms.vertical.once import off_the_ring
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.local_publisher import LabelPublisher
-from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
-from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.judge import Judge, Objective
 from veilgraph.protocol.releases import learned_graph
-from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import Batch, PartyModel, Role, RoleContext
-from veilgraph.protocol.scores import Objective
-from veilgraph.protocol.spreading import LocalPart
+from veilgraph.protocol.role import Batch, LocalPart, PartyModel, Role, RoleContext
 
 
 class BatchPass:

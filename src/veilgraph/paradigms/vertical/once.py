@@ -31,14 +31,13 @@ from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.aggregation import bound_degrees, pair_matrix, too_many_neighbours
 from veilgraph.privacy.event import Joint
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.protocol.agreement import Hello, agreed_release, room_said
+from veilgraph.protocol.agreement import Hello, Point, Start, agreed_release, alone, room_said
 from veilgraph.protocol.aligning import send_columns
 from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.cut import GRADIENT_BITS, HolderCut, ServerCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import KeptRelease
-from veilgraph.protocol.resumption import Point, Start, alone
 from veilgraph.protocol.role import IdleRole, RoleContext
 
 

@@ -31,12 +31,11 @@ from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.paradigms.vertical.once import ROUND, OnceRole, noise_variance, project, random_projection, to_length_1
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.release_cache import parts
+from veilgraph.protocol.agreement import Point, Start, alone
 from veilgraph.protocol.aligning import beside, receive_columns
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
-from veilgraph.protocol.judge import Judge
-from veilgraph.protocol.resumption import Point, Start, alone
+from veilgraph.protocol.judge import Judge, Objective
 from veilgraph.protocol.role import PartyModel, RoleContext
-from veilgraph.protocol.scores import Objective
 
 _log: Final = logging.getLogger("veilgraph")
 

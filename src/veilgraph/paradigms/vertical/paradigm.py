@@ -43,8 +43,7 @@ from veilgraph.protocol.paradigm import (
     Words,
 )
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
-from veilgraph.protocol.role import Role, RoleContext
-from veilgraph.protocol.spreading import LocalPart
+from veilgraph.protocol.role import LocalPart, Role, RoleContext
 
 
 class VerticalData(AlignedData[VerticalJob]):

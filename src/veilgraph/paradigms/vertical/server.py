@@ -16,10 +16,9 @@ from veilgraph.mpc.product import Dealer, Direction
 from veilgraph.nn.layers import handed
 from veilgraph.paradigms.vertical.network import ServerNetwork
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.cut import ServerCut, gradient_of, leaf
-from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
 
 P = ParamSpec("P")

@@ -16,8 +16,7 @@ from veilgraph.nn.local.build import CustomLocal
 from veilgraph.paradigms.vertical import preset
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.event import Joint
-from veilgraph.privacy.plan import Channel, Plan
-from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node, rows_moved, sensitivity_of
+from veilgraph.privacy.plan import Channel, Plan, rows_changed_by_edge, rows_changed_by_node, rows_moved, sensitivity_of
 from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of
 from veilgraph.protocol.preset import Choice, Said

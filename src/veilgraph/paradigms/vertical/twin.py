@@ -34,10 +34,10 @@ from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
 from veilgraph.protocol.job import JobSettings, TrainSettings, passes_cost, perturbed_splits
+from veilgraph.protocol.judge import Objective, Scores
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.releases import with_perturbed
 from veilgraph.protocol.role import Batch, build_optimizer, precision, training_batches
-from veilgraph.protocol.scores import Objective, Scores
 
 
 class PlainEmbedding(ABC):

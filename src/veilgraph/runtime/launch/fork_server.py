@@ -29,20 +29,13 @@ from veilgraph.core.threads import run_and_leave
 
 FORKS: Final = sys.platform == "linux"
 """Elsewhere libraries do not bear it: there the server imports nothing, and each party does for itself."""
-_SET_NAME: Final = 15
-"""Of prctl(2)."""
-_PATIENCE_S: Final = 10.0
-_MOST_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a party's process begins with.
+    """What a party's process begins with: ``arguments`` of the module's ``main``, and descriptors.
 
-    Attributes:
-        arguments: of the module's ``main``.
-        output: descriptor of its standard error.
-        keeps: descriptors that it has beside, and no other party.
+    ``output`` is of its standard error; those that it ``keeps`` beside no other party has.
     """
 
     arguments: Sequence[str]
@@ -51,13 +44,7 @@ class WorkerSpec:
 
 
 class ForkServer:
-    """The launching process's view of it.
-
-    Args:
-        parties: in the order of their specs.
-        process: of the server.
-        ends: the file in which it writes how each party ended.
-    """
+    """The launching process's view of it: ``ends`` is the file in which the server writes how each party ended."""
 
     def __init__(self, parties: Sequence[str], process: subprocess.Popen[bytes], ends: IO[bytes]) -> None:
         self._parties, self._process, self._ends = tuple(parties), process, ends
@@ -70,7 +57,7 @@ class ForkServer:
         """Party → exit code, negative for a signal, of those that have ended; of a dead server for the others."""
         died = None if self.runs() else self._process.returncode
         # not by read: the position in the file is the server's as well
-        lines = os.pread(self._ends.fileno(), _MOST_BYTES, 0).split(b"\n")[:-1]
+        lines = os.pread(self._ends.fileno(), 1 << 16, 0).split(b"\n")[:-1]
         ended = {self._parties[int(index)]: int(code) for index, code in map(bytes.split, lines)}
         codes = {party: ended.get(party, died) for party in self._parties}
         return {party: code for party, code in codes.items() if code is not None}
@@ -88,7 +75,9 @@ def spawn_workers(module: str, specs: Mapping[str, WorkerSpec]) -> Iterator[Fork
         content = {"module": module, "ends": ends.fileno(), "workers": parties, "forks": FORKS}
         plan.write(json.dumps(content).encode())  # too long for an argument where there are many parties
         plan.seek(0)
-        told = _shared(specs.values())  # who looks at the processes sees of which run they are
+        columns = zip(*(spec.arguments for spec in specs.values()), strict=False)
+        # The first arguments, as far as all have the same: who looks at the processes sees of which run they are.
+        told = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
         with subprocess.Popen(
             [sys.executable, "-m", "veilgraph.runtime.launch.fork_server", str(plan.fileno()), *told],
             pass_fds=[ends.fileno(), plan.fileno(), *_descriptors(specs.values())],
@@ -99,22 +88,11 @@ def spawn_workers(module: str, specs: Mapping[str, WorkerSpec]) -> Iterator[Fork
             try:
                 yield ForkServer(list(specs), process, ends)
             finally:
-                _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Has the server kill its parties. Without a server they end by their standard input."""
-    process.terminate()
-    try:
-        process.wait(_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-
-
-def _shared(specs: Iterable[WorkerSpec]) -> list[str]:
-    """The first arguments, as far as all have the same."""
-    columns = zip(*(spec.arguments for spec in specs), strict=False)
-    return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+                process.terminate()  # it kills its parties; without it they end by their standard input
+                try:
+                    process.wait(10.0)
+                except subprocess.TimeoutExpired:
+                    process.kill()
 
 
 def _descriptors(specs: Iterable[WorkerSpec]) -> set[int]:
@@ -154,7 +132,7 @@ def main(arguments: list[str]) -> int:
 
 def _child_main(party: str, module: str, arguments: list[str]) -> int:
     """A party's life: under its name, and with nothing that was drawn before its spec to be drawn again."""
-    ctypes.CDLL(None).prctl(_SET_NAME, party.encode())  # what top and ps call it
+    ctypes.CDLL(None).prctl(15, party.encode())  # PR_SET_NAME: what top and ps call it
     for library in ("torch", "numpy.random"):  # Python's own generators do so by themselves
         if library in sys.modules:
             sys.modules[library].seed()
@@ -163,12 +141,7 @@ def _child_main(party: str, module: str, arguments: list[str]) -> int:
 
 
 def _reap(running: dict[int, int], ends: int) -> None:
-    """Notes how each process ends; kills them all when it is told to end itself.
-
-    Args:
-        running: process id → number of the party.
-        ends: descriptor of the file for "number code" lines.
-    """
+    """Notes how each process ends, as "number code" lines; kills them all when it is told to end itself."""
     while running:
         if signal.sigwait({signal.SIGCHLD, signal.SIGTERM}) == signal.SIGTERM:
             for pid in running:

@@ -24,9 +24,9 @@ from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_part
 from veilgraph.graph.pyg import of_one_kind
 from veilgraph.graph.settings import DESCRIPTIONS, MAX_HOLDERS, PARTY_FILE_SUFFIXES, holder_names
 from veilgraph.protocol.acceptance import OF_OTHER_TASKS, refusal_of
-from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import parse_party_settings
@@ -38,19 +38,7 @@ from veilgraph.tables.column_settings import SUFFIXES
 from veilgraph.tables.frames import Tables
 from veilgraph.tables.settings import NO_EDGE_FEATURES
 
-__all__ = [
-    "GivenIds",
-    "GivenParties",
-    "accepted_by_parties",
-    "gather_inputs",
-    "lasting_of",
-    "save_inputs",
-    "write_tables",
-]
-
 if TYPE_CHECKING:  # seconds to import
-    from pathlib import Path
-
     from torch_geometric.data import Data, HeteroData
 
 GivenParty: TypeAlias = "Data | HeteroData | PartyGraph | HorizontalPart | Tables | str | os.PathLike[str]"
@@ -65,9 +53,6 @@ GivenVector = Iterable[Hashable] | Tensor | np.ndarray
 GivenIds = Mapping[PartyId, GivenVector]
 """Holder → the ids of its graph's rows."""
 
-_MOST_ROUNDS: Final = 64
-_MOST_DELTA: Final = 0.999
-"""No limits, as a party file has them; from δ = 1/N on no job is accepted anyway."""
 _BRINGS: Final = (
     "give PyTorch Geometric's Data or HeteroData, a PartyGraph, vg.Tables(nodes, edges) of DataFrames, or the path "
     "of a party file (veilgraph data check) or of a saved graph"
@@ -82,7 +67,6 @@ class Given:
         graphs: one per holder; none where they bring tables. Those of ``unchecked`` are still to be validated.
         ids: holder → ids of its graph's rows, where they came with it.
         tables: holder → its tables, or its party file; none where they bring graphs.
-        unchecked: holders that gave a ``PartyGraph``.
         saved: holder → the file of its graph, where it gave one.
     """
 
@@ -99,12 +83,9 @@ class Given:
 
 
 def coerce_parties(parties: object, names: Sequence[PartyId] | None, *, aligned: bool) -> Given:
-    """What is given, whatever its form.
+    """What is given, whatever its form, by holders that the job names, if any.
 
-    Args:
-        parties: ``GivenParties``.
-        names: the holders' as the job states them; None where it does not.
-        aligned: whether row v of all graphs has to be the same node.
+    ``aligned`` is whether row v of all graphs has to be the same node.
 
     Raises:
         ConfigError: it is of another type, or of other holders than the job's.
@@ -121,7 +102,6 @@ def coerce_parties(parties: object, names: Sequence[PartyId] | None, *, aligned:
                 f"parties: {tables!r} brings tables, whose rows are matched by id, and {graph!r} a graph, whose rows "
                 "are in order already; give tables of all, or graphs of all",
                 code="tables-and-graphs",
-                key="parties",
                 value=[tables, graph],
             )
         return Given(tables={name: _tables(each) for name, each in brought.items()})
@@ -135,15 +115,12 @@ def coerce_parties(parties: object, names: Sequence[PartyId] | None, *, aligned:
 
 def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, object]:
     """Holder → what it brings, in the order of ``names`` where these are stated; as ``coerce_parties`` otherwise."""
-    found: list[tuple[PartyId, object]]
+    found: list[tuple[object, object]]
     if isinstance(parties, Mapping):
         found = list(parties.items())
     elif isinstance(parties, list | tuple):
         others = _names_of_list(parties, names)
-        own = map(_own_name, parties)
-        found = [
-            (other if name is None else name, each) for name, other, each in zip(own, others, parties, strict=True)
-        ]
+        found = [(_own_name(each) or other, each) for other, each in zip(others, parties, strict=True)]
     else:
         raise wrong_type(
             "parties",
@@ -151,9 +128,7 @@ def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, o
             "a dict of holder → what it brings, nor a list of graphs",
             "divide one graph with vg.simulate.vertically or horizontally; of several give {'bank': ..., 'shop': ...}",
         )
-    for name, _ in found:
-        _check_name(name)
-    given = [name for name, _ in found]
+    given = [_checked_name(name) for name, _ in found]
     check_names(given)
     if len(given) > MAX_HOLDERS:
         raise ConfigError(f"parties: {len(given)} holders, and one machine has {MAX_HOLDERS} at most; give fewer")
@@ -162,18 +137,16 @@ def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, o
             f"data.holders: the job names {', '.join(names)}, and parties= brings {', '.join(given)}; give the same, "
             "or leave data.holders out",
             code="other-holders",
-            key="data.holders",
             value=list(names),
         )
-    brought = dict(found)
+    brought = dict(zip(given, (each for _, each in found), strict=True))
     return brought if names is None else {name: brought[name] for name in names}
 
 
 def organisations(given: Given, folders: Mapping[PartyId, Path]) -> dict[PartyId, Organisation]:
     """Every holder with its tables; ``folders`` is where those in memory are going to be.
 
-    Raises:
-        ConfigError: a party file cannot be read, or what it says breaks a rule.
+    Raises ``ConfigError`` where a party file cannot be read, or breaks a rule.
     """
     found = {}
     for name, tables in given.tables.items():
@@ -192,7 +165,6 @@ def _names_of_list(parties: Sequence[object], names: Sequence[PartyId] | None) -
         raise ConfigError(
             f"data.holders: the job names {len(names)}, and parties= is a list of {len(parties)}; give as many",
             code="other-holders",
-            key="data.holders",
             value=list(names),
         )
     return names
@@ -203,7 +175,7 @@ def _own_name(brought: object) -> PartyId | None:
     return graph.party if isinstance(graph, PartyGraph) else None
 
 
-def _check_name(name: object) -> None:
+def _checked_name(name: object) -> PartyId:
     if not isinstance(name, str):
         raise wrong_type("parties", name, "a holder's name (str)", "give a dict of holder → what it brings")
     if not re.fullmatch(NAME_PATTERN, name) or name == SERVER:
@@ -211,9 +183,9 @@ def _check_name(name: object) -> None:
             f"parties: {name!r} is no name for a holder; give letters, digits, '.', '_' or '-', at most 64, and not "
             f"{SERVER!r}",
             code="holder-name",
-            key="parties",
             value=name,
         )
+    return name
 
 
 def _is_tables(name: PartyId, brought: object) -> bool:
@@ -227,7 +199,6 @@ def _is_tables(name: PartyId, brought: object) -> bool:
             f"parties: {name!r} brings {str(path)!r}, a table alone; describe it in a party file (.yaml, "
             "docs/tables.md) and give its path, or read it and give vg.Tables",
             code="table-alone",
-            key="parties",
             value=str(path),
             party=name,
         )
@@ -238,7 +209,8 @@ def _tables(brought: object) -> Tables | Path:
     """A party file's path, or tables; who gives those accepts what the job reveals of them, where they do not say."""
     if not isinstance(brought, Tables):
         return path_of("parties", brought).absolute()
-    return brought.accepting({"leakage": list(all_revelations()), "max_rounds": _MOST_ROUNDS, "max_delta": _MOST_DELTA})
+    # From δ = 1/N on no job is accepted anyway.
+    return brought.accepting({"leakage": list(all_revelations()), "max_rounds": 64, "max_delta": 0.999})
 
 
 def _graph(name: PartyId, brought: object, *, aligned: bool) -> PartyGraph:
@@ -250,7 +222,6 @@ def _graph(name: PartyId, brought: object, *, aligned: bool) -> PartyGraph:
                 f"parties: {name!r} brings nodes of its own, and in this job row v is the same node at every holder; "
                 "divide the graph with vg.simulate.vertically, or choose paradigm horizontal",
                 code="own-nodes",
-                key="parties",
                 party=name,
             )
         brought = brought.graph
@@ -317,8 +288,8 @@ def gather_inputs(
     """
     if ids is not None:
         check_mapping("ids", ids, "holder → one id for each of its rows")
-    if parties is None and ids is not None:
-        raise ConfigError(f"ids: they are for parties= {_NO_IDS}")
+        if parties is None:
+            raise ConfigError(f"ids: they are for parties= {_NO_IDS}")
     named = lifetimes.named(ledgers, settings.data.names if parties is None else list(by_name(parties, None)))
     if parties is None and settings.data.from_tables:
         _check_tables_say(named, settings.data.names)
@@ -327,7 +298,6 @@ def gather_inputs(
         raise ConfigError(
             f"ledgers: data.dataset={settings.data.dataset!r} is public and is divided for a simulation, whose ledgers "
             "are of its run alone; leave ledgers out",
-            key="ledgers",
             value=sorted(named),
         )
     paradigm = paradigm_of(settings)
@@ -385,7 +355,7 @@ def _paying(
         if place is not None and name in ids:
             place = replace(place, ids=ids[name])
         elif place is not None and name in saved and adds_noise(settings):
-            place = lifetimes.with_ids_of(place, saved[name])
+            place = replace(place, ids=load_party_ids(saved[name]))
         if place is not None:
             found[name] = place
     if adds_noise(settings):
@@ -419,7 +389,6 @@ def _check_used(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
                     f"parties: {graph.party!r} brings relation {relation.name!r} with hops={relation.hops}, which is "
                     "for jobs with model.local.model relational; leave hops out, or choose that",
                     code="hops",
-                    key="parties",
                     value=relation.hops,
                     party=graph.party,
                 )
@@ -449,7 +418,6 @@ def _check_tables_say(named: Mapping[PartyId, LedgerPlace], described: Sequence[
         raise ConfigError(
             f"ledgers: the party file of {twice[0]!r} says where its ledger is (ledger) and what it may come to "
             "(limits); leave it out here",
-            key="ledgers",
             value=twice[0],
             party=twice[0],
         )
@@ -492,16 +460,13 @@ def _tables_folder(run: RunDirectory, party: PartyId) -> Path:
 def accepted_by_parties(settings: JobSettings) -> JobSettings:
     """The job with its party files' absolute paths, which hold from everywhere, once every party accepts it.
 
-    Every party says the same before work; here it is known before a run directory is made.
-
-    Raises:
-        ConfigError: a holder has no party file, or refuses.
+    Every party says the same before work; here it is known before a run directory is made. Raises ``ConfigError``: a
+    holder has no party file, or refuses.
     """
     if settings.data.is_apart:
         raise ConfigError(
             "data.holders: names alone are for jobs across organisations (veilgraph net submit); on one machine give "
             "every holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}",
-            key="data.holders",
             value=list(settings.data.names),
         )
     paths = {name: path.absolute() for name, path in (settings.data.parties or {}).items()}

@@ -34,6 +34,7 @@ from veilgraph.protocol.costs import REPEATED, size_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import BEGINNING
 from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
 from veilgraph.runtime.launch.processes import run_processes, run_threads
@@ -55,11 +56,7 @@ Progress = Callable[[list[Record]], None]
 
 
 def check_job(settings: object, key: str = "settings") -> None:
-    """Refuses what are no job's settings.
-
-    Raises:
-        ConfigError: they are of another type, or of no paradigm.
-    """
+    """Refuses what are no job's settings: of another type, or of no paradigm."""
     if not isinstance(settings, JobSettings):
         raise wrong_type(key, settings, "a job", "give vg.Job(...); veilgraph.fit takes a dict and a path too")
     if not isinstance(settings, JOBS.get(settings.paradigm, ())):
@@ -83,8 +80,7 @@ class RunOptions:
             without ``processes`` for one holder only. The result is that of one machine, to rounding.
         progress: called now and then with all epochs' records so far.
 
-    Raises:
-        ConfigError: one is of another type, or there is no such link, or it joins no processes.
+    Raises ``ConfigError``: one is of another type, or there is no such link, or it joins no processes.
     """
 
     custom: CustomModel | None = None
@@ -112,11 +108,7 @@ class RunOptions:
         return (IN_PROCESSES if self.processes else IN_THREADS) if self.link is None else self.link
 
     def check(self, settings: JobSettings) -> None:
-        """Refuse what a job cannot be worked on with.
-
-        Raises:
-            ConfigError: names the option.
-        """
+        """Refuse what a job cannot be worked on with. Raises ``ConfigError``: names the option."""
         if settings.inputs.is_custom != (self.custom is not None):
             raise ConfigError(
                 f"custom={self.custom!r}: a custom local model is passed from Python as custom=<function of the "
@@ -136,12 +128,7 @@ class RunOptions:
 
 
 def check_warm_start(settings: JobSettings, earlier: Path) -> RunDirectory:
-    """The earlier run, if a job can begin with its weights.
-
-    Raises:
-        ConfigError: no job of this paradigm begins with an earlier run's weights, or this one is of another paradigm.
-        RunError: it is no complete run, or the server's part of it is not here.
-    """
+    """The earlier run, if a job can begin with its weights: ``ConfigError``, or ``RunError`` if it is not complete."""
     key = "begin_with"
     if not paradigm_of(settings).begins_with_weights:
         raise ConfigError(
@@ -162,12 +149,6 @@ def check_warm_start(settings: JobSettings, earlier: Path) -> RunDirectory:
     return run
 
 
-def warm_start(run: RunDirectory, earlier: RunDirectory) -> None:
-    """Keeps the earlier run's weights for the server of a new one."""
-    tensors, _ = load_tensors(earlier.party(SERVER).model_path)
-    run.party(SERVER).keeper.put(BEGINNING, tensors, {"run": str(earlier.path)})
-
-
 log = logging.getLogger("veilgraph")
 
 
@@ -175,11 +156,8 @@ log = logging.getLogger("veilgraph")
 class TrainResult:
     """What a finished run holds; all of it can be read back with ``load_result``.
 
-    Attributes:
-        path: the run directory.
-        summary: best epoch, accuracies in [0, 1], seconds per step, bytes sent by each party.
-        metrics: one record per epoch.
-        predictions: classes and probabilities of every node, at the label holder (horizontal: of the evaluator's).
+    The ``summary`` has the best epoch, accuracies in [0, 1], seconds per step and bytes sent by each party; ``metrics``
+    one record per epoch; ``predictions`` every node's, at the label holder (horizontal: of the evaluator's).
     """
 
     path: Path
@@ -230,8 +208,7 @@ def train(
             holders join, or leave for good.
         study: nothing of it is released: it is looked at where all the data are, and no ledger for life counts it.
 
-    Raises:
-        VeilgraphError: a setting, a party's data or the exchange broke a rule.
+    Raises ``VeilgraphError``: a setting, a party's data or the exchange broke a rule.
     """
     out = path_of("out", out)
     earlier_path = None if begin_with is None else path_of("begin_with", begin_with, "a run")
@@ -245,14 +222,11 @@ def train(
     settings = inputs.settings
     options.check(settings)
     earlier = None if earlier_path is None else check_warm_start(settings, earlier_path)
-    run = RunDirectory.create(out, settings)
-    save_inputs(inputs, run)
-    if parties is not None and not study:
-        _warn_of(inputs.passing)
+    run = _created(out, inputs, private_seeds=private_seeds, warns=parties is not None and not study)
     if earlier is not None:
-        warm_start(run, earlier)
+        tensors, _ = load_tensors(earlier.party(SERVER).model_path)
+        run.party(SERVER).keeper.put(BEGINNING, tensors, {"run": str(earlier.path)})
     for party in (*settings.data.names, SERVER):
-        run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
         if record_views:
             run.party(party).record_views(view_size(settings, view_passes))
         if profile:
@@ -276,9 +250,8 @@ def resume(
         restart: where a party has lost its part, or trained on other data than there is now: begin again, in place of
             what the others have trained. What is replaced is kept until there is something newer at every party.
 
-    Raises:
-        RunError: there is no run at ``path``, or a party's part of it is missing; without ``restart`` also where the
-            parties have no checkpoint in common.
+    Raises ``RunError``: there is no run at ``path``, or a party's part of it is missing; without ``restart`` also where
+    the parties have no checkpoint in common.
     """
     path = path_of("path", path, "a run")
     check_flags(restart=restart)
@@ -332,18 +305,16 @@ def predict(
         if settings.outcome.predicts_named:
             name_nodes(run.party(settings.data.label_party), nodes, ids)
         _run(run, "predict", options)
-    everything = _predictions(run)
-    if ids is not None:
-        return _all_predictions(run).of_ids(ids)
+    everything, first = _predictions(run), reading(run)
+    if ids is not None:  # of every holder whose part is here, the run's own first
+        others = [party for party in settings.duties.scoring if party != first and run.party_path(party).is_dir()]
+        more = [load_predictions(run.party(other)) for other in others]
+        return (joined([everything, *more]) if more else everything).of_ids(ids)
     return everything if nodes is None else everything.of_nodes(nodes)
 
 
 def load_result(path: str | Path) -> TrainResult:
-    """Reads a complete run.
-
-    Raises:
-        RunError: it is not complete.
-    """
+    """Reads a complete run. Raises ``RunError``: it is not complete."""
     return _result(RunDirectory.open(path_of("path", path, "a run")))
 
 
@@ -373,8 +344,7 @@ def align(
     Returns:
         Holder → its number of nodes; and vertical, under ``""``, how many nodes are common to all.
 
-    Raises:
-        VeilgraphError: a table breaks a rule, or a party refuses.
+    Raises ``VeilgraphError``: a table breaks a rule, or a party refuses.
     """
     out = path_of("out", out)
     check_job(settings)
@@ -384,27 +354,27 @@ def align(
     if inputs is None or not inputs.settings.data.from_tables:
         raise ConfigError("data.parties: only tables are aligned; name each holder's party file (.yaml)")
     settings = inputs.settings
-    run = RunDirectory.create(out, settings)
-    save_inputs(inputs, run)
-    if parties is not None:
-        _warn_of(inputs.passing)
-    for party in (*settings.data.names, SERVER):
-        run.party(party).save_seed(settings.seed)
+    run = _created(out, inputs, private_seeds=False, warns=parties is not None)
     _run(run, "align", options)
     graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
     counts = {name: graph.num_nodes for name, graph in graphs.items()}
     return counts if not settings.is_aligned else counts | {"": graphs[settings.data.names[0]].common}
 
 
-def _warn_of(passing: Sequence[PartyId]) -> None:
-    """Says who has no ledger for life."""
-    if passing:
+def _created(out: Path, inputs: Inputs, *, private_seeds: bool, warns: bool) -> RunDirectory:
+    """A fresh run with what its parties begin with; ``warns`` of those that have no ledger for life."""
+    run = RunDirectory.create(out, inputs.settings)
+    save_inputs(inputs, run)
+    for party in (*inputs.settings.data.names, SERVER):
+        run.party(party).save_seed(private_seed() if private_seeds else inputs.settings.seed)
+    if warns and inputs.passing:
         log.warning(
             "%s: releases are in the ledger of this run alone, and nothing counts those of other runs; name a folder: "
             "ledgers={%r: ...}",
-            ", ".join(passing),
-            passing[0],
+            ", ".join(inputs.passing),
+            inputs.passing[0],
         )
+    return run
 
 
 def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> TrainResult:
@@ -419,7 +389,10 @@ def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> Train
     _run(run, work, options, tick)
     report(run.metrics())
     parties = (*run.settings.data.names, SERVER)
-    _merge_traces(run, parties)
+    paths = [run.party(party).trace_path for party in parties]
+    if all(path.is_file() for path in paths):
+        for party, dropped in merge_traces(paths, run.trace_path).items():
+            log.warning("%s: the last %d events of %s did not fit", run.trace_path, dropped, party)
     summarise(run, parties, run.settings.data.label_party)
     return _result(run)
 
@@ -452,15 +425,6 @@ def _told_views(run: RunDirectory) -> bool:
     return True
 
 
-def _merge_traces(run: RunDirectory, parties: Sequence[PartyId]) -> None:
-    """Writes the trace of all parties, in a run that keeps one."""
-    paths = [run.party(party).trace_path for party in parties]
-    if not all(path.is_file() for path in paths):
-        return
-    for party, dropped in merge_traces(paths, run.trace_path).items():
-        log.warning("%s: the last %d events of %s did not fit", run.trace_path, dropped, party)
-
-
 def _run(run: RunDirectory, work: SimulatedWork, options: RunOptions, tick: Callable[[], None] = lambda: None) -> None:
     settings, machines = run.settings, options.machines
     parties = (*settings.data.names, SERVER)
@@ -479,10 +443,3 @@ def _run(run: RunDirectory, work: SimulatedWork, options: RunOptions, tick: Call
 
 def _predictions(run: RunDirectory) -> Predictions:
     return load_predictions(run.party(reading(run)))
-
-
-def _all_predictions(run: RunDirectory) -> Predictions:
-    """Of every holder whose part is here and that has predictions, the run's own first."""
-    first = reading(run)
-    others = [party for party in run.settings.duties.scoring if party != first and run.party_path(party).is_dir()]
-    return joined([load_predictions(run.party(party)) for party in (first, *others)]) if others else _predictions(run)

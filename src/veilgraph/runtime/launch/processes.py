@@ -46,13 +46,9 @@ _MALLOC_OPTIONS: Final = {
 def run_threads(
     programs: Mapping[PartyId, Callable[[Link], Result]], timeout_s: float, tick: Tick, wire: str = IN_THREADS
 ) -> dict[PartyId, Result]:
-    """Runs every party's program in a thread of its own.
+    """Runs every party's program in a thread of its own, joined by a ``wire`` of ``LINKS``.
 
-    Args:
-        programs: party → what it does with its link.
-        timeout_s: longest wait for a message.
-        tick: called now and then in the calling thread, for progress.
-        wire: what joins them, of ``LINKS``.
+    ``tick`` is called now and then in the calling thread, for progress.
 
     Raises:
         ConfigError: there is no such wire.
@@ -105,11 +101,7 @@ def run_processes(
     It gets its arguments and, appended, the descriptor of a file for the error that it fails with (``report_failure``),
     the wire and its invitation. It inherits no other descriptor but a standard input that ends with this process.
 
-    Args:
-        module: whose ``main(arguments)`` returns the exit code.
-        arguments: party → what it is called with.
-        tick: called now and then, for progress.
-        wire: what joins them, of ``LINKS``.
+    ``tick`` and ``wire`` are as for ``run_threads``.
 
     Raises:
         ConfigError: there is no such wire, or it joins no processes.
@@ -204,9 +196,7 @@ def keep_freed_memory() -> None:
 def report_failure(error: VeilgraphError, report: int) -> int:
     """Tells the launcher what this process failed with, so that it can raise the same error; returns the exit code.
 
-    Args:
-        error: whatever class of the tree it is.
-        report: descriptor of the file that the launcher reads.
+    ``report`` is the descriptor of the file that the launcher reads.
     """
     os.write(report, error.to_json().encode())
     return _FAILED
@@ -225,11 +215,7 @@ def end_with_launcher() -> None:
 def reported_failure(party: PartyId, code: int, report: IO[bytes], output: IO[bytes]) -> VeilgraphError:
     """What a process that ended with ``code`` failed with, as it said by ``report_failure``, or that it said nothing.
 
-    Args:
-        party: whose process it was.
-        code: not 0; negative for a signal.
-        report: the file for its error.
-        output: its standard error.
+    ``code`` is negative for a signal; ``report`` is the file for its error, ``output`` its standard error.
     """
     report.seek(0)
     said = error_of_json(report.read()) if code == _FAILED else None

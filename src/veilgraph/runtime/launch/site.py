@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
-from veilgraph.core.files import locked, private_folder, write_whole
+from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.randomness import private_seed, seed_of
-from veilgraph.core.secrets import SEED_BYTES, derive_key, system_secrets
+from veilgraph.core.secrets import derive_key, kept_secret
 from veilgraph.core.settings import unsettled
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
@@ -38,52 +36,25 @@ from veilgraph.protocol.consent import Consent, JobRequest
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.limits import REASON_CHARACTERS, joined
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.runtime.session.party import run_party
+from veilgraph.runtime.session.party import Auditor, SessionSpec, run_party
 from veilgraph.runtime.session.preparation import kept_identity
-from veilgraph.runtime.session.session import Auditor, SessionSpec, Work
 from veilgraph.runtime.store.results import summarise
-from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, view_size
+from veilgraph.runtime.store.run_directory import RunDirectory, view_size
 from veilgraph.runtime.store.session_log import installed_software, record_software
 from veilgraph.tables.describe import describe_party
 
-_FILE: Final = "secret"
-
 
 def learning_secret(folder: Path) -> bytes:
-    """The party's secret for life, drawn from the operating system at its first job.
-
-    Raises:
-        RunError: the file is damaged, or cannot be made.
-    """
-    path = folder / _FILE
-    try:
-        with locked(private_folder(folder), f"{folder} is in use; try again", wait_s=math.inf):
-            if not path.is_file():
-                write_whole(path, system_secrets(SEED_BYTES))
-            secret = path.read_bytes()
-    except OSError as error:
-        raise RunError(f"{path}: cannot be made or read ({error}); keep the kit where you may write") from error
-    if len(secret) != SEED_BYTES:
-        raise RunError(
-            f"{path}: {len(secret)} bytes in place of {SEED_BYTES}; restore it, or delete it, and jobs that were run "
-            "before give other results when they are repeated"
-        )
-    return secret
+    """The party's secret for life, drawn from the operating system at its first job; errors as ``kept_secret``."""
+    return kept_secret(folder / "secret", "jobs that were run before give other results when they are repeated")
 
 
 def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> str:
-    """What a party states of a job and its tables: 64 hexadecimal digits; none where its draws are to be new.
+    """What a party states of a job, whatever its name, and its tables: 64 hexadecimal digits.
 
-    Jobs that add noise are never repeated: the noise is new, and the same values under it twice would say more of them.
-    Nor are jobs whose sums may lack holders: over other survivors the same values would show a single holder's.
-
-    Args:
-        secret: the party's.
-        job: the job; its name does not count.
-        organisation: the holder's own; None at the server.
-
-    Raises:
-        DataError: a table cannot be read.
+    There are none where its draws are to be new. Jobs that add noise are never repeated: the noise is new, and the same
+    values under it twice would say more of them. Nor are jobs whose sums may lack holders: over other survivors the
+    same values would show a single holder's. Raises ``DataError`` where a table cannot be read.
     """
     if (
         adds_noise(job)
@@ -98,14 +69,7 @@ def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> 
 def learning_seed(
     secret: bytes, job: JobSettings, organisation: Organisation | None, marks: Mapping[PartyId, str]
 ) -> int:
-    """The party's seed for a new run.
-
-    Args:
-        secret: the party's.
-        job: the job.
-        organisation: the holder's own; None at the server.
-        marks: party → what it stated, in the job's order; where one stated none, the seed is new.
-    """
+    """The party's seed for a new run; where a party stated no mark (party → its own, in the job's order), a new one."""
     if organisation is not None and organisation.settings.seed == "job":
         return job.seed
     if not all(marks.values()):
@@ -121,12 +85,7 @@ SiteWork = Literal["align", "train", "predict", "audit"]
 LAST_JOB_S: Final = 30.0
 """Longest wait for this site's process of the job before, which may be inside a long computation when another party
 was lost and the job is gone on with: the engine ends it within 15 seconds."""
-SITE_WORKS: Final[dict[str, SiteWork]] = {
-    "align": "align",
-    "train": "train",
-    "predict": "predict",
-    "audit": "audit",
-}
+SITE_WORKS: Final[dict[str, SiteWork]] = {work: work for work in get_args(SiteWork)}
 
 
 def take_part(
@@ -151,29 +110,17 @@ def take_part(
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
-    Args:
-        runs: folder of this party's runs.
-        settings: the job; its ``data.holders`` are names.
-        party: a holder or the server.
-        work: align (or collect) only; train, aligned first if need be; predict for the tables as they are now; or
-            audit what was trained.
-        link: to the other parties.
-        recorder: counts what crosses ``link``; it may be ``link`` itself.
-        party_file: the holder's own; None at the server.
-        resume: go on with a run that was cut off.
-        restarts: the server's leave to begin again where the parties cannot go on; a holder's is in its party file.
-        allows_audit: the server's leave to audit, and so to keep what it sends and receives; a holder's is in its
-            party file.
-        auditor: audits.
-        identity: with which the party signs its records; None where the parties have no certificates.
-        names: party → the name in its certificate, where that is another one, as the server's is.
-        job_id: the engine's, of what was submitted.
-        consent: folder in which a holder counts its jobs.
-        learning: folder in which the party keeps the secret that its seeds follow from.
-        seen: folder of what it has seen of its lifetime ledger; None: its account's.
+    The work is to align (or collect) only; to train, aligned first if need be; to predict for the tables as they are
+    now; or to audit what was trained. ``recorder`` counts what crosses ``link``, and may be ``link`` itself.
 
-    Raises:
-        VeilgraphError: a party refuses the job, at every party alike; or something failed.
+    A holder has a ``party_file``, which says whether the job may begin again, or be audited; the server has
+    ``restarts`` and ``allows_audit``. ``identity`` signs records, where the parties have certificates, and ``names``
+    has the names in these, where they are others. ``job_id`` is the engine's.
+
+    Folders: ``runs`` of this party; ``consent``, in which a holder counts its jobs; ``learning``, with the secret that
+    its seeds follow from; ``seen``, of what it has seen of its lifetime ledger, by default its account's.
+
+    Raises ``VeilgraphError``: a party refuses the job, at every party alike; or something failed.
     """
     if not settings.data.is_apart:
         raise ConfigError(
@@ -206,7 +153,7 @@ def take_part(
         part = SessionSpec(
             run,
             party,
-            _work(work, store),
+            "resume" if work == "train" and store.epochs() else work,
             organisation=organisation,
             machines=None if organisation is None else organisation.machines,
             restarts=restarts if own is None else own.limits.restart,
@@ -221,30 +168,18 @@ def take_part(
 
 
 def own_organisation(party: PartyId, party_file: Path | None) -> Organisation:
-    """What a holder brings, of the party file that its site joined with.
-
-    Raises:
-        ConfigError: it joined without one, or the file breaks a rule.
-    """
+    """What a holder brings, of its site's party file; raises ``ConfigError`` where it joined without one."""
     if party_file is None:
         raise ConfigError(f"{party} has no party file; join again with: veilgraph net join KIT --party party.yaml")
     return Organisation.read(party_file, party)
 
 
 def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
-    """What a submitted job asks of this party.
-
-    Raises:
-        ConfigError: the engine's id of the job is none.
-    """
+    """What a submitted job asks of this party; raises ``ConfigError`` where the engine's id of the job is none."""
     try:
         return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
     except ValidationError as error:
         raise unsettled(error, "the engine's id of the job", "; submit it anew") from error
-
-
-def _work(work: SiteWork, store: PartyStore) -> Work:
-    return "resume" if work == "train" and store.epochs() else work
 
 
 def _unaudited(party: PartyId, work: SiteWork, *, allows: bool) -> str:
@@ -271,8 +206,6 @@ def occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool)
         return "" if resume else f"a run {settings.name!r} is here; submit with --resume, or give the job another name"
     return ""
 
-
-_NO_CHECKS: Final = "limits.allow_check=false: it says nothing of jobs that are not submitted"
 
 log = logging.getLogger("veilgraph")
 
@@ -310,13 +243,7 @@ def check_here(
 ) -> Checked:
     """Holds a job to a party's limits, consent and runs, and its tables to their own rules; no job is counted or begun.
 
-    Args:
-        runs: folder of this party's runs.
-        settings: the job; its ``data.holders`` are names.
-        party: a holder or the server.
-        party_file: the holder's own; None at the server.
-        job_id: the engine's, of what asks.
-        consent: folder in which a holder counts its jobs.
+    The arguments are those of ``take_part``.
     """
     try:
         if not settings.data.is_apart or party not in (*settings.data.names, SERVER):
@@ -327,7 +254,8 @@ def check_here(
         else:
             own = own_organisation(party, party_file)
             if not own.settings.limits.allow_check:
-                return Checked(version=PROTOCOL_VERSION, refuses=_NO_CHECKS)
+                silent = "limits.allow_check=false: it says nothing of jobs that are not submitted"
+                return Checked(version=PROTOCOL_VERSION, refuses=silent)
             refuses = _refusal(runs, settings, own, job_id, consent)
             waits = own.settings.consent.approval == "ask" and not refuses
             if not refuses:
@@ -349,21 +277,17 @@ def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, 
     ]
     if counted.limited:
         request = requested(job_id, settings, "train", resume=False)
-        aligns = settings.is_aligned and not _is_aligned(path, own.settings.party)
+        is_here = (path / "job.yaml").is_file()  # a run that has been aligned begins its training without
+        aligned = is_here and kept_identity(RunDirectory.open(path).party(own.settings.party))
+        aligns = settings.is_aligned and not aligned
         reasons.append(Consent(counted, consent, request, runs).against(aligns=aligns))
     return joined(reasons)
-
-
-def _is_aligned(path: Path, party: PartyId) -> bool:
-    """Whether a run that is here has been aligned, so that a training of it begins without."""
-    return (path / "job.yaml").is_file() and bool(kept_identity(RunDirectory.open(path).party(party)))
 
 
 def _check_tables(settings: JobSettings, own: Organisation) -> None:
     """Reads a holder's tables by its party file; of the job only who has the labels is asked.
 
-    Raises:
-        DataError: the tables break a rule, or the job wants labels of them that they do not have.
+    Raises ``DataError`` where they break a rule, or the job wants labels of them that they do not have.
     """
     nodes, party = own.settings.nodes, own.settings.party
     released = settings.noise.label_release
@@ -372,7 +296,6 @@ def _check_tables(settings: JobSettings, own: Organisation) -> None:
         raise DataError(
             f"nodes.label: the job has the labels at {party}, whose party file names none; name their column, or have "
             "the job name another label holder",
-            key="nodes.label",
             party=party,
         )
     describe_party(own.settings, own.folder)

@@ -10,14 +10,16 @@ Four rounds of ``HELLO``, between every two parties:
 A party refuses if another's record is shorter than, or differs from, what it heard before. So does the owner, whom the
 others remind of its own statements. Nothing of the data has been sent by then.
 
-The heads of ledgers for life go along, and the others keep them across jobs (``peer_heads``). So a ledger that is put
+The heads of ledgers for life go along, and the others keep them across jobs (``PeerHeads``). So a ledger that is put
 back, with all that its owner's machine has seen of it, is noticed where the owner cannot reach. A head is an HMAC under
 its owner's salt: it reveals nothing but the number of lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hmac
+import math
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -28,23 +30,131 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from typing_extensions import override
 
 from veilgraph.core.errors import ProtocolError, RunError
+from veilgraph.core.files import locked, private_folder, undamaged, write_whole
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, tensor_text, text_tensor
 from veilgraph.link.identity import Identity
 from veilgraph.link.statement import RECORDS, Countersignature, Statement, Trust
+from veilgraph.privacy.ledger_files import LifetimeFile
+from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.agreement import MAX_HELLO_BYTES, one_line
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, joined
-from veilgraph.runtime.session.peer_heads import LedgerHead, PeerHeads
 from veilgraph.runtime.store.records import Beginning, RecordLog, difference
+
+
+class LedgerHead(BaseModel):
+    """How far a party's lifetime ledger is: its id, its lines, and HMAC-SHA256 of these under the owner's salt."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    ledger: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    lines: Annotated[int, Field(ge=1, le=2**32)]
+    head: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    def goes_on_from(self, other: LedgerHead) -> bool:
+        """Whether it is of the same ledger, and further."""
+        return self.ledger == other.ledger and self.lines > other.lines
+
+
+class PeerHeads:
+    """One party's: its own, and those that it heard of, in one session.
+
+    What it heard in other sessions since this one first looked tells nothing of this one, in which the others may have
+    said how far they are before that. ``own`` is None where it has no ledger in this job, ``folder`` on one machine,
+    where nothing is kept; ``releases``: the job releases anything, so that every holder has a ledger in it.
+    """
+
+    def __init__(self, party: PartyId, own: Lifetime | None, folder: Path | None, *, releases: bool) -> None:
+        self._party, self._own, self._releases = party, own, releases
+        self._folder = None if folder is None else folder / "heard"
+        self._first: dict[PartyId, LedgerHead | None] = {}
+
+    def own(self) -> LedgerHead | None:
+        """Of its own ledger as it is now."""
+        if self._own is None:
+            return None
+        lines = self._own.lines
+        with lines.held():
+            return _head_after(lines, lines.count)
+
+    def heard(self, party: PartyId) -> LedgerHead | None:
+        """What it had last heard of another's when this session first looked; ``RunError`` where that is damaged."""
+        if party not in self._first:
+            self._first[party] = self._kept(party)
+        return self._first[party]
+
+    def keep(self, said: Mapping[PartyId, LedgerHead | None]) -> None:
+        """Keeps what it heard in this session, unless another has heard of more: on the disk when this returns."""
+        if self._folder is None or not any(said.values()):
+            return
+        with locked(private_folder(self._folder), f"{self._folder} is in use", wait_s=math.inf):
+            for party, head in said.items():
+                path, kept = self._path(party), self._kept(party)
+                if path is not None and head is not None and (kept is None or head.goes_on_from(kept)):
+                    write_whole(path, head.model_dump_json().encode())
+
+    def _kept(self, party: PartyId) -> LedgerHead | None:
+        path = self._path(party)
+        if path is None or not path.is_file():
+            return None
+        with undamaged(path, f"restore it, or delete it, and what {party} brings next is believed"):
+            return LedgerHead.model_validate_json(path.read_bytes())
+
+    def fault_of(self, party: PartyId, now: LedgerHead | None) -> str:
+        """What another's ledger has against it by what was heard of it before; empty for nothing."""
+        told = self.heard(party)
+        if told is None or not self._releases:
+            return ""
+        path = self._path(party)
+        if now is None or now.ledger != told.ledger:
+            # The file for all to read: where the kit lies is its owner's own.
+            shown = "" if path is None else "/".join(path.parts[-3:])
+            return (
+                f"{party} brings another ledger of all that it released than {self._party} heard of, which had "
+                f"{told.lines} lines: put back {party}'s ledger; or, if {party} brings other data, of which nothing "
+                f"was released before, have {self._party} delete {shown} in its kit"
+            )
+        if now.lines < told.lines:
+            return (
+                f"{party}'s ledger of all that it released has {now.lines} lines, and {self._party} heard of "
+                f"{told.lines}: it is an older copy; put back the newest"
+            )
+        if now.lines == told.lines and now.head != told.head:
+            return f"{party}'s ledger of all that it released is not the one that {self._party} heard of; put that back"
+        return ""
+
+    def fault_of_memory(self, party: PartyId, heard: LedgerHead | None) -> str:
+        """What this party's own ledger has against it by what another heard of it; empty for nothing."""
+        if heard is None or self._own is None:
+            return ""
+        lines = self._own.lines
+        with lines.held():
+            mine = _head_after(lines, min(heard.lines, lines.count))
+        if heard.ledger != mine.ledger:
+            return ""  # the other says so
+        if mine != heard:
+            return (
+                f"{party} heard of a ledger of {self._party} with {heard.lines} lines that is not this one: it is an "
+                f"older copy, or went on by itself; put back its newest copy"
+            )
+        return ""
+
+    def _path(self, party: PartyId) -> Path | None:
+        return None if self._folder is None else self._folder / f"{party}.json"
+
+
+def _head_after(lines: LifetimeFile, count: int) -> LedgerHead:
+    salt = bytes.fromhex(lines.header.salt)
+    head = hmac.digest(salt, f"{lines.header.id}/{count}/{lines.head(count)}".encode(), "sha256")
+    return LedgerHead(ledger=lines.header.id, lines=count, head=head.hex())
+
 
 _OPENING, _VERDICT, _STATEMENT, _HEARD = range(5, 9)
 _WAY_OUT: Final = "put back that party's newest files, or submit the job under a new name"
 
-
-_LIFETIME: Final = ("lifetime", "lifetime_heard")
 
 _Said = TypeVar("_Said", bound="_Message")
 
@@ -72,7 +182,8 @@ class Opening(_Message):
     @override
     def text(self) -> str:
         """Of a job that releases nothing it says nothing of lifetime ledgers."""
-        return self.model_dump_json(exclude={name for name in _LIFETIME if getattr(self, name) is None})
+        names = ("lifetime", "lifetime_heard")
+        return self.model_dump_json(exclude={name for name in names if getattr(self, name) is None})
 
 
 class Verdict(_Message):
@@ -85,39 +196,41 @@ class Verdict(_Message):
 
 
 class RecordExchange:
-    """One party's side of it, for one session.
+    """One party's side of it, for one session, of its part of the run (``folder``).
 
-    Args:
-        file: the party's evidence.
-        parties: of the job, this one among them.
-        identity: of the party; None on one machine, where nothing is signed.
-        trust: by what others' statements are checked.
-        peer_heads: how far lifetime ledgers are.
+    ``identity`` is None on one machine, where nothing is signed; ``names`` has the names in certificates, where these
+    are others. ``peer_heads`` say how far lifetime ledgers are. Raises ``RunError`` where a record cannot be read.
     """
 
     def __init__(
         self,
-        file: RecordLog,
-        parties: Sequence[PartyId],
+        folder: Path,
+        job: JobSettings,
+        party: PartyId,
         identity: Identity | None,
-        trust: Trust,
+        names: Mapping[PartyId, str],
         peer_heads: PeerHeads,
     ) -> None:
-        self._file, self._identity, self._trust, self._peer_heads = file, identity, trust, peer_heads
+        roots = () if identity is None else identity.roots
+        beginning = Beginning(
+            run=job.hash(),
+            party=party,
+            salt=system_secrets(SEED_BYTES).hex(),
+            roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
+            names=dict(names) if roots else {},
+        )
+        self._file, self._identity, self._trust = RecordLog(folder, beginning), identity, Trust(roots, names)
+        self._run, self._party, self._peer_heads = beginning.run, party, peer_heads
+        self._others = [other for other in (*job.data.names, SERVER) if other != party]
         self.opened = False
-        beginning = file.found.beginning
-        self._run, self._party = beginning.run, beginning.party
-        self._others = [party for party in parties if party != self._party]
         # Not when it is signed: where one holder learns alone, that would tell how long it did.
         self._time = datetime.now(UTC).isoformat(timespec="seconds")
 
     def close(self) -> None:
         """States what was recorded since the newest statement, for the others to hear in the next session.
 
-        Not where this session was refused: then the records are not what they were.
-
-        Raises:
-            RunError: it cannot be written.
+        Not where this session was refused: then the records are not what they were. Raises ``RunError`` where it cannot
+        be written.
         """
         if self.opened:
             self._sign()
@@ -299,36 +412,3 @@ class RecordExchange:
                     party=party,
                 ) from error
         return found
-
-
-def record_exchange(
-    folder: Path,
-    job: JobSettings,
-    party: PartyId,
-    identity: Identity | None,
-    names: Mapping[PartyId, str],
-    peer_heads: PeerHeads,
-) -> RecordExchange:
-    """One party's side of it.
-
-    Args:
-        folder: the party's part of the run.
-        job: settings.
-        party: its name.
-        identity: None on one machine.
-        names: party → the name in its certificate, where that is another one.
-        peer_heads: how far lifetime ledgers are, and were.
-
-    Raises:
-        RunError: a record cannot be read.
-    """
-    roots = () if identity is None else identity.roots
-    beginning = Beginning(
-        run=job.hash(),
-        party=party,
-        salt=system_secrets(SEED_BYTES).hex(),
-        roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
-        names=dict(names) if roots else {},
-    )
-    file = RecordLog(folder, beginning)
-    return RecordExchange(file, (*job.data.names, SERVER), identity, Trust(roots, names), peer_heads)

@@ -1,4 +1,4 @@
-"""One party's session of a job: what it opens, computes, keeps on record and closes."""
+"""One party's session of a job: what it brings, opens, computes, keeps on record and closes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Final, Literal
 
 from veilgraph.core.errors import ConfigError, VeilgraphError
@@ -19,22 +21,23 @@ from veilgraph.core.tensor_file import load_facts
 from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import PartyGraph, load_party, reload_party
+from veilgraph.link.identity import Identity
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import TracedLink
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.privacy.aggregation import delta_of_too_many, too_many_units
-from veilgraph.privacy.publisher import Publisher
+from veilgraph.privacy.lifetime_ledger import Lifetime
+from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.acceptance import agree_on_job
+from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.limits import LimitSettings, delta_too_large
 from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.resumption import Point
-from veilgraph.protocol.role import Role, RoleContext
-from veilgraph.protocol.spreading import Machines, installed_spreading
-from veilgraph.runtime.session.exchange import record_exchange
-from veilgraph.runtime.session.peer_heads import PeerHeads
+from veilgraph.protocol.plain_fitting import LedgerPlace
+from veilgraph.protocol.role import Machines, Role, RoleContext, installed_spreading
+from veilgraph.runtime.session.exchange import PeerHeads, RecordExchange
 from veilgraph.runtime.session.preparation import prepare
 from veilgraph.runtime.session.publishers import (
     LifetimeAccount,
@@ -43,9 +46,9 @@ from veilgraph.runtime.session.publishers import (
     training_alone,
     with_canaries,
 )
-from veilgraph.runtime.session.session import Session, SessionSpec, Work
 from veilgraph.runtime.session.training import Fitted, fit, infer
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
+from veilgraph.runtime.store.lifetime import kept, lifetime_at, lifetime_of, limits_in
 from veilgraph.runtime.store.predictions import (
     CALIBRATION,
     SEPARATOR,
@@ -54,11 +57,102 @@ from veilgraph.runtime.store.predictions import (
     named_nodes,
     save_predictions,
 )
-from veilgraph.runtime.store.run_directory import Record, RunDirectory, load_tensors, save_tensors
+from veilgraph.runtime.store.run_directory import TABLES, PartyStore, Record, RunDirectory, load_tensors, save_tensors
 from veilgraph.runtime.store.session_log import Phase, TrafficLog, traffic_rows
 
+Work = Literal["align", "train", "resume", "predict", "audit"]
+Auditor = Callable[[RunDirectory, PartyId, Link], None]
+"""What a party does in an audit across organisations; the room of audits is above this one."""
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """What a party brings to a piece of work.
+
+    Attributes:
+        custom: for ``model.local.model: custom``.
+        machines: of the holder, where several share its local part.
+        restarts: the party lets what it has trained be replaced, where the job cannot go on from it.
+        identity: with which it signs its records; None on one machine, where nothing is signed.
+        names: party → the name in its certificate, where that is another one.
+        marks: folder of what the party has seen of its lifetime ledger; None: its account's.
+    """
+
+    run: RunDirectory
+    party: PartyId
+    work: Work
+    custom: CustomModel | None = None
+    organisation: Organisation | None = None
+    machines: Machines | None = None
+    restarts: bool = False
+    identity: Identity | None = None
+    names: Mapping[PartyId, str] = field(default_factory=dict)
+    auditor: Auditor | None = None
+    marks: Path | None = None
+
+    @property
+    def settings(self) -> JobSettings:
+        """The job."""
+        return self.run.settings
+
+    @cached_property
+    def store(self) -> PartyStore:
+        """The party's own part of the run."""
+        return self.run.party(self.party)
+
+    @cached_property
+    def may_restart(self) -> bool:
+        """Whether it would begin again from nothing, as things were when it was first asked."""
+        return self.restarts or self.work == "predict" or not self.store.has_trained()
+
+    @cached_property
+    def lifetime(self) -> Lifetime | None:
+        """The ledger of all that the party ever released; None where the job releases nothing, or it has none."""
+        if not adds_noise(self.settings):
+            return None
+        if (own := self.organisation) is not None:
+            # Whose tables are the run's own copy, and who named no ledger, has nothing beyond the run.
+            copied = own.folder == (self.run.party_path(self.party) / TABLES).resolve()
+            copied = copied and "ledger" not in own.settings.model_fields_set
+            return None if copied else lifetime_of(own, self.marks)
+        return None if self.place is None else lifetime_at(self.place, self.marks)
+
+    @cached_property
+    def place(self) -> LedgerPlace | None:
+        """Where the ledger is of a holder that brings a graph; None for none, and where a party file says it."""
+        return None if self.organisation is not None or self.party == SERVER else kept(self.store)
+
+    @property
+    def limit(self) -> float | None:
+        """The largest total ε that the party itself accepts."""
+        if self.organisation is not None:
+            return self.organisation.settings.limits.max_epsilon
+        limits = None if self.place is None else limits_in(self.place.folder)
+        return None if limits is None else limits.max_epsilon
+
+
+@dataclass
+class Session:
+    """A party at work, in one session.
+
+    What crosses ``link`` is counted and, where the run says so, kept and timed. ``record`` is of what it sends, and
+    ``evidence`` are statements of that, exchanged with the others. ``publisher`` is the door while it is open.
+    """
+
+    part: SessionSpec
+    link: Link
+    record: TrafficLog
+    evidence: RecordExchange
+    trace: AnyTrace
+    publisher: Publisher = OPEN
+
+    def tell(self) -> None:
+        """Once nothing of its data will be sent any more: what it sent goes on record, and the others hear of it."""
+        self.record.end_block(self.publisher.spent())
+        self.evidence.tell(self.link)
+
+
 log = logging.getLogger("veilgraph")
-_SHOWN: Final = 12
 
 SimulatedWork = Work | Literal["restart"]
 """On one machine: to resume, and where a party has lost its checkpoints to begin again."""
@@ -75,16 +169,16 @@ def run_party(part: SessionSpec, link: Link, recorder: RecordedLink) -> None:
     """What one party does from beginning to end, once the job is agreed on.
 
     It reads and writes its own part of the run; the label holder also writes metrics.jsonl and, where every party has
-    a run directory of its own, every holder that learns the scores.
-
-    Args:
-        part: the party's.
-        link: of the party; closed at the end.
-        recorder: counts what crosses the wire, beneath or in place of ``link``.
+    a run directory of its own, every holder that learns the scores. ``link`` is closed at the end; ``recorder`` counts
+    what crosses the wire, beneath or in place of it.
     """
     with _opened(part, link, recorder) as session:
         if part.work == "audit":
-            _audit(session)
+            if part.auditor is None:
+                raise ConfigError("work=audit is done across organisations: give an auditor")
+            session.record.note()
+            part.auditor(part.run, part.party, session.link)
+            session.tell()
             return
         aligned = _aligned(session)
         if part.work == "align":
@@ -110,7 +204,7 @@ def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[S
     record = TrafficLog(part.settings, store, phase, recorder)
     record.note()
     peer_heads = PeerHeads(part.party, part.lifetime, part.marks, releases=adds_noise(part.settings))
-    evidence = record_exchange(store.path, part.settings, part.party, part.identity, part.names, peer_heads)
+    evidence = RecordExchange(store.path, part.settings, part.party, part.identity, part.names, peer_heads)
     session = Session(part, link, record, evidence, trace)
     try:
         evidence.open(link)
@@ -126,15 +220,6 @@ def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[S
         evidence.close()
 
 
-def _audit(session: Session) -> None:
-    part = session.part
-    if part.auditor is None:
-        raise ConfigError("work=audit is done across organisations: give an auditor")
-    session.record.note()
-    part.auditor(part.run, part.party, session.link)
-    session.tell()
-
-
 def _aligned(session: Session) -> Aligned:
     """The party's data: of its tables, or as the run was given them."""
     part, store, settings = session.part, session.part.store, session.part.settings
@@ -142,7 +227,7 @@ def _aligned(session: Session) -> Aligned:
         anew = part.work == "predict"
         aligned = prepare(store, session.link, settings, part.organisation, anew=anew, restarts=part.may_restart)
         done = "read" if not settings.is_aligned else "aligned"
-        log.info("the tables are %s: %s", done, aligned.identity[:_SHOWN])
+        log.info("the tables are %s: %s", done, aligned.identity[:12])
     else:
         # A training begins with graphs that the job's data or Python's gave: those were checked before they were saved.
         checked = part.work == "train" and settings.data.graphs is not None
@@ -387,18 +472,14 @@ def _train(session: Session, role: Role, held: list[Point]) -> None:
             run.settle_metrics()
 
     fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, done=done)
-    save_tensors(store.model_path, role.model.weights(), _calibration(role) if isinstance(role, Judge) else {})
+    # What the model's later predictions are calibrated by as well is kept with its weights.
+    found = role.calibration(role.predictions().probabilities) if isinstance(role, Judge) else None
+    save_tensors(store.model_path, role.model.weights(), {} if found is None else {CALIBRATION: asdict(found)})
     if released := role.model.opened:
         save_tensors(store.released_path, released, {})
     store.checkpoints.settle()
     settle()
     write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
-
-
-def _calibration(role: Judge) -> Record:
-    """What the model's later predictions are calibrated by as well: kept with its weights."""
-    found = role.calibration(role.predictions().probabilities)
-    return {} if found is None else {CALIBRATION: asdict(found)}
 
 
 def _result(role: Role, fitted: Fitted) -> Record:
@@ -415,11 +496,7 @@ def _result(role: Role, fitted: Fitted) -> Record:
 
 
 def check_spread(settings: JobSettings) -> None:
-    """Whether a job's holders can have several machines.
-
-    Raises:
-        ConfigError: they cannot, or nothing is installed that computes on several.
-    """
+    """Refuse with ``ConfigError`` a job whose holders cannot have several machines, or lack what computes on them."""
     reason = paradigm_of(settings).session.unspreadable(settings)
     if reason is not None:
         raise ConfigError(reason)
@@ -427,11 +504,7 @@ def check_spread(settings: JobSettings) -> None:
 
 
 def spread(role: Role, machines: Machines | None) -> AbstractContextManager[None]:
-    """A block in which the role's local part is computed on several machines.
-
-    Args:
-        role: a data holder, not yet set up.
-        machines: which; None: this one alone.
+    """A block in which the local part of a holder that is not yet set up is computed on several machines, if any.
 
     Raises:
         ConfigError: the job or the role has no such part, or nothing is installed that computes on several.

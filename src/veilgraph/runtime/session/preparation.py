@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import undamaged, write_whole
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, private_seed
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -24,11 +23,11 @@ from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_par
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.mpc.aggregation.survivors import begin_new_rounds
 from veilgraph.protocol.acceptance import refusal_of
+from veilgraph.protocol.agreement import check_leave
 from veilgraph.protocol.aligning import rebuild, split_by_labels
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.resumption import check_leave
 from veilgraph.runtime.store import DRIFT
 from veilgraph.runtime.store.run_directory import PartyStore
 from veilgraph.tables.describe import PROFILES, Moved, Profile, moved
@@ -62,13 +61,9 @@ def prepare(
     job that adds noise the others must not learn whether any value changed: there the ids alone decide. Called at all
     parties together.
 
-    Args:
-        store: of the party.
-        link: of the party.
-        settings: the job.
-        organisation: the holder's own; None at the server.
-        anew: read the tables as they are now, for an inference; what the run was trained on is kept.
-        restarts: whether this party would begin again from nothing, as it must on tables that are read anew.
+    ``anew`` reads the tables as they are now, for an inference; what the run was trained on is kept. ``restarts`` says
+    whether this party would begin again from nothing, as it must on tables that are read anew.
+
 
     Raises:
         DataError: as ``align`` and ``collect``.
@@ -76,10 +71,17 @@ def prepare(
             does not begin again.
     """
     digest = "" if organisation is None else organisation.digest()
-    encoding = _load_encoding(store) if anew and organisation is not None else None
-    then = () if encoding is None else _load_profile(store)
+    encoding, then = None, tuple[Profile, ...]()
+    if anew and organisation is not None:
+        path = store.path / _ENCODING
+        with undamaged(path, "predict with a run trained from tables", "missing or damaged"):
+            encoding = FeatureEncoding.from_json(path.read_text(encoding="utf-8"))
+        with undamaged(store.path / _PROFILE, "train anew", "missing or damaged"):
+            then = PROFILES.validate_json((store.path / _PROFILE).read_bytes())
     own = Preparation(link, settings, LearningStreams(store.seed(), link.party), organisation, encoding, then)
-    changed = anew and organisation is not None and _kept_digest(store) != digest
+    seen = store.path / _TABLES
+    was = seen.read_text(encoding="utf-8") if seen.is_file() else None
+    changed = anew and organisation is not None and was != digest
     rebuilt = None
     if changed and settings.outcome.predicts_as_trained:
         log.warning("%s: the tables have changed, and predictions are of those that were trained on", link.party)
@@ -131,8 +133,7 @@ def _anew(store: PartyStore, settings: JobSettings, identity: str, built: BuiltG
 def kept_identity(store: PartyStore) -> str:
     """Identity of the alignment or collection that a party's graph was made by; empty where there was none.
 
-    Raises:
-        RunError: the file is damaged.
+    Raises ``RunError`` where the file is damaged.
     """
     path = store.path / _ALIGNMENT
     return _identity(path) if path.is_file() else ""
@@ -214,31 +215,9 @@ def _aligned(settings: JobSettings, identity: str, graph: PartyGraph, ids: _Ids,
     return Aligned(identity, graph, ids[0], class_names, refuses, written=ids[1])
 
 
-def _kept_digest(store: PartyStore) -> str | None:
-    path = store.path / _TABLES
-    return path.read_text(encoding="utf-8") if path.is_file() else None
-
-
-def _load_encoding(store: PartyStore) -> FeatureEncoding:
-    path = store.path / _ENCODING
-    try:
-        return FeatureEncoding.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: missing or damaged ({error}); predict with a run trained from tables") from error
-
-
-def _load_profile(store: PartyStore) -> tuple[Profile, ...]:
-    try:
-        return PROFILES.validate_json((store.path / _PROFILE).read_bytes())
-    except (OSError, ValueError) as error:
-        raise RunError(f"{store.path / _PROFILE}: missing or damaged ({error}); train anew") from error
-
-
 def _identity(path: Path) -> str:
-    try:
+    with undamaged(path, "delete it, and the parties read their tables anew"):
         return str(json.loads(path.read_text(encoding="utf-8"))["identity"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: damaged ({error}); delete it, and the parties read their tables anew") from error
 
 
 _LOGGED: Final = 12
@@ -255,14 +234,8 @@ def note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: i
 
 
 def read_drift(folder: Path) -> Record:
-    """What ``note_drift`` kept; nothing before the first prediction.
-
-    Raises:
-        RunError: the file is damaged.
-    """
+    """What ``note_drift`` kept; nothing before the first prediction. Raises ``RunError`` where it is damaged."""
     path = folder / DRIFT
-    try:
+    with undamaged(path, "predict anew"):
         found: Record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise RunError(f"{path}: damaged ({error}); predict anew") from error
     return found

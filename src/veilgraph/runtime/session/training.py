@@ -27,9 +27,9 @@ from veilgraph.core.errors import BudgetSpent, ProtocolError, RunError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
+from veilgraph.protocol.agreement import Point, Start
 from veilgraph.protocol.job import passes_cost
 from veilgraph.protocol.judge import Judge, Judgement
-from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Role, inference_batches, training_batches
 from veilgraph.runtime.store.checkpoints import BEST, Checkpoints, is_final
 
@@ -58,13 +58,9 @@ def fit(
 ) -> Fitted:
     """Trains one party's part and leaves the best weights in the role, after a last inference with them.
 
-    Args:
-        role: of this party, not yet set up.
-        checkpoints: of the party.
-        held: checkpoints that this party would go on from: the newest that all parties hold is taken.
-        begin: called with the epoch the job goes on from, 0 for a fresh start, and the last that it can reach.
-        log: called with each epoch's record, where the scores are known.
-        done: called after every epoch with its number, and whether there is a checkpoint of it.
+    The newest checkpoint that all parties hold of those that are ``held`` is taken. ``begin`` is called with the epoch
+    the job goes on from, 0 for a fresh start, and the last that it can reach; ``log`` with each epoch's record, where
+    the scores are known; ``done`` after every epoch with its number, and whether there is a checkpoint of it.
     """
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
@@ -85,7 +81,9 @@ def fit(
         if stop:
             break
         if epoch > paid:
-            paid = _pay(role, epoch, last, step)
+            # For the epochs up to the next checkpoint, from where a session that is cut off goes on.
+            paid = min(last, math.ceil(epoch / settings.checkpoint_every) * settings.checkpoint_every)
+            role.session.publisher.expect(paid - epoch + 1, step)
         step, record = _epoch(role, step, epoch)
         ended = epoch
         checkpoints.confirm(everybody=role.in_lockstep)
@@ -116,11 +114,7 @@ def fit(
 
 
 def last_epoch(role: Role, start: int) -> int:
-    """The last epoch that the job, or a privacy budget, lets a training reach that goes on from ``start``.
-
-    Raises:
-        BudgetSpent: it lets none; it names whose budget that is.
-    """
+    """The last epoch that the job, or a privacy budget, lets a training reach; ``BudgetSpent`` where it is none."""
     epochs = role.session.settings.train.epochs
     if role.affordable_steps is None or start + role.affordable_steps >= epochs:
         return epochs
@@ -136,24 +130,8 @@ def last_epoch(role: Role, start: int) -> int:
     return last
 
 
-def _pay(role: Role, epoch: int, last: int, step: int) -> int:
-    """Pays for the epochs up to the next checkpoint, from where a session that is cut off goes on.
-
-    Returns:
-        The last epoch that is paid for.
-    """
-    every = role.session.settings.train.checkpoint_every
-    until = min(last, math.ceil(epoch / every) * every)
-    role.session.publisher.expect(until - epoch + 1, step)
-    return until
-
-
 def _resumed(role: Role, checkpoints: Checkpoints, point: Point) -> tuple[dict[str, Tensor], Judgement, bool]:
-    """Puts a checkpoint into the role.
-
-    Returns:
-        The best weights so far, the judgement, and whether training had stopped.
-    """
+    """Puts a checkpoint into the role: its best weights, the judgement, and whether training had stopped."""
     path, tensors, facts = checkpoints.load(point)
     try:
         if is_final(facts):
@@ -260,8 +238,6 @@ def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 _TENSORS: Final = Tag(Kind.AVERAGED, 0, 1)
 _JUDGEMENT: Final = Tag(Kind.AVERAGED, 0, 2)
-_FACTS: Final = 6
-"""Numbers of a judgement, whether training had stopped, and whether the checkpoint is the final one."""
 
 
 def transfer(role: Role, checkpoints: Checkpoints, start: Start, state: Callable[[], Mapping[str, Tensor]]) -> None:
@@ -280,7 +256,7 @@ def transfer(role: Role, checkpoints: Checkpoints, start: Start, state: Callable
         content = torch.cat([tensors[name].double().reshape(-1) for name in sorted(tensors)])
         broadcast(link, start.behind, _TENSORS, content)
     elif link.party in start.behind:
-        told = receive_as(link, giver, _JUDGEMENT, (_FACTS,), torch.int64).view(torch.float64).tolist()
+        told = receive_as(link, giver, _JUDGEMENT, (6,), torch.int64).view(torch.float64).tolist()
         epoch, score, loss, since, stopped, final = told
         epochs = range(role.session.settings.train.epochs + 1)
         if epoch not in epochs or since not in epochs or {stopped, final} - {0, 1}:

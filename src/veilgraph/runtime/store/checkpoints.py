@@ -27,9 +27,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import private_folder, write_whole
+from veilgraph.core.files import private_folder, undamaged, write_whole
 from veilgraph.core.tensor_file import Record, load_facts, load_tensors, save_tensors
-from veilgraph.protocol.resumption import BEGINNING, Point, Start
+from veilgraph.protocol.agreement import BEGINNING, Point, Start
 
 _KEPT: Final = 2
 _FINAL: Final = "final"
@@ -64,10 +64,8 @@ class Checkpoints:
         """The points to go on from: the last two, of which another party may have saved the older alone, and the final.
 
         What an unfinished session set aside is as good. Nothing behind a point that every party is known to have is
-        among them without leave. A whole model shows nothing of the kind: a party that only sends may end first.
-
-        Raises:
-            RunError: a checkpoint is damaged.
+        among them without leave. A whole model shows nothing of the kind: a party that only sends may end first. Raises
+        ``RunError``: a checkpoint is damaged.
         """
         held, aside = sorted(self._in_place()), [*map(_point, _files(self._replaced))]
         if restarts:
@@ -141,22 +139,14 @@ class Checkpoints:
         return not self._replaced.is_dir()
 
     def load(self, point: Point) -> tuple[Path, dict[str, Tensor], Record]:
-        """Reads the checkpoint of a point.
-
-        Returns:
-            Its path, tensors and facts.
-
-        Raises:
-            RunError: the file is missing or damaged.
-        """
+        """Reads the checkpoint of a point: its path, tensors and facts. ``RunError`` where it is missing or damaged."""
         path = next((path for path in self._all() if _point(path) == point), self.path(point.epoch))
         return path, *load_tensors(path)
 
     def set_aside_with(self, files: Sequence[Path]) -> None:
         """Before the tables are read anew: sets aside the model and all checkpoints, which then fit nothing any more.
 
-        Args:
-            files: what they are of, in an order in which each is worth nothing without those before it.
+        ``files`` are what they are of, in an order in which each is worth nothing without those before it.
         """
         (self._folder / _COMMON).unlink(missing_ok=True)
         if self.has_trained():
@@ -192,11 +182,9 @@ class Checkpoints:
         path = self._folder / _COMMON
         if not path.is_file():
             return None
-        try:
+        with undamaged(path, "delete it and resume"):
             facts = list(json.loads(path.read_bytes()))[: len(Point._fields)]
             return Point(*(kind(fact) for kind, fact in zip((int, int, str), facts, strict=True)))
-        except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{path}: damaged ({error}); delete it and resume") from error
 
     def _has_ended(self) -> bool:
         path = self._folder / _COMMON
@@ -244,10 +232,8 @@ def _point(path: Path) -> Point:
     facts = load_facts(path)
     if not {"judgement", "stopped"} <= facts.keys():
         raise RunError(f"{path}: damaged (no judgement in it); delete it and resume")
-    try:
+    with undamaged(path, "delete it and resume, or train again"):
         return Point(int(facts.get("number", 0)), _epoch(path), str(facts.get("session", "")))
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{path}: damaged ({error}); delete it and resume, or train again") from error
 
 
 def _has_weights(model: Path) -> bool:

@@ -19,18 +19,17 @@ from typing import Final, TypeAlias
 import yaml
 
 from veilgraph.core.arguments import check_mapping, path_of, wrong_type
-from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import private_folder, real_file, write_whole
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import private_folder, real_file, undamaged, write_whole
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import read_yaml
-from veilgraph.graph.party import load_party_ids, pack_ids, saved_name, unpack_ids
-from veilgraph.privacy.lifetime_file import FILE, Marks
+from veilgraph.graph.party import pack_ids, saved_name, unpack_ids
+from veilgraph.privacy.ledger_files import FILE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
-from veilgraph.protocol.acceptance import largest_epsilon, refusal_of_limits
-from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings, adds_noise
-from veilgraph.protocol.limits import LimitSettings, is_noised, parse_limits
+from veilgraph.protocol.limits import LimitSettings, is_noised, largest_epsilon, parse_limits, refusal
+from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
@@ -39,8 +38,7 @@ GivenLedgers: TypeAlias = "Mapping[PartyId, str | os.PathLike[str] | Mapping[str
 """Holder → folder of its ledger for life; or ``{"folder": ..., "max_epsilon": ...}`` and other limits of ``LIMITS``."""
 
 LIMITS_FILE: Final = "limits.yaml"
-_ABOUT_EPSILON: Final = ("max_epsilon", "max_delta", "epsilon_unit", "epsilon_neighbours")
-LIMITS: Final = (*_ABOUT_EPSILON, "min_colluding", "most_neighbours")
+LIMITS: Final = ("max_epsilon", "max_delta", "epsilon_unit", "epsilon_neighbours", "min_colluding", "most_neighbours")
 """Keys of a party file's ``limits`` that are about its ledger."""
 _FOLDER: Final = "folder"
 _PLACE: Final = "ledger_place.json"
@@ -48,11 +46,7 @@ _IDS: Final = "ledger_ids"
 
 
 def limits_in(folder: Path) -> LimitSettings | None:
-    """What a ledger's folder says that it may come to; None where it says nothing.
-
-    Raises:
-        ConfigError: the file breaks a rule.
-    """
+    """What a ledger's folder says that it may come to; None where it says nothing. Errors as ``parse_limits``."""
     path = folder / LIMITS_FILE
     if not path.is_file():
         return None
@@ -60,11 +54,7 @@ def limits_in(folder: Path) -> LimitSettings | None:
 
 
 def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPlace]:
-    """The ledgers that a caller names.
-
-    Args:
-        ledgers: ``GivenLedgers``, or None.
-        holders: of the job.
+    """The ledgers that a caller names (``GivenLedgers``, or None) of holders of the job.
 
     Raises:
         ConfigError: it is of another type, or of others; or a limit breaks a rule or is not the one in the folder.
@@ -76,7 +66,6 @@ def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPl
     if unknown := sorted(set(ledgers) - set(holders)):
         raise ConfigError(
             f"ledgers: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name",
-            key="ledgers",
             value=unknown[0],
         )
     for name, said in ledgers.items():
@@ -87,15 +76,9 @@ def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPl
 
 
 def place(name: PartyId, said: object, party: str) -> LedgerPlace:
-    """One ledger as a caller names it.
+    """The ledger of a party as a caller names it by an argument: a folder, or a mapping with one and with limits.
 
-    Args:
-        name: of the argument that is said, in errors.
-        said: a folder, or a mapping with one and with limits.
-        party: whose it is.
-
-    Raises:
-        ConfigError: as ``named``.
+    Errors are those of ``named``.
     """
     if not isinstance(said, Mapping):
         return LedgerPlace(path_of(name, said, "a ledger's folder").resolve(), party)
@@ -116,31 +99,14 @@ def place(name: PartyId, said: object, party: str) -> LedgerPlace:
 
 
 def beside(path: Path) -> LedgerPlace:
-    """That of a saved graph, without being asked.
-
-    Raises:
-        DataError: there is no such graph.
-    """
+    """That of a saved graph, without being asked. Raises ``DataError`` where there is no such graph."""
     party = saved_name(path)
     name = party if re.fullmatch(NAME_PATTERN, party) else sha256(party.encode("utf-8", "surrogatepass")).hexdigest()
     return LedgerPlace(real_file(path).parent / "ledger" / name, party)
 
 
-def with_ids_of(found: LedgerPlace, path: Path) -> LedgerPlace:
-    """With the ids that a saved graph has, if any.
-
-    Raises:
-        DataError: they are damaged.
-    """
-    return LedgerPlace(found.folder, found.party, load_party_ids(path), found.limits)
-
-
 def check_apart(places: Mapping[PartyId, LedgerPlace]) -> None:
-    """Refuses two holders of a job that would pay from one ledger.
-
-    Raises:
-        ConfigError: names them.
-    """
+    """Refuse with ``ConfigError`` two holders of a job that would pay from one ledger."""
     whose: dict[Path, PartyId] = {}
     for holder, each in places.items():
         if (other := whose.setdefault(each.folder, holder)) != holder:
@@ -148,21 +114,14 @@ def check_apart(places: Mapping[PartyId, LedgerPlace]) -> None:
                 f"ledgers: {other} and {holder} would both pay from {each.folder}; give each one of its own, as in "
                 f"ledgers={{'{holder}': 'ledgers/{holder}'}}",
                 code="one-ledger",
-                key="ledgers",
                 value=str(each.folder),
             )
 
 
 def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
-    """Refuses to pay for a saved graph from elsewhere, where its own ledger has begun or says a limit.
+    """Refuse to pay for a saved graph from elsewhere, where its ``own`` ledger, beside it, has begun or says a limit.
 
-    Args:
-        name: of the argument that says where.
-        said: that place.
-        own: beside the graph.
-
-    Raises:
-        ConfigError: it is another folder.
+    ``name`` is the argument that says another folder, as the ``ConfigError`` calls it.
     """
     begun = any((own.folder / each).exists() for each in (FILE, LIMITS_FILE))
     if begun and own.folder.resolve() != said.folder:
@@ -175,33 +134,17 @@ def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
         )
 
 
-def refusal(found: LedgerPlace, settings: JobSettings, holder: PartyId, nodes: int | None = None) -> str | None:
-    """Why a ledger's limits do not allow a job; None where they do.
-
-    Args:
-        found: of the holder.
-        settings: the job.
-        holder: as the job calls it.
-        nodes: common to all holders, where that is known.
-
-    Raises:
-        ConfigError: the limits break a rule.
-    """
-    limits = limits_in(found.folder) or found.limits
-    if limits is None:
-        return None
-    everything = {"leakage": tuple(all_revelations()), "max_rounds": 64}
-    return refusal_of_limits(limits.model_copy(update=everything), settings, holder, nodes)
-
-
 def check_limits(places: Mapping[PartyId, LedgerPlace], settings: JobSettings, nodes: int | None = None) -> None:
-    """Refuses a job that a holder's ledger does not allow.
+    """Refuse with ``ConfigError`` a job that a holder's ledger does not allow: it says whose, and why.
 
-    Raises:
-        ConfigError: says whose, and why.
+    ``nodes`` are common to all holders, where that is known.
     """
+    everything = {"leakage": tuple(all_revelations()), "max_rounds": 64}
     for holder, each in places.items():
-        if (reason := refusal(each, settings, holder, nodes)) is not None:
+        limits = limits_in(each.folder) or each.limits
+        if limits is None:
+            continue
+        if (reason := refusal(limits.model_copy(update=everything), settings, holder, nodes)) is not None:
             raise ConfigError(
                 f"{holder} refuses the job: {reason} ({each.folder / LIMITS_FILE})", code="refused", party=holder
             )
@@ -226,44 +169,30 @@ def keep_limits(found: LedgerPlace) -> None:
 def kept(store: PartyStore) -> LedgerPlace | None:
     """Where a party's ledger is; None where it has none but that of the run, or its party file says so.
 
-    Raises:
-        RunError: what was kept is damaged, or its ids are gone.
+    Raises ``RunError`` where what was kept is damaged, or its ids are gone.
     """
     path = store.path / _PLACE
     if not path.is_file():
         return None
-    try:
+    with undamaged(path, "restore it, or begin a new run"):
         said = json.loads(path.read_text(encoding="utf-8"))
-        folder, party, with_ids = Path(said["folder"]), str(said["party"]), bool(said["ids"])
-        ids = None
-        if with_ids:
+        folder, party, ids = Path(said["folder"]), str(said["party"]), None
+        if said["ids"]:
             held = store.keeper.get(_IDS)
             ids = unpack_ids({} if held is None else held.tensors)
             if ids is None:
                 raise KeyError(_IDS)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: damaged ({error}); restore it, or begin a new run") from error
     return LedgerPlace(folder, party, ids)
 
 
 def check_kept(run: RunDirectory, settings: JobSettings) -> None:
-    """Refuses to go on with a run that a holder's ledger does not allow any more.
-
-    Raises:
-        ConfigError: as ``check_limits``.
-        RunError: as ``kept``.
-    """
+    """Refuse to go on with a run that a holder's ledger does not allow any more; errors as ``check_limits``."""
     found = {name: kept(run.party(name)) for name in settings.data.names}
     check_limits({name: each for name, each in found.items() if each is not None}, settings)
 
 
 def without(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
-    """The holders of a job that pay for releases from the ledger of their run alone.
-
-    Args:
-        settings: the job.
-        lasting: those that have a ledger for life.
-    """
+    """The holders of a job that pay from the ledger of their run alone: those not in ``lasting``, which have one."""
     if not adds_noise(settings):
         return []
     passing = (name for name in settings.data.names if name not in lasting)
@@ -287,14 +216,9 @@ def default_marks() -> Path:
 
 
 def lifetime_of(organisation: Organisation, marks: Path | None = None) -> Lifetime:
-    """The ledger of all that an organisation ever released.
+    """The ledger of all that an organisation ever released; ``marks`` is the folder of what was seen of it.
 
-    Args:
-        organisation: with its party file.
-        marks: folder of what was seen of it; None: this account's.
-
-    Raises:
-        RunError: it is damaged, older than it was, gone, another party's, or cannot be read or written.
+    Raises ``RunError`` where it is damaged, older than it was, gone, another party's, or cannot be read or written.
     """
     settings = organisation.settings
     folder = organisation.folder / settings.ledger
@@ -309,11 +233,7 @@ def lifetime_at(place: LedgerPlace, marks: Path | None = None) -> Lifetime:
 
 
 def both(budget: Budget, limits: LimitSettings | None) -> Budget:
-    """A party's budget within the limits that the ledger's folder says.
-
-    Raises:
-        ConfigError: they are about different things.
-    """
+    """A party's budget within the limits of the ledger's folder, or ``ConfigError`` for limits about other things."""
     if limits is None:
         return budget
     other = budget_of(limits)
@@ -325,7 +245,6 @@ def both(budget: Budget, limits: LimitSettings | None) -> Budget:
             raise ConfigError(
                 f"limits.{key}={one} and {LIMITS_FILE} in the ledger's folder says {two}; a total is about one thing, "
                 "so change one of them",
-                key=f"limits.{key}",
                 value=one,
             )
     return Budget(

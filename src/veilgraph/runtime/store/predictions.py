@@ -31,14 +31,12 @@ from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import MAX_NODES
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors, save_tensors
 
-_FILE: Final = "predictions.safetensors"
 _ROWS: Final = "nodes"
 _COLUMN, _ALIKE = "column.", "alike."
 CALIBRATION: Final = "calibration"
 """Of the facts of a holder's part of the model, and of its predictions."""
 SEPARATOR: Final = "\t"
 """Between the words of a row's name."""
-_VERSION_CHARACTERS: Final = 12
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,7 @@ class Predictions:
     def of_nodes(self, nodes: Sequence[int]) -> Predictions:
         """Those of some nodes, by their number, in the order given.
 
-        Raises:
-            ConfigError: one is no node, or was not predicted.
+        Raises ``ConfigError``: one is no node, or was not predicted.
         """
         if torch.equal(self.nodes, torch.arange(len(self.nodes))):
             return self.of(checked_nodes(nodes, len(self.nodes)))
@@ -123,7 +120,6 @@ class Predictions:
             raise ConfigError(
                 f"nodes: {absent[0]!r} is not one of the {len(places)} that the newest joint inference is of; name it "
                 "in another prediction",
-                key="nodes",
                 value=absent[0],
             )
         return self.of([places[node] for node in nodes])
@@ -131,8 +127,7 @@ class Predictions:
     def of_ids(self, ids: Sequence[str]) -> Predictions:
         """Those of the nodes with these ids, in the order given.
 
-        Raises:
-            ConfigError: the run has no ids, or an id is not one of the predicted nodes.
+        Raises ``ConfigError``: the run has no ids, or an id is not one of the predicted nodes.
         """
         if self.ids is None:
             raise ConfigError("ids: this run's nodes have no ids, since it was not trained from tables; give nodes")
@@ -220,25 +215,14 @@ def save_predictions(
     classes_alone: bool = False,
     calibration: Calibration | None = None,
 ) -> None:
-    """Writes a holder's predictions as CSV and as safetensors.
+    """Writes a holder's predictions as CSV and, with probabilities as the network gives them, as safetensors.
 
-    The latter has probabilities as the network gives them.
-
-    Args:
-        store: of the holder, with its part of the model.
-        probabilities: Tensor[C common or N_p own nodes, or as many as ``nodes`` or other rows, classes], the network's.
-        ids: of these nodes or rows, where they have any.
-        class_names: where they came from tables with labels.
-        nodes: Tensor[R] int64, where not all are predicted.
-        others: columns, as ``Predictions`` has them.
-        keys: likewise; ``alike``, ``classes_alone`` too.
-        alike: see there.
-        classes_alone: see there.
-        calibration: of the probabilities, by which they are read.
+    ``probabilities`` are Tensor[C common or N_p own nodes, or as many as ``nodes`` or other rows, classes]; ``nodes``
+    Tensor[R] int64, where not all are predicted. The rest is as ``Predictions`` has it; ``others`` are its columns.
     """
     facts: dict[str, Any] = {
         "class_names": None if class_names is None else list(class_names),
-        "model_version": sha256(store.model_path.read_bytes()).hexdigest()[:_VERSION_CHARACTERS],
+        "model_version": sha256(store.model_path.read_bytes()).hexdigest()[:12],
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     packed = ({} if ids is None else pack_ids(ids)) | ({} if alike is None else pack_ids(alike, _ALIKE))
@@ -249,22 +233,18 @@ def save_predictions(
     facts |= {"keys": list(keys)} if keys else {}
     facts |= {"classes_alone": True} if classes_alone else {}
     facts |= {CALIBRATION: asdict(calibration)} if calibration is not None else {}
-    save_tensors(store.path / _FILE, {"probabilities": probabilities, **packed}, facts)
+    save_tensors(store.path / "predictions.safetensors", {"probabilities": probabilities, **packed}, facts)
     write_whole(store.path / "predictions.csv", load_predictions(store).csv().encode())
 
 
 def load_predictions(store: PartyStore) -> Predictions:
-    """Reads what ``save_predictions`` wrote.
-
-    Raises:
-        RunError: it is missing or damaged.
-    """
-    tensors, facts = load_tensors(store.path / _FILE)
+    """Reads what ``save_predictions`` wrote. Raises ``RunError`` where it is missing or damaged."""
+    tensors, facts = load_tensors(store.path / "predictions.safetensors")
     own, class_names, calibration = tensors["probabilities"], facts.get("class_names"), calibration_in(facts)
     ids, alike = (None if each is None else tuple(each) for each in map(partial(unpack_ids, tensors), ("", _ALIKE)))
     return Predictions(
         tensors.get(_ROWS, torch.arange(len(own))),
-        _likeliest(own),
+        own.argmax(dim=1) if own.shape[1] else torch.zeros(len(own), dtype=torch.int64),
         own if calibration is None else calibration.of(own),
         ids,
         None if class_names is None else tuple(class_names),
@@ -283,11 +263,6 @@ def calibration_in(facts: Record) -> Calibration | None:
     """What the facts of a model or of predictions say; None of those that have none, as older runs'."""
     found = facts.get(CALIBRATION)
     return None if found is None else Calibration(float(found["scale"]), tuple(found["shifts"]))
-
-
-def _likeliest(probabilities: Tensor) -> Tensor:
-    has_classes = probabilities.shape[1] > 0
-    return probabilities.argmax(dim=1) if has_classes else torch.zeros(len(probabilities), dtype=torch.int64)
 
 
 def reading(run: RunDirectory) -> PartyId:
@@ -338,11 +313,7 @@ def joined(predictions: Sequence[Predictions]) -> Predictions:
 
 
 def checked_nodes(nodes: Sequence[int], count: int) -> list[int]:
-    """The nodes as numbers.
-
-    Raises:
-        ConfigError: one is no whole number from 0 to ``count`` − 1.
-    """
+    """The nodes as numbers. Raises ``ConfigError`` where one is no whole number from 0 to ``count`` − 1."""
     checked = []
     for node in nodes:
         try:
@@ -360,21 +331,14 @@ _NODES: Final = "nodes"
 
 
 def name_nodes(store: PartyStore, nodes: Sequence[int] | None, ids: Sequence[str] | None) -> None:
-    """Keeps what the next prediction is to be of, in place of what was named before.
+    """Keeps what the next prediction is to be of, by number or by id, in place of what was named before.
 
-    Args:
-        store: of the label holder.
-        nodes: by number; or None.
-        ids: by id.
-
-    Raises:
-        ConfigError: there are none.
+    ``store`` is of the label holder. Raises ``ConfigError`` where there are none.
     """
     chosen = ids if nodes is None else nodes
     if not chosen:
         raise ConfigError(
             "nodes: the job has named_nodes, so that no node is predicted but those that are named; give nodes or ids",
-            key="nodes",
         )
     if nodes is None:
         store.keeper.put(_KEPT, pack_ids(list(dict.fromkeys(ids or ()))), {})
@@ -385,11 +349,6 @@ def name_nodes(store: PartyStore, nodes: Sequence[int] | None, ids: Sequence[str
 
 def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[str] | None = None) -> int:
     """At the label holder of a run across organisations: says what the next joint inference is to be of.
-
-    Args:
-        path: of the label holder's part of a run whose job has ``named_nodes``.
-        nodes: by number; or None.
-        ids: by id.
 
     Returns:
         How many nodes are named.
@@ -416,8 +375,7 @@ def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[
 def named_nodes(store: PartyStore, aligned: Aligned) -> Tensor | None:
     """What was named, as rows of the common nodes: Tensor[R] int64; None where nothing was, as at all other parties.
 
-    Raises:
-        ConfigError: a node is not among the common ones. Nobody else learns which.
+    Raises ``ConfigError``: a node is not among the common ones. Nobody else learns which.
     """
     kept = store.keeper.get(_KEPT)
     if kept is None or aligned.graph is None:
@@ -432,7 +390,6 @@ def named_nodes(store: PartyStore, aligned: Aligned) -> Tensor | None:
         raise ConfigError(
             f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {common} nodes that all holders "
             "know now; name others",
-            key="ids",
             value=unknown[0],
         )
     return torch.tensor([rows[text] for text in ids], dtype=torch.int64)

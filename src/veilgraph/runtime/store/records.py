@@ -91,11 +91,7 @@ class Attested:
 
 
 def parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
-    """Reads an evidence.jsonl.
-
-    Raises:
-        RunError: names the first line that is none.
-    """
+    """Reads an evidence.jsonl. The ``RunError`` names the first line that is none."""
     check_chain(path, lines)
     found: Attested | None = None
     for number, text in enumerate(lines, start=1):
@@ -119,8 +115,7 @@ def certified_names(folder: Path) -> Mapping[PartyId, str]:
     """Party → the name in its certificate, where that is another one, as a party's evidence begins: who deals is named
     there for party ``server``. Empty on one machine, and before a session has begun.
 
-    Raises:
-        RunError: the evidence cannot be read.
+    Raises ``RunError``: the evidence cannot be read.
     """
     lines = whole_lines(folder / EVIDENCE)[:1]
     return parse_evidence(folder / EVIDENCE, lines).beginning.names if lines else {}
@@ -129,18 +124,13 @@ def certified_names(folder: Path) -> Mapping[PartyId, str]:
 def who_deals(folders: Iterable[Path]) -> str | None:
     """The name in the certificate of party ``server``, as the first of these parties' folders says that has evidence.
 
-    Raises:
-        RunError: the evidence cannot be read.
+    Raises ``RunError``: the evidence cannot be read.
     """
     return next((name for folder in folders if (name := certified_names(folder).get(SERVER))), None)
 
 
 def heads_of(folder: Path, name: str, beginning: Beginning) -> Heads:
-    """The heads of one of the party's records as it is now.
-
-    Raises:
-        RunError: it cannot be read.
-    """
+    """The heads of one of the party's records as it is now. Raises ``RunError`` where it cannot be read."""
     about = (beginning.run, beginning.party, name)
     return Heads(bytes.fromhex(beginning.salt), about, whole_lines(folder / name))
 
@@ -238,11 +228,7 @@ class RecordLog:
             self.write_lines([_Line(begins=self.found.beginning)])
 
     def add(self, said: Sequence[Statement | Countersignature]) -> None:
-        """Adds lines; when this returns, they are on the disk, and so is what the other records have.
-
-        Raises:
-            RunError: they could not be written.
-        """
+        """Adds lines: they, and what the other records have, are on the disk when this returns, or ``RunError``."""
         if not said:
             return
         self.begin()
@@ -293,13 +279,7 @@ _DISCLOSURES, _LEDGER, _ = RECORDS
 
 @dataclass(frozen=True)
 class Witness:
-    """Who has heard how long a record was.
-
-    Attributes:
-        party: who countersigned.
-        lines: of the record, at that time.
-        time: when.
-    """
+    """Who has heard how long a record was, and countersigned that at a time."""
 
     party: PartyId
     lines: int
@@ -308,17 +288,11 @@ class Witness:
 
 @dataclass(frozen=True)
 class VerifiedRecord:
-    """A record that is what its owner stated.
+    """A record that is what its owner, ``party``, stated.
 
-    Attributes:
-        party: the owner.
-        name: of the file.
-        lines: that it has.
-        stated: of which the owner's newest statement is; lines after it were written by a session that was killed.
-        head: of these.
-        signed: whether the statement is signed, with the key of the owner's certificate.
-        time: of the statement.
-        witnesses: the newest countersignature of every other party that gave one.
+    ``lines`` are those that it has, and ``stated`` those of which the owner's newest statement is; lines after it were
+    written by a session that was killed. ``signed``: with the key of the owner's certificate. ``witnesses`` is the
+    newest countersignature of every other party that gave one.
     """
 
     party: PartyId
@@ -334,15 +308,9 @@ class VerifiedRecord:
 def verify(run: RunDirectory, roots: tuple[x509.Certificate, ...] = ()) -> list[VerifiedRecord]:
     """Checks every chain, statement, signature and countersignature of the parties whose part is here.
 
-    Args:
-        run: whole, or one organisation's part.
-        roots: of the project; default: those that each party's evidence names itself.
-
-    Returns:
-        Every record of every party, the holders' first.
-
-    Raises:
-        RunError: at the first thing that is not as it was stated; names the file and, where it can be told, the line.
+    ``roots`` are of the project; default: those that each party's evidence names itself. Gives every record of every
+    party, the holders' first. Raises ``RunError``: at the first thing that is not as it was stated; names the file and,
+    where it can be told, the line.
     """
     parties = [party for party in (*run.settings.data.names, SERVER) if run.party_path(party).is_dir()]
     if not parties:
@@ -374,7 +342,12 @@ class _Check:
                 f"{self._path}, line 1: is of {beginning.party} in run {beginning.run[:12]}, not of {party} in run "
                 f"{self._run[:12]}; the file was put here from elsewhere"
             )
-        own = tuple(root for pem in beginning.roots for root in _certificates(self._path, pem))
+        try:
+            own = tuple(root for pem in beginning.roots for root in x509.load_pem_x509_certificates(pem.encode()))
+        except ValueError as error:
+            raise RunError(
+                f"{self._path}, line 1: its root certificate cannot be read ({error}); give it with --root"
+            ) from error
         if roots and not own:
             raise RunError(
                 f"{self._path}, line 1: names no root certificate, so nothing in it is signed: it is of a run on one "
@@ -479,10 +452,3 @@ class _Check:
             time=newest.time,
             witnesses=tuple(witnesses[party] for party in sorted(witnesses)),
         )
-
-
-def _certificates(path: Path, pem: str) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(pem.encode())
-    except ValueError as error:
-        raise RunError(f"{path}, line 1: its root certificate cannot be read ({error}); give it with --root") from error

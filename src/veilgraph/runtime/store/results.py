@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import undamaged, write_whole
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
@@ -27,15 +27,10 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) -> None:
-    """Writes summary.json and traffic.json of a finished training.
+    """Writes summary.json and traffic.json of a finished training, whose result is that of ``scored``.
 
-    Args:
-        run: holds the part of ``scored``.
-        parties: whose parts are here: all of a job on one machine, one alone across organisations.
-        scored: whose result it is; it has the scores.
-
-    Raises:
-        RunError: a file is missing or damaged.
+    ``parties`` are those whose parts are here: all of a job on one machine, one alone across organisations. Raises
+    ``RunError`` where a file is missing or damaged.
     """
     traffic = [entry for party in parties for entry in _read(run.party(party).path / "traffic.json")]
     run.write_json("traffic.json", traffic)
@@ -56,10 +51,8 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
 
 
 def _read(path: Path) -> Any:  # noqa: ANN401  (JSON)
-    try:
+    with undamaged(path, "train again", "missing or damaged"):
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: missing or damaged ({error}); train again") from error
 
 
 _FEDERATED: Final = "federated"
@@ -131,20 +124,12 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
 
 
 def read_compared(run: RunDirectory) -> dict[str, Record]:
-    """``Comparison.summaries`` of a run; empty where it was not compared.
-
-    Raises:
-        RunError: the file is damaged.
-    """
+    """``Comparison.summaries`` of a run; empty where it was not compared. Raises ``RunError`` where it is damaged."""
     path = run.path / COMPARED
     if not path.is_file():
         return {}
-    try:
+    with undamaged(path, f"compare again with: veilgraph compare {run.path}"):
         return {str(name): dict(summary) for name, summary in json.loads(path.read_bytes()).items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise RunError(
-            f"{path}: damaged ({error}); compare again with: veilgraph compare {run.path}", key=path
-        ) from error
 
 
 def _inputs(run: RunDirectory) -> Inputs:

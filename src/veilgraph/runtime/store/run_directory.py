@@ -59,6 +59,7 @@ from veilgraph.core.files import (
     locked,
     private_folder,
     remove_temporary_files,
+    undamaged,
     write_whole,
 )
 from veilgraph.core.tensor_file import FolderKeeper, Record, load_tensors, save_tensors
@@ -97,11 +98,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, settings: JobSettings) -> RunDirectory:
-        """A fresh run.
-
-        Raises:
-            RunError: the directory exists and is not empty or others may use it, or it cannot be written.
-        """
+        """A fresh run. Raises ``RunError`` where the directory is not empty, not writable, or open to others."""
         if (path / "job.yaml").is_file():
             raise RunError(
                 f"{path} is a run already; go on with it ({resuming(path)}), choose another "
@@ -118,11 +115,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """An existing run.
-
-        Raises:
-            RunError: there is no readable run at ``path``, or others than its owner may use it.
-        """
+        """An existing run. Raises ``RunError`` where none is at ``path``, or others than its owner may use it."""
         if not (path / "job.yaml").is_file():
             raise RunError(f"{path} is not a run directory: it has no job.yaml; give the directory of a run")
         check_private(path)
@@ -130,11 +123,7 @@ class RunDirectory:
 
     @cached_property
     def settings(self) -> JobSettings:
-        """The job as run, as it was when first asked for.
-
-        Raises:
-            RunError: job.yaml was changed into something else.
-        """
+        """The job as run, as it was when first asked for. Raises ``RunError`` where job.yaml is something else now."""
         try:
             return read_job(self.path / "job.yaml")
         except ConfigError as error:
@@ -142,11 +131,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self, wait_s: float = 0.0) -> Iterator[None]:
-        """Keeps other processes from working on the run, and removes what a killed one left half-written.
-
-        Raises:
-            RunError: another process does.
-        """
+        """Keeps other processes from the run, or raises ``RunError``; removes what a killed one left half-written."""
         with locked(self.path, f"{self.path} is in use by another process; wait for it, or stop it", wait_s=wait_s):
             remove_temporary_files(self.path)
             yield
@@ -181,11 +166,7 @@ class RunDirectory:
         return _parse(path.read_bytes(), path)
 
     def result(self) -> Record:
-        """The result.
-
-        Raises:
-            RunError: the run is not complete; or only parts of parties that learn no result are here.
-        """
+        """The result. Raises ``RunError`` where the run is not complete, or only parts that learn none are here."""
         if (summary := self.summary) is not None:
             return summary
         if not self.settings.data.is_apart:
@@ -256,10 +237,8 @@ class _Lines:
 
 
 def _parse(content: bytes, path: Path) -> Record:
-    try:
+    with undamaged(path, "delete it and resume"):
         record = json.loads(content)
-    except ValueError as error:
-        raise RunError(f"{path}: damaged ({error}); delete it and resume") from error
     if not isinstance(record, dict):
         raise RunError(f"{path}: damaged (it has no mapping); delete it and resume")
     return record
@@ -281,33 +260,21 @@ def view_size(settings: JobSettings, passes: int | None = None) -> ViewSize:
 
 
 class PartyStore:
-    """One party's private files of a run."""
+    """One party's private files of a run.
+
+    Its data are at ``graph_path``, its part of the trained model at ``model_path``, and at ``released_path`` what it
+    knows of that in the clear, in jobs that tell it anything. ``trace_path`` is there where every training of the run
+    keeps a trace. ``ids_path`` has the ids of the graph's rows, ``canaries_path`` the party's canaries.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._views = path / "view"
         self.keeper = FolderKeeper(path)
+        self.graph_path, self.model_path = path / "graph.safetensors", path / "model.safetensors"
+        self.released_path, self.trace_path = path / "released.safetensors", path / "trace.json"
+        self.ids_path, self.canaries_path = self.keeper.path(_NODES), self.keeper.path(_CANARIES)
         self.checkpoints = Checkpoints(private_folder(path / "checkpoints"), self.model_path)
-
-    @property
-    def graph_path(self) -> Path:
-        """Where the party's data lies."""
-        return self.path / "graph.safetensors"
-
-    @property
-    def model_path(self) -> Path:
-        """Where the party's part of the trained model lies."""
-        return self.path / "model.safetensors"
-
-    @property
-    def released_path(self) -> Path:
-        """Where that of the model lies which the party knows in the clear, in jobs that tell it anything."""
-        return self.path / "released.safetensors"
-
-    @property
-    def trace_path(self) -> Path:
-        """Where the party's trace lies; it is there where every training of the run keeps one."""
-        return self.path / "trace.json"
 
     def keep_trace(self) -> None:
         """Has every later training session of the party keep a trace, in place of the one before."""
@@ -335,21 +302,12 @@ class PartyStore:
         """The views of the sessions so far, in their order; none where views are not recorded."""
         return sorted(self._views.glob("*.messages"))
 
-    @property
-    def ids_path(self) -> Path:
-        """Where the ids of the graph's rows lie."""
-        return self.keeper.path(_NODES)
-
     def save_ids(self, ids: Sequence[str], written: Sequence[str] = ()) -> None:
         """Keeps the ids of the graph's rows, and how the holder's own table has them, where that is not as compared."""
         self.keeper.put(_NODES, pack_ids(ids) | (pack_ids(written, _WRITTEN) if written else {}), {})
 
     def ids(self, prefix: str = "") -> list[str] | None:
-        """The ids of the graph's rows; None where there are none.
-
-        Raises:
-            RunError: the file is damaged.
-        """
+        """The ids of the graph's rows; None where there are none. Raises ``RunError`` where the file is damaged."""
         kept = self.keeper.get(_NODES)
         return None if kept is None else unpack_ids(kept.tensors, prefix)
 
@@ -357,29 +315,18 @@ class PartyStore:
         """The same as the holder's own table has them; none where that is not known, or as compared."""
         return self.ids(_WRITTEN) or []
 
-    @property
-    def canaries_path(self) -> Path:
-        """Where the party's canaries lie."""
-        return self.keeper.path(_CANARIES)
-
     def save_canaries(self, canaries: Canaries) -> None:
         """Keeps what is to take the place of some of the party's rows."""
         key = torch.frombuffer(bytearray(canaries.key), dtype=torch.uint8)
         self.keeper.put(_CANARIES, {"key": key}, {"count": canaries.count, "nodes": canaries.nodes})
 
     def canaries(self) -> Canaries | None:
-        """The party's canaries; None where there are none.
-
-        Raises:
-            RunError: the file is damaged.
-        """
+        """The party's canaries; None where there are none. Raises ``RunError`` where the file is damaged."""
         if (kept := self.keeper.get(_CANARIES)) is None:
             return None
         tensors, facts = kept
-        try:
+        with undamaged(self.canaries_path, "restore it, or begin a new run"):
             return Canaries(int(facts["count"]), int(facts["nodes"]), bytes(tensors["key"].tolist()))
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{self.canaries_path}: damaged ({error}); restore it, or begin a new run") from error
 
     def has_trained(self) -> bool:
         """Whether there is anything of a training here: checkpoints, a model, or a record of sums that were opened."""
@@ -394,23 +341,13 @@ class PartyStore:
         write_whole(self.path / "seed.json", json.dumps(seed).encode())
 
     def seed(self) -> int:
-        """The party's learning seed.
-
-        Raises:
-            RunError: it is missing or damaged.
-        """
+        """The party's learning seed. Raises ``RunError`` where it is missing or damaged."""
         path = self.path / "seed.json"
-        try:
+        with undamaged(path, "the run cannot go on without it", "missing or damaged"):
             return int(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{path}: missing or damaged ({error}); the run cannot go on without it") from error
 
     def append_disclosures(self, lines: Callable[[str], str]) -> None:
-        """Adds to disclosures.jsonl what a piece of work sent, all of it or nothing.
-
-        Args:
-            lines: given the SHA-256 of the last line that is there, or nothing, the lines to add.
-        """
+        """Adds what a piece of work sent, all or nothing: ``lines`` of the SHA-256 of the last line there, if any."""
         path = self.path / "disclosures.jsonl"
         content = path.read_bytes() if path.is_file() else b""
         last = content.splitlines()[-1:]

@@ -17,15 +17,14 @@ from typing import Any, Final, Literal
 
 import torch
 
-from veilgraph.core.errors import RunError
-from veilgraph.core.files import append, write_whole
+from veilgraph.core.files import append, undamaged, write_whole
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.core.version import __version__
 from veilgraph.link.view import RecordedLink, TrafficEntry
 from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.agreement import MOST_PACKAGES
-from veilgraph.protocol.disclosures import disclosure_lines, disclosures
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import disclosure_lines, disclosures
 from veilgraph.runtime.store import SENDING
 from veilgraph.runtime.store.run_directory import PartyStore
 
@@ -70,11 +69,7 @@ class TrafficLog:
         self.note()
 
     def close(self, spent: Spent | None = None) -> None:
-        """Adds this work to the record: also when it failed, for what was sent was sent.
-
-        Args:
-            spent: what the party's releases come to; None where it has no publisher.
-        """
+        """Adds this work to the record, also when it failed, for what was sent was sent; ``spent`` as for ``note``."""
         found = [entry for entry in self._unrecorded() if entry.messages]
         self._append(self._phase, found, datetime.now(UTC), spent, whole=True)
 
@@ -94,15 +89,11 @@ class TrafficLog:
     def _close_killed(self) -> None:
         if not self._path.is_file():
             return
-        try:
+        with undamaged(self._path, "it holds what a killed session sent: keep a copy, and remove it"):
             content = json.loads(self._path.read_text(encoding="utf-8"))
             phase, time = content["phase"], datetime.fromisoformat(content["time"])
             entries = [TrafficEntry(**row | {"kind": Kind[row["kind"].upper()]}) for row in content["traffic"]]
             spent = Spent(**content["spent"]) if "spent" in content else None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(
-                f"{self._path}: damaged ({error}); it holds what a killed session sent: keep a copy, and remove it"
-            ) from error
         self._append(phase, entries, time, spent, whole=False)
 
     def _append(
@@ -121,7 +112,6 @@ def traffic_rows(entries: Sequence[TrafficEntry]) -> list[dict[str, Any]]:
     return [row | {"kind": row["kind"].name.lower()} for row in rows]
 
 
-_FIRST: Final = ("veilgraph", "torch")
 SOFTWARE_FILE: Final = "software.jsonl"
 
 Software = Mapping[str, str]
@@ -143,10 +133,7 @@ def installed_software() -> dict[str, str]:
 def record_software(folder: Path, work: str, parties: Mapping[PartyId, Software]) -> None:
     """Append a session's record to a party's part of a run, and warn where versions differ.
 
-    Args:
-        folder: the party's part of the run.
-        work: of the session.
-        parties: party → what it stated; a statement, which nobody can check.
+    ``parties`` is party → what it stated; a statement, which nobody can check.
     """
     time = datetime.now(UTC).isoformat(timespec="seconds")
     line = json.dumps({"time": time, "work": work, "software": parties}, sort_keys=True)
@@ -156,19 +143,13 @@ def record_software(folder: Path, work: str, parties: Mapping[PartyId, Software]
 
 
 def software_words(folders: Iterable[Path]) -> str:
-    """Describe the software of all sessions in one line; empty where none is on record.
-
-    Raises:
-        RunError: a record is damaged.
-    """
+    """Describe the software of all sessions in one line, empty for none. Raises ``RunError`` for a damaged record."""
     sessions: dict[str, None] = {}
     for path in (folder / SOFTWARE_FILE for folder in folders):
-        try:
+        with undamaged(path, "delete it"):
             text = path.read_text(encoding="utf-8") if path.is_file() else ""
             whole = text[: text.rfind("\n") + 1].splitlines()  # without a line that was cut off
             sessions |= dict.fromkeys(_listed(json.loads(line)["software"]) for line in whole)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{path}: damaged ({error}); delete it") from error
     return "; later ".join(sessions)
 
 
@@ -182,5 +163,6 @@ def _listed(parties: Mapping[PartyId, Software]) -> str:
 
 
 def _versions(software: Software) -> str:
-    listed = sorted(software.items(), key=lambda item: (item[0] not in _FIRST, item[0] == "torch", item[0]))
+    order = {"veilgraph": 0, "torch": 1}  # before all others
+    listed = sorted(software.items(), key=lambda item: (order.get(item[0], 2), item[0]))
     return ", ".join(f"{name} {version}" for name, version in listed) or "software not stated"

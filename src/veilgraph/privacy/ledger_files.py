@@ -1,7 +1,19 @@
-"""The file of a ledger for life, which several processes add to, and what an account has seen of such ledgers.
+"""Files of ledgers: lines of JSON, each on the disk before the release that it pays for is made.
 
-A folder has one, ``lifetime.jsonl``, and beside it who paid for each line, in ``cohorts``. The folder is held only
-while a line is added, so that a party's jobs may run side by side.
+The first line says whose the file is. Every other one is a payment and carries the SHA-256 of the line before it, so
+that whoever removes or changes a line breaks the chain. Lines cut off at the end leave a shorter, whole chain: others
+who have heard how long it was notice those (``session.exchange``).
+
+A line without its newline at the end was being written when the party was killed. The write had not returned, so the
+release was not made: the part is dropped.
+
+Why no database: every first part of such a file is a whole older ledger, so a copy that is made at any moment, or a
+kill at any byte, leaves one that can be judged. SQLite keeps payments that are committed in a second file, which a copy
+of the first alone lacks, or changes pages in place, of which a part is none; and its locks end when the same process
+reads the file elsewhere.
+
+A ledger for life is a file that several processes add to: ``lifetime.jsonl`` in a folder, and beside it who paid for
+each line, in ``cohorts``. The folder is held only while a line is added, so that a party's jobs may run side by side.
 
 A copy that was put back is a whole chain by itself. What tells is a *mark* elsewhere on the machine: how many lines the
 ledger had, and the hash of the last. A file that is shorter than its mark, another, or gone from the folder where it
@@ -19,27 +31,140 @@ import hashlib
 import hmac
 import json
 import math
+import os
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from veilgraph.core.errors import RunError
-from veilgraph.core.files import locked, private_folder, sync_folder, write_whole
-from veilgraph.core.secrets import system_secrets
-from veilgraph.privacy.chained_file import ChainedFile, Line, Payment
+from veilgraph.core.chain import digest
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import append, locked, private_folder, sync_folder, undamaged, write_whole
+from veilgraph.core.secrets import SEED_BYTES, kept_secret, system_secrets
+from veilgraph.privacy.event import Event, from_json, not_a_release
 from veilgraph.privacy.lifetime_costs import Keys, keyed_hashes
+
+
+class Line(BaseModel):
+    """A line of a ledger's file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def encoded(self) -> bytes:
+        """As it is in the file."""
+        said = self.model_dump(exclude_defaults=True)
+        return json.dumps(said, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+class Payment(Line):
+    """Releases that were made after the line was written; ``previous`` is the SHA-256 of the line before.
+
+    ``content`` names the draw, where what came of it is kept and sent again for nothing; else it is empty.
+    """
+
+    time: str
+    channel: Annotated[str, Field(min_length=1)]
+    event: dict[str, Any]
+    count: Annotated[int, Field(ge=1)]
+    content: str = ""
+    previous: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = "0" * 64
+
+    @property
+    def release(self) -> Event:
+        """The event of each of the releases."""
+        return from_json(self.event)
+
+
+Head = TypeVar("Head", bound=Line)
+Paid = TypeVar("Paid", bound=Payment)
+
+
+class ChainedFile(Generic[Head, Paid]):
+    """One such file. Whoever reads or writes it holds its folder, and has one thread.
+
+    ``way_out`` is what helps where it is damaged. ``header``, ``entries`` and ``digests``, SHA-256 of every line, are
+    of what was read so far.
+    """
+
+    header: Head
+
+    def __init__(self, path: Path, head: type[Head], entry: type[Paid], way_out: str) -> None:
+        self.path, self.way_out = path, way_out
+        self._head, self._entry = head, entry
+        self.entries: list[Paid] = []
+        self.digests: list[str] = []
+        self._read_bytes = 0
+
+    def begin(self, header: Head) -> None:
+        """Write the first line: it is on the disk when this returns. Raises ``OSError``."""
+        write_whole(self.path, header.encoded())
+        sync_folder(self.path.parent)
+
+    def read(self) -> None:
+        """Read the lines that were added since, by this process or another, and drop what a kill tore.
+
+        Raises:
+            RunError: a line is damaged, changed or missing.
+            OSError: the file cannot be read.
+        """
+        size = self.path.stat().st_size
+        if size < self._read_bytes:
+            raise RunError(f"{self.path}: it has become shorter; {self.way_out}")
+        with self.path.open("rb") as file:
+            file.seek(self._read_bytes)
+            new = file.read().splitlines(keepends=True)
+        if not self.digests and not (new and new[0].endswith(b"\n")):
+            raise RunError(f"{self.path}, line 1: not the first line of a ledger; {self.way_out}")
+        if new and not new[-1].endswith(b"\n"):
+            torn = new.pop()
+            with self.path.open("r+b", buffering=0) as mended:
+                mended.truncate(size - len(torn))
+                os.fsync(mended.fileno())
+        for line in new:
+            self._take(line)
+
+    def append(self, entry: Paid) -> None:
+        """Add a line to those that were read: it is on the disk when this returns. Raises ``OSError``."""
+        line = entry.model_copy(update={"previous": self.digests[-1]}).encoded()
+        append(self.path, line, sync=True)
+        self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        where = f"{self.path}, line {len(self.digests) + 1}"
+        try:
+            if not self.digests:
+                self.header = self._head.model_validate_json(line)
+            else:
+                entry = self._entry.model_validate_json(line)
+                _ = entry.release
+                if entry.previous != self.digests[-1]:
+                    raise RunError(f"{where}: the line before it was removed or changed since; {self.way_out}")
+                self.entries.append(entry)
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(part) for part in problem["loc"]) or "the line"
+            raise RunError(f"{where}: not a ledger's line ({field}: {problem['msg']}); {self.way_out}") from error
+        except ConfigError as error:
+            raise not_a_release(where, error, self.way_out) from error
+        self.digests.append(digest(line))
+        self._read_bytes += len(line)
+
+
+def now() -> str:
+    """The time of an entry."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
 
 FILE: Final = "lifetime.jsonl"
 PEOPLE: Final = "people"  # a ledger's folder names its people here, where others have the same ids
 _WAY_OUT: Final = "put back the newest copy of the folder"
-_SECRET_BYTES: Final = 32
 _Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -71,10 +196,8 @@ class Marks:
         path = self.folder / f"{ledger}.json"
         if not path.is_file():
             return None
-        try:
+        with undamaged(path, "restore it, or delete it where the ledger is new"):
             return HighWaterMark(**json.loads(path.read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{path}: damaged ({error}); restore it, or delete it where the ledger is new") from error
 
     def put(self, ledger: str, mark: HighWaterMark) -> None:
         """Replace it: it is on the disk when this returns."""
@@ -90,16 +213,12 @@ class Marks:
         return None
 
     def sketch(self, people: str, ids: Iterable[str]) -> Sketch:
-        """Return the sketch of ids, however they are written in capitals, wide letters and spaces.
+        """Return the sketch of ids of so called people, however they are written in capitals, wide letters and spaces.
 
-        Args:
-            people: name of the people; others may have the same ids.
-            ids: of them.
-
-        Raises:
-            RunError: this account's secret cannot be made or is damaged.
+        Raises ``RunError`` where this account's secret cannot be made or is damaged.
         """
-        key = hmac.digest(self._secret(), people.encode(), "sha256")
+        secret = kept_secret(self.folder / "key", "people of earlier ledgers are not recognised")
+        key = hmac.digest(secret, people.encode(), "sha256")
         alike = (unicodedata.normalize("NFKC", text).strip().casefold() for text in ids)
         return np.unique(keyed_hashes(key, alike))[:MOST_HASHES]
 
@@ -126,27 +245,11 @@ class Marks:
                 f"{path}: damaged; restore it, or delete it, and its people are not recognised elsewhere"
             ) from error
 
-    def _secret(self) -> bytes:
-        path = private_folder(self.folder) / "key"
-        with locked(self.folder, f"{self.folder} is in use", wait_s=math.inf):
-            if not path.is_file():
-                write_whole(path, system_secrets(_SECRET_BYTES))
-            secret = path.read_bytes()
-        if len(secret) != _SECRET_BYTES:
-            raise RunError(
-                f"{path}: damaged; restore it, or delete it, and people of earlier ledgers are not recognised"
-            )
-        return secret
-
 
 class Header(Line):
-    """The first line.
+    """The first line: whose data it is about, an ``id`` that was drawn, and the ``salt``.
 
-    Attributes:
-        lifetime: version of the format.
-        id: of this ledger, drawn when it was begun.
-        party: whose data it is about.
-        salt: secret; nodes are known here by their ids' hashes under it.
+    The salt is secret: nodes are known here by their ids' hashes under it.
     """
 
     lifetime: Literal[1]
@@ -160,7 +263,6 @@ class Entry(Payment):
 
     Attributes:
         run: SHA-256 of the job's settings.
-        job: its name.
         delta: δ of the job; None where every ε is pure.
         cohort: SHA-256 of the keys of the nodes that pay.
         nonce: drawn, so that no two lines are alike: two copies that go on by themselves differ at once.
@@ -176,8 +278,7 @@ class Entry(Payment):
 class LifetimeFile(ChainedFile[Header, Entry]):
     """A ledger's file for life, in a folder made at need. Not safe for several threads at once.
 
-    Raises:
-        RunError: the file is damaged, older than it was, gone, of another party, or cannot be read or written.
+    Raises ``RunError``: the file is damaged, older than it was, gone, of another party, or cannot be read or written.
     """
 
     def __init__(self, folder: Path, party: str, marks: Marks) -> None:
@@ -219,11 +320,7 @@ class LifetimeFile(ChainedFile[Header, Entry]):
     def check_people(self, ids: Iterable[str]) -> None:
         """Refuse to begin another budget for people whose releases this account knows of in another ledger.
 
-        Args:
-            ids: of all nodes that the data have.
-
-        Raises:
-            RunError: names that ledger.
+        ``ids`` are of all nodes that the data have. The ``RunError`` names that ledger.
         """
         with self.held():
             named = self.folder / PEOPLE
@@ -273,7 +370,7 @@ class LifetimeFile(ChainedFile[Header, Entry]):
         if self.digests:
             raise RunError(f"{self.path}: it was there and is gone; {_WAY_OUT}")
         check_never_there(self.folder, self._marks)
-        ident, salt = system_secrets(16).hex(), system_secrets(_SECRET_BYTES).hex()
+        ident, salt = system_secrets(16).hex(), system_secrets(SEED_BYTES).hex()
         self.begin(Header(lifetime=1, id=ident, party=self._party, salt=salt))
 
     def _check_mark(self) -> None:
