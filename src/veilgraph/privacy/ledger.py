@@ -192,7 +192,6 @@ class Ledger:
     def _pay(
         self, event: Event, channel: str, step: int, count: int, total: float, content: str, *, lifetime: bool
     ) -> None:
-        """Ask the lifetime ledger, and add the entry."""
         _check_entry(channel, step, count)
         if self._file is None:
             raise RunError(f"{self.path}: closed, or a write failed; nothing is released without it: resume the run")
@@ -282,7 +281,6 @@ class Ledger:
         return self._totals[scope]
 
     def _counts(self, scope: Scope) -> Counter[Event]:
-        """Releases by event, over all channels."""
         return sum((events for (_, of), events in self._released.items() if of == scope), Counter[Event]())
 
     def _total_with(self, event: Event, more: int) -> float:

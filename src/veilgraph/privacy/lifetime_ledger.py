@@ -235,7 +235,6 @@ class Lifetime:
         )
 
     def _look(self) -> None:
-        """Add up the lines that are new."""
         for entry in self.lines.entries[self._read :]:
             event, keys = entry.release, self.lines.cohort(entry.cohort)
             self._costs.add(keys, price(event, entry.count, self.delta))

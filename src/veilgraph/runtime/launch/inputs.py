@@ -237,7 +237,6 @@ def _graph(name: PartyId, brought: object, *, aligned: bool) -> PartyGraph:
 
 
 def _ids_of(name: PartyId, brought: object) -> GivenVector | None:
-    """The ids that a graph comes with."""
     if isinstance(brought, HorizontalPart):
         return brought.ids
     if isinstance(brought, str | os.PathLike):
@@ -413,7 +412,6 @@ def _names(given: Given, ids: GivenIds | None, *, all_of_them: bool) -> dict[Par
 
 
 def _check_tables_say(named: Mapping[PartyId, LedgerPlace], described: Sequence[PartyId]) -> None:
-    """Refuses to name a ledger where a party file does."""
     if twice := [name for name in described if name in named]:
         raise ConfigError(
             f"ledgers: the party file of {twice[0]!r} says where its ledger is (ledger) and what it may come to "

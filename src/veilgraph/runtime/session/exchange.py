@@ -324,7 +324,6 @@ class RecordExchange:
         self._file.add([*new, *(one for one in given if one is not None and (one.by, one.statement) not in known)])
 
     def _fault_of_statement(self, party: PartyId, statement: Statement | None) -> str:
-        """What another's statement has against it; empty for nothing."""
         told = self._file.heard(party)
         if statement is None:
             if told is None:

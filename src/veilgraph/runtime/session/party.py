@@ -221,7 +221,6 @@ def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[S
 
 
 def _aligned(session: Session) -> Aligned:
-    """The party's data: of its tables, or as the run was given them."""
     part, store, settings = session.part, session.part.store, session.part.settings
     if settings.data.from_tables:
         anew = part.work == "predict"

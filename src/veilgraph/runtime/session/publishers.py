@@ -99,7 +99,6 @@ class _Holder:
         return OPEN if plan is None else self._noised_rows(plan)
 
     def _noised_rows(self, plan: Plan) -> Publisher:
-        """The door of embeddings, gradients and sums."""
         settings, graph, privacy = self.settings, self.graph, plan.settings
         expected, canaries, cache, order = self._has_trained or _has_released(self.store), None, None, None
         if privacy.canaries_in == "rows":
@@ -140,7 +139,6 @@ class _Holder:
         return LocalPublisher(mechanism, response, ledger, system_secrets, cache, label_cache)
 
     def _perturbed_labels(self, private: LabelPrivacySettings) -> Publisher:
-        """The door of who learns from perturbed labels."""
         common = self.graph.common_part()
         nodes = nodes_perturbed(common, perturbed_splits(self.settings))
         if common.labels is None or common.num_classes is None:
@@ -153,7 +151,6 @@ class _Holder:
         return LabelPublisher(response, common.labels[nodes], ledger, system_secrets, cache)
 
     def _sampled_gradients(self, plan: SampledPlan) -> Publisher:
-        """The door of private training (``averaging.privacy``)."""
         ledger = self._ledger(plan.delta, plan.settings.epsilon_total, None, expected=self._has_trained)
         return SampledPublisher(plan, ledger, system_secrets, self._account(plan.delta))
 

@@ -220,7 +220,6 @@ def _best(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Puts a checkpoint into the role and returns its best weights."""
     role.model.load_state(_under(state, _STATE))
     if role.model.optimizer is not None:
         moments: dict[int, dict[str, Tensor]] = {}
