@@ -295,8 +295,8 @@ def test_zeros_that_are_not_stored_must_be_in_the_range():
     ("make", "named"),
     [
         (lambda: MultiBit(0.0, 0.0, 1.0, 4), {"key": "epsilon", "value": 0.0}),
-        (lambda: MultiBit(math.nan, 0.0, 1.0, 4), {"key": "epsilon", "value": "nan"}),
-        (lambda: LocalLaplace(math.inf, 0.0, 1.0, 4), {"key": "epsilon", "value": "inf"}),
+        (lambda: MultiBit(math.nan, 0.0, 1.0, 4), {"key": "epsilon", "value": math.nan}),
+        (lambda: LocalLaplace(math.inf, 0.0, 1.0, 4), {"key": "epsilon", "value": math.inf}),
         (lambda: MultiBit(1.0, 1.0, 1.0, 4), {"key": "range", "value": [1.0, 1.0]}),
         (lambda: MultiBit(1.0, -math.inf, 1.0, 4), {"key": "range", "value": "[-inf, 1.0]"}),
         (lambda: MultiBit(1.0, -1.5e308, 1.5e308, 4), {"key": "range", "value": [-1.5e308, 1.5e308]}),

@@ -152,7 +152,7 @@ def test_labels_that_are_no_classes_are_refused(labels, named):
     ("epsilon", "classes", "named"),
     [
         (0.0, 3, {"key": "epsilon", "value": 0.0}),
-        (math.nan, 3, {"key": "epsilon", "value": "nan"}),
+        (math.nan, 3, {"key": "epsilon", "value": math.nan}),
         (1.0, 1, {"key": "classes", "value": 1}),
         (1e-12, 3, {"key": "epsilon", "value": 1e-12}),
     ],

@@ -188,6 +188,7 @@ class Joint:
             raise ConfigError(
                 f"privacy.joint_noise.colluding={self.colluding} and {self.holders} holders publish: at least two "
                 f"beside those must make the noise; {way_out}",
+                value=self.colluding,
             )
 
     @property
