@@ -88,13 +88,7 @@ class KnownSum:
         return own_mask(self.round, self.own_masks[holder], self.size)
 
     def less_masks(self, holder: PartyId, peers: Collection[PartyId], *, own: bool) -> Tensor:
-        """A holder's values without some of their masks: int64 [size].
-
-        Args:
-            holder: whose.
-            peers: of the others, whose keys are known; the masks with those that shared nothing are none.
-            own: whether its own mask comes off as well.
-        """
+        """A holder's values without some of their masks: int64 [size]."""
         left = self.values[holder].tensor()
         if own:
             left -= self.own(holder)
@@ -125,12 +119,7 @@ class KnownSum:
 
 
 def known_sums(server: View, friends: Sequence[View]) -> list[KnownSum]:
-    """The sums of which a server's view has all messages, some of the first and some of the last.
-
-    Args:
-        server: its view.
-        friends: views of holders that help it.
-    """
+    """The sums of which a server's view has all messages, some of the first and some of the last."""
     job, names = averaging(server.settings), _session_names(server)
     came = _by_sum((seen, seen.sender) for seen in server.messages if seen.receiver == SERVER)
     told = _by_sum((seen, seen.receiver) for seen in server.messages if seen.sender == SERVER)

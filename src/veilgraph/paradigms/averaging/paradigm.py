@@ -158,6 +158,7 @@ class AveragingSessions(SameColumnsSessions[AveragingJob]):
     has_costs: ClassVar[bool] = True
 
     def costs(self, job: AveragingJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+        """None where the network is one of the parties' own."""
         return costs_of(job, sizes)
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:

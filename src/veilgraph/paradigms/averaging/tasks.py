@@ -62,8 +62,7 @@ class TaskSettings(Settings):
     def check(self, model: NetworkSettings, train: TrainSettings) -> None:
         """Refuses what of a job does not go with the task, or would be ignored.
 
-        Raises:
-            ValueError: it names the setting, the value, the rule and the way out.
+        Raises ``ValueError``: it names the setting, the value, the rule and the way out.
         """
         if train.class_weights != "none" and not self.kind.subject.has_classes:
             raise ValueError(
@@ -74,8 +73,7 @@ class TaskSettings(Settings):
     def check_graph(self, graph: PartyGraph) -> None:
         """Refuses a graph that lacks what the task needs of every holder, before anything is sent.
 
-        Raises:
-            DataError: it names what is missing.
+        Raises ``DataError``: it names what is missing.
         """
 
     def describe(self) -> list[str]:
@@ -86,8 +84,7 @@ class TaskSettings(Settings):
 def task_settings(said: Mapping[str, object]) -> TaskSettings:
     """What a job says under ``averaging.task``, held to the task that it names.
 
-    Raises:
-        ValidationError: there is no such task, or it has no such setting.
+    Raises ``ValidationError``: there is no such task, or it has no such setting.
     """
     name = said.get("name", TaskSettings().name)
     known = isinstance(name, str) and name in TASKS
@@ -152,8 +149,7 @@ class Subject:
     def agreed(self, stated: Mapping[PartyId, int]) -> int:
         """What follows from what holders state.
 
-        Raises:
-            DataError: nobody has what the task needs, or they differ.
+        Raises ``DataError``: nobody has what the task needs, or they differ.
         """
         return 0
 
@@ -255,12 +251,7 @@ class Task(ABC, Generic[S, O]):
     def own(self, graph: PartyGraph, streams: LearningStreams) -> O:
         """A holder's data as the task needs them; the same in all sessions of a run.
 
-        Args:
-            graph: validated.
-            streams: of the holder, for what is drawn at home.
-
-        Raises:
-            DataError: the graph lacks what the task needs.
+        Raises ``DataError``: the graph lacks what the task needs.
         """
 
     @abstractmethod
@@ -277,13 +268,7 @@ class Task(ABC, Generic[S, O]):
 
     @abstractmethod
     def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
-        """Mean loss over a holder's training examples, of which there are some: Tensor[].
-
-        Args:
-            network: of ``network``.
-            own: the holder's data.
-            generator: source of dropout and all other draws of this epoch.
-        """
+        """Mean loss over a holder's training examples, of which there are some: Tensor[]."""
 
 
 def graph_network(public: Public, width: int, streams: LearningStreams) -> AveragedNetwork:

@@ -72,8 +72,7 @@ class TargetBounds(Settings):
     def check_targets(self, graph: PartyGraph) -> None:
         """Refuses targets outside the bounds.
 
-        Raises:
-            DataError: names the first node.
+        Raises ``DataError``: names the first node.
         """
         targets = graph.targets
         if targets is None or self.low is None or self.high is None:
@@ -151,9 +150,7 @@ class Answers(ABC):
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
         """A holder's part of the next sum before the first round, Tensor[its size] float64.
 
-        Args:
-            graph: of the holder.
-            facts: Tensor[K] float64, results of the sums before.
+        ``facts`` is Tensor[K] float64, results of the sums before.
         """
 
     @abstractmethod
@@ -164,9 +161,7 @@ class Answers(ABC):
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
         """Sum of the losses of a holder's training nodes, of which there are some (SAPGNN eq. 15): Tensor[].
 
-        Args:
-            graph: of the holder.
-            output: Tensor[N, C] logits, or Tensor[N, 1] standardised values of its nodes.
+        ``output`` is Tensor[N, C] logits, or Tensor[N, 1] standardised values of its nodes.
         """
 
     @abstractmethod
@@ -196,10 +191,6 @@ class Regression(Answers):
     Centre and scale are (low + high)/2 and (high − low)/2 where the job states bounds. Else they are mean and standard
     deviation of all holders' training targets, of two sums: n, Σy, Σ|y|; then Σ((y − mean)/a)² with a = Σ|y|/n, which
     keeps the second in range whatever y is measured in.
-
-    Args:
-        bounds: of the targets.
-        network: keeps the sums as its facts; needed for all that uses the scale.
     """
 
     tally_bits: ClassVar[int] = 32
@@ -281,8 +272,7 @@ def _targets(graph: PartyGraph, mask: str) -> Tensor:
 def _mean_and_size(facts: Tensor) -> tuple[float, float]:
     """Mean of the training targets and of their absolute values.
 
-    Raises:
-        DataError: there are none, or they are too small to add up.
+    Raises ``DataError``: there are none, or they are too small to add up.
     """
     count = round(float(facts[0]))
     size = float(facts[2]) / count if count else 0.0
@@ -306,7 +296,6 @@ class Classification(Answers):
     K is 1, for the second; of more it is C.
 
     Args:
-        classes: C.
         transition: Tensor[C, C], P(label = j | true label = i); None: the labels are true.
         network: keeps the training nodes of each class as its facts, by which a balanced loss is weighed; None: the
             loss weighs all nodes alike.
@@ -435,12 +424,7 @@ def _log_odds(logits: Tensor, label: int) -> Tensor:
 
 
 def _auc(ranks: Tensor, *, present: bool) -> float | None:
-    """Mean AUC of the classes, of Tensor[K, 2, B].
-
-    Args:
-        ranks: histograms of a class's nodes and of the others.
-        present: of the classes that have nodes alone, as validation nodes may lack one and still choose.
-    """
+    """Mean AUC of the classes, of Tensor[K, 2, B]."""
     found = [binned_auc(*each) for each in ranks]
     known = [one[0] for one in found if one is not None]
     return fmean(known) if known and (present or len(known) == len(found)) else None

@@ -19,6 +19,7 @@ from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol import messages as rows
+from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedSessions
 from veilgraph.protocol.costs import unread_of_passes
@@ -35,20 +36,6 @@ from veilgraph.protocol.messages import (
     WireFormat,
 )
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.protocol.paradigm import (
-    MAX_CLASSES,
-    MAX_FEATURES,
-    MAX_NODES,
-    MAX_STEPS,
-    NO_NUMBERS,
-    Baselines,
-    Data,
-    Guarantee,
-    Paradigm,
-    Privacy,
-    Range,
-    Words,
-)
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import Role, RoleContext
 
@@ -145,7 +132,7 @@ def _check_values(settings: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
             raise DataError(f"party {graph.party!r}: {error}") from error
 
 
-class NodeDpData(Data[NodeDpJob]):
+class NodeDpData(seam.Data[NodeDpJob]):
     """What node-dp jobs begin with."""
 
     def load(self, job: NodeDpJob) -> Inputs:
@@ -184,18 +171,18 @@ class NodeDpData(Data[NodeDpJob]):
 class NodeDpSessions(AlignedSessions[NodeDpJob]):
     """Sessions of node-dp jobs."""
 
-    def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        fields = dict(NO_NUMBERS)
+    def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        fields = dict(seam.NO_NUMBERS)
         if party == SERVER:
             return fields
-        fields |= {"steps": (0, MAX_STEPS), "nodes": (1, MAX_NODES)}
+        fields |= {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
         if releases:
-            fields["release"] = (-MAX_NODES, MAX_NODES)
+            fields["release"] = (-seam.MAX_NODES, seam.MAX_NODES)
             private = job.release.labels
             if party in job.duties.releasing:
-                fields["features"] = (1, MAX_FEATURES)
+                fields["features"] = (1, seam.MAX_FEATURES)
             if private is not None and party == private.holder:
-                fields["classes"] = (2, MAX_CLASSES)
+                fields["classes"] = (2, seam.MAX_CLASSES)
         return fields
 
     def unread_bytes(self, job: NodeDpJob, hellos: Mapping[PartyId, Hello]) -> int:
@@ -222,7 +209,7 @@ class NodeDpSessions(AlignedSessions[NodeDpJob]):
         return EdgePrivateLearner(session, graph, [*([own_features(graph)] if job.uses_own_columns else []), *features])
 
 
-class NodeDpPrivacy(Privacy[NodeDpJob]):
+class NodeDpPrivacy(seam.Privacy[NodeDpJob]):
     """The ε of node-dp jobs."""
 
     def plan(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:
@@ -241,7 +228,7 @@ class NodeDpPrivacy(Privacy[NodeDpJob]):
         return job.release.features.epsilon + of_labels
 
 
-class NodeDpGuarantee(Guarantee[NodeDpJob]):
+class NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
     """The ε of node-dp jobs in words."""
 
     way: ClassVar[str] = "node-dp, noise on the learner's edges"
@@ -272,7 +259,7 @@ class NodeDpGuarantee(Guarantee[NodeDpJob]):
         return _not_bounded(job)
 
 
-class NodeDpWords(Words[NodeDpJob]):
+class NodeDpWords(seam.Words[NodeDpJob]):
     """Node-dp jobs in sentences."""
 
     def describe(self, job: NodeDpJob) -> list[str]:
@@ -317,14 +304,14 @@ class NodeDpWords(Words[NodeDpJob]):
         )
 
 
-NODE_DP: Final = Paradigm[NodeDpJob](
+NODE_DP: Final = seam.Paradigm[NodeDpJob](
     title="local: nodes perturb their own values",
     rows=ROWS,
     data=NodeDpData(),
     session=NodeDpSessions(),
     privacy=NodeDpPrivacy(),
     guarantee=NodeDpGuarantee(),
-    baselines=Baselines(),
+    baselines=seam.Baselines(),
     words=NodeDpWords(),
 )
 """Nodes release perturbed features once, and one holder, which knows the graph, learns alone."""
