@@ -469,10 +469,10 @@ def require(cause: str, *rules: tuple[str, object, object, str]) -> None:
     Raises:
         ValueError: it names the setting, the value, the rule and the way out.
     """
+    words: dict[object, str] = {None: "null", (): "[]"}
     for name, value, needed, why in rules:
-        allowed = needed if isinstance(needed, list) else [needed]
+        allowed: list[object] = needed if isinstance(needed, list) else [needed]
         if value not in allowed:
-            words = {None: "null", (): "[]"}
             set_it = " or ".join(words.get(each, str(each)) for each in allowed)
             way_out = f"leave {name} out" if needed is None else f"set {name} to {set_it}"
             raise ValueError(f"{name}={value!r} with {cause}: {why}; {way_out}, or do without {cause}")

@@ -40,18 +40,14 @@ from veilgraph.protocol.evidence import OPEN, Audited, Evidence, Noisy, NoisySer
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.view import Floats, View, numbers
 
-_MOST_EXAMPLES: Final = 1 << 29
-"""That fit a sum."""
+_MOST_EXAMPLES: Final = 1 << 29  # that fit a sum
 _BEGINS: Final = "train"
 """Sessions whose first weights are those that training begins with; others go on from checkpoints."""
 _TWO: Final = 2
-CLEAN: Final = (Kind.GRADIENT, 0)
-"""Kind and round of what holders note of their sums before the noise."""
-DRAWN: Final = (Kind.GRADIENT, 1)
-"""Kind and round of what they note of who is in them."""
+CLEAN: Final = (Kind.GRADIENT, 0)  # kind and round of what holders note of their sums before the noise
+DRAWN: Final = (Kind.GRADIENT, 1)  # kind and round of what they note of who is in them
 _CENTRE, _LEAF = 0, 1
-_ROUNDING: Final = 1.0
-"""What weights told in single precision may hide of a sum, in clips; far more than they do."""
+_ROUNDING: Final = 1.0  # what weights told in single precision may hide of a sum, in clips; far more than they do
 
 
 class AveragingSource(Source):
@@ -149,17 +145,11 @@ class AveragingSource(Source):
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """Weights as some holders alone would have made them in a round.
-
-    Attributes:
-        about: these holders.
-        weights: Tensor[W] float64.
-        words: what they were worked out of.
-    """
+    """Weights as some holders alone would have made them in a round."""
 
     about: tuple[PartyId, ...]
-    weights: Tensor
-    words: str
+    weights: Tensor  # Tensor[W] float64
+    words: str  # what they were worked out of
 
 
 def _single(holder: View) -> list[Update]:
@@ -348,13 +338,11 @@ class _KnownRound:
     """One round of a private training.
 
     Attributes:
-        weights: Tensor[W] float64, with which it began.
         rest: Tensor[W] float64, what some holders added before they divided by ``batch``: noise, canaries of one
             holder that is asked for, and nothing else.
-        holders: these holders.
     """
 
-    weights: Tensor
+    weights: Tensor  # Tensor[W] float64, with which it began
     rest: Tensor
     holders: tuple[PartyId, ...]
 

@@ -36,18 +36,14 @@ class Pairs:
     """Pairs of nodes, whichever the direction.
 
     Attributes:
-        ends: Tensor[2, M] int64, of each pair the two nodes.
-        split: Tensor[M] int64: 0 training, 1 validation, 2 test.
-        linked: Tensor[M] bool, whether there is an edge.
         first: Tensor[M] int64, of the holder's rows the first: pairs without an edge are drawn among its own nodes.
-        nodes: Tensor[M] int64, how many rows the holder has.
     """
 
-    ends: Tensor
-    split: Tensor
-    linked: Tensor
+    ends: Tensor  # Tensor[2, M] int64, of each pair the two nodes
+    split: Tensor  # Tensor[M] int64: 0 training, 1 validation, 2 test
+    linked: Tensor  # Tensor[M] bool, whether there is an edge
     first: Tensor
-    nodes: Tensor
+    nodes: Tensor  # Tensor[M] int64, how many rows the holder has
 
     def columns(self) -> tuple[Tensor, ...]:
         """All of it; the last dimension of each counts the pairs."""
@@ -63,15 +59,10 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class PairsOwn(Own):
-    """A holder's graph of training edges alone, and its pairs.
+    """A holder's graph of training edges alone, and its pairs."""
 
-    Attributes:
-        pairs: all edges, and as many pairs without; they are what a model is judged on.
-        taken: Tensor[T] int64 ascending, keys of the training edges, beside which training draws pairs.
-    """
-
-    pairs: Pairs
-    taken: Tensor
+    pairs: Pairs  # all edges, and as many pairs without; they are what a model is judged on
+    taken: Tensor  # Tensor[T] int64 ascending, keys of the training edges, beside which training draws pairs
 
     @classmethod
     def divided(
@@ -150,8 +141,7 @@ def _both(parts: Sequence[Pairs]) -> Pairs:
 
 
 _SPLITS: Final = ("train", "val", "test")
-_SORTS: Final = 2
-"""Histograms of a split: of pairs with an edge, and without."""
+_SORTS: Final = 2  # histograms of a split: of pairs with an edge, and without
 
 _MEASURES: Final = Measures(
     "cross-entropy of pairs",

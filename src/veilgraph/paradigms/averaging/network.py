@@ -31,11 +31,10 @@ class Rule(ABC):
     """One kind of averaging, at a holder and at the server.
 
     Attributes:
-        words: what the server makes of the holders' mean, in a sentence.
         sends_gradients: whether a holder gives its gradient in place of how its weights have changed.
     """
 
-    words: ClassVar[str]
+    words: ClassVar[str]  # what the server makes of the holders' mean, in a sentence
     sends_gradients: ClassVar[bool] = False
 
     def local_loss(self, loss: Tensor, weights: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
@@ -198,17 +197,11 @@ AnyRuleSettings = Annotated[
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """A holder's graph as the network takes it. A task that needs more of it has a subclass.
-
-    Attributes:
-        graph: as it is.
-        features: of its nodes.
-        adjacency: of its edges.
-    """
+    """A holder's graph as the network takes it. A task that needs more of it has a subclass."""
 
     graph: PartyGraph
-    features: FixedInput
-    adjacency: Adjacency
+    features: FixedInput  # of its nodes
+    adjacency: Adjacency  # of its edges
 
     @classmethod
     def of(cls, graph: PartyGraph, dtype: torch.dtype) -> Self:
@@ -216,8 +209,7 @@ class Own:
         return cls(graph, FixedInput(graph.features, dtype), Adjacency.from_graph(graph, dtype))
 
 
-_ALONE = 1
-"""Nobody else has a part of a holder's graph."""
+_ALONE = 1  # nobody else has a part of a holder's graph
 
 
 class AtHomeSettings(Settings):
@@ -350,12 +342,9 @@ class Personalised(nn.Module):
 
     To start from a global model and correct it where one's own data say otherwise is old in federated learning (Bietti
     et al. 2022, ICML, https://proceedings.mlr.press/v162/bietti22a.html, with privacy of the part that is shared).
-
-    Attributes:
-        learnt: whether it has been trained; kept with the weights.
     """
 
-    learnt: Tensor
+    learnt: Tensor  # whether it has been trained; kept with the weights
 
     def __init__(
         self, settings: AtHomeSettings, own: Own, classes: int, streams: LearningStreams, dtype: torch.dtype

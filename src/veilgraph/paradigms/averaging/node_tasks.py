@@ -278,17 +278,11 @@ class GraphsSettings(TaskSettings):
 
 @dataclass(frozen=True, eq=False)
 class GraphsOwn(Own):
-    """A holder's graphs.
+    """A holder's graphs."""
 
-    Attributes:
-        place: Tensor[N] int64, of which of them a node is, 0..G−1.
-        numbers: Tensor[G] int64, as ``membership`` has them.
-        whole: labels and masks of the graphs, as those of a graph's nodes.
-    """
-
-    place: Tensor
-    numbers: Tensor
-    whole: PartyGraph
+    place: Tensor  # Tensor[N] int64, of which of them a node is, 0..G−1
+    numbers: Tensor  # Tensor[G] int64, as ``membership`` has them
+    whole: PartyGraph  # labels and masks of the graphs, as those of a graph's nodes
 
     @classmethod
     def of(cls, graph: PartyGraph, dtype: torch.dtype) -> Self:

@@ -43,10 +43,8 @@ _log = logging.getLogger("veilgraph")
 
 RECORDS: Final = Tag(Kind.CONTROL, 0, 4)
 """Of a holder's record of survivors, before the sums of a session that goes on from another."""
-_DRAWN = 1
-"""Round of the note of who is in a sum."""
-_SIGNING = 2
-"""Round of the signing keys; those of masks are new in every sum."""
+_DRAWN = 1  # round of the note of who is in a sum
+_SIGNING = 2  # round of the signing keys; those of masks are new in every sum
 
 
 class _AveragingRole(Role):

@@ -31,8 +31,7 @@ MOMENTUM: Final = 0.9
 ROUNDS: Final = 80
 LARGEST_RATE: Final = 2.0
 """Beyond it training may diverge without noise too, with rows and gradients of length 1 and that momentum."""
-WANDER: Final = 0.45
-"""How far the noise of all rounds may move one weight, as a standard deviation."""
+WANDER: Final = 0.45  # how far the noise of all rounds may move one weight, as a standard deviation
 
 _TERMS: Final = "a term is one node's"
 _NOISED: Final = "nobody is told how an epoch did"
@@ -90,7 +89,8 @@ def learning_rate(
 
     A step moves a weight by η/(1 − β) times its noise, once momentum has run out; the mean of P holders' noise has
     deviation σC/(batch·√P), and T rounds √T of it. σ is taken to be (2N − 1)·q·√T/μ, of the Gaussian mechanism that
-    many small draws come to, where it is not given: a rule of thumb for a rate, and nothing that ε rests on.
+    many small draws come to, where it is not given: a rule of thumb for a rate, and nothing that ε rests on. N is
+    ``terms``, T ``rounds``, β ``momentum``, P ``holders``, each of which adds ``share`` of σ.
     """
     noise = given.noise_multiplier
     if noise is None:
@@ -163,8 +163,7 @@ class AveragingSettings(Settings):
 
 _BY_NODES: Final = PartitionSettings(by="nodes")
 _MOST_PERSONAL: Final = 2
-_WAITS: Final = 6
-"""Who is left out of a sum waits for its five messages, and for what follows."""
+_WAITS: Final = 6  # who is left out of a sum waits for its five messages, and for what follows
 
 
 class AveragingJob(JobSettings):
@@ -331,8 +330,7 @@ def _selecting(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return selecting(data, TASKS[name].measures)
 
 
-_FEWEST_SHARES: Final = 2
-"""Of noise, beside those of the holders that collude (``privacy.plan``)."""
+_FEWEST_SHARES: Final = 2  # of noise, beside those of the holders that collude (``privacy.plan``)
 
 
 def check_private(job: AveragingJob) -> None:

@@ -44,13 +44,10 @@ from veilgraph.privacy.sampled import Places, SampledPublisher
 from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.role import build_optimizer, precision
 
-EXTRA: Final = 2
-"""Numbers in a summand beside those of the weights: the loss and the number of training examples."""
-UPDATE_BITS: Final = 32
-"""Fractional bits of a summand: the sum stays below 2^29."""
+EXTRA: Final = 2  # numbers in a summand beside those of the weights: the loss and the number of training examples
+UPDATE_BITS: Final = 32  # fractional bits of a summand: the sum stays below 2^29
 
-Dropout = Callable[[int], torch.Generator]
-"""Local epoch of the round → its stream."""
+Dropout = Callable[[int], torch.Generator]  # local epoch of the round → its stream
 
 
 def public(
@@ -343,6 +340,7 @@ class RowTerms:
 
     def at(self, network: Averaged) -> Callable[[int], Places]:
         """Number of a training node → the gradient of its loss in all weights."""
+        # a map of the features, f, a map to logits, each with a bias
         first, bias, last, lift = (weight.detach().numpy() for weight in network.shared())
 
         def gradient(number: int) -> Places:

@@ -33,17 +33,11 @@ from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 
 @dataclass(frozen=True)
 class UpdateKind:
-    """A local update φ(h, m) = join(own, scaled), without weights.
+    """A local update φ(h, m) = join(own, scaled), without weights."""
 
-    Attributes:
-        join: of the part that depends on h alone, and the one that is linear in m.
-        own: columns of the first part, in widths of h.
-        output: columns of φ, in widths of h.
-    """
-
-    join: Callable[[Tensor, Tensor], Tensor]
-    own: int = 1
-    output: int = 1
+    join: Callable[[Tensor, Tensor], Tensor]  # of the part that depends on h alone, and the one that is linear in m
+    own: int = 1  # columns of the first part, in widths of h
+    output: int = 1  # columns of φ, in widths of h
 
 
 UPDATES: Final[Mapping[str, UpdateKind]] = {
@@ -118,21 +112,13 @@ def total(pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int) -> T
 
 @dataclass(frozen=True)
 class LayerWidths:
-    """Columns of a layer's tensors.
+    """Columns of a layer's tensors."""
 
-    Attributes:
-        input: h^(l) at the holders.
-        message: m_vu, and h after the message's W.
-        sent: t, what a holder sends: φ, or with mean and sum its two parts.
-        combined: the server's aggregate of φ.
-        output: h^(l+1).
-    """
-
-    input: int
-    message: int
-    sent: int
-    combined: int
-    output: int
+    input: int  # h^(l) at the holders
+    message: int  # m_vu, and h after the message's W
+    sent: int  # t, what a holder sends: φ, or with mean and sum its two parts
+    combined: int  # the server's aggregate of φ
+    output: int  # h^(l+1)
 
 
 def layer_widths(settings: HorizontalSettings, features: int) -> list[LayerWidths]:
@@ -260,7 +246,8 @@ class ServerLayer(nn.Module):
         """The global update: linear, batch norm, activation, dropout; nothing after the last layer.
 
         ``m`` is Tensor[N, combined]; as ``FixedInput`` where it is the same in every pass. Returns Tensor[N, output],
-        h^(l+1). Raises ``DataError``: batch norm is asked to normalise a single node.
+        h^(l+1). Without ``generator`` it is evaluation, by running statistics. Raises ``DataError``: batch norm is to
+        normalise a single node.
         """
         h = _mapped(self.linear, m)
         if self._is_last:

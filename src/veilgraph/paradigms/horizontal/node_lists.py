@@ -22,8 +22,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 
 HASH_BYTES: Final = 16
-SHARED: Final = "holders"
-"""Name of the learning streams that all holders share."""
+SHARED: Final = "holders"  # name of the learning streams that all holders share
 
 _SEED_BYTES: Final = 40
 _WORD_BYTES: Final = 8
@@ -33,7 +32,10 @@ _NODES, _EDGES = 0, 1
 def share_secrets(
     link: Link, holders: Sequence[PartyId], streams: LearningStreams, secrets: SecretSource
 ) -> tuple[bytes, LearningStreams]:
-    """The key of the hashes, and the streams of the weights that all holders have; both the first holder's choice."""
+    """The key of the hashes, and the streams of the weights that all holders have; both the first holder's choice.
+
+    The server must not be able to read what goes over the holders' link.
+    """
     first, *others = holders
     tag = Tag(Kind.NODE_KEY)
     if link.party == first:
@@ -61,15 +63,10 @@ def edge_hashes(key: bytes, nodes: Tensor, edge_index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the holders' rows stand among all nodes.
+    """Where the holders' rows stand among all nodes."""
 
-    Attributes:
-        num_nodes: N, nodes that any holder knows.
-        rows: holder → Tensor[N_p] int64, distinct.
-    """
-
-    num_nodes: int
-    rows: Mapping[PartyId, Tensor]
+    num_nodes: int  # N, nodes that any holder knows
+    rows: Mapping[PartyId, Tensor]  # holder → Tensor[N_p] int64, distinct
 
 
 def send_nodes(link: Link, hashes: Tensor) -> None:
@@ -134,7 +131,7 @@ def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
 
 
 def receive_places(link: Link, nodes: int, most: int) -> tuple[Tensor, int]:
-    """This holder's rows, Tensor[N_p], and N.
+    """This holder's rows, Tensor[N_p], and N, of which a message about all nodes can be sent up to ``most``.
 
     Raises:
         ProtocolError: the server places two nodes at one row, or one outside of the N, or says that N is too large.

@@ -54,10 +54,8 @@ from veilgraph.tables.nodes import feature_columns, read_nodes
 
 J = TypeVar("J", bound=JobSettings)
 
-_NONCES: Final = 3
-"""Round of the messages from which an identity is made."""
-_KEYS: Final = 1
-"""Round of the keys for sums over columns; those of training come later in the session."""
+_NONCES: Final = 3  # round of the messages from which an identity is made
+_KEYS: Final = 1  # round of the keys for sums over columns; those of training come later in the session
 
 
 class SameColumnsData(seam.Data[J]):

@@ -52,8 +52,7 @@ from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
 from veilgraph.protocol.scores import calibration_at
 
-GRADIENT_BITS: Final = 40
-"""Fractional bits of a masked gradient of the weights: the sum stays below 2^21."""
+GRADIENT_BITS: Final = 40  # fractional bits of a masked gradient of the weights: the sum stays below 2^21
 REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_scaling)"
 _SHARED_BYTES: Final = 1 << 30
 """Gradients of the weights that all holders share, and their tallies: a few of up to 3 + 3·C² numbers."""

@@ -92,7 +92,6 @@ SUMMANDS: Final = Revelation[HorizontalJob](
     "single-summands", "Each of two holders can subtract its own part from the sums of weight gradients, losses, "
     "counts and targets, and has the other's exactly.", lambda _: "paradigm=horizontal, 2 holders")
 
-# fmt: on
 # In which jobs
 
 SECURE_MAX: Final = Condition[HorizontalJob]("`combine: secure-max`", lambda job: job.model.combine == "secure-max")
@@ -109,15 +108,13 @@ TRUE: Final = PERTURBED.otherwise("no `label_privacy`")
 VALUES: Final = Condition[HorizontalJob]("`horizontal.task: values`", lambda job: job.horizontal.task.is_values)
 CLASSES: Final = VALUES.otherwise("`horizontal.task: classes`")
 SUMS_BEFORE: Final = Condition[HorizontalJob](
-    "`horizontal.task: values` without bounds", lambda job: bool(job.horizontal.task.sums_before)
-)
+    "`horizontal.task: values` without bounds", lambda job: bool(job.horizontal.task.sums_before))
 BALANCED: Final = Condition[HorizontalJob](
-    "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced"
-)
+    "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced")
 MORE_LEARNING: Final = Condition[HorizontalJob](
-    "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1
-)
+    "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1)
 
+# fmt: on
 # What is sent
 
 _HASHED: Final = (

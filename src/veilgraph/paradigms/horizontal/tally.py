@@ -37,10 +37,8 @@ VALUE_MEASURES: Final = Measures(
 VALUE_WORDS: Final = "a number of each node"
 _PER_SPLIT: Final = 5
 """Numbers that are added up of a split: how many, Σz, Σz², Σ|e|, Σe², of standardised targets z and errors e."""
-_LEAST: Final = 1e-3
-"""Mean of |y| below which sums with 20 fractional bits are too coarse to standardise by."""
-_RANKED: Final = MASKS[1:]
-"""Splits whose nodes are ranked."""
+_LEAST: Final = 1e-3  # mean of |y| below which sums with 20 fractional bits are too coarse to standardise by
+_RANKED: Final = MASKS[1:]  # splits whose nodes are ranked
 _MOST_BINS, _FEWEST_BINS = 200, 50
 """Of a histogram with two classes, and with many: a class of C > 2 has one of its own."""
 
@@ -134,17 +132,11 @@ class LearntSettings(TargetBounds):
 
 
 class Answers(ABC):
-    """What is learnt of nodes whose answer is known: a loss, and scores that follow from sums over the holders.
+    """What is learnt of nodes whose answer is known: a loss, and scores that follow from sums over the holders."""
 
-    Attributes:
-        tally_bits: fractional bits of a tally that is added up.
-        tally_size: numbers in a tally.
-        sums_before: sizes of the sums before the first round.
-    """
-
-    tally_bits: ClassVar[int]
-    tally_size: int
-    sums_before: tuple[int, ...] = ()
+    tally_bits: ClassVar[int]  # fractional bits of a tally that is added up
+    tally_size: int  # numbers in a tally
+    sums_before: tuple[int, ...] = ()  # sizes of the sums before the first round
 
     @abstractmethod
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
@@ -424,7 +416,10 @@ def _log_odds(logits: Tensor, label: int) -> Tensor:
 
 
 def _auc(ranks: Tensor, *, present: bool) -> float | None:
-    """Mean AUC of the classes, of Tensor[K, 2, B]."""
+    """Mean AUC of the classes, of Tensor[K, 2, B]: histograms of a class's nodes and of the others.
+
+    ``present``: of the classes that have nodes alone, as validation nodes may lack one and still choose.
+    """
     found = [binned_auc(*each) for each in ranks]
     known = [one[0] for one in found if one is not None]
     return fmean(known) if known and (present or len(known) == len(found)) else None

@@ -126,8 +126,7 @@ class KPropNetwork(nn.Module):
     Initial weights come from the stream "kprop"; features and labels of the graph are not read.
     """
 
-    gain: Tensor
-    """The constant, a buffer."""
+    gain: Tensor  # the constant, a buffer
 
     def __init__(
         self,
@@ -233,8 +232,7 @@ class HopNetwork(nn.Module):
     inside ``LearningStreams.global_generator``.
     """
 
-    gain: Tensor
-    """The constant, a buffer; 1 until ``scale`` finds it."""
+    gain: Tensor  # the constant, a buffer; 1 until ``scale`` finds it
 
     def __init__(self, columns: int, classes: int, settings: KPropSettings, dtype: torch.dtype) -> None:
         super().__init__()

@@ -18,23 +18,13 @@ from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.plan import Plan
-from veilgraph.protocol import messages as rows
+from veilgraph.protocol import messages as table
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedSessions
 from veilgraph.protocol.costs import unread_of_passes
 from veilgraph.protocol.feature_release import agree_on_release, checked, misplaced_labels, released_features
-from veilgraph.protocol.messages import (
-    ALIGNMENT_ROWS,
-    COMMON_ROWS,
-    PERTURBED,
-    PERTURBED_FEATURES,
-    Condition,
-    MessageSpec,
-    Revelation,
-    Route,
-    WireFormat,
-)
+from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, Route, WireFormat
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import Role, RoleContext
@@ -48,37 +38,26 @@ def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
     return () if job.release.labels is None else (job.release.labels.holder,)
 
 
+# One row, few lines: a table is read across.
+# fmt: off
 LABELS: Final = Revelation[NodeDpJob](
-    "perturbed-labels",
-    "The label holder sees labels under randomised response with the job's ε, and in the clear "
-    "which nodes have one for training or validation.",
-    lambda job: _said(job.release.labels, "labels"),
-    _of_labels,
-)
+    "perturbed-labels", "The label holder sees labels under randomised response with the job's ε, and in the clear "
+    "which nodes have one for training or validation.", lambda job: _said(job.release.labels, "labels"), _of_labels)
+FEATURES: Final = Revelation[NodeDpJob](
+    *table.PERTURBED_FEATURES, lambda job: _said(job.release.features, "features"), lambda job: job.duties.releasing)
+PRIVATE_LABELS: Final = Condition[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None)
+_TO_LEARNER: Final = Route[NodeDpJob]("holder of private labels", "learner",
+    lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party)
 ROWS: Final[tuple[MessageSpec[NodeDpJob], ...]] = (
-    *COMMON_ROWS,
-    *ALIGNMENT_ROWS,
-    rows.released_features(
-        Revelation[NodeDpJob](
-            *PERTURBED_FEATURES, lambda job: _said(job.release.features, "features"), lambda job: job.duties.releasing
-        )
-    ),
-    MessageSpec(
-        Kind.PERTURBED_LABELS,
-        Route[NodeDpJob](
-            "holder of private labels",
-            "learner",
-            lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party,
-        ),
-        "labels under randomised response, a single time; who has one, and is trained on, in the clear",
-        "noise",
-        PERTURBED,
-        (LABELS,),
-        (Condition[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None),),
-        paid=True,
-        forms=(WireFormat("0, 0", "uint8 [N, 2]; with 255 classes or more int64", "[release](#a-local-job)"),),
-    ),
+    *table.COMMON_ROWS,
+    *table.ALIGNMENT_ROWS,
+    table.released_features(FEATURES),
+    MessageSpec(Kind.PERTURBED_LABELS, _TO_LEARNER,
+        "labels under randomised response, a single time; who has one, and is trained on, in the clear", "noise",
+        table.PERTURBED, (LABELS,), (PRIVATE_LABELS,), paid=True,
+        forms=(WireFormat("0, 0", "uint8 [N, 2]; with 255 classes or more int64", "[release](#a-local-job)"),)),
 )
+# fmt: on
 
 
 def _not_bounded(settings: NodeDpJob) -> list[str]:

@@ -156,11 +156,9 @@ SCALE_REMEDY: Final = (
     "scale the features (data.feature_scaling: standard), or lower model.initial.gradient_bits or "
     "model.initial.feature_bits"
 )
-SUM_BITS: Final = 40
-"""Fractional bits of what ``secure-sum`` opens: |h^0| and |g| stay below 2^21."""
+SUM_BITS: Final = 40  # fractional bits of what ``secure-sum`` opens: |h^0| and |g| stay below 2^21
 SUM_REMEDY: Final = "scale the features (data.feature_scaling) or lower the learning rate"
-_STD: Final = 8.0
-"""No entry of x·W, normal with std·‖x‖, is expected beyond so many standard deviations."""
+_STD: Final = 8.0  # no entry of x·W, normal with std·‖x‖, is expected beyond so many standard deviations
 
 
 def check_range(
@@ -372,8 +370,7 @@ class Collaborative(InitialEmbedding):
         self._product.close()
 
 
-OWN_NODES: Final = "own nodes"
-"""Name of W_own's learning stream; no holder can be called that."""
+OWN_NODES: Final = "own nodes"  # name of W_own's learning stream; no holder can be called that
 
 
 class WithOwnNodes(InitialEmbedding):

@@ -187,8 +187,7 @@ def _pieces(job: JobSettings) -> int:
     return 1 if vertical(job).model.combine.linear else len(job.duties.publishing)
 
 
-ROUND: Final = 1
-"""Of the one release."""
+ROUND: Final = 1  # of the one release
 
 
 class OnceRole(IdleRole, ABC):
@@ -335,8 +334,7 @@ class ReleaseServer(OnceRole):
 _log: Final = logging.getLogger("veilgraph")
 
 _STEPS: Final = 300
-_PATIENCE: Final = 20
-"""Evaluations, at every second step, without a better one, after which it stops."""
+_PATIENCE: Final = 20  # evaluations, at every second step, without a better one, after which it stops
 _MEAN_OF: Final = range(21, 201)
 """Steps whose mean is kept in place of the best one, where columns are few and training nodes many."""
 MANY: Final = 1000

@@ -35,8 +35,7 @@ from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.protocol.spreading import LocalPart
 
-_RING: Final = 8
-"""Bytes of an element of Z_2^64."""
+_RING: Final = 8  # bytes of an element of Z_2^64
 
 
 def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:

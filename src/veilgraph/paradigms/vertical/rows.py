@@ -83,12 +83,10 @@ EDGES: Final = Revelation[VerticalJob](
     "holder learn of its edges around the training nodes.",
     lambda job: f"model.head.logit_hops={job.model.head.logit_hops}", _label_holder)
 
-# fmt: on
 # In which jobs, and between whom
 
 NOISED: Final = Condition[VerticalJob](
-    "`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0
-)
+    "`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0)
 BARE: Final = NOISED.otherwise("no noise")
 PERTURBED_LABELS: Final = Condition[VerticalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
 TRUE_LABELS: Final = PERTURBED_LABELS.otherwise("no `label_privacy`")
@@ -96,18 +94,14 @@ ONCE: Final = Condition[VerticalJob]("`schedule: once`", lambda job: job.passes.
 EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
 CLEAR_ROWS: Final = Condition[VerticalJob]("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
 COLLABORATIVE: Final = Condition[VerticalJob](
-    "`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative"
-)
+    "`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative")
 SECURE_SUM: Final = Condition[VerticalJob](
-    "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum"
-)
+    "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum")
 OWN_NOISE: Final = Condition[VerticalJob](
-    "`initial.method: perturbed`", lambda job: job.noise.feature_release is not None
-)
+    "`initial.method: perturbed`", lambda job: job.noise.feature_release is not None)
 JOINT: Final = Condition[VerticalJob]("`joint_noise`", lambda job: job.joint_noise is not None)
 OWN_NOISED: Final = Condition[VerticalJob](
-    "`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job)
-)
+    "`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job))
 MASKED: Final = Condition[VerticalJob]("masked", lambda job: job.passes.is_masked)
 UNMASKED: Final = MASKED.otherwise("not masked")
 WEIGHTED: Final = Condition[VerticalJob]("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
@@ -116,23 +110,18 @@ NO_LAYERS: Final = Condition[VerticalJob]("`server.layers: 0`", lambda job: job.
 LOGIT_HOPS: Final = Condition[VerticalJob]("`logit_hops` > 0", lambda job: job.model.head.logit_hops > 0)
 
 PAIRED: Final = Route[VerticalJob](
-    "holder",
-    "holder",
-    lambda job, *pair: not job.passes.learns_alone or (job.passes.is_masked and {*pair} <= set(job.duties.publishing)),
-)
+    "holder", "holder",
+    lambda job, *pair: not job.passes.learns_alone or (job.passes.is_masked and {*pair} <= set(job.duties.publishing)))
 PUBLISHED: Final = Route[VerticalJob]("holder", SERVER, lambda job, sender, _: sender in job.duties.publishing)
 GIVEN: Final = Route[VerticalJob](
-    "holder",
-    "label holder",
-    lambda job, sender, receiver: sender in job.duties.publishing and receiver == job.data.label_party,
-)
+    "holder", "label holder",
+    lambda job, sender, receiver: sender in job.duties.publishing and receiver == job.data.label_party)
 TO_LABELLED: Final = Route[VerticalJob](
-    SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party
-)
+    SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party)
 TO_ANOTHER: Final = Route[VerticalJob](
-    SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party
-)
+    SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party)
 
+# fmt: on
 # What is sent
 
 _DEALT: Final = "Uniform for the receiver; the server, which dealt the mask, must not get it."
