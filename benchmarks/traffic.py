@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from veilgraph.core.types import PartyId
-from veilgraph.paradigms.vertical.costs import costs_of
+from veilgraph.paradigms.vertical.paradigm import costs_of
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.costs import PartySizes
 from veilgraph.protocol.job import JobSettings

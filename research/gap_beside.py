@@ -27,7 +27,7 @@ from research.gap_settings import settings_of
 from veilgraph.core.tensor_file import Record
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical.once_learner import LearningHolder
+from veilgraph.paradigms.vertical.once import LearningHolder
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings

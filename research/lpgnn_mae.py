@@ -24,7 +24,7 @@ from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.dataset import load_whole
 from veilgraph.graph.features import choose_columns
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.node_dp.network import neighbour_adjacency
+from veilgraph.paradigms.node_dp.learner import neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local_features import FeatureMechanism, feature_mechanism
 from veilgraph.privacy.settings import FeatureReleaseSettings

@@ -18,7 +18,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.mpc.product import Direction, operand_mask_name, row_blocks, static_mask_name
 from veilgraph.mpc.ring import rounded
-from veilgraph.paradigms.vertical.initial import InitialSettings
+from veilgraph.paradigms.vertical.network import InitialSettings
 
 NODES, DIM, STEPS, FEATURE_BITS = 30, 3, 2, 4
 SETTINGS = InitialSettings(learning_rate=1.0, momentum=0.0)

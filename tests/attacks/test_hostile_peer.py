@@ -42,10 +42,8 @@ from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.paradigm import Totals, check_columns
 from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
-from veilgraph.paradigms.vertical.holders import DataHolder, LabelHolder
-from veilgraph.paradigms.vertical.once import ReleaseServer, ReleasingHolder
-from veilgraph.paradigms.vertical.once_learner import LearningHolder
-from veilgraph.paradigms.vertical.server import Server
+from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.roles import DataHolder, LabelHolder, Server
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.feature_release import exchange_releases

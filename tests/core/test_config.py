@@ -282,8 +282,8 @@ ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
         ({"paradigm": "horizontal", "data": {"partition": {"mixed": 0.2}}}, "mixed=0.2 is for by='labels'"),
         ({"paradigm": "horizontal", "device": "auto"}, "device='auto' is for paradigm='vertical'"),
         ({"train": {"refresh_every": 3}}, "refresh_every=3 counts batches"),
-        ({"model": {"local": {"fanout": 3}}}, r"model\.local\.fanout=3 bounds the neighbourhoods of batches"),
-        ({"train": {"batch_size": 8}, "model": {"rounds": 2}}, r"train\.batch_size needs model\.rounds=1"),
+        ({"model": {"local": {"fanout": 3}}}, r"model\.local\.fanout=3 with train\.batch_size=null"),
+        ({"train": {"batch_size": 8}, "model": {"rounds": 2}}, r"model\.rounds=2 with train\.batch_size"),
         ({"model": {"rounds": 3}, "paradigm": "horizontal"}, r"model\.rounds is not a setting"),
         ({"horizontal": {"dim": 3}}, "horizontal is not a setting"),
         (
@@ -320,19 +320,28 @@ def local(**changes):
             {"paradigm": "node-dp"},
             "paradigm='node-dp' needs release.features, which says how nodes release theirs; give at",
         ),
-        (local(data__feature_scaling="row"), "data.feature_scaling='row' computes with values that nodes keep to them"),
-        (local(data__feature_scaling="standard"), "set it to none, and release.features.low and high to the range"),
-        (local(release__labels={**LABELS, "holder": "A"}), "release.labels.holder='A' is not one of the holders that"),
-        (local(release__labels={**LABELS, "holder": "C"}), "'C' is not one of the holders that release, B; name one"),
+        (
+            local(data__feature_scaling="row"),
+            "data.feature_scaling='row' with paradigm=node-dp: nodes keep their values",
+        ),
+        (
+            local(data__feature_scaling="standard"),
+            "set release.features.low and high to their range; set data.feature_scaling to none",
+        ),
+        (
+            local(release__labels={**LABELS, "holder": "A"}),
+            "release.labels.holder='A' with release.labels: it is to be one of the holders",
+        ),
+        (local(release__labels={**LABELS, "holder": "C"}), "set release.labels.holder to B"),
         (
             local(release__labels=LABELS, train__class_weights="balanced"),
-            "train.class_weights=balanced needs the true labels' shares",
+            "train.class_weights='balanced' with release.labels: the true labels' shares",
         ),
         (
             local(privacy__epsilon_total=4, privacy__unit="row"),
-            "privacy.unit='row' in a job of paradigm node-dp, where noise is on the lear",
+            "privacy.unit='row' with privacy in a job of paradigm node-dp: noise is on the",
         ),
-        (on_edges(unit="node", degree_bound=3), "choose edge or node-edges (what others' nodes release has its ε in"),
+        (on_edges(unit="node", degree_bound=3), "set privacy.unit to edge or node-edges"),
         (on_edges(schedule="every-step"), "schedule='every-step' with aggregation"),
         (
             on_edges(aggregation=None, degree_bound=3),
@@ -365,7 +374,7 @@ def local(**changes):
         ),
         (
             merge(on_edges(), {"release": {"labels": LABELS}}),
-            "release.labels with privacy in a job of paradigm node-dp: labels that were perturbed are averaged over",
+            "with privacy in a job of paradigm node-dp: they would be averaged over the learner's edges",
         ),
         (local(horizontal__dim=3), "horizontal is not a setting"),
         ({**LOCAL, "paradigm": "vertical"}, "release is not a setting"),

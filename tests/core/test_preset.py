@@ -174,7 +174,7 @@ RELEASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("privacy", RELEASES.values(), ids=RELEASES)
 def test_a_job_says_what_is_private_and_the_rest_fits_it(privacy: dict[str, Any], data: dict[str, Any]) -> None:
     content = {"data": data, "privacy": {**NOISED, **privacy}}
-    with refused(ConfigError, key="privacy.schedule"):
+    with refused(ConfigError, key="model.initial.method"):
         parse_job({**content, "preset": PAPER})
     job = at(parse_job({**content, "preset": AUTO}), "model")
     assert (job.initial.method, job.local.model) == ("individual", "appnp")
@@ -189,7 +189,7 @@ def test_what_is_needed_is_taken_though_the_rest_does_not_fit() -> None:
     broken = {**content, "model": {"local": {"teleport": 0.4}}, "train": {"epochs": 3, "patience": 9}}
     for job in (content, broken):
         assert parse_job({**job, "preset": AUTO}).hash()
-    with refused(ConfigError, key="privacy.schedule"):
+    with refused(ConfigError, key="model.initial.method"):
         parse_job({"privacy": NOISED, "model": {"initial": {"method": "secure-sum"}}, "preset": AUTO})
 
 

@@ -19,7 +19,7 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.product import Dealer, Direction
-from veilgraph.paradigms.vertical.initial import EmbeddingSession, InitialEmbedding, InitialSettings, build_embedding
+from veilgraph.paradigms.vertical.network import EmbeddingSession, InitialEmbedding, InitialSettings, build_embedding
 
 Gradient = Callable[[PartyId, int, Tensor], Tensor]
 """(holder, step, the opened h^0) → ∂L/∂h^0 of that holder's branch."""

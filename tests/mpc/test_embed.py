@@ -13,7 +13,7 @@ from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.mpc.mask import add, masked_sum
 from veilgraph.mpc.ring import encode, rounded
-from veilgraph.paradigms.vertical.initial import (
+from veilgraph.paradigms.vertical.network import (
     SUM_BITS,
     Collaborative,
     InitialSettings,

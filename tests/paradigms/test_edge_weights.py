@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GraphConv
 
+from research.local_private import LocalPrivateNetwork
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.partition import HorizontalPart, pool, pool_parts
@@ -22,7 +23,6 @@ from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.node_dp.settings import KPropSettings
-from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.paradigms.vertical.twin import PlainNetwork

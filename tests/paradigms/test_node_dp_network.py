@@ -13,8 +13,8 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import from_scipy, to_scipy
 from veilgraph.nn.calibration import corrected
-from veilgraph.paradigms.node_dp import network as kprop
-from veilgraph.paradigms.node_dp.network import (
+from veilgraph.paradigms.node_dp import learner as kprop
+from veilgraph.paradigms.node_dp.learner import (
     KPropNetwork,
     LabelDenoising,
     PropagatedInput,

@@ -23,7 +23,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Message, RecordedLink
-from veilgraph.paradigms.vertical.initial import Collaborative
+from veilgraph.paradigms.vertical.network import Collaborative
 from veilgraph.privacy.plan import Channel
 from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut

@@ -32,9 +32,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import product, ring
 from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.paradigms.vertical.holders import LabelHolder
-from veilgraph.paradigms.vertical.initial import Collaborative, EmbeddingSession, init_std, init_weight
-from veilgraph.paradigms.vertical.once_learner import LearningHolder
+from veilgraph.paradigms.vertical.network import Collaborative, EmbeddingSession, init_std, init_weight
+from veilgraph.paradigms.vertical.once import LearningHolder
+from veilgraph.paradigms.vertical.roles import LabelHolder
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger

@@ -122,9 +122,9 @@ IN_BATCHES: Settings = {"data": {"dataset": "synthetic"}, "train": {"batch_size"
     [
         (
             {"model": {"rounds": 2}},
-            "train.batch_size needs model.rounds=1: a second round would ask for the neighbours",
+            "model.rounds=2 with train.batch_size: a second round would ask for the neighbours",
         ),
-        ({"model": {"head": {"logit_hops": 1}}}, "train.batch_size needs model.head.logit_hops=0: they reach beyond"),
+        ({"model": {"head": {"logit_hops": 1}}}, "model.head.logit_hops=1 with train.batch_size: they reach beyond"),
         ({"paradigm": "horizontal"}, "train.batch_size needs paradigm=vertical: the others train on all nodes at once"),
         (
             {
@@ -132,11 +132,11 @@ IN_BATCHES: Settings = {"data": {"dataset": "synthetic"}, "train": {"batch_size"
                 "train": {"select_by": "last", "patience": None},
                 "privacy": {"unit": "row", "noise_multiplier": 1.0},
             },
-            "train.batch_size needs privacy=null: its ledger counts releases of all rows",
+            "with train.batch_size: its ledger counts releases of all rows; leave privacy out",
         ),
         (
             {"model": {"local": {"fanout": 3}}, "train": {"batch_size": None}},
-            "model.local.fanout=3 bounds the neighbourhoods of batches; leave it out or set train.batch_size",
+            "model.local.fanout=3 with train.batch_size=null: it bounds the neighbourhoods of batches",
         ),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_job_in_blocks_of_rows_sends_what_the_plan_says(tmp_path: Path, monkey
     def short(nodes: int, *_: object) -> list[slice]:
         return [slice(start, min(nodes, start + 20)) for start in range(0, nodes, 20)]
 
-    for room in ("mpc.product", "paradigms.vertical.costs"):
+    for room in ("mpc.product", "paradigms.vertical.paradigm"):
         monkeypatch.setattr(f"veilgraph.{room}.row_blocks", short)
     settings = job({})
     costs = planned(settings)

@@ -230,8 +230,8 @@ def test_a_schedule_that_the_job_cannot_have_is_left_out_with_the_reason() -> No
     settings = job(epsilon_total=4, model={"initial": {"method": "collaborative"}})
     assert {row[1] for row in rows(NeededNoise(settings, [1]).table())} == {"every-step"}
     assert NeededNoise(settings, []).notes() == [
-        "schedule once is not for this job: privacy.schedule=once needs model.initial.method=individual, not "
-        "collaborative: each holder projects its own features"
+        "schedule once is not for this job: model.initial.method='collaborative' with privacy.schedule=once: each "
+        "holder projects its own features; set model.initial.method to individual, or do without privacy.schedule=once"
     ]
 
 

@@ -20,8 +20,7 @@ from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.nn.local.build import CustomModel
-from veilgraph.paradigms.vertical.holders import DataHolder, LabelHolder
-from veilgraph.paradigms.vertical.server import Server
+from veilgraph.paradigms.vertical.roles import DataHolder, LabelHolder, Server
 from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.protocol.job import JobSettings

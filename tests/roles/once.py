@@ -15,8 +15,7 @@ from veilgraph.core.tensor_file import Keeper, MemoryKeeper
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Message, RecordedLink
-from veilgraph.paradigms.vertical.once import OnceRole, ReleaseServer, ReleasingHolder
-from veilgraph.paradigms.vertical.once_learner import LearningHolder
+from veilgraph.paradigms.vertical.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.releases import KeptRelease

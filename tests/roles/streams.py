@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from veilgraph.paradigms.node_dp import twin as local_private
+from research import local_private
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.noisy_rows import class_evidence, shrunk
-from veilgraph.paradigms.vertical.once_learner import AT_ONCE, MANY, JointLearner, LearningHolder
+from veilgraph.paradigms.vertical.once import AT_ONCE, MANY, JointLearner, LearningHolder
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective
 from veilgraph.runtime.launch.jobs import predict, resume, train

@@ -146,10 +146,10 @@ def test_no_summand_is_in_two_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     ("changes", "privacy", "named"),
     [
         ({"model": {"combine": {"strategy": "concat"}, "rounds": 1}}, {}, "privacy.joint_noise"),
-        ({"model": {"combine": {"strategy": "regression"}}}, {}, "privacy.joint_noise"),
+        ({"model": {"combine": {"strategy": "regression"}}}, {}, "model.combine.strategy"),
         ({"model": {"combine": {"masked": False}}}, {}, "privacy.joint_noise"),
-        ({"model": {"initial": {"method": "collaborative"}}}, {}, "privacy.joint_noise"),
-        ({"model": {"initial": {"method": "secure-sum"}}}, {}, "privacy.joint_noise"),
+        ({"model": {"initial": {"method": "collaborative"}}}, {}, "model.initial.method"),
+        ({"model": {"initial": {"method": "secure-sum"}}}, {}, "model.initial.method"),
         ({}, {"mechanism": "laplace"}, "mechanism"),
         ({}, {"mechanism": "james-stein"}, "mechanism"),
         ({}, {"noise_multiplier": 0}, "noise_multiplier"),

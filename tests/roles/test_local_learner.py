@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from research.local_private import LocalPrivateNetwork, NoisyLabels
 from tests.errors import refused
 from tests.roles.federation import CLASSES, NODES, Settings, with_own_nodes
 from tests.roles.local_parties import (
@@ -25,7 +26,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.node_dp.learner import LocalLearner, own_features
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, NoisyLabels
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.feature_release import released_features, unpacked

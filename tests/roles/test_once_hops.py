@@ -23,9 +23,8 @@ from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import RecordedLink
-from veilgraph.paradigms.vertical import once_learner
-from veilgraph.paradigms.vertical.once import noise_variance, random_projection
-from veilgraph.paradigms.vertical.once_learner import JointLearner, LearningHolder
+from veilgraph.paradigms.vertical import once as once_learner
+from veilgraph.paradigms.vertical.once import JointLearner, LearningHolder, noise_variance, random_projection
 from veilgraph.paradigms.vertical.paradigm import VERTICAL
 from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.accountant import gaussian_epsilon
@@ -346,7 +345,7 @@ def test_what_is_not_proven_is_refused(privacy: dict[str, Any], named: str) -> N
 
 def test_models_with_weights_and_columns_scaled_together_are_refused() -> None:
     for model in ("sage-mean", "gcn"):
-        with refused(ConfigError, key="privacy.schedule"):
+        with refused(ConfigError, key="model.local.model"):
             job(2, {"model": {"local": {**LOCAL, "model": model, "teleport": 0.1}}})
     with refused(ConfigError, key="privacy.unit"):
         job(2, {"data": {"feature_scaling": "standard"}}, **UNITS["node-edges"])

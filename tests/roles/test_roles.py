@@ -24,7 +24,7 @@ from veilgraph.core.errors import ConfigError, DataError, LinkError, ProtocolErr
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
-from veilgraph.paradigms.vertical.server import Background
+from veilgraph.paradigms.vertical.roles import Background
 from veilgraph.protocol.agreement import Hello, Point, left_behind, newest_common
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import Role

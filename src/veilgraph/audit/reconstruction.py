@@ -214,7 +214,7 @@ def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: F
     Steps count by the size of their change: the noise, other holders' updates, grows with it.
 
     Args:
-        h0: [T + 1, N, d]; with weight decay, each divided by its scale c_t (``vertical.initial.collaborative``).
+        h0: [T + 1, N, d]; with weight decay, each divided by its scale c_t (``vertical.network.Collaborative``).
         updates: [T, N, d], B_t as far as the adversary knows it: η·momentum/c_{t+1} of its own gradients.
         ridge: penalty, relative to the mean squared singular value of the updates.
         prior: [N, N], where the penalty pulls to, such as ``projected_gram``; default: zero.

@@ -6,12 +6,12 @@ is named with it, by every party alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.agreement import Hello, agree
+from veilgraph.protocol.agreement import Hello, Point, Start, agree, agreed_start
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import RoleContext
@@ -35,6 +35,24 @@ def agree_within_bounds(session: RoleContext, mine: Hello, *, releases: bool = F
     if unread is not None:
         session.link.expect(unread)
     return hellos
+
+
+def agree_on_start(
+    session: RoleContext,
+    held: Sequence[Point],
+    enough: int | None = None,
+    **facts: Any,  # noqa: ANN401 - fields of a hello
+) -> tuple[dict[PartyId, Hello], Start]:
+    """What all parties state, this one also ``facts``, and where the session begins; ``enough`` as ``agreed_start``."""
+    hello = Hello(
+        job=session.settings.hash(),
+        checkpoints=list(held),
+        restarts=session.restarts,
+        nonce=session.nonce(),
+        **facts,
+    )
+    hellos = agree_within_bounds(session, hello)
+    return hellos, agreed_start(session.link.party, hellos, enough)
 
 
 def check_bounds(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases: bool = False) -> None:

@@ -525,6 +525,23 @@ def degree_rules(privacy: PrivacySettings | None, holders: Iterable[PartyId]) ->
     return dict.fromkeys(holders, ("privacy.degree_bound", privacy.degree_bound))
 
 
+def require(cause: str, *rules: tuple[str, object, object, str]) -> None:
+    """Refuse settings that do not go with another one, ``cause``.
+
+    A rule is (setting, its value, the value that it needs or a list of these, why).
+
+    Raises:
+        ValueError: it names the setting, the value, the rule and the way out.
+    """
+    words: dict[object, str] = {None: "null", (): "[]"}
+    for name, value, needed, why in rules:
+        allowed: list[object] = needed if isinstance(needed, list) else [needed]
+        if value not in allowed:
+            set_it = " or ".join(words.get(each, str(each)) for each in allowed)
+            way_out = f"leave {name} out" if needed is None else f"set {name} to {set_it}"
+            raise ValueError(f"{name}={value!r} with {cause}: {why}; {way_out}, or do without {cause}")
+
+
 J = TypeVar("J", bound=JobSettings)
 
 

@@ -76,9 +76,7 @@ class PlainResult:
 class Network(Protocol):
     """All parties' parts of a network together, and the labels that it is trained on."""
 
-    @property
-    def train_settings(self) -> TrainSettings:
-        """Of the training."""
+    train_settings: TrainSettings
 
     def train_step(self, epoch: int) -> float:
         """One forward and backward pass and one update; returns the training loss."""
@@ -88,6 +86,7 @@ class Network(Protocol):
 
     def judged(self) -> Tensor:
         """Logits, Tensor[N, C], that the epoch just trained is judged by: where a pass has no price, of ``infer``."""
+        return self.infer()
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
         """How logits do on each split; AUC and F1 as ``Objective.score`` says."""

@@ -12,7 +12,7 @@ from veilgraph.audit.pairs import alike_pairs
 from veilgraph.audit.reconstruction import complete_columns, gram_estimate, gram_scores, projected_gram, sequence_basis
 from veilgraph.audit.statistics import measure
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.paradigms.vertical.initial import InitialSettings, init_std
+from veilgraph.paradigms.vertical.network import InitialSettings, init_std
 from veilgraph.paradigms.vertical.twin import PlainCollaborative
 
 NODES, OWN, PRIVATE, WIDTH = 90, 6, 14, 4

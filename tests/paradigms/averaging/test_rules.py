@@ -13,8 +13,7 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
-from veilgraph.paradigms.averaging.network import AveragedNetwork, Own
-from veilgraph.paradigms.averaging.rules import FedAdamSettings, FedProxSettings, FedSgdSettings
+from veilgraph.paradigms.averaging.network import AveragedNetwork, FedAdamSettings, FedProxSettings, FedSgdSettings, Own
 from veilgraph.paradigms.averaging.tasks import side_by_side
 from veilgraph.paradigms.averaging.training import averaged, heard, said
 from veilgraph.paradigms.averaging.twin import PlainAveraging

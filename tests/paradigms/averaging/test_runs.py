@@ -177,7 +177,7 @@ def test_a_holder_without_labels_weighs_nothing_and_a_round_of_such_changes_noth
 
 REFUSED: dict[str, tuple[Settings, About]] = {
     "edges": ({"data": {"partition": {"by": "edges"}}}, {"key": "data.partition.by", "value": "edges"}),
-    "all nodes": ({"data": {"partition": {"by": "labels", "knows": "all"}}}, {"key": "data.partition.by"}),
+    "all nodes": ({"data": {"partition": {"by": "labels", "knows": "all"}}}, {"key": "data.partition.knows"}),
     "half": ({"averaging": {"threshold": 2}}, {"key": "averaging.threshold", "value": 2}),
     "more than all": ({"averaging": {"threshold": 5}}, {"key": "averaging.threshold", "value": 5}),
     "impatient": ({"averaging": {"patience_s": 5.1}}, {"key": "timeout_s", "value": 30}),

@@ -27,10 +27,9 @@ from veilgraph.paradigms.averaging.audit_sums import (
     noise_at_holders,
     noise_at_server,
 )
-from veilgraph.paradigms.averaging.network import Averaged
+from veilgraph.paradigms.averaging.network import Averaged, FedSgdSettings
 from veilgraph.paradigms.averaging.node_tasks import Classes
 from veilgraph.paradigms.averaging.rows import SCORES, TWO
-from veilgraph.paradigms.averaging.rules import FedSgdSettings
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.tasks import Task
 from veilgraph.paradigms.averaging.training import EXTRA, Terms, opened, public, update_bits
@@ -41,18 +40,14 @@ from veilgraph.protocol.evidence import OPEN, Audited, Evidence, Noisy, NoisySer
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.view import Floats, View, numbers
 
-_MOST_EXAMPLES: Final = 1 << 29
-"""That fit a sum."""
+_MOST_EXAMPLES: Final = 1 << 29  # that fit a sum
 _BEGINS: Final = "train"
 """Sessions whose first weights are those that training begins with; others go on from checkpoints."""
 _TWO: Final = 2
-CLEAN: Final = (Kind.GRADIENT, 0)
-"""Kind and round of what holders note of their sums before the noise."""
-DRAWN: Final = (Kind.GRADIENT, 1)
-"""Kind and round of what they note of who is in them."""
+CLEAN: Final = (Kind.GRADIENT, 0)  # kind and round of what holders note of their sums before the noise
+DRAWN: Final = (Kind.GRADIENT, 1)  # kind and round of what they note of who is in them
 _CENTRE, _LEAF = 0, 1
-_ROUNDING: Final = 1.0
-"""What weights told in single precision may hide of a sum, in clips; far more than they do."""
+_ROUNDING: Final = 1.0  # what weights told in single precision may hide of a sum, in clips; far more than they do
 
 
 class AveragingSource(Source):
@@ -150,17 +145,11 @@ class AveragingSource(Source):
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """Weights as some holders alone would have made them in a round.
-
-    Attributes:
-        about: these holders.
-        weights: Tensor[W] float64.
-        words: what they were worked out of.
-    """
+    """Weights as some holders alone would have made them in a round."""
 
     about: tuple[PartyId, ...]
-    weights: Tensor
-    words: str
+    weights: Tensor  # Tensor[W] float64
+    words: str  # what they were worked out of
 
 
 def _single(holder: View) -> list[Update]:
@@ -181,8 +170,7 @@ def _is_attacked(job: JobSettings) -> bool:
 def _check_asked(job: AveragingJob) -> None:
     """Refuses models that cannot be made again from weights that all have.
 
-    Raises:
-        DataError: says why.
+    Raises ``DataError``: says why.
     """
     task, personal = job.averaging.task.name, job.averaging.personal
     if not _is_attacked(job):
@@ -231,13 +219,7 @@ def _newest_weights(view: View) -> Tensor | None:
 
 
 def updates_of_sums(server: View, friends: Sequence[View], outside: Sequence[PartyId]) -> list[Update]:
-    """What the server and its friends know of others, of the newest round: of each, or of all together.
-
-    Args:
-        server: its view.
-        friends: views of holders that help it.
-        outside: the others.
-    """
+    """What the server and its friends know of others, of the newest round: of each, or of all together."""
     weights, job = _weights_of(server), averaging(server.settings)
     for known in reversed(known_sums(server, friends)):
         key = known.session, known.round.number
@@ -260,10 +242,7 @@ def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most
 
     Averaged weights are a mean; of how many training nodes, sums of scores tell.
 
-    Args:
-        holders: their views.
-        outside: the others.
-        most: of the others that were counted in the round; None: any number.
+    ``most`` bounds how many others may have been counted in the round; None: any number.
     """
     view, job = holders[0], averaging(holders[0].settings)
     rule = job.averaging.rule.build(1, job.train.learning_rate)
@@ -359,13 +338,11 @@ class _KnownRound:
     """One round of a private training.
 
     Attributes:
-        weights: Tensor[W] float64, with which it began.
         rest: Tensor[W] float64, what some holders added before they divided by ``batch``: noise, canaries of one
             holder that is asked for, and nothing else.
-        holders: these holders.
     """
 
-    weights: Tensor
+    weights: Tensor  # Tensor[W] float64, with which it began
     rest: Tensor
     holders: tuple[PartyId, ...]
 
@@ -376,10 +353,7 @@ def _known_rounds(run: Audited, members: Sequence[PartyId], target: PartyId | No
     They take off what they put in. Of the others all that they added before the noise is known, from their notes, but
     for the canaries of one holder.
 
-    Args:
-        run: under audit.
-        members: these parties; the first is told the weights.
-        target: one of the others that train, whose canaries stay; None: nobody's, so that noise alone is left.
+    ``target`` is one of the others that train, whose canaries stay; None: nobody's, so that noise alone is left.
     """
     job, view = averaging(run.settings), run.view(members[0])
     given = job.averaging.privacy

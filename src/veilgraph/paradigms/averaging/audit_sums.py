@@ -27,8 +27,7 @@ from veilgraph.protocol.agreement import Hello, session_name
 from veilgraph.protocol.evidence import Ciphertext, Evidence, chosen_words
 from veilgraph.protocol.view import View
 
-MOST: Final = 48
-"""Sums that are read, the first and the last of the run."""
+MOST: Final = 48  # sums that are read, the first and the last of the run
 OFFERS: Final = (Kind.KEY, 1)
 SEALED: Final = (Kind.MASK_SHARE, 0)
 PASSED: Final = (Kind.MASK_SHARE, 1)
@@ -41,35 +40,23 @@ _WORD: Final = 8
 _UNIFORM_BYTES: Final = shamir.ELEMENT_BYTES - _WORD
 """Of an element of the field, the lowest: the highest word of a number below 2^255 is not uniform."""
 
-Key = tuple[int, int]
-"""Session, and number of a sum in it."""
+Key = tuple[int, int]  # session, and number of a sum in it
 _OfSum = Mapping[tuple[Kind, int], Mapping[PartyId, Seen]]
 """Kind and round → the other party, or who noted it → the message."""
 
 
 @dataclass(frozen=True, eq=False)
 class KnownSum:
-    """One sum.
-
-    Attributes:
-        round: which.
-        session: of the run, counted.
-        offers: holder → the keys that it offered.
-        sharing: holders whose masks with one another went into values.
-        counted: those whose values were added up.
-        values: holder → its values under masks, those that came too late among them.
-        own_masks: holder → the seed of its own mask, where that is known.
-        mask_keys: holder → the key of its pairwise masks, where that is known.
-    """
+    """One sum."""
 
     round: Round
-    session: int
-    offers: Mapping[PartyId, bytes]
-    sharing: tuple[PartyId, ...]
-    counted: tuple[PartyId, ...]
-    values: Mapping[PartyId, Seen]
-    own_masks: Mapping[PartyId, int]
-    mask_keys: Mapping[PartyId, int]
+    session: int  # of the run, counted
+    offers: Mapping[PartyId, bytes]  # holder → the keys that it offered
+    sharing: tuple[PartyId, ...]  # holders whose masks with one another went into values
+    counted: tuple[PartyId, ...]  # those whose values were added up
+    values: Mapping[PartyId, Seen]  # holder → its values under masks, those that came too late among them
+    own_masks: Mapping[PartyId, int]  # holder → the seed of its own mask, where that is known
+    mask_keys: Mapping[PartyId, int]  # holder → the key of its pairwise masks, where that is known
 
     @property
     def size(self) -> int:
@@ -87,13 +74,7 @@ class KnownSum:
         return own_mask(self.round, self.own_masks[holder], self.size)
 
     def less_masks(self, holder: PartyId, peers: Collection[PartyId], *, own: bool) -> Tensor:
-        """A holder's values without some of their masks: int64 [size].
-
-        Args:
-            holder: whose.
-            peers: of the others, whose keys are known; the masks with those that shared nothing are none.
-            own: whether its own mask comes off as well.
-        """
+        """A holder's values without some of their masks: int64 [size]."""
         left = self.values[holder].tensor()
         if own:
             left -= self.own(holder)
@@ -124,12 +105,7 @@ class KnownSum:
 
 
 def known_sums(server: View, friends: Sequence[View]) -> list[KnownSum]:
-    """The sums of which a server's view has all messages, some of the first and some of the last.
-
-    Args:
-        server: its view.
-        friends: views of holders that help it.
-    """
+    """The sums of which a server's view has all messages, some of the first and some of the last."""
     job, names = averaging(server.settings), _session_names(server)
     came = _by_sum((seen, seen.sender) for seen in server.messages if seen.receiver == SERVER)
     told = _by_sum((seen, seen.receiver) for seen in server.messages if seen.sender == SERVER)

@@ -35,18 +35,14 @@ class Pairs:
     """Pairs of nodes, whichever the direction.
 
     Attributes:
-        ends: Tensor[2, M] int64, of each pair the two nodes.
-        split: Tensor[M] int64: 0 training, 1 validation, 2 test.
-        linked: Tensor[M] bool, whether there is an edge.
         first: Tensor[M] int64, of the holder's rows the first: pairs without an edge are drawn among its own nodes.
-        nodes: Tensor[M] int64, how many rows the holder has.
     """
 
-    ends: Tensor
-    split: Tensor
-    linked: Tensor
+    ends: Tensor  # Tensor[2, M] int64, of each pair the two nodes
+    split: Tensor  # Tensor[M] int64: 0 training, 1 validation, 2 test
+    linked: Tensor  # Tensor[M] bool, whether there is an edge
     first: Tensor
-    nodes: Tensor
+    nodes: Tensor  # Tensor[M] int64, how many rows the holder has
 
     def columns(self) -> tuple[Tensor, ...]:
         """All of it; the last dimension of each counts the pairs."""
@@ -62,29 +58,16 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class PairsOwn(Own):
-    """A holder's graph of training edges alone, and its pairs.
+    """A holder's graph of training edges alone, and its pairs."""
 
-    Attributes:
-        pairs: all edges, and as many pairs without; they are what a model is judged on.
-        taken: Tensor[T] int64 ascending, keys of the training edges, beside which training draws pairs.
-    """
-
-    pairs: Pairs
-    taken: Tensor
+    pairs: Pairs  # all edges, and as many pairs without; they are what a model is judged on
+    taken: Tensor  # Tensor[T] int64 ascending, keys of the training edges, beside which training draws pairs
 
     @classmethod
     def divided(
         cls, graph: PartyGraph, dtype: torch.dtype, streams: LearningStreams, validation: float, test: float
     ) -> Self:
-        """A holder's edges, divided at random, loops left out.
-
-        Args:
-            graph: the holder's.
-            dtype: of the network.
-            streams: of the holder; the same in all sessions of a run.
-            validation: share of the edges that no message passes and the best epoch is chosen by.
-            test: share that no message passes and the result is told of.
-        """
+        """A holder's edges, divided at random, loops left out."""
         nodes = graph.num_nodes
         keys = _keys(graph.edge_index, nodes)
         every = torch.unique(keys[graph.edge_index[0] != graph.edge_index[1]])
@@ -129,14 +112,8 @@ class PairsOwn(Own):
 def unlinked(like: Pairs, taken: Tensor, nodes: int, generator: torch.Generator) -> Pairs:
     """For each of some pairs another of the same holder, uniform among those of two nodes without an edge.
 
-    Args:
-        like: for each of which one is drawn, of the same split.
-        taken: Tensor[T] int64 ascending, keys of pairs that have an edge.
-        nodes: of the graph, for the keys.
-        generator: of the draws.
-
-    Returns:
-        As many, or fewer where hardly any pair is without an edge.
+    ``taken`` is Tensor[T] int64 ascending, keys of pairs that have an edge. Returns as many, or fewer where hardly any
+    pair is without an edge.
     """
     ends = torch.zeros_like(like.ends)
     wrong = torch.ones(len(like), dtype=torch.bool)
@@ -163,8 +140,7 @@ def _both(parts: Sequence[Pairs]) -> Pairs:
 
 
 _SPLITS: Final = ("train", "val", "test")
-_SORTS: Final = 2
-"""Histograms of a split: of pairs with an edge, and without."""
+_SORTS: Final = 2  # histograms of a split: of pairs with an edge, and without
 
 _MEASURES: Final = Measures(
     "cross-entropy of pairs",
@@ -224,7 +200,7 @@ class LinkNetwork(Averaged):
         return product.sum(dim=1) if self.decoder is None else self.decoder(product)[:, 0]
 
 
-class Links(Task[LinksSettings, PairsOwn]):
+class Links(Task[LinksSettings, PairsOwn], Judging[PairsOwn]):
     """Binary cross-entropy of a holder's training edges and as many pairs without; messages pass training edges alone.
 
     A pair is joined or not, whichever the direction. AUC and average precision are of summed histograms of scores.
@@ -237,7 +213,7 @@ class Links(Task[LinksSettings, PairsOwn]):
     @property
     @override
     def judging(self) -> Judging[PairsOwn]:
-        return PairJudging(self.given.bins)
+        return self
 
     @override
     def own(self, graph: PartyGraph, streams: LearningStreams) -> PairsOwn:
@@ -266,17 +242,6 @@ class Links(Task[LinksSettings, PairsOwn]):
         logits: Tensor = network(own, pairs, generator)
         return functional.binary_cross_entropy_with_logits(logits, pairs.linked.to(logits.dtype))
 
-
-class PairJudging(Judging[PairsOwn]):
-    """Figures of summed histograms of scores.
-
-    Args:
-        bins: of each histogram.
-    """
-
-    def __init__(self, bins: int) -> None:
-        self._bins = bins
-
     @override
     def output(self, network: Averaged, own: PairsOwn) -> Tensor:
         """Logits of all pairs, Tensor[M]."""
@@ -286,7 +251,7 @@ class PairJudging(Judging[PairsOwn]):
     @property
     @override
     def tally_size(self) -> int:
-        return len(_SPLITS) * (1 + _SORTS * self._bins)
+        return len(_SPLITS) * (1 + _SORTS * self.given.bins)
 
     @override
     def tally(self, network: Averaged, own: PairsOwn, output: Tensor) -> Tensor:
@@ -296,12 +261,12 @@ class PairJudging(Judging[PairsOwn]):
         parts = [torch.stack([losses[own.pairs.split == split].sum() for split in range(len(_SPLITS))])]
         for split in range(len(_SPLITS)):
             for linked in (own.pairs.linked, ~own.pairs.linked):
-                parts.append(histogram(output[(own.pairs.split == split) & linked], self._bins))
+                parts.append(histogram(output[(own.pairs.split == split) & linked], self.given.bins))
         return torch.cat(parts)
 
     @override
     def scores(self, network: Averaged, total: Tensor) -> Found:
-        counts = total[len(_SPLITS) :].round().view(len(_SPLITS), _SORTS, self._bins)
+        counts = total[len(_SPLITS) :].round().view(len(_SPLITS), _SORTS, self.given.bins)
         values: dict[str, float | None] = {}
         means = []
         for split, loss, (linked, others) in zip(_SPLITS, total.tolist(), counts, strict=False):

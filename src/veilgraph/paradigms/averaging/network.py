@@ -1,16 +1,21 @@
-"""The network that all holders of a job have with the same weights, each over its own graph, and its parts at home."""
+"""Rules of federated averaging: what holders train for, and what the server makes of the sum.
+
+The network that all holders of a job have with the same weights, each over its own graph, and its parts at home.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
@@ -22,19 +27,181 @@ from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSetting
 from veilgraph.nn.propagate import Adjacency, FixedInput
 
 
-@dataclass(frozen=True, eq=False)
-class Own:
-    """A holder's graph as the network takes it. A task that needs more of it has a subclass.
+class Rule(ABC):
+    """One kind of averaging, at a holder and at the server.
 
     Attributes:
-        graph: as it is.
-        features: of its nodes.
-        adjacency: of its edges.
+        sends_gradients: whether a holder gives its gradient in place of how its weights have changed.
     """
 
+    words: ClassVar[str]  # what the server makes of the holders' mean, in a sentence
+    sends_gradients: ClassVar[bool] = False
+
+    def local_loss(self, loss: Tensor, weights: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
+        """What a holder trains for."""
+        return loss
+
+    @abstractmethod
+    def step(self, weights: Tensor, mean: Tensor) -> Tensor:
+        """The server's next weights.
+
+        Args:
+            weights: Tensor[W] float64, as the holders had them.
+            mean: Tensor[W] float64, of the holders' changes or gradients, weighted by their training nodes.
+        """
+
+    def state(self) -> dict[str, Tensor]:
+        """What the server keeps from round to round, live."""
+        return {}
+
+
+class RuleSettings(Settings):
+    """Which rule, and what it needs."""
+
+    def build(self, size: int, learning_rate: float) -> Rule:
+        """The rule, for ``size`` weights and the job's ``train.learning_rate``."""
+        raise NotImplementedError
+
+
+class FedAvg(Rule):
+    """w ← w + η·Σ n_i·Δ_i / Σ n_i, which for η = 1 is the mean of the holders' weights.
+
+    McMahan et al. 2017, Algorithm 1.
+    """
+
+    words: ClassVar[str] = "adds the mean of the holders' changes to the weights"
+
+    def __init__(self, server_rate: float) -> None:
+        self._rate = server_rate
+
+    @override
+    def step(self, weights: Tensor, mean: Tensor) -> Tensor:
+        return weights + self._rate * mean
+
+
+class FedAvgSettings(RuleSettings):
+    """FedAvg."""
+
+    name: Literal["fedavg"] = Field(
+        "fedavg", description="what holders train for, and what the server makes of the sum"
+    )
+    server_rate: float = Field(1.0, gt=0, description="η: how far the server goes along the mean change")
+
+    @override
+    def build(self, size: int, learning_rate: float) -> Rule:
+        return FedAvg(self.server_rate)
+
+
+class FedProx(FedAvg):
+    """As FedAvg, where a holder trains for loss + μ/2·‖w − w_start‖² (Li et al. 2020, eq. 2)."""
+
+    def __init__(self, server_rate: float, mu: float) -> None:
+        super().__init__(server_rate)
+        self._mu = mu
+
+    @override
+    def local_loss(self, loss: Tensor, weights: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
+        away = [(now - before).square().sum() for now, before in zip(weights, start, strict=True)]
+        return loss + self._mu / 2 * torch.stack(away).sum()
+
+
+class FedProxSettings(RuleSettings):
+    """FedProx."""
+
+    name: Literal["fedprox"] = "fedprox"
+    server_rate: float = Field(1.0, gt=0, description="η: how far the server goes along the mean change")
+    mu: float = Field(0.01, ge=0, description="μ: how strongly a holder's weights are held near those it was sent")
+
+    @override
+    def build(self, size: int, learning_rate: float) -> Rule:
+        return FedProx(self.server_rate, self.mu)
+
+
+class FedSgd(Rule):
+    """v ← β·v + Σ n_i·g_i / Σ n_i, w ← w − η·v, with η the job's ``train.learning_rate``.
+
+    McMahan et al. 2017, section 2: the gradient of all holders' training nodes together, and one step of it. With
+    momentum at the server (Hsu, Qi & Brown 2019, FedAvgM): what it keeps is made of what holders gave, and no more.
+    """
+
+    words: ClassVar[str] = "takes a step down the mean of the holders' gradients"
+    sends_gradients: ClassVar[bool] = True
+
+    def __init__(self, learning_rate: float, momentum: float, size: int) -> None:
+        self._rate, self._momentum = learning_rate, momentum
+        self._velocity = torch.zeros(size if momentum else 0, dtype=torch.float64)
+
+    @override
+    def step(self, weights: Tensor, mean: Tensor) -> Tensor:
+        if not self._momentum:
+            return weights - self._rate * mean
+        return weights - self._rate * self._velocity.mul_(self._momentum).add_(mean)
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        return {"velocity": self._velocity} if self._momentum else {}
+
+
+class FedSgdSettings(RuleSettings):
+    """FedSGD; its step is ``train.learning_rate``."""
+
+    name: Literal["fedsgd"] = "fedsgd"
+    momentum: float = Field(0.0, ge=0, lt=1, description="β: how slowly the mean gradient is forgotten")
+
+    @override
+    def build(self, size: int, learning_rate: float) -> Rule:
+        return FedSgd(learning_rate, self.momentum, size)
+
+
+class FedAdam(Rule):
+    """m ← β₁·m + (1 − β₁)·Δ, v ← β₂·v + (1 − β₂)·Δ², w ← w + η·m / (√v + τ) (Reddi et al. 2021, Algorithm 2)."""
+
+    words: ClassVar[str] = "takes a step of Adam along the mean of the holders' changes"
+
+    def __init__(self, settings: FedAdamSettings, size: int) -> None:
+        self._settings = settings
+        self._first = torch.zeros(size, dtype=torch.float64)
+        self._second = torch.zeros(size, dtype=torch.float64)
+
+    @override
+    def step(self, weights: Tensor, mean: Tensor) -> Tensor:
+        one, two = self._settings.beta_1, self._settings.beta_2
+        self._first.mul_(one).add_(mean, alpha=1 - one)
+        self._second.mul_(two).add_(mean.square(), alpha=1 - two)
+        return weights + self._settings.server_rate * self._first / (self._second.sqrt() + self._settings.tau)
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        return {"first": self._first, "second": self._second}
+
+
+class FedAdamSettings(RuleSettings):
+    """FedAdam."""
+
+    name: Literal["fedadam"] = "fedadam"
+    server_rate: float = Field(0.01, gt=0, description="η: length of the server's step")
+    beta_1: float = Field(0.9, ge=0, lt=1, description="β₁: how slowly the mean change is forgotten")
+    beta_2: float = Field(0.99, ge=0, lt=1, description="β₂: how slowly its square is forgotten")
+    tau: float = Field(1e-3, gt=0, description="τ: below which a change is not made longer")
+
+    @override
+    def build(self, size: int, learning_rate: float) -> Rule:
+        return FedAdam(self, size)
+
+
+AnyRuleSettings = Annotated[
+    FedAvgSettings | FedProxSettings | FedSgdSettings | FedAdamSettings, Field(discriminator="name")
+]
+"""Of whichever rule they name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """A holder's graph as the network takes it. A task that needs more of it has a subclass."""
+
     graph: PartyGraph
-    features: FixedInput
-    adjacency: Adjacency
+    features: FixedInput  # of its nodes
+    adjacency: Adjacency  # of its edges
 
     @classmethod
     def of(cls, graph: PartyGraph, dtype: torch.dtype) -> Self:
@@ -42,8 +209,7 @@ class Own:
         return cls(graph, FixedInput(graph.features, dtype), Adjacency.from_graph(graph, dtype))
 
 
-_ALONE = 1
-"""Nobody else has a part of a holder's graph."""
+_ALONE = 1  # nobody else has a part of a holder's graph
 
 
 class AtHomeSettings(Settings):
@@ -91,11 +257,7 @@ class Averaged(FactNetwork):
     def keep_home(self, parts: Collection[str]) -> None:
         """Says, once, which parts' weights are not averaged: they are neither in ``vector`` nor taken.
 
-        Args:
-            parts: of ``input``, ``local`` and ``output``, here or in a network within (``body``).
-
-        Raises:
-            ConfigError: there is no such part with weights.
+        Raises ``ConfigError``: there is no such part with weights.
         """
         if absent := set(parts) - {_part(name) for name, _ in self.named_parameters()}:
             part = sorted(absent)[0]
@@ -130,16 +292,7 @@ def _part(name: str) -> str:
 class AveragedNetwork(Averaged):
     """A linear map, an activation, hops over the edges, a linear map.
 
-    Args:
-        settings: of the network.
-        features: F.
-        width: C, of the result: logits of C classes, or whatever a task has of it.
-        streams: initial weights come from them.
-        dtype: of the weights.
-        custom: for ``local.model: custom``.
-
-    Raises:
-        ConfigError: the local model keeps buffers, which nothing here averages.
+    Raises ``ConfigError``: the local model keeps buffers, which nothing here averages.
     """
 
     def __init__(
@@ -189,12 +342,9 @@ class Personalised(nn.Module):
 
     To start from a global model and correct it where one's own data say otherwise is old in federated learning (Bietti
     et al. 2022, ICML, https://proceedings.mlr.press/v162/bietti22a.html, with privacy of the part that is shared).
-
-    Attributes:
-        learnt: whether it has been trained; kept with the weights.
     """
 
-    learnt: Tensor
+    learnt: Tensor  # whether it has been trained; kept with the weights
 
     def __init__(
         self, settings: AtHomeSettings, own: Own, classes: int, streams: LearningStreams, dtype: torch.dtype

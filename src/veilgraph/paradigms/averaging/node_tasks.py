@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Literal, Self, TypeVar
+from typing import ClassVar, Final, Literal, Self, TypeVar
 
 import torch
 from pydantic import Field
@@ -25,6 +25,7 @@ from veilgraph.nn.layers import ACTIVATIONS, linear
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
 from veilgraph.paradigms.averaging.tasks import (
     Judging,
+    Public,
     Subject,
     SumsBefore,
     Task,
@@ -50,8 +51,12 @@ _REDUCTIONS: Final = {"mean": "mean", "sum": "sum", "max": "amax"}
 _HAS: Final = 1
 
 
-class AnswerTask(Task[S, O], ABC):
-    """A task of which all but the network follows from what is learnt of labels or targets."""
+class AnswerTask(Task[S, O], Judging[O], ABC):
+    """A task of which all but the network follows from what is learnt of labels or targets, and how it is judged."""
+
+    def __init__(self, public: Public) -> None:
+        super().__init__(public)
+        self.tally_bits = self.answers().tally_bits
 
     @abstractmethod
     def answers(self, network: Averaged | None = None) -> Answers:
@@ -68,7 +73,7 @@ class AnswerTask(Task[S, O], ABC):
     @property
     @override
     def judging(self) -> Judging[O]:
-        return AnswerJudging(self)
+        return self
 
     @property
     @override
@@ -84,38 +89,30 @@ class AnswerTask(Task[S, O], ABC):
         output = self.logits(network, own, generator)
         return self.answers(network).loss(self.judged(own), output) / self.examples(own)
 
-
-class AnswerJudging(Judging[O]):
-    """Figures that follow from answers alone."""
-
-    def __init__(self, task: AnswerTask[Any, O]) -> None:
-        self.task = task
-        self.tally_bits = task.answers().tally_bits
-
     @override
     def output(self, network: Averaged, own: O) -> Tensor:
-        return self.task.logits(network, own, None)
+        return self.logits(network, own, None)
 
     @property
     @override
     def tally_size(self) -> int:
-        return self.task.answers().tally_size
+        return self.answers().tally_size
 
     @override
     def tally(self, network: Averaged, own: O, output: Tensor) -> Tensor:
-        return self.task.answers(network).tally(self.task.judged(own), output)
+        return self.answers(network).tally(self.judged(own), output)
 
     @override
     def scores(self, network: Averaged, total: Tensor) -> Judged:
-        return self.task.answers(network).scores(total)
+        return self.answers(network).scores(total)
 
     @override
     def each_epoch(self, scores: Judged) -> Judged:
-        return self.task.answers().each_epoch(scores, self.task.public.train.select_by)
+        return self.answers().each_epoch(scores, self.public.train.select_by)
 
     @override
     def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
-        return self.task.answers(network).predictions(output)
+        return self.answers(network).predictions(output)
 
 
 class ClassSubject(Subject):
@@ -144,11 +141,6 @@ class ClassTask(AnswerTask[S, O], ABC):
 
     @property
     @override
-    def judging(self) -> Judging[O]:
-        return ClassJudging(self)
-
-    @property
-    @override
     def sums_before(self) -> SumsBefore[O]:
         """The training examples of each class, where classes are balanced."""
         return replace(super().sums_before, sizes=(self.public.stated,) if self._balances else ())
@@ -173,20 +165,17 @@ class ClassTask(AnswerTask[S, O], ABC):
             return corrected_cross_entropy(logits[mask], labels[mask], self.public.transition)
         return functional.cross_entropy(logits[mask], labels[mask])
 
-
-class ClassJudging(AnswerJudging[O]):
-    """Figures of classes: where all data are in one place with AUC, for which all logits are needed."""
-
     @override
     def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Judged:
-        public = self.task.public
-        objective = Objective(self.task.judged(own), public.train, public.dtype, public.transition)
+        """With AUC, for which all logits are needed."""
+        public = self.public
+        objective = Objective(self.judged(own), public.train, public.dtype, public.transition)
         return objective.score(output, everything=everything)
 
     @override
     def calibration(self, network: Averaged, own: O, probabilities: Tensor) -> Calibration | None:
-        weights = self.task.answers(network).weights()
-        return calibration_at(self.task.judged(own), probabilities, self.task.public.transition, weights)
+        weights = self.answers(network).weights()
+        return calibration_at(self.judged(own), probabilities, self.public.transition, weights)
 
 
 class _OfNodes(AnswerTask[S, Own], ABC):
@@ -288,17 +277,11 @@ class GraphsSettings(TaskSettings):
 
 @dataclass(frozen=True, eq=False)
 class GraphsOwn(Own):
-    """A holder's graphs.
+    """A holder's graphs."""
 
-    Attributes:
-        place: Tensor[N] int64, of which of them a node is, 0..G−1.
-        numbers: Tensor[G] int64, as ``membership`` has them.
-        whole: labels and masks of the graphs, as those of a graph's nodes.
-    """
-
-    place: Tensor
-    numbers: Tensor
-    whole: PartyGraph
+    place: Tensor  # Tensor[N] int64, of which of them a node is, 0..G−1
+    numbers: Tensor  # Tensor[G] int64, as ``membership`` has them
+    whole: PartyGraph  # labels and masks of the graphs, as those of a graph's nodes
 
     @classmethod
     def of(cls, graph: PartyGraph, dtype: torch.dtype) -> Self:
@@ -325,8 +308,6 @@ class GraphNetwork(Averaged):
     Args:
         body: makes embeddings, Tensor[N, d].
         head: Tensor[G, d] → Tensor[G, C].
-        activation: of the embeddings.
-        readout: mean, sum or max.
     """
 
     def __init__(self, body: AveragedNetwork, head: nn.Module, activation: str, readout: str) -> None:
@@ -352,11 +333,6 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
         of="graphs",
     )
     subject: ClassVar[Subject] = ClassSubject("the class of a graph", "training graphs")
-
-    @property
-    @override
-    def judging(self) -> Judging[GraphsOwn]:
-        return GraphJudging(self)
 
     @override
     def own(self, graph: PartyGraph, streams: LearningStreams) -> GraphsOwn:
@@ -385,11 +361,8 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
         found: Tensor = network(own, generator)
         return found
 
-
-class GraphJudging(ClassJudging[GraphsOwn]):
-    """Figures of whole graphs, which have numbers of their own."""
-
     @override
     def predictions(self, network: Averaged, own: GraphsOwn, output: Tensor) -> Predicted:
+        """Of whole graphs, which have numbers of their own."""
         names = tuple(str(number) for number in own.numbers.tolist())
         return Predicted(functional.softmax(output, dim=1), names=names, keys=("graph",))

@@ -85,8 +85,7 @@ def _private(job: AveragingJob, given: SampledSettings) -> list[str]:
     ]
 
 
-_NUMBER: Final = 8
-"""Bytes of one that is added up, and of facts and tallies."""
+_NUMBER: Final = 8  # bytes of one that is added up, and of facts and tallies
 _WAITS: Final = 10
 """Messages of a sum that wait for the ones before: five from the holders, and what the server says after each."""
 
@@ -139,8 +138,7 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
     return Costs([stage for stage in stages if stage.sent], memory, notes)
 
 
-_MEASURED: Final = 3
-"""Holders whose noise together is what ε needs, in research/private_averaging.py."""
+_MEASURED: Final = 3  # holders whose noise together is what ε needs, in research/private_averaging.py
 
 
 class AveragingData(SameColumnsData[AveragingJob]):
@@ -158,6 +156,7 @@ class AveragingSessions(SameColumnsSessions[AveragingJob]):
     has_costs: ClassVar[bool] = True
 
     def costs(self, job: AveragingJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+        """None where the network is one of the parties' own."""
         return costs_of(job, sizes)
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:

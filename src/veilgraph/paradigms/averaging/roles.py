@@ -24,24 +24,15 @@ from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorReco
 from veilgraph.mpc.mask import SecretRounding
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.facts import FACT_BITS
+from veilgraph.paradigms.averaging import training
 from veilgraph.paradigms.averaging import twin as baselines
 from veilgraph.paradigms.averaging.network import Personalised
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.tasks import Public, Task
-from veilgraph.paradigms.averaging.training import (
-    EXTRA,
-    PrivateTraining,
-    averaged,
-    heard,
-    opened,
-    public,
-    said,
-    summand,
-    update_bits,
-)
-from veilgraph.paradigms.horizontal.roles import REMEDY, agree_on_start, worth
+from veilgraph.paradigms.horizontal.roles import REMEDY, worth
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello, Point, Start
+from veilgraph.protocol.bounds import agree_on_start
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.releases import learned_graph
@@ -51,10 +42,8 @@ _log = logging.getLogger("veilgraph")
 
 RECORDS: Final = Tag(Kind.CONTROL, 0, 4)
 """Of a holder's record of survivors, before the sums of a session that goes on from another."""
-_DRAWN = 1
-"""Round of the note of who is in a sum."""
-_SIGNING = 2
-"""Round of the signing keys; those of masks are new in every sum."""
+_DRAWN = 1  # round of the note of who is in a sum
+_SIGNING = 2  # round of the signing keys; those of masks are new in every sum
 
 
 class _AveragingRole(Role):
@@ -73,7 +62,7 @@ class _AveragingRole(Role):
         session = self.session
         features = {holder: hellos[holder].features for holder in session.holders}
         stated = {holder: hellos[holder].classes for holder in session.holders}
-        known = public(self._job, features, stated, session.custom)
+        known = training.public(self._job, features, stated, session.custom)
         self._task = known.task.kind(known)
         return known
 
@@ -104,7 +93,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         self.graph = graph
         task = self._job.averaging.task
         task.check_graph(graph)
-        self._private = None if self._job.averaging.privacy is None else PrivateTraining(self._job, graph)
+        self._private = None if self._job.averaging.privacy is None else training.PrivateTraining(self._job, graph)
         self._home: Personalised | None = None
 
     @override
@@ -156,8 +145,8 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             RecordedSum(self._record, sum_id).check_weights()
         mine = self._summand(step, epoch)
         self._note()
-        self._add(mine, update_bits(self._job), sum_id)
-        weights, self.loss = heard(self._told(len(mine), self.session.dtype))
+        self._add(mine, training.update_bits(self._job), sum_id)
+        weights, self.loss = training.heard(self._told(len(mine), self.session.dtype))
         self._network.take(weights)
         if self.loss is None and not self._task.examples(self._own):
             RecordedSum(self._record, sum_id).forget()
@@ -166,7 +155,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         if self._private is not None:
             return self._private.summand(self._network, self.session.publisher, step)
         streams = self.session.streams
-        return summand(
+        return training.summand(
             self._job,
             self._rule,
             self._task,
@@ -309,12 +298,14 @@ class AveragingServer(_AveragingRole):
             self._gather()
         self._epoch, weights = epoch, self._network.vector()
         sum_id = SumId.of("weights", epoch, weights)
-        total = opened(self._job, self._add(len(weights) + EXTRA, update_bits(self._job), sum_id), weights)
-        following, loss = averaged(self._rule, weights, total, tells_loss=self._job.averaging.privacy is None)
+        total = training.opened(
+            self._job, self._add(len(weights) + training.EXTRA, training.update_bits(self._job), sum_id), weights
+        )
+        following, loss = training.averaged(self._rule, weights, total, tells_loss=self._job.averaging.privacy is None)
         self._network.take(following)
         if loss is None:
             RecordedSum(self._record, sum_id).forget()
-        self._tell(said(following, loss))
+        self._tell(training.said(following, loss))
 
     def _gather(self) -> None:
         def summed(size: int, known: Tensor) -> Tensor:

@@ -7,20 +7,8 @@ from typing import Final
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.rows import COLUMN_ROWS
-from veilgraph.protocol.messages import (
-    COMMON_ROWS,
-    EXACTLY,
-    FROM_SERVER,
-    LABELLED_TO_SERVER,
-    TARGET_SUMS,
-    TO_HOLDER,
-    TO_SERVER,
-    Condition,
-    MessageSpec,
-    Revelation,
-    WireFormat,
-    judgement,
-)
+from veilgraph.protocol import messages as table
+from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, WireFormat
 
 
 def _paradigm(_: AveragingJob) -> str:
@@ -52,7 +40,7 @@ TALLIES: Final = Revelation[AveragingJob](
     "holder is left out of one evaluation, they follow of that holder alone.",
     lambda job: f"averaging.task.name={job.averaging.task.name}")
 TARGETS: Final = Revelation[AveragingJob](
-    *TARGET_SUMS, lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")
+    *table.TARGET_SUMS, lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")
 
 CLASSES: Final = Condition[AveragingJob]("`averaging.task: classes`", lambda job: job.averaging.task.name == "classes")
 NOISED: Final = Condition[AveragingJob]("`averaging.privacy`", lambda job: job.averaging.privacy is not None)
@@ -98,81 +86,87 @@ def _class_counts(
     what: str, told: Revelation[AveragingJob], *when: Condition[AveragingJob]
 ) -> tuple[MessageSpec[AveragingJob], ...]:
     return (
-        MessageSpec(Kind.MASKED, TO_SERVER,
+        MessageSpec(Kind.MASKED, table.TO_SERVER,
             f"masked numbers of training {what} of each class", "mask", _AS_ALL, (told,),
             (BALANCED, *when), forms=(WireFormat("1, 0", "ring [C]", "before the first round"),)),
-        MessageSpec(Kind.AVERAGED, FROM_SERVER, f"how many training {what} each class has", "none", _NEEDED, (told,),
+        MessageSpec(Kind.AVERAGED, table.FROM_SERVER, f"how many training {what} each class has", "none", _NEEDED,
+        (told,),
             (BALANCED, *when), forms=(WireFormat("1, 0", "float64 [C]", "before the first round"),)),
     )
 
 
 ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
-    *COMMON_ROWS,
-    judgement(LABELLED_TO_SERVER),
+    *table.COMMON_ROWS,
+    table.judgement(table.LABELLED_TO_SERVER),
     # Keys and shares of every sum
-    MessageSpec(Kind.KEY, TO_HOLDER, "a public key that the sender's signatures are checked with", "random",
+    MessageSpec(Kind.KEY, table.TO_HOLDER, "a public key that the sender's signatures are checked with", "random",
         "No data went in.", forms=(WireFormat("0, 2", "uint8 [32]", "set-up"),)),
-    MessageSpec(Kind.KEY, TO_SERVER, "public keys of a sum, a commitment to the own mask, signed", "random",
+    MessageSpec(Kind.KEY, table.TO_SERVER, "public keys of a sum, a commitment to the own mask, signed", "random",
         "No data went in; keys are new in every sum.", forms=(WireFormat("sum, 1", "uint8 [160]", "every sum"),)),
-    MessageSpec(Kind.KEY, FROM_SERVER, "those of all holders", "random", "No data went in.",
+    MessageSpec(Kind.KEY, table.FROM_SERVER, "those of all holders", "random", "No data went in.",
         forms=(WireFormat("sum, 2", "uint8 [P, 160]", "every sum"),)),
-    MessageSpec(Kind.MASK_SHARE, TO_SERVER,
+    MessageSpec(Kind.MASK_SHARE, table.TO_SERVER,
         "sealed shares of the sender's key of masks and own mask", "random", _SHARES,
         forms=(WireFormat("sum, 0", "uint8 [P, 80]", "every sum"),)),
-    MessageSpec(Kind.MASK_SHARE, TO_SERVER, "one share of every holder's key of masks or own mask", "random", _OPENED,
+    MessageSpec(Kind.MASK_SHARE, table.TO_SERVER, "one share of every holder's key of masks or own mask", "random",
+        _OPENED,
         forms=(WireFormat("sum, 2", "uint8 [P, 32]", "every sum"),)),
-    MessageSpec(Kind.MASK_SHARE, FROM_SERVER, "what others sealed for the receiver", "random", _SHARES,
+    MessageSpec(Kind.MASK_SHARE, table.FROM_SERVER, "what others sealed for the receiver", "random", _SHARES,
         forms=(WireFormat("sum, 1", "uint8 [P, 80]", "every sum"),)),
-    MessageSpec(Kind.CONTROL, FROM_SERVER, "who is in the sum, and the holders' signatures of that", "public",
+    MessageSpec(Kind.CONTROL, table.FROM_SERVER, "who is in the sum, and the holders' signatures of that", "public",
         "It tells who was there in time.",
         forms=(WireFormat("sum, 1", "bool [P]", "every sum"), WireFormat("sum, 3", "uint8 [P, 64]", "every sum"))),
-    MessageSpec(Kind.CONTROL, TO_SERVER, "a signature of who is in the sum", "public", "No data went in.",
+    MessageSpec(Kind.CONTROL, table.TO_SERVER, "a signature of who is in the sum", "public", "No data went in.",
         forms=(WireFormat("sum, 2", "uint8 [64]", "every sum"),)),
-    MessageSpec(Kind.CONTROL, TO_SERVER, "the survivors of sums that were opened in earlier sessions", "public",
+    MessageSpec(Kind.CONTROL, table.TO_SERVER, "the survivors of sums that were opened in earlier sessions", "public",
         "The server opened these sums; a sum that is made again has the same survivors.",
         forms=(WireFormat("0, 4", "uint8 [sums, 25 + P]", "set-up, resumed, t < P"),)),
     # What is summed
-    MessageSpec(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training nodes; masked losses, "
+    MessageSpec(Kind.MASKED, table.TO_SERVER,
+        "masked changes of weights, loss and number of training nodes; masked losses, "
         "class counts and score histograms", "mask", _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE),
         forms=(WireFormat("sum, 0", "ring [W + 2]", "every round"),
                WireFormat("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
-    MessageSpec(Kind.AVERAGED, FROM_SERVER,
+    MessageSpec(Kind.AVERAGED, table.FROM_SERVER,
         "the weights that follow, and the mean loss; summed losses, class counts and score "
         "histograms", "none", _NEEDED, (WEIGHTS, SCORES), (CLASSES, BARE),
         forms=(WireFormat("0, 0", "real [W]", "set-up"), WireFormat("sum, 0", "real [W + 2]", "every round"),
                WireFormat("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation"))),
     *_class_counts("nodes", SCORES, CLASSES),
     *_class_counts("graphs", TALLIES, OTHERS),
-    MessageSpec(Kind.MASKED, TO_SERVER,
+    MessageSpec(Kind.MASKED, table.TO_SERVER,
         "masked noisy sums of clipped gradients of sampled training nodes, and 1 where there "
         "are labels", "mask", _NOISY, (WEIGHTS,), (NOISED,), paid=True,
         forms=(WireFormat("sum, 0", "ring [W + 2]", "every round"),)),
-    MessageSpec(Kind.AVERAGED, FROM_SERVER,
+    MessageSpec(Kind.AVERAGED, table.FROM_SERVER,
         "the weights that follow of noisy gradients alone", "noise", _NEEDED, (WEIGHTS,),
         (NOISED,), forms=(WireFormat("0, 0", "real [W]", "set-up"),
             WireFormat("sum, 0", "real [W + 2]", "every round"))),
-    MessageSpec(Kind.MASKED, TO_SERVER,
+    MessageSpec(Kind.MASKED, table.TO_SERVER,
         "masked changes of weights, loss and number of training examples; masked losses "
         "and what the task counts", "mask", _AS_ALL, (WEIGHTS, TALLIES), (OTHERS,),
         forms=(WireFormat("sum, 0", "ring [15]", "every evaluation, values"),
                WireFormat("sum, 0", "ring [3 + 6·bins]", "every evaluation, links"),
                WireFormat("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation, graphs"))),
-    MessageSpec(Kind.AVERAGED, FROM_SERVER,
+    MessageSpec(Kind.AVERAGED, table.FROM_SERVER,
         "the weights that follow, and the mean loss; summed losses and what the task "
         "counts", "none", _NEEDED, (WEIGHTS, TALLIES), (OTHERS,),
         forms=(WireFormat("sum, 0", "float64 [15]", "every evaluation, values"),
                WireFormat("sum, 0", "float64 [3 + 6·bins]", "every evaluation, links"),
                WireFormat("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation, graphs"))),
-    MessageSpec(Kind.MASKED, TO_SERVER, "masked sums of training targets", "mask", _AS_ALL, (TARGETS,), (SUMS_BEFORE,),
+    MessageSpec(Kind.MASKED, table.TO_SERVER, "masked sums of training targets", "mask", _AS_ALL, (TARGETS,),
+        (SUMS_BEFORE,),
         forms=(WireFormat("1 … 2, 0", "ring [3]; [1]", "before the first round"),)),
-    MessageSpec(Kind.AVERAGED, FROM_SERVER, "sums of training targets", "none", _NEEDED, (TARGETS,), (SUMS_BEFORE,),
+    MessageSpec(Kind.AVERAGED, table.FROM_SERVER, "sums of training targets", "none", _NEEDED, (TARGETS,),
+        (SUMS_BEFORE,),
         forms=(WireFormat("1 … 2, 0", "float64 [3]; [1]", "before the first round"),)),
-    MessageSpec(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO, BARE)),
-    MessageSpec(Kind.AVERAGED, FROM_SERVER, "that of two holders, noised", "noise", EXACTLY, (TWO,), (OF_TWO, NOISED)),
-    MessageSpec(Kind.AVERAGED, TO_HOLDER,
+    MessageSpec(Kind.AVERAGED, table.FROM_SERVER, "that of two holders", "none", table.EXACTLY, (TWO,), (OF_TWO, BARE)),
+    MessageSpec(Kind.AVERAGED, table.FROM_SERVER, "that of two holders, noised", "noise", table.EXACTLY, (TWO,),
+        (OF_TWO, NOISED)),
+    MessageSpec(Kind.AVERAGED, table.TO_HOLDER,
         _BEHIND, "none", _TOLD, (WEIGHTS, SCORES), (CLASSES, BARE, GIVEN), forms=_CHECKPOINT),
-    MessageSpec(Kind.AVERAGED, TO_HOLDER, _BEHIND, "none", _TOLD, (WEIGHTS, TALLIES), (OTHERS, GIVEN)),
-    MessageSpec(Kind.AVERAGED, TO_HOLDER, _BEHIND, "noise", _TOLD, (WEIGHTS,), (NOISED, GIVEN)),
+    MessageSpec(Kind.AVERAGED, table.TO_HOLDER, _BEHIND, "none", _TOLD, (WEIGHTS, TALLIES), (OTHERS, GIVEN)),
+    MessageSpec(Kind.AVERAGED, table.TO_HOLDER, _BEHIND, "noise", _TOLD, (WEIGHTS,), (NOISED, GIVEN)),
     *COLUMN_ROWS,
 )
 # fmt: on

@@ -16,8 +16,7 @@ from typing_extensions import override
 from veilgraph.core.settings import Settings
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.nn.local.build import CustomLocal
-from veilgraph.paradigms.averaging.network import AtHomeSettings, NetworkSettings
-from veilgraph.paradigms.averaging.rules import AnyRuleSettings, FedAvgSettings
+from veilgraph.paradigms.averaging.network import AnyRuleSettings, AtHomeSettings, FedAvgSettings, NetworkSettings
 from veilgraph.paradigms.averaging.tasks import TASKS, AnyTaskSettings, TaskSettings
 from veilgraph.paradigms.horizontal.settings import same_columns
 from veilgraph.privacy.accountant import analytic_multiplier
@@ -25,15 +24,14 @@ from veilgraph.privacy.event import Joint, reach
 from veilgraph.privacy.plan import SampledPlan, sampled_plan
 from veilgraph.privacy.settings import SampledSettings
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
 from veilgraph.protocol.preset import Choice, Said
 
 MOMENTUM: Final = 0.9
 ROUNDS: Final = 80
 LARGEST_RATE: Final = 2.0
 """Beyond it training may diverge without noise too, with rows and gradients of length 1 and that momentum."""
-WANDER: Final = 0.45
-"""How far the noise of all rounds may move one weight, as a standard deviation."""
+WANDER: Final = 0.45  # how far the noise of all rounds may move one weight, as a standard deviation
 
 _TERMS: Final = "a term is one node's"
 _NOISED: Final = "nobody is told how an epoch did"
@@ -91,15 +89,8 @@ def learning_rate(
 
     A step moves a weight by η/(1 − β) times its noise, once momentum has run out; the mean of P holders' noise has
     deviation σC/(batch·√P), and T rounds √T of it. σ is taken to be (2N − 1)·q·√T/μ, of the Gaussian mechanism that
-    many small draws come to, where it is not given: a rule of thumb for a rate, and nothing that ε rests on.
-
-    Args:
-        given: of the job.
-        terms: N.
-        rounds: T.
-        momentum: β.
-        holders: P.
-        share: what each adds of σ; less than all where noise is made jointly.
+    many small draws come to, where it is not given: a rule of thumb for a rate, and nothing that ε rests on. N is
+    ``terms``, T ``rounds``, β ``momentum``, P ``holders``, each of which adds ``share`` of σ.
     """
     noise = given.noise_multiplier
     if noise is None:
@@ -161,8 +152,7 @@ class AveragingSettings(Settings):
         "without those from whom none came",
     )
     privacy: SampledSettings | None = Field(
-        None,
-        description="what is opened is noised, for an ε of a node with label and edges (DP-SGD); null: it is not",
+        None, description="what is opened is noised, for an ε of a node with label and edges (DP-SGD); null: it is not"
     )
     at_home: AtHomeSettings | None = Field(
         None,
@@ -173,8 +163,7 @@ class AveragingSettings(Settings):
 
 _BY_NODES: Final = PartitionSettings(by="nodes")
 _MOST_PERSONAL: Final = 2
-_WAITS: Final = 6
-"""Who is left out of a sum waits for its five messages, and for what follows."""
+_WAITS: Final = 6  # who is left out of a sum waits for its five messages, and for what follows
 
 
 class AveragingJob(JobSettings):
@@ -208,66 +197,56 @@ class AveragingJob(JobSettings):
         return choices(said)
 
     def _check_parts(self) -> None:
-        partition = self.data.partition
-        if self.data.dataset is not None and (partition.by == "edges" or partition.knows != "own"):
-            raise ValueError(
-                f"data.partition.by={partition.by!r} with knows={partition.knows!r} gives holders nodes in common, and "
-                "with paradigm='averaging' they have none; choose by nodes or labels, and leave knows out"
+        partition, why = self.data.partition, "holders have no node in common"
+        if self.data.dataset is not None:
+            require(
+                "paradigm=averaging",
+                ("data.partition.by", partition.by, ["nodes", "labels"], why),
+                ("data.partition.knows", partition.knows, "own", why),
             )
 
     def _check_label_privacy(self, said: str) -> None:
         self._check_division(said)
-        if self.averaging.task.name != TaskSettings().name:
-            raise ValueError(
-                f"{said} with averaging.task.name={self.averaging.task.name}: what is perturbed is the class of a "
-                f"node; choose task {TaskSettings().name}, or leave label_privacy out"
-            )
-        if self.averaging.privacy is not None:
-            raise ValueError(
-                f"{said} perturbs labels and averaging.privacy noises gradients, which covers a node's label, and "
-                "their ε are not counted together; leave one of them out"
-            )
-        if self.label_privacy is not None and self.label_privacy.canaries:
-            raise ValueError(
-                f"label_privacy.canaries={self.label_privacy.canaries} are scored by gradients of single nodes, of "
-                "which paradigm='averaging' sends none; leave them out"
-            )
+        own, private = self.averaging, self.label_privacy
+        epsilon = private and private.epsilon
+        if own.task.name != "classes":
+            why = "what is perturbed is the class of a node"
+            require(f"averaging.task.name={own.task.name}", ("label_privacy.epsilon", epsilon, None, why))
+        if own.privacy is not None:
+            why = "noise on gradients covers a node's label, and their ε are not counted together"
+            require("averaging.privacy", ("label_privacy.epsilon", epsilon, None, why))
+        if private is not None:
+            why = "they are scored by gradients of single nodes, of which none is sent"
+            require("paradigm=averaging", ("label_privacy.canaries", private.canaries, 0, why))
 
     def _check_unused(self) -> None:
         super()._check_unused()
-        self.averaging.task.check(self.model, self.train)
-        holders, threshold = len(self.data.names), self.threshold
+        own, holders, threshold = self.averaging, len(self.data.names), self.threshold
+        own.task.check(self.model, self.train)
         if not holders < 2 * threshold <= 2 * holders:
             raise ValueError(
                 f"averaging.threshold={threshold} must be more than half of the {holders} holders, and no more than "
                 f"all; choose {holders // 2 + 1} to {holders}"
             )
-        if self.timeout_s < _WAITS * self.averaging.patience_s:
+        if self.timeout_s < _WAITS * own.patience_s:
             raise ValueError(
                 f"timeout_s={self.timeout_s:g} must be at least {_WAITS} times averaging.patience_s="
-                f"{self.averaging.patience_s:g}: who is left out of a sum waits for the end of it; raise the one or "
-                "lower the other"
+                f"{own.patience_s:g}: who is left out of a sum waits for its end; raise the one or lower the other"
             )
-        personal = self.averaging.personal
-        if len(set(personal)) < len(personal) or len(personal) > _MOST_PERSONAL:
+        if len(set(own.personal)) < len(own.personal) or len(own.personal) > _MOST_PERSONAL:
             raise ValueError(
-                f"averaging.personal={', '.join(personal)} must name each part once, and leave one to be averaged; "
+                f"averaging.personal={', '.join(own.personal)} must name each part once, and leave one to be averaged; "
                 "take one out"
             )
-        if personal and self.rule_sends_gradients:
-            raise ValueError(
-                f"averaging.personal={', '.join(personal)} with rule fedsgd: a holder takes no step, and what stays "
-                "with it would stay as it is; choose another rule"
+        if self.rule_sends_gradients:
+            require(
+                "rule fedsgd",
+                ("averaging.personal", own.personal, (), "a holder takes no step, so its own parts stay as they are"),
+                ("averaging.local_epochs", own.local_epochs, 1, "a gradient is of the weights that the server sent"),
             )
-        if self.rule_sends_gradients and self.averaging.local_epochs > 1:
-            raise ValueError(
-                f"averaging.local_epochs={self.averaging.local_epochs} with rule fedsgd: a gradient is of the weights "
-                "that the server sent; set local_epochs to 1, or choose another rule"
-            )
-
-        if self.averaging.privacy is not None:
+        if own.privacy is not None:
             check_private(self)
-        elif self.averaging.at_home is not None:
+        elif own.at_home is not None:
             raise ValueError(
                 "averaging.at_home without averaging.privacy: holders are told of every round how all do with the same "
                 "weights; leave at_home out, or keep parts of the network at home by averaging.personal"
@@ -345,59 +324,44 @@ class AveragingJob(JobSettings):
 
 def _selecting(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """A job that says no ``train.select_by`` has the first of its task's figures there."""
-    own = data.get("averaging", {})
-    said = own.get("task") if isinstance(own, Mapping) else None
-    name = said.get("name") if isinstance(said, Mapping) else None
+    name = Said(data).get("averaging.task.name")
     if not isinstance(name, str) or name not in TASKS or TASKS[name].measures.main.name == CLASS_MEASURES.main.name:
         return data  # of classes the preset chooses
     return selecting(data, TASKS[name].measures)
 
 
-_FEWEST_SHARES: Final = 2
-"""Of noise, beside those of the holders that collude (``privacy.plan``)."""
-_LOCAL: Final = ("gin", "sage-mean")
-"""Local models with which a node's result is of what is within K hops of it, and nothing is drawn."""
+_FEWEST_SHARES: Final = 2  # of noise, beside those of the holders that collude (``privacy.plan``)
 
 
 def check_private(job: AveragingJob) -> None:
     """Refuses what would tell of the data beside the noisy sums, or make a term of more than a ball.
 
-    Raises:
-        ValueError: it names the setting, the value, the rule and the way out.
+    Raises ``ValueError``: as ``require``.
     """
-    given, model, own = job.averaging.privacy, job.model, job.averaging
+    given, model, own, data = job.averaging.privacy, job.model, job.averaging, job.data
     assert given is not None
-    rules: tuple[tuple[str, object, object, str], ...] = (
+    bound, rule = given.degree_bound, own.rule.model_dump()["name"]
+    require(
+        "averaging.privacy",
         ("averaging.task.name", own.task.name, "classes", "a term is the loss of one node's class"),
-        ("averaging.rule.name", own.rule.model_dump()["name"], "fedsgd", "a holder gives a noisy gradient in a round"),
+        ("averaging.rule.name", rule, "fedsgd", "a holder gives a noisy gradient in a round"),
         ("averaging.personal", own.personal, (), "weights that stay at home would be trained without noise"),
         ("model.dropout", model.dropout, 0.0, "terms are drawn in its place"),
         ("model.local.dropout", model.local.dropout, 0.0, "terms are drawn in its place"),
         ("train.class_weights", job.train.class_weights, "none", "how many nodes a class has is not noised"),
         ("train.select_by", job.train.select_by, "last", "scores of an epoch are not noised, and nobody is told any"),
+        # With these a node's result is of what is within K hops of it, and nothing is drawn.
+        ("model.local.model", model.local.model, ["gin", "sage-mean"], "a result must be of what is within the hops"),
+        ("data.feature_scaling", data.feature_scaling, ["length", "row", "none"], "a column's statistics are of all"),
     )
-    for name, value, needed, why in rules:
-        if value != needed:
-            shown = "[]" if needed == () else needed
-            raise ValueError(f"{name}={value!r} with averaging.privacy: {why}; set {name} to {shown}")
-    if model.local.model not in _LOCAL:
+    if (bound is None) != (model.local.hops == 0):
         raise ValueError(
-            f"model.local.model={model.local.model!r} with averaging.privacy: a node's result must be of what is "
-            f"within model.local.hops of it, weights of edges included; choose {' or '.join(_LOCAL)}"
-        )
-    if (given.degree_bound is None) != (model.local.hops == 0):
-        raise ValueError(
-            f"averaging.privacy.degree_bound={given.degree_bound} with model.local.hops={model.local.hops}: it bounds "
-            "how many terms a node reaches over edges; give it with hops, and leave it out without"
+            f"averaging.privacy.degree_bound={bound} with model.local.hops={model.local.hops}: it bounds how many "
+            "terms a node reaches over edges; give it with hops, and leave it out without"
         )
     if given.joint_noise is not None:
         _check_joint_noise(job, given.joint_noise.colluding)
-    if job.data.feature_scaling == "standard":
-        raise ValueError(
-            "data.feature_scaling='standard' with averaging.privacy: statistics of a whole column carry one node to "
-            "all rows; choose length, row or none"
-        )
-    if job.data.dataset is not None and (job.data.split is None or job.data.stratify):
+    if data.dataset is not None and (data.split is None or data.stratify):
         raise ValueError(
             "data.split with averaging.privacy: who is trained on must hang on no other node, and a split by classes, "
             "or one that a data set brings, may; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: false"

@@ -62,8 +62,7 @@ class TaskSettings(Settings):
     def check(self, model: NetworkSettings, train: TrainSettings) -> None:
         """Refuses what of a job does not go with the task, or would be ignored.
 
-        Raises:
-            ValueError: it names the setting, the value, the rule and the way out.
+        Raises ``ValueError``: it names the setting, the value, the rule and the way out.
         """
         if train.class_weights != "none" and not self.kind.subject.has_classes:
             raise ValueError(
@@ -74,8 +73,7 @@ class TaskSettings(Settings):
     def check_graph(self, graph: PartyGraph) -> None:
         """Refuses a graph that lacks what the task needs of every holder, before anything is sent.
 
-        Raises:
-            DataError: it names what is missing.
+        Raises ``DataError``: it names what is missing.
         """
 
     def describe(self) -> list[str]:
@@ -86,8 +84,7 @@ class TaskSettings(Settings):
 def task_settings(said: Mapping[str, object]) -> TaskSettings:
     """What a job says under ``averaging.task``, held to the task that it names.
 
-    Raises:
-        ValidationError: there is no such task, or it has no such setting.
+    Raises ``ValidationError``: there is no such task, or it has no such setting.
     """
     name = said.get("name", TaskSettings().name)
     known = isinstance(name, str) and name in TASKS
@@ -107,23 +104,16 @@ class Public:
     """What all parties know of a job before the first round.
 
     Attributes:
-        task: its settings.
-        model: the network's settings.
-        train: how it is trained.
-        features: F, of every holder.
-        stated: what holders agree on of what each states by ``Subject.stated``.
-        dtype: of the weights.
-        custom: for ``model.local.model: custom``.
         transition: Tensor[C, C] float64, P(label that is learned from = j | true label = i); None: these are the same.
     """
 
     task: TaskSettings
     model: NetworkSettings
     train: TrainSettings
-    features: int
-    stated: int
+    features: int  # F, of every holder
+    stated: int  # what holders agree on of what each states by ``Subject.stated``
     dtype: torch.dtype
-    custom: CustomModel | None = None
+    custom: CustomModel | None = None  # for ``model.local.model: custom``
     transition: Tensor | None = None
 
 
@@ -133,17 +123,11 @@ O = TypeVar("O", bound=Own)  # noqa: E741 - of a holder's own
 
 @dataclass(frozen=True)
 class Subject:
-    """What a task predicts, and what holders state of their data for it.
+    """What a task predicts, and what holders state of their data for it."""
 
-    Attributes:
-        words: what is predicted, as in "a model that predicts …".
-        examples: what is trained on, in the plural: it weighs a holder.
-        has_classes: whether classes are predicted, which may weigh alike or be balanced.
-    """
-
-    words: str
-    examples: str = "training nodes"
-    has_classes: ClassVar[bool] = False
+    words: str  # what is predicted, as in "a model that predicts …"
+    examples: str = "training nodes"  # what is trained on, in the plural: it weighs a holder
+    has_classes: ClassVar[bool] = False  # whether classes are predicted, which may weigh alike or be balanced
 
     def stated(self, graph: PartyGraph) -> int:
         """A number that a holder tells all parties of its data, 0 to 4096, and that all who state one must share."""
@@ -152,8 +136,7 @@ class Subject:
     def agreed(self, stated: Mapping[PartyId, int]) -> int:
         """What follows from what holders state.
 
-        Raises:
-            DataError: nobody has what the task needs, or they differ.
+        Raises ``DataError``: nobody has what the task needs, or they differ.
         """
         return 0
 
@@ -167,7 +150,6 @@ class SumsBefore(Generic[O]):
     """Sums over the holders before the first round, one after another; the results are kept as ``network.facts``.
 
     Attributes:
-        sizes: of each.
         part: of a holder's data, and Tensor[K] float64, results of the sums before: what it adds to the next,
             Tensor[its size] float64, below 2^40.
     """
@@ -177,13 +159,9 @@ class SumsBefore(Generic[O]):
 
 
 class Judging(ABC, Generic[O]):
-    """How models of a task are judged, and what holders have of them.
+    """How models of a task are judged, and what holders have of them."""
 
-    Attributes:
-        tally_bits: fractional bits of a tally that is added up: of b bits, sums stay below 2^(61 − b).
-    """
-
-    tally_bits: int = 20
+    tally_bits: int = 20  # fractional bits of a tally that is added up: of b bits, sums stay below 2^(61 − b)
 
     @abstractmethod
     def output(self, network: Averaged, own: O) -> Tensor:
@@ -224,16 +202,11 @@ class Task(ABC, Generic[S, O]):
     """What a job is to learn: from a holder's graph to its loss, and how its models are judged.
 
     Nothing here draws but from the streams and generators that it is given, and nothing is kept from call to call.
-
-    Attributes:
-        settings: of its jobs: the keys of ``averaging.task``.
-        measures: what its models are judged by; the loss is that of ``loss``.
-        subject: what is predicted, and what holders state for it.
     """
 
-    settings: ClassVar[type[TaskSettings]] = TaskSettings
-    measures: ClassVar[Measures]
-    subject: ClassVar[Subject]
+    settings: ClassVar[type[TaskSettings]] = TaskSettings  # of its jobs: the keys of ``averaging.task``
+    measures: ClassVar[Measures]  # what its models are judged by; the loss is that of ``loss``
+    subject: ClassVar[Subject]  # what is predicted, and what holders state for it
 
     def __init__(self, public: Public) -> None:
         self.public = public
@@ -255,12 +228,7 @@ class Task(ABC, Generic[S, O]):
     def own(self, graph: PartyGraph, streams: LearningStreams) -> O:
         """A holder's data as the task needs them; the same in all sessions of a run.
 
-        Args:
-            graph: validated.
-            streams: of the holder, for what is drawn at home.
-
-        Raises:
-            DataError: the graph lacks what the task needs.
+        Raises ``DataError``: the graph lacks what the task needs.
         """
 
     @abstractmethod
@@ -277,13 +245,7 @@ class Task(ABC, Generic[S, O]):
 
     @abstractmethod
     def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
-        """Mean loss over a holder's training examples, of which there are some: Tensor[].
-
-        Args:
-            network: of ``network``.
-            own: the holder's data.
-            generator: source of dropout and all other draws of this epoch.
-        """
+        """Mean loss over a holder's training examples, of which there are some: Tensor[]."""
 
 
 def graph_network(public: Public, width: int, streams: LearningStreams) -> AveragedNetwork:

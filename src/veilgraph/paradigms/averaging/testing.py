@@ -29,13 +29,11 @@ class TaskConformance:
     """Inherit it in a class that pytest finds, and name a task that is installed or one of ours.
 
     Attributes:
-        name: of the task, as jobs have it.
-        said: what is said under ``averaging.task`` beside that.
         model: what is said under ``model``.
     """
 
-    name: ClassVar[str]
-    said: ClassVar[Mapping[str, object]] = {}
+    name: ClassVar[str]  # of the task, as jobs have it
+    said: ClassVar[Mapping[str, object]] = {}  # what is said under ``averaging.task`` beside that
     model: ClassVar[Mapping[str, object]] = {"dim": 4, "dropout": 0.0, "local": {"model": "gcn", "hops": 1}}
 
     def graphs(self) -> list[PartyGraph]:

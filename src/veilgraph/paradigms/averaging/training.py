@@ -34,8 +34,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import Activation
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.nn.propagate import Adjacency, FixedInput, by_target
-from veilgraph.paradigms.averaging.network import Averaged, Own
-from veilgraph.paradigms.averaging.rules import Rule
+from veilgraph.paradigms.averaging.network import Averaged, Own, Rule
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks import Public, Task
 from veilgraph.privacy.aggregation import too_many_neighbours
@@ -45,31 +44,19 @@ from veilgraph.privacy.sampled import Places, SampledPublisher
 from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.role import build_optimizer, precision
 
-EXTRA: Final = 2
-"""Numbers in a summand beside those of the weights: the loss and the number of training examples."""
-UPDATE_BITS: Final = 32
-"""Fractional bits of a summand: the sum stays below 2^29."""
+EXTRA: Final = 2  # numbers in a summand beside those of the weights: the loss and the number of training examples
+UPDATE_BITS: Final = 32  # fractional bits of a summand: the sum stays below 2^29
 
-Dropout = Callable[[int], torch.Generator]
-"""Local epoch of the round → its stream."""
+Dropout = Callable[[int], torch.Generator]  # local epoch of the round → its stream
 
 
 def public(
-    job: AveragingJob,
-    features: Mapping[PartyId, int],
-    stated: Mapping[PartyId, int],
-    custom: CustomModel | None = None,
+    job: AveragingJob, features: Mapping[PartyId, int], stated: Mapping[PartyId, int], custom: CustomModel | None = None
 ) -> Public:
     """What all know before the first round.
 
-    Args:
-        job: of all.
-        features: holder → columns.
-        stated: holder → what it states by ``Subject.stated``.
-        custom: for ``model.local.model: custom``.
-
-    Raises:
-        DataError: holders' columns differ, or what the task needs of them.
+    ``features`` is holder → columns; ``stated`` is holder → what it states by ``Subject.stated``. Raises ``DataError``:
+    holders' columns differ, or what the task needs of them.
     """
     task, columns = job.averaging.task, same_count("columns", features)
     agreed, private = task.kind.subject.agreed(stated), job.label_privacy
@@ -84,10 +71,8 @@ def summand(
 
     Δ is how the weights that are averaged change in ``local_epochs`` of Adam, which begins anew in every round, or the
     gradient where the rule takes that; the holder's own change too, and stay. The loss is that of the weights as they
-    were, in the first of these epochs. Afterwards the network has other weights.
-
-    Returns:
-        Tensor[W + 2], of the network's dtype.
+    were, in the first of these epochs. Afterwards the network has other weights. Returns Tensor[W + 2], of the
+    network's dtype.
     """
     examples, start = task.examples(own), network.vector()
     if not examples:
@@ -120,11 +105,7 @@ def _flat(gradients: Sequence[Tensor | None], weights: Sequence[torch.nn.Paramet
 def averaged(rule: Rule, weights: Tensor, total: Tensor, *, tells_loss: bool = True) -> tuple[Tensor, float | None]:
     """The next weights and the mean loss of the round; the same weights, and no loss, where nobody trained.
 
-    Args:
-        rule: of the job; its state changes.
-        weights: Tensor[W], of the round.
-        total: Tensor[W + 2], sum of what holders added.
-        tells_loss: whether they added losses.
+    ``weights`` is Tensor[W], of the round; ``total`` is Tensor[W + 2], sum of what holders added.
     """
     total = total.double()
     nodes = round(float(total[-1]))  # what is moved by secret rounding is whole again
@@ -143,10 +124,7 @@ def update_bits(job: AveragingJob) -> int:
 def opened(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
     """A sum of summands in the units of a gradient, with the decay of weights, as a summand has without joint noise.
 
-    Args:
-        job: of all.
-        total: Tensor[W + 2] float64, as opened.
-        weights: Tensor[W], of the round.
+    ``total`` is Tensor[W + 2] float64, as opened; ``weights`` is Tensor[W], of the round.
     """
     plan = job.training_plan
     if plan is None or plan.joint is None:
@@ -195,19 +173,9 @@ class PrivateTraining:
     def summand(self, network: Averaged, publisher: Publisher, step: int) -> Tensor:
         """A noisy gradient, no loss, and 1, with which every holder that has labels counts; zeros where it has none.
 
-        Where noise is made jointly it is the noisy sum in whole cells of the grid, for ``opened``.
-
-        Args:
-            network: with the weights of the round, which stay.
-            publisher: of the holder.
-            step: of the training.
-
-        Returns:
-            Tensor[W + 2], of the network's dtype; float64 where noise is made jointly.
-
-        Raises:
-            BudgetSpent: the budget does not allow it; nothing was released.
-            ConfigError: the publisher is another job's.
+        Where noise is made jointly it is the noisy sum in whole cells of the grid, for ``opened``. Returns Tensor[W +
+        2], of the network's dtype; float64 where noise is made jointly. Raises ``BudgetSpent``: the budget does not
+        allow it; nothing was released; ``ConfigError``: the publisher is another job's.
         """
         weights, terms = network.vector(), self._terms
         if terms is None:
@@ -237,8 +205,7 @@ def broken_rule(job: AveragingJob, graph: PartyGraph) -> str:
 def check_rule(job: AveragingJob, graph: PartyGraph) -> None:
     """The same where all graphs are in one place.
 
-    Raises:
-        DataError: a node has more neighbours.
+    Raises ``DataError``: a node has more neighbours.
     """
     if reason := broken_rule(job, graph):
         raise DataError(f"party {graph.party!r}: {reason}", code="degree-bound", key="averaging.privacy.degree_bound")
@@ -284,12 +251,7 @@ class Terms:
         return sorted(found)
 
     def gradient(self, network: Averaged, number: int) -> Tensor:
-        """Of the loss of one training node in all weights that are averaged: Tensor[W] of the weights' dtype.
-
-        Args:
-            network: with the weights of the round; without dropout.
-            number: below ``len``.
-        """
+        """Of the loss of one training node in all weights that are averaged: Tensor[W] of the weights' dtype."""
         if number not in self._balls:
             self._balls[number] = self._ball(self._nodes[number])
         ball = self._balls[number]
@@ -377,11 +339,8 @@ class RowTerms:
         return len(self._rows)
 
     def at(self, network: Averaged) -> Callable[[int], Places]:
-        """Number of a training node → the gradient of its loss in all weights.
-
-        Args:
-            network: with the weights of the round: a map of the features, f, a map to logits, each with a bias.
-        """
+        """Number of a training node → the gradient of its loss in all weights."""
+        # a map of the features, f, a map to logits, each with a bias
         first, bias, last, lift = (weight.detach().numpy() for weight in network.shared())
 
         def gradient(number: int) -> Places:

@@ -22,7 +22,7 @@ from veilgraph.paradigms.averaging.training import PrivateTraining, averaged, ch
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted
-from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
+from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
 from veilgraph.protocol.role import build_optimizer
 
 
@@ -36,8 +36,6 @@ class PlainAveraging:
     """All parties of a job together.
 
     Args:
-        job: whose seed all parties learn from.
-        graphs: one per holder.
         publishers: holder → by what it releases, where training is private; by default one without a ledger.
 
     Raises:
@@ -97,12 +95,7 @@ class PlainAveraging:
     def round(self, number: int, absent: Collection[PartyId] = ()) -> float | None:
         """One round.
 
-        Args:
-            number: of the round, from 1.
-            absent: holders that dropped out before they sent their values.
-
-        Returns:
-            The mean loss, before the round; None where nobody trained.
+        Returns the mean loss, before the round; None where nobody trained.
         """
         if not self.network.has_facts:
             self.gather()
@@ -164,12 +157,10 @@ class PlainAveraging:
         return self.task.judging.scores(self.network, masked_sum(flat))
 
 
-class OnePlace:
+class OnePlace(Network):
     """The job's network on all data of some holders, by one Adam: an epoch has as many steps as a round local epochs.
 
     Args:
-        job: the federated one.
-        graphs: one or more, with no node in common.
         streams: of the holder, for what it draws of its data; default: those of the job's seed.
 
     Raises:
@@ -212,14 +203,10 @@ class OnePlace:
         with torch.no_grad():
             return self._task.judging.output(self._network, self._own)
 
-    def judged(self) -> Tensor:
-        """That of ``infer``."""
-        return self.infer()
-
-    def score(self, output: Tensor, *, everything: bool = False) -> Judged:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
         """Scores of all splits."""
         with torch.no_grad():
-            return self._task.judging.scores_here(self._network, self._own, output, everything=everything)
+            return self._task.judging.scores_here(self._network, self._own, logits, everything=everything)
 
 
 def alone(

@@ -33,17 +33,11 @@ from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 
 @dataclass(frozen=True)
 class UpdateKind:
-    """A local update φ(h, m) = join(own, scaled), without weights.
+    """A local update φ(h, m) = join(own, scaled), without weights."""
 
-    Attributes:
-        join: of the part that depends on h alone, and the one that is linear in m.
-        own: columns of the first part, in widths of h.
-        output: columns of φ, in widths of h.
-    """
-
-    join: Callable[[Tensor, Tensor], Tensor]
-    own: int = 1
-    output: int = 1
+    join: Callable[[Tensor, Tensor], Tensor]  # of the part that depends on h alone, and the one that is linear in m
+    own: int = 1  # columns of the first part, in widths of h
+    output: int = 1  # columns of φ, in widths of h
 
 
 UPDATES: Final[Mapping[str, UpdateKind]] = {
@@ -56,13 +50,7 @@ UPDATES: Final[Mapping[str, UpdateKind]] = {
 
 
 class Update(nn.Module):
-    """φ(h, m) (eq. 6), with the weights of its gate where it has one.
-
-    Args:
-        name: of ``UPDATES``.
-        width: of h and m.
-        hidden: width of the gate's one hidden layer.
-    """
+    """φ(h, m) (eq. 6), with the weights of its gate where it has one."""
 
     def __init__(self, name: str, width: int, hidden: int) -> None:
         super().__init__()
@@ -108,13 +96,8 @@ def maximum(pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int) ->
 
     The gradient goes to the holder that attained the maximum, of several to the first.
 
-    Args:
-        pieces: of each holder, Tensor[N_p, w].
-        rows: of each holder, Tensor[N_p] int64, where its nodes stand among all; distinct.
-        num_nodes: N.
-
-    Returns:
-        Tensor[N, w], −∞ for a node that nobody knows.
+    ``pieces`` are Tensor[N_p, w] of each holder; ``rows`` are Tensor[N_p] int64 of each, where its nodes stand among
+    all; distinct. Returns Tensor[N, w], −∞ for a node that nobody knows.
     """
     return cast(Tensor, _Maximum.apply(rows, num_nodes, *pieces))  # type: ignore[no-untyped-call]
 
@@ -129,21 +112,13 @@ def total(pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int) -> T
 
 @dataclass(frozen=True)
 class LayerWidths:
-    """Columns of a layer's tensors.
+    """Columns of a layer's tensors."""
 
-    Attributes:
-        input: h^(l) at the holders.
-        message: m_vu, and h after the message's W.
-        sent: t, what a holder sends: φ, or with mean and sum its two parts.
-        combined: the server's aggregate of φ.
-        output: h^(l+1).
-    """
-
-    input: int
-    message: int
-    sent: int
-    combined: int
-    output: int
+    input: int  # h^(l) at the holders
+    message: int  # m_vu, and h after the message's W
+    sent: int  # t, what a holder sends: φ, or with mean and sum its two parts
+    combined: int  # the server's aggregate of φ
+    output: int  # h^(l+1)
 
 
 def layer_widths(settings: HorizontalSettings, features: int) -> list[LayerWidths]:
@@ -186,13 +161,7 @@ def _mapped(layer: nn.Linear | None, h: Tensor | FixedInput) -> Tensor:
 
 
 class HolderLayer(nn.Module):
-    """A holder's part of a layer: message, aggregation over its own neighbours, update (eqs. 4-6).
-
-    Args:
-        settings: of the network.
-        widths: of the layer.
-        edge_columns: F_e, features of an edge; of use where ``message`` is full.
-    """
+    """A holder's part of a layer: message, aggregation over its own neighbours, update (eqs. 4-6)."""
 
     def __init__(self, settings: HorizontalSettings, widths: LayerWidths, edge_columns: int = 0) -> None:
         super().__init__()
@@ -211,12 +180,7 @@ class HolderLayer(nn.Module):
     def forward(self, h: Tensor | FixedInput, adjacency: Adjacency) -> Tensor:
         """The local embedding t of every node that the holder knows.
 
-        Args:
-            h: Tensor[N_p, input], or in the first layer the features.
-            adjacency: of the holder's own edges.
-
-        Returns:
-            Tensor[N_p, sent].
+        ``h`` is Tensor[N_p, input], or in the first layer the features. Returns Tensor[N_p, sent].
         """
         own = messages = _mapped(self.message, h)
         over = adjacency
@@ -240,13 +204,7 @@ class HolderLayer(nn.Module):
 
 
 class ServerLayer(nn.Module):
-    """The server's part of a layer: aggregation over holders (eq. 7) and the global update (eq. 8).
-
-    Args:
-        settings: of the network.
-        widths: of the layer.
-        is_last: whether it is the last, which has no global update.
-    """
+    """The server's part of a layer: aggregation over holders (eq. 7) and the global update (eq. 8)."""
 
     def __init__(self, settings: HorizontalSettings, widths: LayerWidths, *, is_last: bool) -> None:
         super().__init__()
@@ -267,17 +225,9 @@ class ServerLayer(nn.Module):
         The gradient of a maximum, and of what h alone gives to a mean or sum, goes to one of the holders: to the
         first of those that attain it.
 
-        Args:
-            pieces: of each holder, Tensor[N_p, sent].
-            rows: of each holder, Tensor[N_p] int64, its nodes' places among all; distinct.
-            num_nodes: N.
-            degrees: Tensor[N, 1], summed over the holders; for the mean.
-
-        Returns:
-            Tensor[N, combined]; −∞ (max), ∞ (min) for a node that nobody knows.
-
-        Raises:
-            DataError: the mean lacks ``degrees``.
+        ``pieces`` are Tensor[N_p, sent] of each holder; ``rows`` are Tensor[N_p] int64 of each, its nodes' places among
+        all; distinct; ``degrees`` is Tensor[N, 1], summed over the holders; for the mean. Returns Tensor[N, combined];
+        −∞ (max), ∞ (min) for a node that nobody knows. Raises ``DataError``: the mean lacks ``degrees``.
         """
         aggregate = self._settings.aggregate
         if aggregate == "max":
@@ -295,15 +245,9 @@ class ServerLayer(nn.Module):
     def update(self, m: Tensor | FixedInput, generator: torch.Generator | None) -> Tensor:
         """The global update: linear, batch norm, activation, dropout; nothing after the last layer.
 
-        Args:
-            m: Tensor[N, combined]; as ``FixedInput`` where it is the same in every pass.
-            generator: source of dropout; None means evaluation, and running statistics in batch norm.
-
-        Returns:
-            Tensor[N, output], h^(l+1).
-
-        Raises:
-            DataError: batch norm is asked to normalise a single node.
+        ``m`` is Tensor[N, combined]; as ``FixedInput`` where it is the same in every pass. Returns Tensor[N, output],
+        h^(l+1). Without ``generator`` it is evaluation, by running statistics. Raises ``DataError``: batch norm is to
+        normalise a single node.
         """
         h = _mapped(self.linear, m)
         if self._is_last:
@@ -318,16 +262,7 @@ class ServerLayer(nn.Module):
 
 
 class LayeredHolder(FactNetwork):
-    """All weights that a holder has: Θ_ρ and Θ_φ of every layer, and ψ's. They are the same at every holder.
-
-    Args:
-        settings: of the network.
-        features: F.
-        outputs: width of the predict layer: classes of the labels, or 1 number.
-        streams: shared by the holders; initial weights come from the stream "local".
-        dtype: of the weights.
-        edge_columns: F_e, features of an edge.
-    """
+    """All weights that a holder has: Θ_ρ and Θ_φ of every layer, and ψ's. They are the same at every holder."""
 
     def __init__(
         self,
@@ -351,14 +286,7 @@ class LayeredHolder(FactNetwork):
 
 
 class LayeredServer(nn.Module):
-    """All weights that the server has: Θ_φ of the global updates.
-
-    Args:
-        settings: of the network.
-        features: F, of use where ``message`` is none.
-        streams: the server's; initial weights come from the stream "global".
-        dtype: of the weights.
-    """
+    """All weights that the server has: Θ_φ of the global updates."""
 
     def __init__(
         self, settings: HorizontalSettings, features: int, streams: LearningStreams, dtype: torch.dtype

@@ -22,8 +22,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 
 HASH_BYTES: Final = 16
-SHARED: Final = "holders"
-"""Name of the learning streams that all holders share."""
+SHARED: Final = "holders"  # name of the learning streams that all holders share
 
 _SEED_BYTES: Final = 40
 _WORD_BYTES: Final = 8
@@ -35,11 +34,7 @@ def share_secrets(
 ) -> tuple[bytes, LearningStreams]:
     """The key of the hashes, and the streams of the weights that all holders have; both the first holder's choice.
 
-    Args:
-        link: of this holder. What goes over it the server must not read.
-        holders: in the job's order.
-        streams: of this holder.
-        secrets: source of the key.
+    The server must not be able to read what goes over the holders' link.
     """
     first, *others = holders
     tag = Tag(Kind.NODE_KEY)
@@ -60,10 +55,7 @@ def node_hashes(key: bytes, ids: Sequence[str]) -> Tensor:
 def edge_hashes(key: bytes, nodes: Tensor, edge_index: Tensor) -> Tensor:
     """BLAKE2b of every directed edge under the key: Tensor[E_p, 16] uint8.
 
-    Args:
-        key: of the hashes.
-        nodes: as ``node_hashes`` gave them.
-        edge_index: Tensor[2, E_p].
+    ``edge_index`` is Tensor[2, E_p].
     """
     source, target = (nodes[ends].numpy() for ends in edge_index)
     return _hashes(key, map(bytes, np.concatenate([source, target], axis=1)))
@@ -71,15 +63,10 @@ def edge_hashes(key: bytes, nodes: Tensor, edge_index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the holders' rows stand among all nodes.
+    """Where the holders' rows stand among all nodes."""
 
-    Attributes:
-        num_nodes: N, nodes that any holder knows.
-        rows: holder → Tensor[N_p] int64, distinct.
-    """
-
-    num_nodes: int
-    rows: Mapping[PartyId, Tensor]
+    num_nodes: int  # N, nodes that any holder knows
+    rows: Mapping[PartyId, Tensor]  # holder → Tensor[N_p] int64, distinct
 
 
 def send_nodes(link: Link, hashes: Tensor) -> None:
@@ -90,11 +77,8 @@ def send_nodes(link: Link, hashes: Tensor) -> None:
 def receive_nodes(link: Link, holders: Sequence[PartyId]) -> Places:
     """All holders' lists, at the server: equal hashes are one node, and nodes are in the order of their first listing.
 
-    The key is new in every session; an order that came of the hashes would change what dropout draws for a node.
-
-    Raises:
-        DataError: a holder lists a node twice.
-        LinkError: as ``receive_as``.
+    The key is new in every session; an order that came of the hashes would change what dropout draws for a node. Raises
+    ``DataError``: a holder lists a node twice; ``LinkError``: as ``receive_as``.
     """
     keys, sizes = _receive(link, holders, _NODES)
     unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
@@ -136,10 +120,7 @@ def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
     """Tells every holder, at the server, where its rows stand and how many nodes there are: [N_p + 1] int64.
 
     They stand in a fresh random order. From the order of the lists, or of the hashes, whose key holders have, a holder
-    could tell which other nodes there are.
-
-    Returns:
-        Node → its place in that order, Tensor[N] int64.
+    could tell which other nodes there are. Returns Node → its place in that order, Tensor[N] int64.
     """
     drawn = np.frombuffer(secrets(_WORD_BYTES * places.num_nodes), dtype=np.int64)
     order = torch.from_numpy(drawn.argsort())
@@ -150,12 +131,7 @@ def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
 
 
 def receive_places(link: Link, nodes: int, most: int) -> tuple[Tensor, int]:
-    """This holder's rows, Tensor[N_p], and N.
-
-    Args:
-        link: of the holder.
-        nodes: N_p.
-        most: the largest N of which a message about all nodes can be sent.
+    """This holder's rows, Tensor[N_p], and N, of which a message about all nodes can be sent up to ``most``.
 
     Raises:
         ProtocolError: the server places two nodes at one row, or one outside of the N, or says that N is too large.

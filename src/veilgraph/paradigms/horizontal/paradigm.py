@@ -32,24 +32,10 @@ from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalSer
 from veilgraph.paradigms.horizontal.rows import COLUMNS, ROWS
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.tally import VALUE_WORDS
+from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.aligning import check_split
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
-from veilgraph.protocol.paradigm import (
-    LABELS_ALONE,
-    MAX_CLASSES,
-    MAX_FEATURES,
-    MAX_STEPS,
-    NO_NUMBERS,
-    Baselines,
-    Data,
-    Guarantee,
-    Paradigm,
-    Privacy,
-    Range,
-    Sessions,
-    Words,
-)
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.releases import noised_labels
 from veilgraph.protocol.role import Role, RoleContext
@@ -68,13 +54,11 @@ from veilgraph.tables.nodes import feature_columns, read_nodes
 
 J = TypeVar("J", bound=JobSettings)
 
-_NONCES: Final = 3
-"""Round of the messages from which an identity is made."""
-_KEYS: Final = 1
-"""Round of the keys for sums over columns; those of training come later in the session."""
+_NONCES: Final = 3  # round of the messages from which an identity is made
+_KEYS: Final = 1  # round of the keys for sums over columns; those of training come later in the session
 
 
-class SameColumnsData(Data[J]):
+class SameColumnsData(seam.Data[J]):
     """What jobs of nodes of holders' own begin with."""
 
     def load(self, job: J) -> Inputs:
@@ -109,37 +93,37 @@ class SameColumnsData(Data[J]):
     def check_tables(self, job: J) -> None:
         """What ``collect`` checks first, where all party files are on this machine; of names alone nothing is known.
 
-        Raises:
-            ConfigError: a party file cannot be read or breaks a rule.
-            DataError: a table cannot be read, or columns or classes differ.
+        Raises ``ConfigError``: a party file cannot be read or breaks a rule; ``DataError``: a table cannot be read, or
+        columns or classes differ.
         """
         found = []
         for party, path in (job.data.parties or {}).items():
             own = Organisation.read(path, party)
-            columns: list[Compared] = [
-                *feature_columns(own.settings, own.folder),
-                *edge_columns(own.settings.edges),
-            ]
+            columns: list[Compared] = [*feature_columns(own.settings, own.folder), *edge_columns(own.settings.edges)]
             found.append((party, columns, column_hashes(columns, predicted(own.settings.nodes), None)))
         for place, (party, columns, mine) in enumerate(found):
             for other, _, theirs in found[place + 1 :]:
                 check_same_columns(party, columns, mine, other, theirs)
 
 
-class SameColumnsSessions(Sessions[J]):
+class SameColumnsSessions(seam.Sessions[J]):
     """Sessions of jobs of nodes of holders' own."""
 
-    def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        fields = dict(NO_NUMBERS)
+    def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        fields = dict(seam.NO_NUMBERS)
         if party != SERVER:
-            fields |= {"steps": (0, MAX_STEPS), "features": (1, MAX_FEATURES), "classes": (0, MAX_CLASSES)}
+            fields |= {
+                "steps": (0, seam.MAX_STEPS),
+                "features": (1, seam.MAX_FEATURES),
+                "classes": (0, seam.MAX_CLASSES),
+            }
         return fields
 
     def prepare(self, own: Preparation) -> Prepared:
         return collect(own)
 
 
-class SameColumnsPrivacy(Privacy[J]):
+class SameColumnsPrivacy(seam.Privacy[J]):
     """The ε of jobs of nodes of holders' own."""
 
     has_privacy: ClassVar[bool] = False
@@ -150,7 +134,7 @@ class SameColumnsPrivacy(Privacy[J]):
         return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
 
-class SameColumnsWords(Words[J]):
+class SameColumnsWords(seam.Words[J]):
     """Jobs of nodes of holders' own in sentences."""
 
     def part_of(self, job: J, holder: PartyId) -> str:
@@ -166,10 +150,8 @@ def collect(own: Preparation) -> Prepared:
     """Builds the party's graph from all nodes of its tables. Called at all parties together.
 
     Its rows, and with them its list of nodes to the server, are in an order of its own, which does not tell the rank of
-    an id as a sorted table's would.
-
-    Raises:
-        DataError: a table breaks a rule, or another holder's columns or classes are not this one's.
+    an id as a sorted table's would. Raises ``DataError``: a table breaks a rule, or another holder's columns or classes
+    are not this one's.
     """
     link, settings, organisation, encoding = own.link, own.job, own.organisation, own.encoding
     identity = _fresh_identity(link, settings.data.names)
@@ -234,10 +216,10 @@ class Totals:
 class HorizontalSessions(SameColumnsSessions[HorizontalJob]):
     """Sessions of horizontal jobs."""
 
-    def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
+    def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
         fields = super().stated(job, party, releases=releases)
         if party != SERVER:
-            fields["edge_columns"] = (0, MAX_FEATURES if job.inputs.edge_features else 0)
+            fields["edge_columns"] = (0, seam.MAX_FEATURES if job.inputs.edge_features else 0)
         return fields
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
@@ -253,18 +235,18 @@ class HorizontalPrivacy(SameColumnsPrivacy[HorizontalJob]):
         return math.inf
 
 
-class HorizontalGuarantee(Guarantee[HorizontalJob]):
+class HorizontalGuarantee(seam.Guarantee[HorizontalJob]):
     """The ε of horizontal jobs in words."""
 
     way: ClassVar[str] = "labels, horizontal"
 
     def unbounded(self, job: HorizontalJob) -> str:
         if job.label_privacy is not None:
-            return LABELS_ALONE
+            return seam.LABELS_ALONE
         return "paradigm=horizontal has no differential privacy but label_privacy's: take that, or vertical"
 
 
-class HorizontalBaselines(Baselines[HorizontalJob]):
+class HorizontalBaselines(seam.Baselines[HorizontalJob]):
     """What horizontal jobs are compared with."""
 
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
@@ -313,7 +295,7 @@ class HorizontalWords(SameColumnsWords[HorizontalJob]):
         return VALUE_WORDS if job.horizontal.task.is_values else super().predicts(job, classes)
 
 
-HORIZONTAL: Final = Paradigm[HorizontalJob](
+HORIZONTAL: Final = seam.Paradigm[HorizontalJob](
     title="horizontal: the same columns, different nodes",
     rows=ROWS,
     data=SameColumnsData(),

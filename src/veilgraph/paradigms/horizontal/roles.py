@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.facts import FACT_BITS
 from veilgraph.nn.layers import handed
 from veilgraph.nn.propagate import Adjacency, FixedInput
+from veilgraph.paradigms.horizontal import node_lists
 from veilgraph.paradigms.horizontal import twin as baselines
 from veilgraph.paradigms.horizontal.network import (
     LayeredHolder,
@@ -36,22 +37,11 @@ from veilgraph.paradigms.horizontal.network import (
     published_layers,
     total,
 )
-from veilgraph.paradigms.horizontal.node_lists import (
-    edge_hashes,
-    node_hashes,
-    receive_nodes,
-    receive_places,
-    send_edges,
-    send_nodes,
-    send_places,
-    settle_edges,
-    share_secrets,
-)
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.tally import learnt_task
-from veilgraph.paradigms.vertical.server import Background
-from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start, same_count
-from veilgraph.protocol.bounds import agree_within_bounds
+from veilgraph.paradigms.vertical.roles import Background
+from veilgraph.protocol.agreement import Hello, Point, Start, same_count
+from veilgraph.protocol.bounds import agree_on_start
 from veilgraph.protocol.costs import ITEM_BYTES, PASSES
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.figures import Judged
@@ -60,38 +50,12 @@ from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
 
-GRADIENT_BITS: Final = 40
-"""Fractional bits of a masked gradient of the weights: the sum stays below 2^21."""
+GRADIENT_BITS: Final = 40  # fractional bits of a masked gradient of the weights: the sum stays below 2^21
 REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_scaling)"
 _SHARED_BYTES: Final = 1 << 30
 """Gradients of the weights that all holders share, and their tallies: a few of up to 3 + 3·C² numbers."""
 _SECURE_MAX: Final = 4
 """Times the default: what is dealt a step ahead for a secure maximum has many times the size of its rows."""
-
-
-def agree_on_start(
-    session: RoleContext,
-    held: Sequence[Point],
-    enough: int | None = None,
-    **facts: Any,  # noqa: ANN401 - fields of a hello
-) -> tuple[dict[PartyId, Hello], Start]:
-    """What all parties state, and where the session begins.
-
-    Args:
-        session: of this party.
-        held: checkpoints that it would go on from.
-        enough: as for ``agreed_start``.
-        facts: what else it states: fields of ``Hello``.
-    """
-    hello = Hello(
-        job=session.settings.hash(),
-        checkpoints=list(held),
-        restarts=session.restarts,
-        nonce=session.nonce(),
-        **facts,
-    )
-    hellos = agree_within_bounds(session, hello)
-    return hellos, agreed_start(session.link.party, hellos, enough)
 
 
 def worth(together: Judged, alone: PlainResult | None) -> Record | None:
@@ -103,13 +67,7 @@ def worth(together: Judged, alone: PlainResult | None) -> Record | None:
 
 
 def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWidths]) -> int:
-    """How much of one sender's can wait unread in an honest session.
-
-    Args:
-        job: horizontal.
-        rows: of the holder; at the server of the largest.
-        widths: of the layers.
-    """
+    """How much of one sender's can wait unread in an honest session."""
     if job.model.combine == "secure-max":
         return _SECURE_MAX * MAX_UNREAD_BYTES
     columns = sum(layer.sent + layer.output for layer in widths)
@@ -123,8 +81,6 @@ class HorizontalHolder(SharedJudge):
     learns from no label, and so perturbs none.
 
     Args:
-        session: of this party.
-        graph: its own data.
         ids: of its nodes, one per row, distinct.
     """
 
@@ -156,7 +112,7 @@ class HorizontalHolder(SharedJudge):
         outputs = common_outputs({holder: hellos[holder] for holder in session.holders}, self._learnt.answers)
         if session.settings.label_privacy is not None and graph.labels is not None and self._learns:
             self.graph, self._transition = learned_graph(session, graph)
-        key, streams = share_secrets(session.link, session.holders, session.streams, session.secrets)
+        key, streams = node_lists.share_secrets(session.link, session.holders, session.streams, session.secrets)
         self._network = LayeredHolder(
             self._settings, graph.num_features, outputs, streams, session.dtype, graph.num_edge_features
         )
@@ -180,11 +136,13 @@ class HorizontalHolder(SharedJudge):
 
     def _send_lists(self, key: bytes) -> None:
         session, graph, settings = self.session, self.graph, self._settings
-        nodes = node_hashes(key, self._ids)
-        send_nodes(session.link, nodes)
+        nodes = node_lists.node_hashes(key, self._ids)
+        node_lists.send_nodes(session.link, nodes)
         counted = graph
         if settings.edges == "deduplicate":
-            counted = graph.with_edges(send_edges(session.link, edge_hashes(key, nodes, graph.edge_index)))
+            counted = graph.with_edges(
+                node_lists.send_edges(session.link, node_lists.edge_hashes(key, nodes, graph.edge_index))
+            )
         self._adjacency = Adjacency.from_graph(counted, session.dtype)
         self._features = FixedInput(graph.features, session.dtype)
         if settings.aggregate == "mean":
@@ -193,7 +151,7 @@ class HorizontalHolder(SharedJudge):
             # The codes of all nodes in the widest layer are one message: that bounds N.
             widest = max(widths.sent for widths in self._widths)
             most = MAX_MESSAGE_BYTES // (session.dtype.itemsize * widest)
-            self._rows, self._num_nodes = receive_places(session.link, graph.num_nodes, most)
+            self._rows, self._num_nodes = node_lists.receive_places(session.link, graph.num_nodes, most)
             self._secure = SecureMax(session.link, session.holders, self._masks, session.dtype)
 
     @override
@@ -296,8 +254,7 @@ class HorizontalHolder(SharedJudge):
 def common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
     """The width that all holders with answers state; all must have the same columns as well.
 
-    Raises:
-        DataError: they differ, or nobody has answers.
+    Raises ``DataError``: they differ, or nobody has answers.
     """
     same_count("columns", {holder: hello.features for holder, hello in hellos.items()})
     same_count("columns of edges", {holder: hello.edge_columns for holder, hello in hellos.items()})
@@ -329,16 +286,16 @@ class HorizontalServer(Role):
         self._widths = layer_widths(settings, features)
         self._network = LayeredServer(settings, features, session.streams, session.dtype)
         self.model = PartyModel(session, {"server": self._network})
-        self._places = receive_nodes(session.link, session.holders)
+        self._places = node_lists.receive_nodes(session.link, session.holders)
         largest = max(len(rows) for rows in self._places.rows.values())
         session.link.expect(unread_bytes_by_rows(horizontal(session.settings), largest, self._widths))
         if settings.edges == "deduplicate":
-            settle_edges(session.link, session.holders)
+            node_lists.settle_edges(session.link, session.holders)
         self._degrees: Tensor | None = None
         if settings.aggregate == "mean":
             self._degrees = self._total(self._receive(Tag(Kind.EMBEDDING), 1))
         if settings.combine == "secure-max":
-            self._order = send_places(session.link, self._places, session.secrets)
+            self._order = node_lists.send_places(session.link, self._places, session.secrets)
             self._secure = MaxServer(session.link, session.holders, session.secrets, session.dtype)
             self._secure.send_seeds()
             self._deal(until=0)

@@ -8,34 +8,9 @@ from typing import Any, Final
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.horizontal.network import first_is_fixed, learning_layers
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
+from veilgraph.protocol import messages as table
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.messages import (
-    COMMON_ROWS,
-    DEGREES,
-    EMBEDDING_SUMS,
-    EMBEDDINGS,
-    EXACTLY,
-    FIRST_TO_HOLDER,
-    FROM_SERVER,
-    LABELLED_TO_SERVER,
-    MORE_HOLDERS,
-    OPENED,
-    POOLED_DEGREES,
-    SINGLE_DEGREES,
-    SINGLE_EMBEDDINGS,
-    TARGET_SUMS,
-    TO_HOLDER,
-    TO_SERVER,
-    TRAINING_ROWS,
-    TWO_HOLDERS,
-    Condition,
-    Exposed,
-    MessageSpec,
-    Revelation,
-    Route,
-    WireFormat,
-    judgement,
-)
+from veilgraph.protocol.messages import Condition, Exposed, MessageSpec, Revelation, Route, WireFormat
 
 # What is revealed
 
@@ -80,17 +55,17 @@ EDGES: Final = Revelation[HorizontalJob](
 MAXIMA: Final = Revelation[HorizontalJob](
     "embedding-maxima", "The server sees the element-wise maximum, or minimum, over the holders of every node's "
     "embeddings in every layer, which depend on all features and edges, and its gradient.", _aggregate)
-SUMS: Final = Revelation[HorizontalJob](*EMBEDDING_SUMS, _aggregate)
-SINGLE: Final = Revelation[HorizontalJob](*SINGLE_EMBEDDINGS, lambda job: f"model.combine={job.model.combine}")
+SUMS: Final = Revelation[HorizontalJob](*table.EMBEDDING_SUMS, _aggregate)
+SINGLE: Final = Revelation[HorizontalJob](*table.SINGLE_EMBEDDINGS, lambda job: f"model.combine={job.model.combine}")
 RAW: Final = Revelation[HorizontalJob](
     "raw-features", "The first layer shows the server raw features: joined with those of neighbours or, with "
     "update=concat and with aggregates mean and sum, by themselves.", lambda _: "model.message=none")
-POOLED: Final = Revelation[HorizontalJob](*POOLED_DEGREES, _aggregate)
-SINGLE_POOLED: Final = Revelation[HorizontalJob](*SINGLE_DEGREES, _aggregate)
+POOLED: Final = Revelation[HorizontalJob](*table.POOLED_DEGREES, _aggregate)
+SINGLE_POOLED: Final = Revelation[HorizontalJob](*table.SINGLE_DEGREES, _aggregate)
 GLOBAL: Final = Revelation[HorizontalJob](
     "global-embeddings", "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate "
     "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm)
-TRAINED: Final = Revelation[HorizontalJob](*TRAINING_ROWS, _classes)
+TRAINED: Final = Revelation[HorizontalJob](*table.TRAINING_ROWS, _classes)
 TRAINED_NODES: Final = Revelation[HorizontalJob](
     "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
     "and of their labels no more than the job's ε allows.", _label_privacy, part_of="training-rows")
@@ -112,12 +87,11 @@ VALUE_TALLIES: Final = Revelation[HorizontalJob](
     "value-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
     "holders, for each split, of how many nodes have targets, of targets and of their squares, of errors and of their "
     "squares.", _values)
-TARGETS: Final = Revelation[HorizontalJob](*TARGET_SUMS, lambda job: f"{_values(job)} without low and high")
+TARGETS: Final = Revelation[HorizontalJob](*table.TARGET_SUMS, lambda job: f"{_values(job)} without low and high")
 SUMMANDS: Final = Revelation[HorizontalJob](
     "single-summands", "Each of two holders can subtract its own part from the sums of weight gradients, losses, "
     "counts and targets, and has the other's exactly.", lambda _: "paradigm=horizontal, 2 holders")
 
-# fmt: on
 # In which jobs
 
 SECURE_MAX: Final = Condition[HorizontalJob]("`combine: secure-max`", lambda job: job.model.combine == "secure-max")
@@ -134,15 +108,13 @@ TRUE: Final = PERTURBED.otherwise("no `label_privacy`")
 VALUES: Final = Condition[HorizontalJob]("`horizontal.task: values`", lambda job: job.horizontal.task.is_values)
 CLASSES: Final = VALUES.otherwise("`horizontal.task: classes`")
 SUMS_BEFORE: Final = Condition[HorizontalJob](
-    "`horizontal.task: values` without bounds", lambda job: bool(job.horizontal.task.sums_before)
-)
+    "`horizontal.task: values` without bounds", lambda job: bool(job.horizontal.task.sums_before))
 BALANCED: Final = Condition[HorizontalJob](
-    "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced"
-)
+    "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced")
 MORE_LEARNING: Final = Condition[HorizontalJob](
-    "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1
-)
+    "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1)
 
+# fmt: on
 # What is sent
 
 _HASHED: Final = (
@@ -176,8 +148,19 @@ def _summed(
 ) -> list[MessageSpec[HorizontalJob]]:
     """The rows of a sum that holders open among themselves: of two, each has the other's."""
     return [
-        MessageSpec(kind, TO_HOLDER, what, "mask", OPENED, (told,), (MORE_HOLDERS, *when), forms=forms),
-        MessageSpec(kind, TO_HOLDER, what, "none", EXACTLY, (told, SUMMANDS), (TWO_HOLDERS, *when), forms=forms),
+        MessageSpec(
+            kind, table.TO_HOLDER, what, "mask", table.OPENED, (told,), (table.MORE_HOLDERS, *when), forms=forms
+        ),
+        MessageSpec(
+            kind,
+            table.TO_HOLDER,
+            what,
+            "none",
+            table.EXACTLY,
+            (told, SUMMANDS),
+            (table.TWO_HOLDERS, *when),
+            forms=forms,
+        ),
     ]
 
 
@@ -207,89 +190,94 @@ def _learned(
 # fmt: off
 _OF_SUMS: Final = (WireFormat("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)
 COLUMN_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
-    MessageSpec(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
+    MessageSpec(Kind.COLUMN_HASHES, table.TO_HOLDER, "hashes of feature columns with their settings, and of classes",
+        "none",
         "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
         forms=(WireFormat("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
-    MessageSpec(Kind.COLUMN_SUMS, TO_HOLDER,
-        "masked number of rows, sums of columns and of their squares", "mask", OPENED,
-        (COLUMNS,), (MORE_HOLDERS,), forms=_OF_SUMS),
-    MessageSpec(Kind.COLUMN_SUMS, TO_HOLDER,
-        "masked number of rows, sums of columns and of their squares", "none", EXACTLY,
-        (COLUMNS,), (TWO_HOLDERS,), forms=_OF_SUMS),
+    MessageSpec(Kind.COLUMN_SUMS, table.TO_HOLDER,
+        "masked number of rows, sums of columns and of their squares", "mask", table.OPENED,
+        (COLUMNS,), (table.MORE_HOLDERS,), forms=_OF_SUMS),
+    MessageSpec(Kind.COLUMN_SUMS, table.TO_HOLDER,
+        "masked number of rows, sums of columns and of their squares", "none", table.EXACTLY,
+        (COLUMNS,), (table.TWO_HOLDERS,), forms=_OF_SUMS),
 )
 """What holders of the same columns tell each other of these, before all else."""
 ROWS: Final[tuple[MessageSpec[HorizontalJob], ...]] = (
-    *COMMON_ROWS,
-    judgement(LABELLED_TO_SERVER),
-    MessageSpec(Kind.KEY, TO_HOLDER, "a fresh public key", "random",
+    *table.COMMON_ROWS,
+    table.judgement(table.LABELLED_TO_SERVER),
+    MessageSpec(Kind.KEY, table.TO_HOLDER, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.",
         forms=(WireFormat("0, 0", "uint8 [32]", "set-up"), WireFormat("0, 1", "uint8 [32]", "collection with sums"))),
     # What the server gets in a pass, and gives back
-    MessageSpec(Kind.MASKED, TO_SERVER, "masked embeddings where they are the largest, zeros elsewhere", "mask", OPENED,
-        (MAXIMA,), (SECURE_MAX,), rounds=EMBEDDINGS,
+    MessageSpec(Kind.MASKED, table.TO_SERVER, "masked embeddings where they are the largest, zeros elsewhere", "mask",
+        table.OPENED,
+        (MAXIMA,), (SECURE_MAX,), rounds=table.EMBEDDINGS,
         forms=(WireFormat("s, l", "ring [⌈ρ·N·s_l/8⌉]", "every pass; fixed first layer: s = 0"),)),
-    MessageSpec(Kind.MASKED, TO_SERVER,
+    MessageSpec(Kind.MASKED, table.TO_SERVER,
         "of raw features in the first layer", "mask", _RAW, (RAW,), (SECURE_MAX, NO_MESSAGE),
-        rounds=EMBEDDINGS),
-    MessageSpec(Kind.MASKED, TO_SERVER, "the first layer's once a session", "mask", _FIXED, (), (SECURE_MAX, FIXED),
-        rounds=EMBEDDINGS),
-    MessageSpec(Kind.EMBEDDING, TO_SERVER, "local embeddings of every layer in the clear", "none", _SUMMED,
-        (MAXIMA, SINGLE), (CLEAR, POOLING), rounds=EMBEDDINGS, exposed=_LAYERS, forms=_EMBEDDINGS),
-    MessageSpec(Kind.EMBEDDING, TO_SERVER,
+        rounds=table.EMBEDDINGS),
+    MessageSpec(Kind.MASKED, table.TO_SERVER, "the first layer's once a session", "mask", _FIXED, (), (SECURE_MAX,
+        FIXED),
+        rounds=table.EMBEDDINGS),
+    MessageSpec(Kind.EMBEDDING, table.TO_SERVER, "local embeddings of every layer in the clear", "none", _SUMMED,
+        (MAXIMA, SINGLE), (CLEAR, POOLING), rounds=table.EMBEDDINGS, exposed=_LAYERS, forms=_EMBEDDINGS),
+    MessageSpec(Kind.EMBEDDING, table.TO_SERVER,
         "both parts of the local embeddings of every layer in the clear", "none", _SUMMED,
-        (SUMS, SINGLE), (CLEAR, ADDED), rounds=EMBEDDINGS, exposed=_LAYERS, forms=_EMBEDDINGS),
-    MessageSpec(Kind.EMBEDDING, TO_SERVER,
+        (SUMS, SINGLE), (CLEAR, ADDED), rounds=table.EMBEDDINGS, exposed=_LAYERS, forms=_EMBEDDINGS),
+    MessageSpec(Kind.EMBEDDING, table.TO_SERVER,
         "in the first layer of raw features", "none", _RAW, (RAW,), (CLEAR, NO_MESSAGE),
-        rounds=EMBEDDINGS),
-    MessageSpec(Kind.EMBEDDING, TO_SERVER, "the first layer's once a session", "none", _FIXED, (), (CLEAR, FIXED),
-        rounds=EMBEDDINGS),
-    MessageSpec(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
+        rounds=table.EMBEDDINGS),
+    MessageSpec(Kind.EMBEDDING, table.TO_SERVER, "the first layer's once a session", "none", _FIXED, (), (CLEAR, FIXED),
+        rounds=table.EMBEDDINGS),
+    MessageSpec(Kind.EMBEDDING, table.TO_SERVER, "degrees in the clear", "none",
         "Not protected: the server has the sender's degree of every node that the sender knows, exactly.",
-        (POOLED, SINGLE_POOLED), (MEAN,), rounds=DEGREES, forms=(WireFormat("0, 0", "real [N_p, 1]", "set-up"),)),
-    MessageSpec(Kind.COMBINED, FROM_SERVER,
+        (POOLED, SINGLE_POOLED), (MEAN,), rounds=table.DEGREES, forms=(WireFormat("0, 0", "real [N_p, 1]", "set-up"),)),
+    MessageSpec(Kind.COMBINED, table.FROM_SERVER,
         "global embeddings of the receiver's nodes in the clear, of every layer", "none",
         "The receiver needs them for the next layer and its loss; they tell of other holders' features and edges at "
         "its nodes, as it has all weights but the server's.", (GLOBAL,),
         forms=(WireFormat("s, l", "real [N_p, o_l]", "every pass"),)),
-    *_learned(TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
+    *_learned(table.TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
               "Not protected: the non-zero rows are the sender's training nodes; rows of a class are alike.",
               exposed=_GRADIENTS, forms=(WireFormat("s, l", "real [N_p, o_l]", "training"),)),
-    MessageSpec(Kind.GRADIENT, TO_SERVER, "those of earlier layers", "none",
+    MessageSpec(Kind.GRADIENT, table.TO_SERVER, "those of earlier layers", "none",
         "Spread over the sender's edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS,)),
-    *_learned(FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed", _LABELS,
+    *_learned(table.FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed",
+        _LABELS,
               CLEAR, POOLING, forms=_RETURNED),
-    *_learned(FROM_SERVER, "gradient of the maximum at the receiver's nodes, in the clear", _LABELS, SECURE_MAX,
+    *_learned(table.FROM_SERVER, "gradient of the maximum at the receiver's nodes, in the clear", _LABELS, SECURE_MAX,
               forms=_RETURNED),
-    *_learned(FROM_SERVER, "gradient of what the receiver sent, in the clear", _LABELS, CLEAR, ADDED,
+    *_learned(table.FROM_SERVER, "gradient of what the receiver sent, in the clear", _LABELS, CLEAR, ADDED,
               forms=_RETURNED),
-    MessageSpec(Kind.GRADIENT, FROM_SERVER, "of earlier layers as well", "none",
+    MessageSpec(Kind.GRADIENT, table.FROM_SERVER, "of earlier layers as well", "none",
         "Spread over all holders' edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS, MORE_LEARNING)),
     # Lists of nodes and edges
-    MessageSpec(Kind.NODE_KEY, FIRST_TO_HOLDER, "key of the hashes, seed of the shared weights", "random",
+    MessageSpec(Kind.NODE_KEY, table.FIRST_TO_HOLDER, "key of the hashes, seed of the shared weights", "random",
         "No data went in; nobody but the holders may know the key.",
         forms=(WireFormat("0, 0", "uint8 [72]", "set-up"),)),
-    MessageSpec(Kind.NODE_LIST, TO_SERVER, "keyed hashes of the sender's nodes", "blinding", _HASHED, (NODES,),
+    MessageSpec(Kind.NODE_LIST, table.TO_SERVER, "keyed hashes of the sender's nodes", "blinding", _HASHED, (NODES,),
         forms=(WireFormat("0, 0", "uint8 [N_p, 16]", "set-up"),)),
-    MessageSpec(Kind.NODE_LIST, TO_SERVER, "keyed hashes of its edges", "blinding", _HASHED, (EDGES,), (DEDUPLICATED,),
+    MessageSpec(Kind.NODE_LIST, table.TO_SERVER, "keyed hashes of its edges", "blinding", _HASHED, (EDGES,),
+        (DEDUPLICATED,),
         forms=(WireFormat("0, 1", "uint8 [E_p, 16]", "set-up"),)),
-    MessageSpec(Kind.NODE_PLACES, FROM_SERVER,
+    MessageSpec(Kind.NODE_PLACES, table.FROM_SERVER,
         "number of all nodes, and a random place among them for each of the receiver's",
         "public", "The order is random and new; it tells the receiver nothing but the number.", when=(SECURE_MAX,),
         forms=(WireFormat("0, 0", "int64 [N_p + 1]", "set-up"),)),
-    MessageSpec(Kind.NODE_PLACES, FROM_SERVER, "which of the receiver's edges count", "none",
+    MessageSpec(Kind.NODE_PLACES, table.FROM_SERVER, "which of the receiver's edges count", "none",
         "Those that do not are an earlier holder's too.", (EDGES,), (DEDUPLICATED,),
         forms=(WireFormat("0, 1", "bool [E_p]", "set-up"),)),
     # The secure maximum
-    MessageSpec(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks of bits", "random",
+    MessageSpec(Kind.SEED, table.FROM_SERVER, "the seed of the receiver's own masks of bits", "random",
         "Made of random numbers; nobody but the server and the receiver may know it.", when=(SECURE_MAX,),
         forms=(WireFormat("0, 1", "uint8 [32]", "set-up"),)),
-    MessageSpec(Kind.BIT_CORRELATION, FROM_SERVER, "products of masks of bits under a fresh mask", "random",
+    MessageSpec(Kind.BIT_CORRELATION, table.FROM_SERVER, "products of masks of bits under a fresh mask", "random",
         "Computed from random numbers alone.", when=(SECURE_MAX,),
         forms=(WireFormat("s, exchange", "int64 [groups, planes, count, ⌈n_b/64⌉]", "every pass, ahead"),)),
-    MessageSpec(Kind.MASKED_BITS, TO_HOLDER,
+    MessageSpec(Kind.MASKED_BITS, table.TO_HOLDER,
         "bits of embeddings and of comparisons, under one-time masks", "mask", _BITS,
         when=(SECURE_MAX,), forms=(WireFormat("s, exchange", "int64 [planes, count, ⌈n_b/64⌉]", "every pass"),)),
-    MessageSpec(Kind.WIN_SHARE, TO_HOLDER, "shares of where the receiver attains the maximum", "share",
+    MessageSpec(Kind.WIN_SHARE, table.TO_HOLDER, "shares of where the receiver attains the maximum", "share",
         "Uniform by itself; the sum tells the receiver where its own embedding is the largest, which it is to learn.",
         (GLOBAL,), (SECURE_MAX,), forms=(WireFormat("s, l", "int64 [⌈N·s_l/64⌉]", "every pass"),)),
     # What holders open among themselves

@@ -16,7 +16,7 @@ from veilgraph.graph.settings import OF_WORDS
 from veilgraph.nn.layers import Activation, Probability
 from veilgraph.paradigms.horizontal.tally import VALUE_MEASURES, LearntSettings
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, Passes, job_of
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, Passes, job_of, require
 from veilgraph.protocol.preset import Choice, Said
 
 
@@ -108,21 +108,14 @@ class HorizontalSettings(Settings):
             raise ValueError(
                 f"update={self.update!r} with aggregate={self.aggregate!r}: {PROPOSITION}; choose sum, concat or gated"
             )
-        if not self.pools and self.edges == "may-overlap":
-            raise ValueError(
-                f"aggregate={self.aggregate!r} counts an edge once for every holder that has it; set edges to "
-                "disjoint where no two holders have the same, or to deduplicate"
-            )
-        if self.combine == "secure-max" and self.aggregate != "max":
-            raise ValueError(
-                f"combine='secure-max' computes a maximum, and aggregate={self.aggregate!r} is none; choose aggregate "
-                "max, or combine max"
-            )
-        if self.message == "none" and not self.server.linear:
-            raise ValueError(
-                "message='none' with server.linear=false leaves embeddings as wide as the features and without "
-                "weights of their own; set one of them"
-            )
+        if not self.pools:
+            why = "it counts an edge once for every holder that has it"
+            require(f"aggregate={self.aggregate}", ("edges", self.edges, ["disjoint", "deduplicate"], why))
+        if self.combine == "secure-max":
+            require("combine=secure-max", ("aggregate", self.aggregate, "max", "it computes a maximum"))
+        if self.message == "none":
+            why = "embeddings would be as wide as the features, without weights of their own"
+            require("message=none", ("server.linear", self.server.linear, True, why))
         return self
 
 
@@ -143,9 +136,7 @@ class HorizontalJob(JobSettings):
     @classmethod
     def _select(cls, data: object) -> object:
         """A job of task ``values`` that says no ``train.select_by`` selects by the first figure of these."""
-        own = data.get("horizontal") if isinstance(data, Mapping) else None
-        task = own.get("task") if isinstance(own, Mapping) else None
-        is_values = isinstance(task, Mapping) and task.get("name") == "values"
+        is_values = isinstance(data, Mapping) and Said(data).get("horizontal.task.name") == "values"
         return selecting(data, VALUE_MEASURES) if is_values and isinstance(data, Mapping) else data
 
     @classmethod
@@ -156,11 +147,9 @@ class HorizontalJob(JobSettings):
 
     def _check_unused(self) -> None:
         super()._check_unused()
-        if self.train.class_weights != "none" and self.horizontal.task.is_values:
-            raise ValueError(
-                f"train.class_weights={self.train.class_weights} with horizontal.task.name=values: it weighs classes, "
-                "and numbers have none; choose none"
-            )
+        if self.horizontal.task.is_values:
+            weights = ("train.class_weights", self.train.class_weights, "none", "numbers have no classes to weigh")
+            require("horizontal.task.name=values", weights)
 
     def _check_parts(self) -> None:
         """They are for this paradigm."""
@@ -168,10 +157,8 @@ class HorizontalJob(JobSettings):
     def _check_label_privacy(self, said: str) -> None:
         self._check_division(said)
         if self.horizontal.task.is_values:
-            raise ValueError(
-                f"{said} with horizontal.task.name=values: what is perturbed is the class of a node, and a number has "
-                "none; choose task classes, or leave label_privacy out"
-            )
+            epsilon, why = self.label_privacy and self.label_privacy.epsilon, "the class of a node is perturbed"
+            require("horizontal.task.name=values", ("label_privacy.epsilon", epsilon, None, why))
 
     @property
     def measures(self) -> Measures:

@@ -36,10 +36,8 @@ VALUE_MEASURES: Final = Measures(
 VALUE_WORDS: Final = "a number of each node"
 _PER_SPLIT: Final = 5
 """Numbers that are added up of a split: how many, Σz, Σz², Σ|e|, Σe², of standardised targets z and errors e."""
-_LEAST: Final = 1e-3
-"""Mean of |y| below which sums with 20 fractional bits are too coarse to standardise by."""
-_RANKED: Final = MASKS[1:]
-"""Splits whose nodes are ranked."""
+_LEAST: Final = 1e-3  # mean of |y| below which sums with 20 fractional bits are too coarse to standardise by
+_RANKED: Final = MASKS[1:]  # splits whose nodes are ranked
 _MOST_BINS, _FEWEST_BINS = 200, 50
 """Of a histogram with two classes, and with many: a class of C > 2 has one of its own."""
 
@@ -71,8 +69,7 @@ class TargetBounds(Settings):
     def check_targets(self, graph: PartyGraph) -> None:
         """Refuses targets outside the bounds.
 
-        Raises:
-            DataError: names the first node.
+        Raises ``DataError``: names the first node.
         """
         targets = graph.targets
         if targets is None or self.low is None or self.high is None:
@@ -134,25 +131,17 @@ class LearntSettings(TargetBounds):
 
 
 class Answers(ABC):
-    """What is learnt of nodes whose answer is known: a loss, and scores that follow from sums over the holders.
+    """What is learnt of nodes whose answer is known: a loss, and scores that follow from sums over the holders."""
 
-    Attributes:
-        tally_bits: fractional bits of a tally that is added up.
-        tally_size: numbers in a tally.
-        sums_before: sizes of the sums before the first round.
-    """
-
-    tally_bits: ClassVar[int]
-    tally_size: int
-    sums_before: tuple[int, ...] = ()
+    tally_bits: ClassVar[int]  # fractional bits of a tally that is added up
+    tally_size: int  # numbers in a tally
+    sums_before: tuple[int, ...] = ()  # sizes of the sums before the first round
 
     @abstractmethod
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
         """A holder's part of the next sum before the first round, Tensor[its size] float64.
 
-        Args:
-            graph: of the holder.
-            facts: Tensor[K] float64, results of the sums before.
+        ``facts`` is Tensor[K] float64, results of the sums before.
         """
 
     @abstractmethod
@@ -163,9 +152,7 @@ class Answers(ABC):
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
         """Sum of the losses of a holder's training nodes, of which there are some (SAPGNN eq. 15): Tensor[].
 
-        Args:
-            graph: of the holder.
-            output: Tensor[N, C] logits, or Tensor[N, 1] standardised values of its nodes.
+        ``output`` is Tensor[N, C] logits, or Tensor[N, 1] standardised values of its nodes.
         """
 
     @abstractmethod
@@ -195,10 +182,6 @@ class Regression(Answers):
     Centre and scale are (low + high)/2 and (high − low)/2 where the job states bounds. Else they are mean and standard
     deviation of all holders' training targets, of two sums: n, Σy, Σ|y|; then Σ((y − mean)/a)² with a = Σ|y|/n, which
     keeps the second in range whatever y is measured in.
-
-    Args:
-        bounds: of the targets.
-        network: keeps the sums as its facts; needed for all that uses the scale.
     """
 
     tally_bits: ClassVar[int] = 32
@@ -280,8 +263,7 @@ def _targets(graph: PartyGraph, mask: str) -> Tensor:
 def _mean_and_size(facts: Tensor) -> tuple[float, float]:
     """Mean of the training targets and of their absolute values.
 
-    Raises:
-        DataError: there are none, or they are too small to add up.
+    Raises ``DataError``: there are none, or they are too small to add up.
     """
     count = round(float(facts[0]))
     size = float(facts[2]) / count if count else 0.0
@@ -305,7 +287,6 @@ class Classification(Answers):
     K is 1, for the second; of more it is C.
 
     Args:
-        classes: C.
         transition: Tensor[C, C], P(label = j | true label = i); None: the labels are true.
         network: keeps the training nodes of each class as its facts, by which a balanced loss is weighed; None: the
             loss weighs all nodes alike.
@@ -434,11 +415,9 @@ def _log_odds(logits: Tensor, label: int) -> Tensor:
 
 
 def _auc(ranks: Tensor, *, present: bool) -> float | None:
-    """Mean AUC of the classes, of Tensor[K, 2, B].
+    """Mean AUC of the classes, of Tensor[K, 2, B]: histograms of a class's nodes and of the others.
 
-    Args:
-        ranks: histograms of a class's nodes and of the others.
-        present: of the classes that have nodes alone, as validation nodes may lack one and still choose.
+    ``present``: of the classes that have nodes alone, as validation nodes may lack one and still choose.
     """
     found = [binned_auc(*each) for each in ranks]
     known = [one[0] for one in found if one is not None]

@@ -31,7 +31,7 @@ from veilgraph.paradigms.horizontal.tally import LearntSettings, learnt_task
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective, Predicted
-from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
+from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
 
 
@@ -40,15 +40,10 @@ def counted_parts(settings: HorizontalSettings, parts: Sequence[HorizontalPart])
     return without_duplicates(parts) if settings.edges == "deduplicate" else parts
 
 
-class LayeredNetwork:
+class LayeredNetwork(Network):
     """All parties of a horizontal job together.
 
     Args:
-        settings: of the network.
-        train: of the training.
-        parts: one per holder, in the job's order; one or more.
-        seed: of the job; the weights start alike whatever the number of holders.
-        dtype: of weights and embeddings.
         transition: Tensor[C, C] float64, P(label = j | true label = i), where the parts' labels are perturbed ones.
         task: what is learnt; by default classes.
 
@@ -162,10 +157,6 @@ class LayeredNetwork:
         """What the holders would have of the model, of all nodes."""
         return self._task.predictions(self.infer())
 
-    def judged(self) -> Tensor:
-        """Logits that an epoch is judged by: those of ``infer``."""
-        return self.infer()
-
     def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
         """How logits do on each split of all holders' labels; AUC and F1 as ``Objective.score`` says."""
         if self._judge is None:
@@ -186,9 +177,7 @@ def pooled(job: HorizontalJob, parts: Sequence[HorizontalPart], progress: Progre
 def parts_of(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> list[HorizontalPart]:
     """Holders' graphs with their places among all nodes that are named.
 
-    Args:
-        graphs: one per holder.
-        ids: holder → the ids of its rows.
+    ``ids`` is holder → the ids of its rows.
     """
     places = places_of(ids)
     return [_placed(graph, places[graph.party]) for graph in graphs]

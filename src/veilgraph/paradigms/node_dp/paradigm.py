@@ -18,37 +18,14 @@ from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.plan import Plan
-from veilgraph.protocol import messages as rows
+from veilgraph.protocol import messages as table
+from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedSessions
 from veilgraph.protocol.costs import unread_of_passes
 from veilgraph.protocol.feature_release import agree_on_release, checked, misplaced_labels, released_features
-from veilgraph.protocol.messages import (
-    ALIGNMENT_ROWS,
-    COMMON_ROWS,
-    PERTURBED,
-    PERTURBED_FEATURES,
-    Condition,
-    MessageSpec,
-    Revelation,
-    Route,
-    WireFormat,
-)
+from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, Route, WireFormat
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.protocol.paradigm import (
-    MAX_CLASSES,
-    MAX_FEATURES,
-    MAX_NODES,
-    MAX_STEPS,
-    NO_NUMBERS,
-    Baselines,
-    Data,
-    Guarantee,
-    Paradigm,
-    Privacy,
-    Range,
-    Words,
-)
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import Role, RoleContext
 
@@ -61,37 +38,26 @@ def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
     return () if job.release.labels is None else (job.release.labels.holder,)
 
 
+# One row, few lines: a table is read across.
+# fmt: off
 LABELS: Final = Revelation[NodeDpJob](
-    "perturbed-labels",
-    "The label holder sees labels under randomised response with the job's ε, and in the clear "
-    "which nodes have one for training or validation.",
-    lambda job: _said(job.release.labels, "labels"),
-    _of_labels,
-)
+    "perturbed-labels", "The label holder sees labels under randomised response with the job's ε, and in the clear "
+    "which nodes have one for training or validation.", lambda job: _said(job.release.labels, "labels"), _of_labels)
+FEATURES: Final = Revelation[NodeDpJob](
+    *table.PERTURBED_FEATURES, lambda job: _said(job.release.features, "features"), lambda job: job.duties.releasing)
+PRIVATE_LABELS: Final = Condition[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None)
+_TO_LEARNER: Final = Route[NodeDpJob]("holder of private labels", "learner",
+    lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party)
 ROWS: Final[tuple[MessageSpec[NodeDpJob], ...]] = (
-    *COMMON_ROWS,
-    *ALIGNMENT_ROWS,
-    rows.released_features(
-        Revelation[NodeDpJob](
-            *PERTURBED_FEATURES, lambda job: _said(job.release.features, "features"), lambda job: job.duties.releasing
-        )
-    ),
-    MessageSpec(
-        Kind.PERTURBED_LABELS,
-        Route[NodeDpJob](
-            "holder of private labels",
-            "learner",
-            lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party,
-        ),
-        "labels under randomised response, a single time; who has one, and is trained on, in the clear",
-        "noise",
-        PERTURBED,
-        (LABELS,),
-        (Condition[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None),),
-        paid=True,
-        forms=(WireFormat("0, 0", "uint8 [N, 2]; with 255 classes or more int64", "[release](#a-local-job)"),),
-    ),
+    *table.COMMON_ROWS,
+    *table.ALIGNMENT_ROWS,
+    table.released_features(FEATURES),
+    MessageSpec(Kind.PERTURBED_LABELS, _TO_LEARNER,
+        "labels under randomised response, a single time; who has one, and is trained on, in the clear", "noise",
+        table.PERTURBED, (LABELS,), (PRIVATE_LABELS,), paid=True,
+        forms=(WireFormat("0, 0", "uint8 [N, 2]; with 255 classes or more int64", "[release](#a-local-job)"),)),
 )
+# fmt: on
 
 
 def _not_bounded(settings: NodeDpJob) -> list[str]:
@@ -145,7 +111,7 @@ def _check_values(settings: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
             raise DataError(f"party {graph.party!r}: {error}") from error
 
 
-class NodeDpData(Data[NodeDpJob]):
+class NodeDpData(seam.Data[NodeDpJob]):
     """What node-dp jobs begin with."""
 
     def load(self, job: NodeDpJob) -> Inputs:
@@ -184,18 +150,18 @@ class NodeDpData(Data[NodeDpJob]):
 class NodeDpSessions(AlignedSessions[NodeDpJob]):
     """Sessions of node-dp jobs."""
 
-    def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        fields = dict(NO_NUMBERS)
+    def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        fields = dict(seam.NO_NUMBERS)
         if party == SERVER:
             return fields
-        fields |= {"steps": (0, MAX_STEPS), "nodes": (1, MAX_NODES)}
+        fields |= {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
         if releases:
-            fields["release"] = (-MAX_NODES, MAX_NODES)
+            fields["release"] = (-seam.MAX_NODES, seam.MAX_NODES)
             private = job.release.labels
             if party in job.duties.releasing:
-                fields["features"] = (1, MAX_FEATURES)
+                fields["features"] = (1, seam.MAX_FEATURES)
             if private is not None and party == private.holder:
-                fields["classes"] = (2, MAX_CLASSES)
+                fields["classes"] = (2, seam.MAX_CLASSES)
         return fields
 
     def unread_bytes(self, job: NodeDpJob, hellos: Mapping[PartyId, Hello]) -> int:
@@ -222,7 +188,7 @@ class NodeDpSessions(AlignedSessions[NodeDpJob]):
         return EdgePrivateLearner(session, graph, [*([own_features(graph)] if job.uses_own_columns else []), *features])
 
 
-class NodeDpPrivacy(Privacy[NodeDpJob]):
+class NodeDpPrivacy(seam.Privacy[NodeDpJob]):
     """The ε of node-dp jobs."""
 
     def plan(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:
@@ -241,7 +207,7 @@ class NodeDpPrivacy(Privacy[NodeDpJob]):
         return job.release.features.epsilon + of_labels
 
 
-class NodeDpGuarantee(Guarantee[NodeDpJob]):
+class NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
     """The ε of node-dp jobs in words."""
 
     way: ClassVar[str] = "node-dp, noise on the learner's edges"
@@ -272,7 +238,7 @@ class NodeDpGuarantee(Guarantee[NodeDpJob]):
         return _not_bounded(job)
 
 
-class NodeDpWords(Words[NodeDpJob]):
+class NodeDpWords(seam.Words[NodeDpJob]):
     """Node-dp jobs in sentences."""
 
     def describe(self, job: NodeDpJob) -> list[str]:
@@ -317,14 +283,14 @@ class NodeDpWords(Words[NodeDpJob]):
         )
 
 
-NODE_DP: Final = Paradigm[NodeDpJob](
+NODE_DP: Final = seam.Paradigm[NodeDpJob](
     title="local: nodes perturb their own values",
     rows=ROWS,
     data=NodeDpData(),
     session=NodeDpSessions(),
     privacy=NodeDpPrivacy(),
     guarantee=NodeDpGuarantee(),
-    baselines=Baselines(),
+    baselines=seam.Baselines(),
     words=NodeDpWords(),
 )
 """Nodes release perturbed features once, and one holder, which knows the graph, learns alone."""

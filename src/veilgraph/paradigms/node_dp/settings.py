@@ -15,7 +15,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.nn.layers import Activation, Probability
 from veilgraph.privacy.plan import Plan, rows_moved, sensitivity_of
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelReleaseSettings
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of, require
 
 
 class KPropSettings(Settings):
@@ -68,54 +68,41 @@ class NodeDpJob(JobSettings):
 
     def _check_unused(self) -> None:
         super()._check_unused()
-        labels = self.release.labels
+        labels, releasing = self.release.labels, self.duties.releasing
         if self.release.features is None:
             raise ValueError(
                 "paradigm='node-dp' needs release.features, which says how nodes release theirs; give at least its "
                 "epsilon"
             )
-        if self.data.feature_scaling != "none":
-            raise ValueError(
-                f"data.feature_scaling={self.data.feature_scaling!r} computes with values that nodes keep to "
-                "themselves; set it to none, and release.features.low and high to the range of the values as they are"
-            )
-        if labels is None:
-            return
-        if labels.holder not in self.duties.releasing:
-            raise ValueError(
-                f"release.labels.holder={labels.holder!r} is not one of the holders that release, "
-                f"{', '.join(self.duties.releasing)}; name one of them"
-            )
-        if self.train.class_weights != "none":
-            raise ValueError(
-                "train.class_weights=balanced needs the true labels' shares, and with release.labels they are private; "
-                "set it to none"
+        why = "nodes keep their values to themselves; set release.features.low and high to their range"
+        require("paradigm=node-dp", ("data.feature_scaling", self.data.feature_scaling, "none", why))
+        if labels is not None:
+            require(
+                "release.labels",
+                (
+                    "release.labels.holder",
+                    labels.holder,
+                    list(releasing),
+                    "it is to be one of the holders that release",
+                ),
+                ("train.class_weights", self.train.class_weights, "none", "the true labels' shares are private"),
             )
 
     def _check_privacy(self) -> None:
-        privacy = self.privacy
+        privacy, model, usual = self.privacy, self.model, KPropSettings()
         if privacy is None:
             return
-        model, usual = self.model, KPropSettings()
-        rules = (
+        labels = self.release.labels and self.release.labels.epsilon
+        require(
+            "privacy in a job of paradigm node-dp",
             ("privacy.schedule", privacy.schedule, "once", "sums over the learner's edges are noised a single time"),
             ("privacy.canaries", privacy.canaries, 0, "nothing is sent of its edges that an audit could read"),
             ("model.hops", model.hops, usual.hops, "hops over edges are privacy.aggregation.hops"),
             ("model.aggregate", model.aggregate, usual.aggregate, "neighbours are added up, and noised"),
+            # What others' nodes release has its ε in release.features.
+            ("privacy.unit", privacy.unit, ["edge", "node-edges"], "noise is on the learner's edges"),
+            ("release.labels", labels, None, "they would be averaged over the learner's edges without noise"),
         )
-        for name, value, needed, why in rules:
-            if value != needed:
-                raise ValueError(f"{name}={value!r} with privacy in a job of paradigm node-dp: {why}; leave it out")
-        if privacy.unit not in ("edge", "node-edges"):
-            raise ValueError(
-                f"privacy.unit={privacy.unit!r} in a job of paradigm node-dp, where noise is on the learner's edges: "
-                "choose edge or node-edges (what others' nodes release has its ε in release.features)"
-            )
-        if self.release.labels is not None:
-            raise ValueError(
-                "release.labels with privacy in a job of paradigm node-dp: labels that were perturbed are averaged "
-                "over the learner's edges, which would have no noise; leave one of both out"
-            )
         if privacy.aggregation is None:
             raise ValueError(
                 "privacy.aggregation=null in a job of paradigm node-dp: its noise is in every hop; set "
@@ -148,9 +135,7 @@ class NodeDpJob(JobSettings):
     @property
     def noise(self) -> NoiseFacts:
         return NoiseFacts(
-            feature_release=self.release.features,
-            release_setting="release.features",
-            label_release=self.release.labels,
+            feature_release=self.release.features, release_setting="release.features", label_release=self.release.labels
         )
 
     @property

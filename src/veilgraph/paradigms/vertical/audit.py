@@ -19,7 +19,7 @@ from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.link.view import Seen
 from veilgraph.mpc import ring
 from veilgraph.mpc.product import Direction, operand_mask_name, row_blocks, static_mask_name
-from veilgraph.paradigms.vertical.initial import SUM_BITS, init_std, init_weight
+from veilgraph.paradigms.vertical.network import SUM_BITS, init_std, init_weight
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.plan import Channel

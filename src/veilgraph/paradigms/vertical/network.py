@@ -1,24 +1,424 @@
-"""The split network's parts as the parties hold them; the roles run them apart, the plaintext twin together."""
+"""Initial embeddings h^0 by each method (VFGNN 3.2 and Algorithm 3): their settings and one holder's side.
+
+A joint method knows the C common nodes. A holder's own nodes get x·W_own, which never leaves it; with ``individual``
+the one W serves all N rows. ``perturbed`` is ``individual`` over features that all holders released: what a holder is
+given as its matrix has them already.
+
+The split network's parts as the parties hold them; the roles run them apart, the plaintext twin together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Self, cast
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Self, cast
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from typing_extensions import override
 
+from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
+from veilgraph.core.trace import NO_TRACE, AnyTrace
+from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.mpc import ring
+from veilgraph.mpc.mask import PairwiseMasks, open_shares, share_contribution, sum_among
+from veilgraph.mpc.product import BLOCK_BYTES, SecureProduct
 from veilgraph.nn.combine import AnyCombineSettings, CombineSettings, Unchanged, build_combine
-from veilgraph.nn.layers import ACTIVATIONS, HeadSettings, ServerSettings, build_deep, dropout
+from veilgraph.nn.layers import ACTIVATIONS, Activation, HeadSettings, Probability, ServerSettings, build_deep, dropout
 from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSettings, build_local
 from veilgraph.nn.local.model import LocalModel
 from veilgraph.nn.neighbourhood import Neighbourhood, Sampler
 from veilgraph.nn.propagate import Adjacency, first_rows
-from veilgraph.paradigms.vertical.initial import InitialSettings
+from veilgraph.privacy.settings import FeatureReleaseSettings
 from veilgraph.protocol.cut import Release
+
+
+class InitialSettings(Settings):
+    """Initial embeddings h^0 (docs/protocol.md)."""
+
+    method: Literal["collaborative", "individual", "secure-sum", "perturbed"] = Field(
+        "collaborative", description="how h^0 follows from all holders' features, or from each one's own"
+    )
+    release: FeatureReleaseSettings | None = Field(
+        None, description="perturbed only, which needs one: how every holder's nodes release their features"
+    )
+    learning_rate: float = Field(0.1, gt=0, description="SGD on the secret-shared W; collaborative only")
+    momentum: float = Field(0.9, ge=0, lt=1, description="collaborative only")
+    weight_decay: float = Field(
+        0.0, ge=0, le=0.5, description="W ← (1 − learning_rate·weight_decay)·W each step; collaborative only"
+    )
+    init_std: float | None = Field(None, gt=0, description="of W's normal initialisation; default √(2/(F + d))")
+    activation: Activation = Field("none", description="at each holder, on h^0")
+    dropout: Probability = Field(0.0, description="at each holder, on h^0")
+    feature_bits: int | None = Field(
+        None,
+        ge=0,
+        le=24,
+        description="fractional bits of x in the ring; default: as many as x needs, at most 12; with privacy 12",
+    )
+    gradient_bits: int = Field(28, ge=8, le=40, description="fractional bits of the scaled gradient in the ring")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.release is None) == (self.method == "perturbed"):
+            raise ValueError(
+                "method='perturbed' needs a release, which says how nodes perturb their features; give at least its "
+                "epsilon"
+                if self.release is None
+                else f"release is for method='perturbed', not {self.method!r}; leave it out"
+            )
+        if self.learning_rate * self.weight_decay >= 1:
+            raise ValueError(
+                f"learning_rate·weight_decay = {self.learning_rate * self.weight_decay:g} must stay below 1: each step "
+                "multiplies W by one minus it; lower one of them"
+            )
+        return self
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether the holders compute one h^0 together; else each computes its own, of what it has."""
+        return self.method in ("collaborative", "secure-sum")
+
+
+@dataclass(frozen=True)
+class EmbeddingSession:
+    """What every method is given: the session of one holder.
+
+    ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint;
+    ``features`` maps holder → number of columns in the job's order (unknown, 0, where the method is not joint);
+    ``feature_bits`` is the scale all agreed on; ``own`` [N − C, F] has the features of the nodes that no other
+    holder knows, None where there are none or ``matrix`` has them; ``block_bytes`` is as for ``row_blocks``, and
+    ``device`` where dense products in the ring are computed; ``trace`` notes what is prepared ahead.
+    """
+
+    link: Link
+    settings: InitialSettings
+    matrix: Tensor
+    features: Mapping[PartyId, int]
+    feature_bits: int
+    dim: int
+    masks: PairwiseMasks
+    streams: LearningStreams
+    dtype: torch.dtype
+    own: Tensor | None = None
+    block_bytes: int = BLOCK_BYTES
+    device: torch.device = ring.CPU
+    trace: AnyTrace = NO_TRACE
+
+    @property
+    def others(self) -> list[PartyId]:
+        """The other holders."""
+        return [holder for holder in self.features if holder != self.link.party]
+
+
+def init_std(settings: InitialSettings, columns: int, dim: int) -> float:
+    """Standard deviation of W's initial entries: given, or Glorot's √(2/(F + d))."""
+    return settings.init_std or (2.0 / (columns + dim)) ** 0.5
+
+
+def init_weight(streams: LearningStreams, owner: str, columns: int, dim: int, std: float) -> Tensor:
+    """A normal float64 [columns, dim] matrix from the party's stream for ``owner``'s block."""
+    return torch.randn(columns, dim, dtype=torch.float64, generator=streams.generator(f"initial/{owner}")) * std
+
+
+class InitialEmbedding(ABC):
+    """One holder's side of a method."""
+
+    @abstractmethod
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        """h^0 of the current weights, a row for each node; ``learns`` announces that ``learn`` follows."""
+
+    @abstractmethod
+    def learn(self, step: int, gradient: Tensor) -> None:
+        """Takes ∂L/∂h^0 of this holder's branch: updates W, or leaves its gradient in ``parameters``."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Weights that the holder's own optimiser trains."""
+        return []
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """The live state, by name: weights or shares, and the optimiser state kept here."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """The live part of ``tensors`` that inference needs, whatever the number of nodes."""
+        return self.tensors()
+
+    def close(self) -> None:  # noqa: B027  (most methods have no background work)
+        """Ends background work."""
+
+
+SCALE_REMEDY: Final = (
+    "scale the features (data.feature_scaling: standard), or lower model.initial.gradient_bits or "
+    "model.initial.feature_bits"
+)
+SUM_BITS: Final = 40  # fractional bits of what ``secure-sum`` opens: |h^0| and |g| stay below 2^21
+SUM_REMEDY: Final = "scale the features (data.feature_scaling) or lower the learning rate"
+_STD: Final = 8.0  # no entry of x·W, normal with std·‖x‖, is expected beyond so many standard deviations
+
+
+def check_range(
+    party: PartyId, matrix: Tensor, settings: InitialSettings, std: float, *, holders: int, feature_bits: int
+) -> None:
+    """Refuse features of which h^0, or with ``secure-sum`` the holder's part of it, would not fit at the start.
+
+    ``matrix`` is x, Tensor[N, F], dense or ``torch.sparse_csr``. Raises ``RangeOverflow``: a row is too long; it says
+    how many are.
+    """
+    sums = settings.method == "secure-sum"
+    bits = (holders - 1).bit_length() + SUM_BITS if sums else 2 * feature_bits + settings.gradient_bits
+    room = 63 - ring.GUARD_BITS - bits
+    starts = _row_lengths(matrix) * (_STD * std)
+    beyond = int((starts >= 2.0**room).sum())
+    if not beyond:
+        return
+    need = (
+        f"must stay below 2^{room} with model.initial.method=secure-sum; scale the features (data.feature_scaling: "
+        "standard)"
+        if sums
+        else f"needs |h^0| < 2^{room} with feature_bits={feature_bits} and gradient_bits={settings.gradient_bits}; "
+        f"{SCALE_REMEDY}"
+    )
+    raise RangeOverflow(
+        f"{party}'s features are too large for the ring: {'its part of ' if sums else ''}h^0 of about "
+        f"{float(starts.max()):.3g}, at {beyond:,} of {len(starts):,} nodes too large, {need}",
+        key="model.initial.method" if sums else "model.initial.feature_bits",
+        value=settings.method if sums else feature_bits,
+        party=party,
+    )
+
+
+def check_together(
+    settings: InitialSettings, dim: int, matrices: Mapping[PartyId, Tensor], feature_bits: int | None
+) -> None:
+    """``check_range`` of all holders' features, where these are on one machine.
+
+    ``matrices`` is holder → x of its nodes, scaled; ``feature_bits`` is of the job; None: as many as any holder's need.
+    """
+    if not (settings.is_joint and matrices):
+        return
+    std = init_std(settings, sum(matrix.shape[1] for matrix in matrices.values()), dim)
+    if feature_bits is None and settings.method == "collaborative":
+        feature_bits = max(map(ring.fractional_bits, matrices.values()))
+    for party, matrix in matrices.items():
+        check_range(party, matrix, settings, std, holders=len(matrices), feature_bits=feature_bits or 0)
+
+
+def _row_lengths(matrix: Tensor) -> Tensor:
+    """L2 norms of the rows of Tensor[N, F], dense or ``torch.sparse_csr``: Tensor[N] float64."""
+    if matrix.layout != torch.sparse_csr:
+        dense: Tensor = torch.linalg.vector_norm(matrix, dim=1)
+        return dense.double()
+    rows = torch.repeat_interleave(torch.arange(matrix.shape[0]), matrix.crow_indices().diff())
+    sizes = torch.zeros(matrix.shape[0], dtype=torch.float64)
+    return sizes.index_add_(0, rows, matrix.values().to(torch.float64).square()).sqrt()
+
+
+class Individual(InitialEmbedding):
+    """h^0_i = x^i·W^i, everything local; the holders' h^0 differ.
+
+    Args:
+        stream: of W's initial value; default: the holder's name.
+        columns: F of W's initial deviation; default: those of x^i.
+    """
+
+    def __init__(self, session: EmbeddingSession, stream: str | None = None, columns: int | None = None) -> None:
+        self._operand = ring.static_operand(session.matrix, lambda values: values.to(session.dtype))
+        own = session.matrix.shape[1]
+        std = init_std(session.settings, columns or own, session.dim)
+        weight = init_weight(session.streams, stream or session.link.party, own, session.dim, std)
+        self.weight = nn.Parameter(weight.to(session.dtype))
+
+    @override
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        return self._operand.times(self.weight.detach())
+
+    @override
+    def learn(self, step: int, gradient: Tensor) -> None:
+        self.weight.grad = self._operand.transposed_times(gradient)
+
+    @override
+    def parameters(self) -> list[nn.Parameter]:
+        return [self.weight]
+
+    @override
+    def tensors(self) -> dict[str, Tensor]:
+        return {"weight": self.weight}
+
+
+class SecureSum(Individual):
+    """h^0 = Σ_i x^i·W^i by a masked sum; each W^i stays in plaintext at its holder.
+
+    Only the sum, and on the way back the sum of the gradients, is opened among the holders. With two holders each
+    can subtract its own part: see docs/threat-model.md.
+    """
+
+    def __init__(self, session: EmbeddingSession) -> None:
+        columns, holders = sum(session.features.values()), len(session.features)
+        std = init_std(session.settings, columns, session.dim)
+        check_range(session.link.party, session.matrix, session.settings, std, holders=holders, feature_bits=0)
+        super().__init__(session, columns=columns)
+        self._session = session
+
+    @override
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        return self._sum(super().embed(step, learns=learns), Tag(Kind.MASKED, step), "h0")
+
+    @override
+    def learn(self, step: int, gradient: Tensor) -> None:
+        super().learn(step, self._sum(gradient, Tag(Kind.MASKED_GRADIENT, step), "h0 gradient"))
+
+    def _sum(self, own: Tensor, tag: Tag, purpose: str) -> Tensor:
+        session = self._session
+        return sum_among(
+            session.link, session.others, session.masks, own, tag, bits=SUM_BITS, purpose=purpose, remedy=SUM_REMEDY
+        )
+
+
+class Collaborative(InitialEmbedding):
+    """h^0 = Σ_i x^i·W^i with every W^i secret-shared among all holders; only h^0 is opened.
+
+    W is trained by SGD with momentum. Momentum is linear, so each holder keeps a momentum buffer of its own
+    gradient per node and multiplies once. Decoupled weight decay is exact: W = c·Ŵ with a public scalar
+    c ← (1 − η·λ)·c; shares hold Ŵ, updates are divided by c, and c is applied after opening.
+    """
+
+    def __init__(self, session: EmbeddingSession) -> None:
+        self._session = session
+        weight_bits = session.feature_bits + session.settings.gradient_bits
+        self._weight_bits = torch.tensor(weight_bits)  # with the weights: another graph's x may need other bits
+        party = session.link.party
+
+        def to_ring(values: Tensor) -> Tensor:
+            return ring.encode(values, session.feature_bits, f"{party}'s features", SCALE_REMEDY)
+
+        bits, holders = session.feature_bits, len(session.features)
+        std = init_std(session.settings, sum(session.features.values()), session.dim)
+        check_range(party, session.matrix, session.settings, std, holders=holders, feature_bits=bits)
+        self._product = SecureProduct(
+            session.link,
+            session.masks,
+            session.matrix,
+            to_ring,
+            session.features,
+            session.dim,
+            session.block_bytes,
+            session.device,
+            session.trace,
+        )
+        own_std = std / holders**0.5
+        self.shares = {
+            owner: share_contribution(
+                ring.encode(
+                    init_weight(session.streams, owner, columns, session.dim, own_std),
+                    weight_bits,
+                    "the initial W",
+                    SCALE_REMEDY,
+                ),
+                session.masks,
+                f"W/{owner}",
+            )
+            for owner, columns in session.features.items()
+        }
+        self._momentum = torch.zeros(session.matrix.shape[0], session.dim, dtype=session.dtype)
+        self._scale = torch.ones((), dtype=torch.float64)
+
+    @override
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        session = self._session
+        embedding = torch.empty(session.matrix.shape[0], session.dim, dtype=session.dtype)
+        opened_bits = session.feature_bits + int(self._weight_bits)
+        for block, (rows, share) in enumerate(self._product.forward(step, self.shares, learns=learns)):
+            opened = open_shares(session.link, session.others, Tag(Kind.SHARE, step, block), share)
+            embedding[rows] = ring.decode(opened, opened_bits, session.dtype, "h^0", SCALE_REMEDY, float(self._scale))
+        return embedding
+
+    @override
+    def learn(self, step: int, gradient: Tensor) -> None:
+        settings = self._session.settings
+        self._momentum.mul_(settings.momentum).add_(gradient)
+        self._scale.mul_(1 - settings.learning_rate * settings.weight_decay)
+        rate = float(settings.learning_rate / self._scale)
+
+        def scaled(rows: slice) -> Tensor:
+            return ring.encode(
+                self._momentum[rows],
+                settings.gradient_bits,
+                "the scaled gradient of h^0",
+                "lower model.initial.gradient_bits or model.initial.learning_rate",
+                factor=rate,
+            )
+
+        for owner, update in self._product.backward(step, scaled).items():
+            self.shares[owner] -= update
+
+    @override
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self.weights(), "momentum": self._momentum}
+
+    @override
+    def weights(self) -> dict[str, Tensor]:
+        shares = {f"share/{owner}": share for owner, share in self.shares.items()}
+        return {**shares, "scale": self._scale, "weight_bits": self._weight_bits}
+
+    @override
+    def close(self) -> None:
+        self._product.close()
+
+
+OWN_NODES: Final = "own nodes"  # name of W_own's learning stream; no holder can be called that
+
+
+class WithOwnNodes(InitialEmbedding):
+    """h^0 [N, d] of all nodes of a holder: the joint method's for the C common rows, x·W_own below."""
+
+    def __init__(self, joint: InitialEmbedding, own: Individual, common: int) -> None:
+        self._joint, self._own, self._common = joint, own, common
+
+    @override
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        return torch.cat([self._joint.embed(step, learns=learns), self._own.embed(step, learns=learns)])
+
+    @override
+    def learn(self, step: int, gradient: Tensor) -> None:
+        self._joint.learn(step, gradient[: self._common])
+        self._own.learn(step, gradient[self._common :])
+
+    @override
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self._joint.parameters(), *self._own.parameters()]
+
+    @override
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self._joint.tensors(), "own_weight": self._own.weight}
+
+    @override
+    def weights(self) -> dict[str, Tensor]:
+        return {**self._joint.weights(), "own_weight": self._own.weight}
+
+    @override
+    def close(self) -> None:
+        self._joint.close()
+
+
+def build_embedding(session: EmbeddingSession) -> InitialEmbedding:
+    """The method that the job names, set up for this session (may exchange messages)."""
+    methods: dict[str, type[SecureSum] | type[Collaborative]] = {
+        "secure-sum": SecureSum,
+        "collaborative": Collaborative,
+    }
+    method = methods.get(session.settings.method)
+    if method is None:
+        return Individual(session)
+    joint = method(session)
+    if session.own is None:
+        return joint
+    own = Individual(replace(session, matrix=session.own, own=None), OWN_NODES)
+    return WithOwnNodes(joint, own, common=session.matrix.shape[0])
 
 
 class ModelSettings(Settings):
@@ -47,14 +447,7 @@ class HolderNetwork(nn.Module):
     """What one data holder computes between h^0 and what it publishes.
 
     Args:
-        settings: of the model.
-        holders: P.
-        adjacency: the holder's own edges, over N nodes; of a relational local model with their relations.
-        streams: the holder's.
-        dtype: of the weights.
-        custom: for ``local.model: custom``.
         common: C, how many of the nodes, the first, all holders know; default: N.
-        is_summed: whether rows are added up as they were released, and weighed by nobody.
     """
 
     def __init__(
@@ -102,20 +495,13 @@ class HolderNetwork(nn.Module):
         return dropout(ACTIVATIONS[self._initial.activation](embedding), self._initial.dropout, generator)
 
     def contribute(
-        self,
-        round_: int,
-        h: Tensor,
-        initial: Tensor,
-        generator: torch.Generator | None,
-        release: Release | None = None,
+        self, round_: int, h: Tensor, initial: Tensor, generator: torch.Generator | None, release: Release | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """A round from 1 to R, over all of the holder's nodes, of its input h [N, d] and h^0.
 
-        Noise is added by ``release``, where the job adds any; the strategy's weights come after it.
-
-        Returns:
-            What the holder gives to COMBINE, Tensor[C, d]; and t of the nodes that only it knows, Tensor[N − C, d],
-            None where there are none.
+        Noise is added by ``release``, where the job adds any; the strategy's weights come after it. Returns what the
+        holder gives to COMBINE, Tensor[C, d]; and t of the nodes that only it knows, Tensor[N − C, d], None where there
+        are none.
         """
         local: Tensor = self.local[round_ - 1](h, initial, self._adjacency, generator)
         own = local[self._common :] if self._common < self._adjacency.num_nodes else None

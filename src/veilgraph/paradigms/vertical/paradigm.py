@@ -1,4 +1,4 @@
-"""VFGNN as a paradigm: its privacy, what parties state, its roles, what it is compared with, and its words."""
+"""VFGNN as a paradigm: its costs (docs/protocol.md, Bytes and Memory), its privacy, its roles, and its words."""
 
 from __future__ import annotations
 
@@ -7,43 +7,108 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.text import TRUST, counted, listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, rows_between
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.mpc.product import AHEAD, row_blocks
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine import build_combine
 from veilgraph.nn.local.model import not_partitioned
-from veilgraph.paradigms.vertical.costs import costs_of
-from veilgraph.paradigms.vertical.holders import DataHolder, LabelHolder
-from veilgraph.paradigms.vertical.initial import check_together
-from veilgraph.paradigms.vertical.once import ReleaseServer, ReleasingHolder, off_the_ring
-from veilgraph.paradigms.vertical.once_learner import LearningHolder
+from veilgraph.paradigms.vertical.network import check_together, deep_width
+from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder, off_the_ring
+from veilgraph.paradigms.vertical.roles import DataHolder, LabelHolder, Server
 from veilgraph.paradigms.vertical.rows import ROWS
-from veilgraph.paradigms.vertical.server import Server
 from veilgraph.paradigms.vertical.settings import VerticalJob, plan
 from veilgraph.paradigms.vertical.twin import isolated, pooled
 from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.plan import Plan
+from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedData, AlignedSessions, encoded_tables
-from veilgraph.protocol.costs import Costs, PartySizes, unread_of_passes
+from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, added, unread_of_passes
 from veilgraph.protocol.feature_release import with_released_features
+from veilgraph.protocol.job import passes_cost
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.protocol.paradigm import (
-    LABELS_ALONE,
-    MAX_FEATURES,
-    MAX_NODES,
-    MAX_STEPS,
-    NO_NUMBERS,
-    Baselines,
-    Guarantee,
-    Paradigm,
-    Privacy,
-    Range,
-    Words,
-)
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import LocalPart, Role, RoleContext
+
+_RING: Final = 8  # bytes of an element of Z_2^64
+
+
+def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+    """As ``Sessions.costs``: of a training of all its epochs, in threads, processes and across organisations alike.
+
+    None in batches, with one release, and with perturbed features: what is sent follows from more than sizes.
+    """
+    train, model, method, label_party = job.train, job.model, job.model.initial.method, job.data.label_party
+    if train.batch_size is not None or job.passes.learns_alone or method == "perturbed":
+        return None
+    columns = {holder: own.columns for holder, own in sizes.items()}
+    everything, holders, dim, rounds = sum(columns.values()), len(sizes), model.dim, model.rounds
+    peers, dealt = holders - 1, method == "collaborative"
+    real = 8 if job.precision == "float64" else 4
+    published = _RING if model.combine.is_masked else real
+    blocks = len(row_blocks(nodes, columns, dim)) if dealt else 1
+
+    def matrix(each: int, width: int = dim) -> int:
+        return each * nodes * width + HEADER_BYTES
+
+    def sent(by_holder: int, by_server: int, by_label_holder: int = 0) -> dict[PartyId, int]:
+        found = {**dict.fromkeys(columns, by_holder), SERVER: by_server}
+        found[label_party] += by_label_holder
+        return found
+
+    key, in_blocks = HEADER_BYTES + SEED_BYTES, matrix(_RING) + (blocks - 1) * HEADER_BYTES
+    weighted = matrix(published, 1) if model.combine.kind.needs_weight else 0
+    opened = 0 if method == "individual" else peers * in_blocks  # h^0 in a pass, its gradient in a step
+    ready = max(0, blocks - AHEAD) * (HEADER_BYTES + 1)
+    set_up = sent(peers * key + weighted, dealt * holders * key)
+    embed = sent(opened + dealt * ready, dealt * holders * in_blocks)
+    for holder, own in columns.items() if dealt else ():
+        set_up[holder] += peers * (_RING * nodes * own + blocks * HEADER_BYTES)
+        embed[holder] += blocks * (_RING * dim * (everything - own) + peers * HEADER_BYTES)
+    dealt_backward = dealt * blocks * (_RING * dim * everything + holders * HEADER_BYTES)
+    publish = sent(rounds * matrix(published), holders * (rounds - 1) * matrix(real))
+    deep = matrix(real, deep_width(model, holders))
+    back = sent((rounds - 1) * matrix(published), holders * rounds * matrix(real), deep)
+    verdict = sent(0, 0, holders * JUDGEMENT_BYTES if train.select_by != "last" else 0)
+
+    judged = -(-train.epochs // train.evaluate_every)
+    evaluations = 0 if passes_cost(job) else judged
+    passes = train.epochs + evaluations
+    publications = passes - (max(0, evaluations - 1) if job.publishes_once else 0)
+    # Of the last evaluation h^0 is new, but where no pass is made for one; the last backward product is dealt in vain.
+    embedded = train.epochs + (1 if evaluations else 0)
+    training = added(
+        (embed, embedded),
+        (sent(opened, dealt_backward), train.epochs),
+        (publish, publications),
+        (sent(0, deep), passes),
+        (back, train.epochs),
+        (verdict, judged),
+        ({SERVER: dealt_backward}, 1 if evaluations else 0),
+    )
+    waits, between = 1 + dealt, 2 * rounds
+    in_training = embedded * waits + publications * between + train.epochs * (between + 1) + judged
+    stages = [
+        Stage("set-up", 3, set_up),
+        Stage("training", in_training, training),
+        Stage("inference", waits + between, added((embed, 1), (publish, 1), (sent(0, deep), 1))),
+    ]
+    notes = []
+    if train.patience is not None:
+        notes.append(f"at most: training ends after {train.patience} evaluations that are no better (train.patience)")
+    if job.publishes_once and evaluations > 1:
+        notes.append("what an evaluation published is not sent again in the training step after it")
+    memory = {}  # beside graph, network and optimiser
+    ahead = 3 * _RING * dim * ((holders + 1) * nodes // blocks + 2 * everything)
+    for holder, own in columns.items():
+        kept = _RING * nodes * (everything - own) + (_RING + 24 // blocks) * nodes * own
+        memory[holder] = real * nodes * dim + dealt * (kept + 16 * everything * dim + ahead)
+    memory[SERVER] = dealt * min(_RING * nodes * everything, 1 << 30)
+    return Costs(stages, memory, notes)
 
 
 class VerticalData(AlignedData[VerticalJob]):
@@ -81,20 +146,20 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
     def costs(self, job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
         return costs_of(job, nodes, sizes)
 
-    def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        fields = dict(NO_NUMBERS)
+    def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        fields = dict(seam.NO_NUMBERS)
         if party == SERVER:
             return fields
-        fields |= {"steps": (0, MAX_STEPS), "nodes": (1, MAX_NODES)}
+        fields |= {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
         if releases or job.passes.learns_alone:
-            fields["release"] = (-MAX_NODES, MAX_NODES)
+            fields["release"] = (-seam.MAX_NODES, seam.MAX_NODES)
         if releases:
             if party in job.duties.releasing:
-                fields["features"] = (1, MAX_FEATURES)
+                fields["features"] = (1, seam.MAX_FEATURES)
         elif job.gives_columns and party in job.duties.publishing:
-            fields["features"] = (1, MAX_FEATURES)
+            fields["features"] = (1, seam.MAX_FEATURES)
         elif job.model.initial.is_joint and not job.passes.learns_alone:
-            fields["features"] = (1, MAX_FEATURES)
+            fields["features"] = (1, seam.MAX_FEATURES)
             if job.model.initial.method == "collaborative":
                 bits = job.feature_bits
                 fields["feature_bits"] = (0, MAX_DETECTED_BITS) if bits is None else (bits, bits)
@@ -134,7 +199,7 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
         return ReleasingHolder(session, graph) if job.passes.learns_alone else DataHolder(session, graph)
 
 
-class VerticalPrivacy(Privacy[VerticalJob]):
+class VerticalPrivacy(seam.Privacy[VerticalJob]):
     """The ε of vertical jobs."""
 
     protects: ClassVar[tuple[str, ...]] = ("edge", "node", "node-edges", "label")
@@ -152,12 +217,12 @@ class VerticalPrivacy(Privacy[VerticalJob]):
         return super().label_epsilon(job, party)
 
 
-class VerticalGuarantee(Guarantee[VerticalJob]):
+class VerticalGuarantee(seam.Guarantee[VerticalJob]):
     """The ε of vertical jobs in words."""
 
     def threat_model(self, job: VerticalJob) -> str:
         """Where h0 goes to all holders without noise, the server alone; noise made jointly withstands so many."""
-        if job.has_joint_noise:
+        if job.joint_noise is not None:
             return _withstood(job)
         return super().threat_model(job) if job.model.initial.method == "individual" else "the server only"
 
@@ -179,7 +244,7 @@ class VerticalGuarantee(Guarantee[VerticalJob]):
                 "to have it, add to the job, for example, privacy: {unit: row, epsilon_total: 4}, which needs "
                 "model.initial.method=individual and model.local.model=appnp"
             ]
-        if job.has_joint_noise and not job.passes.learns_alone:
+        if job.joint_noise is not None and not job.passes.learns_alone:
             return [
                 f"the noise of a sum is as much as {job.data.label_party} needs, which releases a gradient beside it "
                 "in every step: of the others the total ε is less with the same noise"
@@ -194,7 +259,7 @@ class VerticalGuarantee(Guarantee[VerticalJob]):
         ]
 
     def privacy_limits(self, job: VerticalJob) -> list[str]:
-        if job.has_joint_noise:
+        if job.joint_noise is not None:
             return [
                 "It rests on the noise of other holders: where more of them help the server, or add none, than it is "
                 "said to hold against, a row has less noise than ε needs, down to one holder's share."
@@ -213,7 +278,7 @@ class VerticalGuarantee(Guarantee[VerticalJob]):
 
     def unbounded(self, job: VerticalJob) -> str:
         if job.label_privacy is not None:
-            return LABELS_ALONE
+            return seam.LABELS_ALONE
         if job.privacy is None:
             if job.noise.feature_release is not None:
                 return "model.initial.method=perturbed noises features and nothing of edges and labels: take individual"
@@ -223,7 +288,7 @@ class VerticalGuarantee(Guarantee[VerticalJob]):
         return "its noise bounds nothing: raise privacy.noise_multiplier"
 
 
-class VerticalBaselines(Baselines[VerticalJob]):
+class VerticalBaselines(seam.Baselines[VerticalJob]):
     """What vertical jobs are compared with."""
 
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
@@ -236,7 +301,7 @@ class VerticalBaselines(Baselines[VerticalJob]):
         return {"paradigm": "sealed", "output": "probabilities"}
 
 
-class VerticalWords(Words[VerticalJob]):
+class VerticalWords(seam.Words[VerticalJob]):
     """Vertical jobs in sentences."""
 
     def describe(self, job: VerticalJob) -> list[str]:
@@ -354,7 +419,7 @@ def _noise(settings: VerticalJob) -> str:
     return "Everything that a holder publishes to the server is clipped and noised first, and paid for in its ledger."
 
 
-VERTICAL: Final = Paradigm[VerticalJob](
+VERTICAL: Final = seam.Paradigm[VerticalJob](
     title="vertical: the same nodes, different columns",
     rows=ROWS,
     data=VerticalData(),

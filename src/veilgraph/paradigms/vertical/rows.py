@@ -7,37 +7,8 @@ from typing import Any, Final
 
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.messages import (
-    ALIGNMENT_ROWS,
-    ANY,
-    COMMON_ROWS,
-    DEGREES,
-    EMBEDDING_SUMS,
-    EMBEDDINGS,
-    EXACTLY,
-    FROM_SERVER,
-    LABELLED_TO_HOLDER,
-    LABELLED_TO_SERVER,
-    MORE_HOLDERS,
-    OPENED,
-    PERTURBED_FEATURES,
-    POOLED_DEGREES,
-    SINGLE_DEGREES,
-    SINGLE_EMBEDDINGS,
-    TO_HOLDER,
-    TO_SERVER,
-    TRAINING,
-    TRAINING_ROWS,
-    TWO_HOLDERS,
-    Condition,
-    MessageSpec,
-    Protection,
-    Revelation,
-    Route,
-    WireFormat,
-    judgement,
-    released_features,
-)
+from veilgraph.protocol import messages as table
+from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, Route, WireFormat
 
 # What is revealed
 
@@ -93,15 +64,15 @@ OUTPUT: Final = Revelation[VerticalJob](*_OUTPUT, lambda _: "every job", _others
 AS_OUTPUT: Final = Revelation[VerticalJob](*_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
 RELEASE: Final = tuple(
     Revelation[VerticalJob](*shown, lambda _: "privacy.schedule=once", _others) for shown in (_OUTPUT, _AS_OUTPUT))
-SUMS: Final = Revelation[VerticalJob](*EMBEDDING_SUMS, _strategy)
-SINGLE: Final = Revelation[VerticalJob](*SINGLE_EMBEDDINGS, _single)
-POOLED: Final = Revelation[VerticalJob](*POOLED_DEGREES, _strategy)
-SINGLE_POOLED: Final = Revelation[VerticalJob](*SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
+SUMS: Final = Revelation[VerticalJob](*table.EMBEDDING_SUMS, _strategy)
+SINGLE: Final = Revelation[VerticalJob](*table.SINGLE_EMBEDDINGS, _single)
+POOLED: Final = Revelation[VerticalJob](*table.POOLED_DEGREES, _strategy)
+SINGLE_POOLED: Final = Revelation[VerticalJob](*table.SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
 OWN_ROWS: Final = Revelation[VerticalJob](
     "own-columns", "The label holder gets every common node's features at each releasing holder as they are; how many "
     "columns there are is in the clear.",
     lambda job: "privacy.aggregation.own_rows=clear" if job.gives_columns else "")
-TRAINED: Final = Revelation[VerticalJob](*TRAINING_ROWS, lambda _: "every job", _label_holder)
+TRAINED: Final = Revelation[VerticalJob](*table.TRAINING_ROWS, lambda _: "every job", _label_holder)
 TRAINED_NODES: Final = Revelation[VerticalJob](
     "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
     "and of their labels no more than the job's ε allows.",
@@ -112,12 +83,10 @@ EDGES: Final = Revelation[VerticalJob](
     "holder learn of its edges around the training nodes.",
     lambda job: f"model.head.logit_hops={job.model.head.logit_hops}", _label_holder)
 
-# fmt: on
 # In which jobs, and between whom
 
 NOISED: Final = Condition[VerticalJob](
-    "`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0
-)
+    "`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0)
 BARE: Final = NOISED.otherwise("no noise")
 PERTURBED_LABELS: Final = Condition[VerticalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
 TRUE_LABELS: Final = PERTURBED_LABELS.otherwise("no `label_privacy`")
@@ -125,18 +94,14 @@ ONCE: Final = Condition[VerticalJob]("`schedule: once`", lambda job: job.passes.
 EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
 CLEAR_ROWS: Final = Condition[VerticalJob]("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
 COLLABORATIVE: Final = Condition[VerticalJob](
-    "`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative"
-)
+    "`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative")
 SECURE_SUM: Final = Condition[VerticalJob](
-    "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum"
-)
+    "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum")
 OWN_NOISE: Final = Condition[VerticalJob](
-    "`initial.method: perturbed`", lambda job: job.noise.feature_release is not None
-)
-JOINT: Final = Condition[VerticalJob]("`joint_noise`", lambda job: job.has_joint_noise)
+    "`initial.method: perturbed`", lambda job: job.noise.feature_release is not None)
+JOINT: Final = Condition[VerticalJob]("`joint_noise`", lambda job: job.joint_noise is not None)
 OWN_NOISED: Final = Condition[VerticalJob](
-    "`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job)
-)
+    "`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job))
 MASKED: Final = Condition[VerticalJob]("masked", lambda job: job.passes.is_masked)
 UNMASKED: Final = MASKED.otherwise("not masked")
 WEIGHTED: Final = Condition[VerticalJob]("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
@@ -145,23 +110,18 @@ NO_LAYERS: Final = Condition[VerticalJob]("`server.layers: 0`", lambda job: job.
 LOGIT_HOPS: Final = Condition[VerticalJob]("`logit_hops` > 0", lambda job: job.model.head.logit_hops > 0)
 
 PAIRED: Final = Route[VerticalJob](
-    "holder",
-    "holder",
-    lambda job, *pair: not job.passes.learns_alone or (job.passes.is_masked and {*pair} <= set(job.duties.publishing)),
-)
+    "holder", "holder",
+    lambda job, *pair: not job.passes.learns_alone or (job.passes.is_masked and {*pair} <= set(job.duties.publishing)))
 PUBLISHED: Final = Route[VerticalJob]("holder", SERVER, lambda job, sender, _: sender in job.duties.publishing)
 GIVEN: Final = Route[VerticalJob](
-    "holder",
-    "label holder",
-    lambda job, sender, receiver: sender in job.duties.publishing and receiver == job.data.label_party,
-)
+    "holder", "label holder",
+    lambda job, sender, receiver: sender in job.duties.publishing and receiver == job.data.label_party)
 TO_LABELLED: Final = Route[VerticalJob](
-    SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party
-)
+    SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party)
 TO_ANOTHER: Final = Route[VerticalJob](
-    SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party
-)
+    SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party)
 
+# fmt: on
 # What is sent
 
 _DEALT: Final = "Uniform for the receiver; the server, which dealt the mask, must not get it."
@@ -189,12 +149,12 @@ _RETURNED: Final = (WireFormat("s, r", "real [N, d]", "training"),)
 def _either(
     kind: Kind,
     ends: Route[Any],
-    bare: tuple[str, Protection, str],
-    noised: tuple[str, Protection, str],
+    bare: tuple[str, table.Protection, str],
+    noised: tuple[str, table.Protection, str],
     reveals: tuple[Revelation[VerticalJob], ...],
     *when: Condition[VerticalJob],
     bare_when: tuple[Condition[VerticalJob], ...] = (),
-    rounds: range = ANY,
+    rounds: range = table.ANY,
     forms: tuple[WireFormat, ...] = (),
     noised_when: Condition[VerticalJob] = NOISED,
 ) -> tuple[MessageSpec[VerticalJob], MessageSpec[VerticalJob]]:
@@ -212,12 +172,12 @@ def _masked(
     what: str,
     reveals: tuple[Revelation[VerticalJob], ...],
     *when: Condition[VerticalJob],
-    rounds: range = ANY,
+    rounds: range = table.ANY,
     forms: tuple[WireFormat, ...],
 ) -> tuple[MessageSpec[VerticalJob], ...]:
     """The rows of what holders send under masks: bare, with each one's own noise, or with a share of the sum's."""
-    mask: Protection = "mask"
-    bare, noised = (f"masked {what}", mask, OPENED), (f"masked noisy {what}", mask, _NOISED_SUM)
+    mask: table.Protection = "mask"
+    bare, noised = (f"masked {what}", mask, table.OPENED), (f"masked noisy {what}", mask, _NOISED_SUM)
     shared, joint = f"masked noisy {what}, each with a share of the noise", (*when, MASKED, JOINT)
     return (
         *_either(kind, ends, bare, noised, reveals, *when, MASKED, rounds=rounds, forms=forms, noised_when=OWN_NOISED),
@@ -241,65 +201,68 @@ def _learned(
 # One row, few lines: a table is read across.
 # fmt: off
 ROWS: Final[tuple[MessageSpec[VerticalJob], ...]] = (
-    *COMMON_ROWS,
-    *ALIGNMENT_ROWS,
-    judgement(LABELLED_TO_HOLDER),
-    judgement(LABELLED_TO_SERVER),
+    *table.COMMON_ROWS,
+    *table.ALIGNMENT_ROWS,
+    table.judgement(table.LABELLED_TO_HOLDER),
+    table.judgement(table.LABELLED_TO_SERVER),
     # Initial embeddings
     MessageSpec(Kind.KEY, PAIRED, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.",
         forms=(WireFormat("0, 0", "uint8 [32]", "set-up; `once`: between publishing holders"),)),
-    MessageSpec(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks", "random",
+    MessageSpec(Kind.SEED, table.FROM_SERVER, "the seed of the receiver's own masks", "random",
         "Made of random numbers; nobody but the server and the receiver may know it.", when=(COLLABORATIVE,),
         forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
-    MessageSpec(Kind.CORRELATION, FROM_SERVER, "products of masks under a fresh mask", "random",
+    MessageSpec(Kind.CORRELATION, table.FROM_SERVER, "products of masks under a fresh mask", "random",
         "Computed from random numbers alone.", when=(COLLABORATIVE,),
         forms=(WireFormat("e, 0", "ring [N, d]", "every h⁰"),
             WireFormat("e, 1", "ring [F_i, d], i the receiver", "training"))),
-    MessageSpec(Kind.READY, TO_SERVER, "that a dealt matrix has been used, where there are many", "none",
+    MessageSpec(Kind.READY, table.TO_SERVER, "that a dealt matrix has been used, where there are many", "none",
         "One byte, always the same; a large graph's rows are multiplied in blocks.", when=(COLLABORATIVE,),
         forms=(WireFormat("e, block", "uint8 [1]", "every h⁰ of a graph of more than two blocks"),)),
-    MessageSpec(Kind.STATIC_DIFFERENCE, TO_HOLDER,
+    MessageSpec(Kind.STATIC_DIFFERENCE, table.TO_HOLDER,
         "features minus a one-time mask", "mask", _DEALT, when=(COLLABORATIVE,),
         forms=(WireFormat("0, 0", "ring [N, F_i], i the sender", "set-up"),)),
-    MessageSpec(Kind.MASKED_OPERAND, TO_HOLDER,
+    MessageSpec(Kind.MASKED_OPERAND, table.TO_HOLDER,
         "shares of weights and, in training, gradients of h0, minus one-time masks",
         "mask", _DEALT, when=(COLLABORATIVE,),
         forms=(WireFormat("e, 0", "ring [F_i, d], i the receiver", "every h⁰"),
             WireFormat("e, 1", "ring [N, d]", "training"))),
-    MessageSpec(Kind.SHARE, TO_HOLDER, "additive shares of h0", "share",
+    MessageSpec(Kind.SHARE, table.TO_HOLDER, "additive shares of h0", "share",
         "Uniform by itself; the sum over all holders is h0, which every holder is meant to learn.",
         (H0,), (COLLABORATIVE,), forms=_EVERY_H0),
-    MessageSpec(Kind.MASKED, TO_HOLDER, "masked parts of h0", "mask", OPENED, (H0,), (SECURE_SUM, MORE_HOLDERS),
+    MessageSpec(Kind.MASKED, table.TO_HOLDER, "masked parts of h0", "mask", table.OPENED, (H0,), (SECURE_SUM,
+        table.MORE_HOLDERS),
         forms=_EVERY_H0),
-    MessageSpec(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "mask", OPENED, (H0_GRADIENTS,),
-        (SECURE_SUM, MORE_HOLDERS), forms=_H0_GRADIENTS),
-    MessageSpec(Kind.MASKED, TO_HOLDER,
-        "masked parts of h0", "none", EXACTLY, (H0, SINGLE_H0), (SECURE_SUM, TWO_HOLDERS),
+    MessageSpec(Kind.MASKED_GRADIENT, table.TO_HOLDER, "masked gradients of h0", "mask", table.OPENED, (H0_GRADIENTS,),
+        (SECURE_SUM, table.MORE_HOLDERS), forms=_H0_GRADIENTS),
+    MessageSpec(Kind.MASKED, table.TO_HOLDER,
+        "masked parts of h0", "none", table.EXACTLY, (H0, SINGLE_H0), (SECURE_SUM, table.TWO_HOLDERS),
         forms=_EVERY_H0),
-    MessageSpec(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "none", EXACTLY, (H0_GRADIENTS, SINGLE_H0),
-        (SECURE_SUM, TWO_HOLDERS), forms=_H0_GRADIENTS),
-    released_features(Revelation[VerticalJob](*PERTURBED_FEATURES, _perturbed), OWN_NOISE),
+    MessageSpec(Kind.MASKED_GRADIENT, table.TO_HOLDER, "masked gradients of h0", "none", table.EXACTLY, (H0_GRADIENTS,
+        SINGLE_H0),
+        (SECURE_SUM, table.TWO_HOLDERS), forms=_H0_GRADIENTS),
+    table.released_features(Revelation[VerticalJob](*table.PERTURBED_FEATURES, _perturbed), OWN_NOISE),
     MessageSpec(Kind.COLUMNS, GIVEN,
         "the common nodes' features as they are", "none", _CLEAR, (OWN_ROWS,), (CLEAR_ROWS,),
         forms=(WireFormat("0, 0", "int64 [N]", "[one release](#one-release)"),
                WireFormat("0, 1", "int32 [entries]", "[one release](#one-release)"),
                WireFormat("0, 2", "real [entries]", "[one release](#one-release)"))),
     # COMBINE
-    *_masked(Kind.MASKED, PUBLISHED, "embeddings", (SUMS,), rounds=EMBEDDINGS,
+    *_masked(Kind.MASKED, PUBLISHED, "embeddings", (SUMS,), rounds=table.EMBEDDINGS,
              forms=(WireFormat("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),)),
     *_either(Kind.EMBEDDING, PUBLISHED,
              ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
-             ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=EMBEDDINGS,
+             ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=table.EMBEDDINGS,
              forms=(WireFormat("s, r", "real [N, d]", "every pass; `once`: 0, 1"),)),
-    MessageSpec(Kind.MASKED, TO_SERVER, "masked degrees", "mask", OPENED, (POOLED,), (MASKED, WEIGHTED), rounds=DEGREES,
+    MessageSpec(Kind.MASKED, table.TO_SERVER, "masked degrees", "mask", table.OPENED, (POOLED,), (MASKED, WEIGHTED),
+        rounds=table.DEGREES,
         forms=(WireFormat("0, 0", "ring [N, 1]", "set-up"),)),
-    MessageSpec(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
+    MessageSpec(Kind.EMBEDDING, table.TO_SERVER, "degrees in the clear", "none",
         "Not protected: the server has the sender's degree of every node, exactly.",
-        (POOLED, SINGLE_POOLED), (UNMASKED, WEIGHTED), rounds=DEGREES,
+        (POOLED, SINGLE_POOLED), (UNMASKED, WEIGHTED), rounds=table.DEGREES,
         forms=(WireFormat("0, 0", "real [N, 1]", "set-up"),)),
     # Earlier rounds
-    *_masked(Kind.MASKED_GRADIENT, TO_SERVER, "gradients of earlier rounds", (COMBINED,), MORE_ROUNDS,
+    *_masked(Kind.MASKED_GRADIENT, table.TO_SERVER, "gradients of earlier rounds", (COMBINED,), MORE_ROUNDS,
              forms=(WireFormat("s, r < R", "ring [N, d]", "training"),)),
     # The output
     *_either(Kind.COMBINED, TO_LABELLED,
@@ -310,7 +273,7 @@ ROWS: Final[tuple[MessageSpec[VerticalJob], ...]] = (
     *_either(Kind.COMBINED, TO_LABELLED, ("which is the combined embedding itself", "none", _UNCHANGED),
              ("which is the combined noisy embedding itself", "noise", _UNCHANGED), (AS_OUTPUT,), EVERY_STEP,
              NO_LAYERS),
-    *_either(Kind.COMBINED, FROM_SERVER,
+    *_either(Kind.COMBINED, table.FROM_SERVER,
              ("combined embeddings of earlier rounds in the clear", "none",
               "Not protected: the receiver can infer other holders' edges from them."),
              ("combined noisy embeddings of earlier rounds", "noise", _AFTERWARDS), (COMBINED,), MORE_ROUNDS,
@@ -321,14 +284,14 @@ ROWS: Final[tuple[MessageSpec[VerticalJob], ...]] = (
              ("the combined release", "noise", _AFTERWARDS), RELEASE, ONCE,
              forms=(WireFormat("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)"),)),
     # Gradients
-    *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", TRAINING),
+    *_either(Kind.GRADIENT, table.LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", table.TRAINING),
              ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, bare_when=(TRUE_LABELS,),
              forms=(WireFormat("s, 0", "real [N, w]", "training"),)),
-    *_learned(LABELLED_TO_SERVER,
+    *_learned(table.LABELLED_TO_SERVER,
         "gradient of z_L, of perturbed labels", WireFormat("s, 0", "real [N, w]", "training")),
-    *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("spread over the label holder's edges", "none", _SPREAD),
+    *_either(Kind.GRADIENT, table.LABELLED_TO_SERVER, ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _NOISED), (EDGES,), EVERY_STEP, LOGIT_HOPS),
-    *_either(Kind.GRADIENT, TO_SERVER,
+    *_either(Kind.GRADIENT, table.TO_SERVER,
              ("gradients of earlier rounds in the clear", "none",
               "Not protected: the server has the sender's own gradients of the combined embeddings."),
              ("noisy gradients of earlier rounds", "noise", _NOISED), (SINGLE,), MORE_ROUNDS, UNMASKED,
@@ -337,7 +300,8 @@ ROWS: Final[tuple[MessageSpec[VerticalJob], ...]] = (
              ("gradient of what the receiver published, in the clear", "none",
               "It comes from the receiver's own labels."),
              ("gradient of what the receiver published", "noise", _AFTERWARDS), (), EVERY_STEP, forms=_RETURNED),
-    *_either(Kind.GRADIENT, TO_ANOTHER, ("gradient of what the receiver published, in the clear", "none", TRAINING),
+    *_either(Kind.GRADIENT, TO_ANOTHER, ("gradient of what the receiver published, in the clear", "none",
+        table.TRAINING),
              ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP,
              bare_when=(TRUE_LABELS,), forms=_RETURNED),
     *_learned(TO_ANOTHER, "gradient of what the receiver published, of perturbed labels", *_RETURNED),

@@ -1,8 +1,11 @@
-"""A vertical job (VFGNN): holders of the same nodes. Every default here is the paper's where the paper names one."""
+"""A vertical job (VFGNN): holders of the same nodes. Every default here is the paper's where the paper names one.
+
+docs/presets.md has the figures by which the choices of ``preset: auto`` were found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -10,16 +13,115 @@ from pydantic import Field
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
+from veilgraph.graph.settings import OF_WORDS
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine import build_combine
-from veilgraph.nn.local.build import CustomLocal
-from veilgraph.paradigms.vertical import preset
+from veilgraph.nn.local.build import CustomLocal, FirstSettings
+from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.event import Joint
 from veilgraph.privacy.plan import Channel, Plan, rows_changed_by_edge, rows_changed_by_node, rows_moved, sensitivity_of
 from veilgraph.privacy.settings import MECHANISMS
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of, require
 from veilgraph.protocol.preset import Choice, Said
+
+_UNITS: Final = "columns have units of their own, and the ring bounds what embeddings may be"
+_WORDS: Final = "rows of words differ in length alone"
+_PASSES: Final = "it does not saturate"
+_EPOCHS: Final = "early stopping ends most trainings before"
+_COLUMNS: Final = "no column is relied on by itself"
+
+_DENSE: Final = (
+    Choice("data.feature_scaling", "standard", _UNITS),
+    Choice("model.initial.activation", "relu", _PASSES),
+    Choice("model.initial.dropout", 0.3, _COLUMNS),
+    Choice("model.local.model", "sage-vpa", "more neighbours that agree say more"),
+    Choice("model.local.activation", "relu", _PASSES),
+    Choice("model.local.normalize", False, "how large an embedding is tells something"),
+    Choice("model.server.activation", "relu", _PASSES),
+    Choice("train.weight_decay", 1e-2, "few nodes have labels"),
+    Choice("train.select_by", "auc", "accuracy says little of rare classes"),
+    Choice("train.class_weights", "balanced", "a rare class counts as much as another"),
+    Choice("train.epochs", 120, _EPOCHS),
+    Choice("train.evaluate_every", 2, "an evaluation is as much traffic as half a step"),
+    Choice("train.patience", 15, "evaluations are every second epoch"),
+)
+"""A few columns of any kind, most of them there at a node."""
+_SPARSE: Final = (
+    Choice("data.feature_scaling", "row", _WORDS),
+    Choice("model.initial.learning_rate", 10.0, "rows of x sum to 1, so gradients are small"),
+    Choice("model.initial.weight_decay", 1e-3, _COLUMNS),
+    Choice("model.initial.activation", "relu", _PASSES),
+    Choice("model.initial.dropout", 0.7, _COLUMNS),
+    Choice("model.local.hops", 3, "neighbours write of the same"),
+    Choice("model.local.start", "average", "few nodes have labels, and averaging needs none"),
+    Choice("model.local.learning_rate", 3e-4, "the hops leave averaging slowly"),
+    Choice("model.server.activation", "tanh", "sigmoid saturates"),
+    Choice("train.evaluate_every", 2, "an evaluation is as much traffic as half a step"),
+    Choice("train.patience", 15, "evaluations are every second epoch"),
+)
+"""Words: many columns, few of them there at a node."""
+
+
+_RELEASED: Final = (
+    Choice("model.initial.method", "individual", "each holder projects its own features", needed=True),
+    Choice("model.local.model", "appnp", "what is released was trained on nothing", needed=True),
+    Choice("model.initial.activation", "relu", _PASSES),
+    Choice("model.initial.dropout", 0.5, _COLUMNS),
+    Choice("model.local.activation", "none", _PASSES),
+    Choice("model.server.layers", 0, "the label holder learns by itself"),
+    Choice("train.learning_rate", 0.03, "nothing is sent in a step"),
+    Choice("train.weight_decay", 5e-3, "few nodes have labels"),
+    Choice("train.epochs", 300, _EPOCHS),
+    Choice("train.evaluate_every", 2, "an evaluation takes as long as a step"),
+)
+"""One noisy release, from which the label holder learns by itself."""
+
+
+def choices(said: Said) -> Iterator[Choice]:
+    """What fits what the job says; nothing where every step is noised, or features are before anybody sees them."""
+    if said.get("model.initial.method") == "perturbed":
+        return
+    both = ("train.evaluate_every", "train.patience")  # each counts by the other
+    apart = set[str](both if any(key in said for key in both) else ())
+    if said.get("privacy") is not None:
+        offered = _of_release(said) if said.get("privacy.schedule", "once") == "once" else iter(())
+    else:
+        usual = "row" if said.get("data.dataset") in OF_WORDS else "standard"
+        offered = iter(_SPARSE if said.get("data.feature_scaling", usual) == "row" else _DENSE)
+        apart |= _without_meaning(said)
+    yield from (choice for choice in offered if choice.key not in apart)
+
+
+def _of_release(said: Said) -> Iterator[Choice]:
+    """With one release. Statistics of a whole column would carry one node to every row where ε is of a node."""
+    is_of_words = said.get("data.dataset") in OF_WORDS or said.get("data.feature_scaling") == "row"
+    if is_of_words or said.get("privacy.unit", "row") not in _OF_NODES:
+        yield Choice("data.feature_scaling", "row" if is_of_words else "standard", _WORDS if is_of_words else _UNITS)
+    yield from _RELEASED
+    if said.get("privacy.aggregation") is not None:  # else they are hops of what is released, each of which costs ε
+        yield Choice("model.local.hops", 8, "the label holder's own links cost no ε")
+        yield Choice("model.local.teleport", 0.05, "far neighbours say much where few nodes have labels")
+    if not is_of_words:
+        yield Choice("train.select_by", "auc", "accuracy says little of rare classes")
+        yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
+
+
+def _without_meaning(said: Said) -> set[str]:
+    """Keys that mean nothing beside what the job says, or another thing than was chosen for."""
+    found = set[str]()
+    if said.get("model.initial.method", "collaborative") != "collaborative":  # Adam learns W
+        found |= {"model.initial.learning_rate", "model.initial.weight_decay"}
+    local = said.get("model.local.model", FirstSettings().model)
+    if local not in LOCAL_MODELS or "start" not in LOCAL_MODELS[local].settings.model_fields:
+        found |= {"model.local.start", "model.local.learning_rate"}
+    if said.get("label_privacy") is not None:  # the classes' shares are private; and decay outweighs so weak a loss
+        found |= {"train.class_weights", "train.weight_decay"}
+    return found
+
+
+_OF_NODES: Final = ("node", "node-edges")
+_UNSCALED: Final = ["none", "row", "length"]
 
 
 class VerticalJob(JobSettings):
@@ -30,134 +132,83 @@ class VerticalJob(JobSettings):
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
-        return preset.choices(said)
+        return choices(said)
 
     def _check_unused(self) -> None:
         self._check_parts()
-        if self.device != "cpu" and self.passes.learns_alone:
-            raise ValueError(
-                f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
-                "compute on the CPU"
-            )
         self._check_batches()
+        privacy = self.privacy
+        schedule, label = privacy and privacy.schedule, self.label_privacy and self.label_privacy.epsilon
+        apart = "their ε are not counted together"
         if self.model.initial.release is not None:
-            self._check_perturbed()
-        if self.label_privacy is not None:
-            self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
-        if self.privacy is not None:
-            (self._check_once if self.privacy.once else self._check_every_step)()
-            if self.privacy.joint_noise is not None:
-                self._check_joint_noise(self.privacy.joint_noise.colluding)
-
-    def _check_label_privacy(self, said: str) -> None:
-        if self.passes.learns_alone:
-            raise ValueError(
-                f"{said} is about what leaves the label holder, and with privacy.schedule=once nothing does: it is not "
-                "needed; leave it out"
+            require(
+                "model.initial.method=perturbed",
+                ("privacy", schedule, None, f"it noises what a holder publishes, and {apart}"),
+                ("label_privacy.epsilon", label, None, apart),
+                ("data.feature_scaling", self.data.feature_scaling, _UNSCALED, "each node perturbs its values alone"),
             )
-        if self.privacy is not None:
-            raise ValueError(
-                f"{said} perturbs labels and privacy.schedule=every-step noises rows, and their ε are not "
-                "counted together; leave one of them out, or take privacy.schedule=once, where no label leaves its "
-                "holder"
+        if privacy is None:
+            return
+        if privacy.once:
+            require("privacy.schedule=once", ("label_privacy.epsilon", label, None, "nothing leaves the label holder"))
+            self._check_once()
+        else:
+            strategy = self.model.combine.strategy
+            weighs = self.model.combine.kind.needs_weight
+            unweighted = ["mean", "concat", "regression"] if weighs else strategy
+            require(
+                "privacy.schedule=every-step",
+                ("label_privacy.epsilon", label, None, apart),
+                ("model.combine.strategy", strategy, unweighted, "exact degrees would be published"),
+                ("train.select_by", self.train.select_by, "last", "all parties would learn without noise which fits"),
             )
-        if self.model.initial.release is not None:
-            raise ValueError(
-                f"{said} perturbs labels and model.initial.method=perturbed features, and their ε are not "
-                "counted together; leave label_privacy out, or choose another method"
-            )
+        if privacy.joint_noise is not None:
+            self._check_joint_noise(privacy.joint_noise.colluding)
 
     def _check_batches(self) -> None:
+        model = self.model
         if self.train.batch_size is None:
-            if self.model.local.fanout is not None:
-                raise ValueError(
-                    f"model.local.fanout={self.model.local.fanout} bounds the neighbourhoods of batches; leave it out "
-                    "or set train.batch_size"
-                )
+            fanout = ("model.local.fanout", model.local.fanout, None, "it bounds the neighbourhoods of batches")
+            require("train.batch_size=null", fanout)
             return
-        rules = (
-            ("model.rounds", self.model.rounds, 1, "a second round would ask for the neighbours, and so tell edges"),
-            ("model.head.logit_hops", self.model.head.logit_hops, 0, "they reach beyond a batch"),
-            ("privacy", self.privacy, None, "its ledger counts releases of all rows"),
+        require(
+            "train.batch_size",
+            ("model.rounds", model.rounds, 1, "a second round would ask for the neighbours, and so tell edges"),
+            ("model.head.logit_hops", model.head.logit_hops, 0, "they reach beyond a batch"),
+            ("privacy", self.privacy and self.privacy.schedule, None, "its ledger counts releases of all rows"),
         )
-        for name, value, needed, why in rules:
-            if value != needed:
-                raise ValueError(
-                    f"train.batch_size needs {name}={'null' if needed is None else needed}: {why}; set it so or leave "
-                    "batch_size out"
-                )
-
-    def _check_perturbed(self) -> None:
-        if self.privacy is not None:
-            raise ValueError(
-                "privacy noises what a holder publishes and model.initial.method=perturbed its features, and their ε "
-                "are not counted together; leave one of them out"
-            )
-        if self.data.feature_scaling == "standard":
-            raise ValueError(
-                "data.feature_scaling='standard' computes with all nodes' values, and with "
-                "model.initial.method=perturbed each node perturbs its own alone; choose none, row or length"
-            )
-
-    def _check_every_step(self) -> None:
-        if self.model.combine.kind.needs_weight:
-            raise ValueError(
-                f"privacy publishes noisy rows and model.combine.strategy={self.model.combine.strategy!r} exact "
-                "degrees; choose mean, concat or regression"
-            )
-        if self.train.select_by != "last":
-            raise ValueError(
-                f"train.select_by={self.train.select_by!r} tells all parties which epochs fit the validation labels "
-                "better, without noise; with privacy set select_by to last and patience to null"
-            )
 
     def _check_once(self) -> None:
-        rules = (
-            ("model.rounds", self.model.rounds, 1, "a single release is a single round"),
-            ("model.initial.method", self.model.initial.method, "individual", "each holder projects its own features"),
+        model, privacy = self.model, self.privacy
+        local, strategy, masked = model.local, model.combine.strategy, model.combine.masked
+        fixed = local.model if local.kind.is_fixed else "appnp"
+        unweighted = ["mean", "concat"] if self.divisor is None else strategy
+        many = len(self.duties.publishing) > 1
+        require(
+            "privacy.schedule=once",
+            ("device", self.device, "cpu", "a single release is made, and learnt from, on the CPU"),
+            ("model.rounds", model.rounds, 1, "a single release is a single round"),
+            ("model.initial.method", model.initial.method, "individual", "each holder projects its own features"),
+            ("model.local.model", local.model, fixed, "the released propagation has no trained weights"),
+            ("model.combine.strategy", strategy, unweighted, "a release has no trained weights and no exact degrees"),
+            ("model.combine.masked", masked, masked if many else [None, False], "one embedding has none to hide among"),
         )
-        for name, value, needed, why in rules:
-            if value != needed:
-                raise ValueError(f"privacy.schedule=once needs {name}={needed}, not {value}: {why}")
-        if not self.model.local.kind.is_fixed:
-            raise ValueError(
-                f"privacy.schedule=once needs model.local.model=appnp, not {self.model.local.model}: the released "
-                "propagation has no trained weights"
-            )
-        if self.divisor is None:
-            raise ValueError(
-                f"privacy.schedule=once needs model.combine.strategy mean or concat, not "
-                f"{self.model.combine.strategy}: what a holder releases has no trained weights and no exact degrees"
-            )
-        if self.model.combine.masked and len(self.duties.publishing) == 1:
-            raise ValueError(
-                "model.combine.masked=true hides one of several embeddings, and with privacy.schedule=once and 2 "
-                "holders there is one alone; leave masked out"
-            )
-        privacy = self.privacy
-        if privacy and privacy.unit in ("node", "node-edges") and self.data.feature_scaling == "standard":
-            raise ValueError(
-                f"privacy.unit={privacy.unit} needs features that are not scaled by statistics of a whole column, "
-                "as data.feature_scaling=standard does: they carry one node to every row; set it to none, row or "
-                "length (tables: declare ranges with nodes.features, scale), or choose unit row or edge"
-            )
+        if self.data.feature_scaling == "standard" and privacy:
+            why = "statistics of a whole column carry one node to every row (tables: declare ranges by scale)"
+            require("data.feature_scaling=standard", ("privacy.unit", privacy.unit, ["row", "edge"], why))
 
     def _check_joint_noise(self, colluding: int) -> None:
-        if self.divisor is None:
-            raise ValueError(
-                f"privacy.joint_noise and model.combine.strategy={self.model.combine.strategy!r}: it weighs rows and "
-                "their shares of the noise before they are summed; choose mean, or leave joint_noise out"
-            )
-        if self.model.initial.is_joint:
-            raise ValueError(
-                f"privacy.joint_noise and model.initial.method={self.model.initial.method!r}: h0 has every holder's "
-                "features in it, so one row moves all P summands by the clip each, and their noise would have to be "
-                "as much as each holder's own; set it to individual, or leave joint_noise out"
-            )
+        model, count = self.model, len(self.duties.publishing)
+        strategy = model.combine.strategy if self.divisor is not None else "mean"
+        own = "individual" if model.initial.is_joint else model.initial.method
+        require(
+            "privacy.joint_noise",
+            ("model.combine.strategy", model.combine.strategy, strategy, "it weighs shares of noise before the sum"),
+            # Else h0 has every holder's features in it: one row moves all P summands by the clip each.
+            ("model.initial.method", model.initial.method, own, "a row must move the summand of one holder alone"),
+        )
         if not self.passes.is_masked:
-            why = (
-                "one holder alone publishes" if len(self.duties.publishing) == 1 else "rows go to the server one by one"
-            )
+            why = "one holder alone publishes" if count == 1 else "rows go to the server one by one"
             raise ValueError(
                 f"privacy.joint_noise needs masks, and here {why}: a share of the noise protects a row inside a sum "
                 "alone; take three holders or more, model.combine.strategy=mean and masked, or leave joint_noise out"
@@ -169,7 +220,7 @@ class VerticalJob(JobSettings):
                 "more, or leave joint_noise out"
             )
         try:
-            Joint(len(self.duties.publishing), colluding)
+            Joint(count, colluding)
         except ConfigError as error:
             raise ValueError(str(error)) from error
 
@@ -178,12 +229,8 @@ class VerticalJob(JobSettings):
         """All publish; with ``privacy.schedule: once`` all but the label holder, which learns alone."""
         names, learner = self.data.names, self.data.label_party
         releasing = () if self.model.initial.release is None else names
-        return Duties(
-            publishing=tuple(name for name in names if not (self._is_once and name == learner)),
-            scoring=(learner,),
-            releasing=releasing,
-            learning=releasing,
-        )
+        publishing = tuple(name for name in names if name != learner) if self._is_once else names
+        return Duties(publishing=publishing, scoring=(learner,), releasing=releasing, learning=releasing)
 
     @property
     def _is_once(self) -> bool:
@@ -204,14 +251,14 @@ class VerticalJob(JobSettings):
         return InputRules(
             is_relational=self.model.local.kind.is_relational,
             is_custom=issubclass(self.model.local.kind, CustomLocal),
-            per_node=duties.publishing if unit in ("node", "node-edges") else duties.releasing,
+            per_node=duties.publishing if unit in _OF_NODES else duties.releasing,
             per_edge=duties.publishing if unit in ("edge", "node-edges") else (),
             degree_rules=degree_rules(self.privacy, duties.noising),
         )
 
     @property
     def noise(self) -> NoiseFacts:
-        joint = None if self.privacy is None else self.privacy.joint_noise
+        joint = self.joint_noise
         return NoiseFacts(
             feature_release=self.model.initial.release,
             release_setting="model.initial.release",
@@ -225,16 +272,10 @@ class VerticalJob(JobSettings):
         return build_combine(self.model.combine).divisor(len(self.duties.publishing))
 
     @property
-    def has_joint_noise(self) -> bool:
-        """Whether holders make the noise of a sum together (``privacy.plan``)."""
-        return self.privacy is not None and self.privacy.joint_noise is not None
-
-    @property
     def joint_noise(self) -> Joint | None:
-        """Who makes the noise of a sum together; None where every holder adds all of its own."""
-        if self.privacy is None or self.privacy.joint_noise is None:
-            return None
-        return Joint(len(self.duties.publishing), self.privacy.joint_noise.colluding)
+        """Who makes the noise of a sum together (``privacy.plan``); None where every holder adds all of its own."""
+        joint = None if self.privacy is None else self.privacy.joint_noise
+        return None if joint is None else Joint(len(self.duties.publishing), joint.colluding)
 
     @property
     def sums_releases(self) -> bool:
@@ -242,11 +283,12 @@ class VerticalJob(JobSettings):
 
         Noise that is made jointly has to be; with every holder's own it takes half of the time to hide them so.
         """
-        if self.privacy is None or self.has_joint_noise:
-            return self.has_joint_noise
-        mechanism = MECHANISMS[self.privacy.mechanism]
-        on_grid = mechanism.is_gaussian and mechanism.is_plain and self.privacy.noise_multiplier != 0
-        return on_grid and not self.privacy.once and self.passes.is_masked and self.divisor is not None
+        privacy = self.privacy
+        if privacy is None or privacy.joint_noise is not None:
+            return privacy is not None
+        mechanism = MECHANISMS[privacy.mechanism]
+        on_grid = mechanism.is_gaussian and mechanism.is_plain and privacy.noise_multiplier != 0
+        return on_grid and not privacy.once and self.passes.is_masked and self.divisor is not None
 
     @property
     def sent_divisor(self) -> int:
@@ -272,10 +314,7 @@ class VerticalJob(JobSettings):
 
     @property
     def publishes_once(self) -> bool:
-        """Whether a training step would publish what the evaluation before it did, which is then not sent again.
-
-        That is so where holders draw nothing in training.
-        """
+        """Whether nothing is drawn in training, so that a step does not send what the evaluation before it sent."""
         model = self.model
         draws = model.initial.dropout or model.local.dropout or model.local.kind.draws
         return not draws and self.train.batch_size is None
@@ -294,10 +333,6 @@ def vertical(job: JobSettings) -> VerticalJob:
     return job_of(VerticalJob, job)
 
 
-_ANY_NUMBER: Final = 1 << 62
-"""Of nodes: a plan does not depend on how many there are."""
-
-
 def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | None:
     """What one holder will publish; None in a job without differential privacy, and at the server, which has no data.
 
@@ -311,14 +346,13 @@ def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | N
     ``nodes``, common to all holders, may be unknown: no more rows than that can change, and a δ that the job leaves
     open follows from it.
     """
-    model, privacy = vertical(job).model, job.privacy
-    rounds = model.rounds
+    own, privacy = vertical(job), job.privacy
+    model, rounds = own.model, own.model.rounds
     if privacy is None or party not in job.data.names:
         return None
     labelled = party == job.data.label_party
-    if privacy.once:
-        step, inference, steps, others = dict[Channel, int](), int(not labelled), 0, 0
-    else:
+    step, inference, steps, others = dict[Channel, int](), int(not labelled), 0, 0
+    if not privacy.once:
         step = {"embeddings": rounds, "gradients": rounds - 1 + int(labelled)}
         if others := len(job.data.names) - 1 if model.initial.is_joint else 0:
             step["others"] = others * (2 * rounds - 1)
@@ -329,11 +363,10 @@ def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | N
         rows = rows_moved(privacy)
     else:
         count = rows_changed_by_edge if privacy.unit == "edge" else rows_changed_by_node
-        rows = max(1, count(privacy.degree_bound, model.local.hops, _ANY_NUMBER if nodes is None else nodes))
-    hops, moved = (model.local.hops if privacy.once else None), sensitivity_of(privacy)
-    if privacy.aggregation is not None:
-        hops = privacy.aggregation.hops
-    joint, alone = vertical(job).joint_noise, int(labelled and not privacy.once)
+        most = 1 << 62 if nodes is None else nodes  # no plan depends on it
+        rows = max(1, count(privacy.degree_bound, model.local.hops, most))
+    hops = model.local.hops if privacy.once else None
+    alone = int(labelled and not privacy.once)
     return Plan(
         party,
         privacy,
@@ -343,10 +376,10 @@ def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | N
         rows,
         others,
         nodes,
-        hops,
-        moved,
-        joint=joint,
+        hops if privacy.aggregation is None else privacy.aggregation.hops,
+        sensitivity_of(privacy),
+        joint=own.joint_noise,
         alone=alone,
         spare=steps * (1 - alone),
-        is_summed=vertical(job).sums_releases,
+        is_summed=own.sums_releases,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +28,23 @@ from veilgraph.nn.layers import build_head
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.initial import OWN_NODES, InitialSettings, init_std, init_weight
-from veilgraph.paradigms.vertical.network import HolderNetwork, ServerNetwork, deep_width, next_input
+from veilgraph.paradigms.vertical.network import (
+    OWN_NODES,
+    HolderNetwork,
+    InitialSettings,
+    ServerNetwork,
+    deep_width,
+    init_std,
+    init_weight,
+    next_input,
+)
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
-from veilgraph.protocol.job import JobSettings, TrainSettings, passes_cost, perturbed_splits
+from veilgraph.protocol.job import JobSettings, passes_cost, perturbed_splits
 from veilgraph.protocol.judge import Objective, Scores
-from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
+from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
 from veilgraph.protocol.releases import with_perturbed
 from veilgraph.protocol.role import Batch, build_optimizer, precision, training_batches
 
@@ -46,10 +55,10 @@ class PlainEmbedding(ABC):
     def __init__(
         self,
         weights: dict[PartyId, Tensor],
-        parameters: list[nn.Parameter] | None = None,
-        own_weights: dict[PartyId, Tensor] | None = None,
+        parameters: Sequence[nn.Parameter] = (),
+        own_weights: Mapping[PartyId, Tensor] = MappingProxyType({}),
     ) -> None:
-        self._weights, self._trained, self._own_weights = weights, parameters or [], own_weights or {}
+        self._weights, self._trained, self._own_weights = weights, list(parameters), dict(own_weights)
 
     def weights(self) -> dict[PartyId, Tensor]:
         """Owner → live W of its columns [F_owner, d]."""
@@ -86,19 +95,16 @@ class PlainOwn(PlainEmbedding):
         summed: bool,
         stream: str | None = None,
     ) -> None:
-        self._summed = summed
-        self._operands = {
-            owner: ring.static_operand(matrix, lambda values: values.to(dtype)) for owner, matrix in matrices.items()
-        }
-        columns = {owner: matrix.shape[1] for owner, matrix in matrices.items()}
-        total = sum(columns.values())
-        self._parameters = {}
-        for owner, own in columns.items():
+        self._summed, self._operands, parameters = summed, {}, list[nn.Parameter]()
+        total = sum(matrix.shape[1] for matrix in matrices.values())
+        for owner, matrix in matrices.items():
+            own = matrix.shape[1]
+            self._operands[owner] = ring.static_operand(matrix, lambda values: values.to(dtype))
             std = init_std(settings, total if summed else own, dim)
             weight = init_weight(streams[owner], stream or owner, own, dim, std)
-            self._parameters[owner] = nn.Parameter(weight.to(dtype))
-        weights = {owner: parameter.data for owner, parameter in self._parameters.items()}
-        super().__init__(weights, list(self._parameters.values()))
+            parameters.append(nn.Parameter(weight.to(dtype)))
+        weights = {owner: parameter.data for owner, parameter in zip(matrices, parameters, strict=True)}
+        super().__init__(weights, parameters)
 
     @override
     def embed(self) -> dict[PartyId, Tensor]:
@@ -106,8 +112,9 @@ class PlainOwn(PlainEmbedding):
 
     @override
     def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
-        for owner, gradient in self._shared(gradients).items():
-            self._parameters[owner].grad = self._operands[owner].transposed_times(gradient)
+        shared = self._shared(gradients)
+        for parameter, (owner, operand) in zip(self._trained, self._operands.items(), strict=True):
+            parameter.grad = operand.transposed_times(shared[owner])
 
     def _shared(self, own: Mapping[PartyId, Tensor]) -> dict[PartyId, Tensor]:
         if not self._summed:
@@ -169,11 +176,8 @@ class PlainWithOwnNodes(PlainEmbedding):
 
     @override
     def embed(self) -> dict[PartyId, Tensor]:
-        own = self._own.embed()
-        return {
-            party: torch.cat([common, own[party]]) if party in own else common
-            for party, common in self._joint.embed().items()
-        }
+        own, joint = self._own.embed(), self._joint.embed()
+        return {party: torch.cat([h0, own[party]]) if party in own else h0 for party, h0 in joint.items()}
 
     @override
     def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
@@ -181,15 +185,10 @@ class PlainWithOwnNodes(PlainEmbedding):
         self._own.learn({party: gradients[party][self._common :] for party in self._own_weights})
 
 
-class PlainNetwork:
+class PlainNetwork(Network):
     """All parts of a job's network together.
 
     Args:
-        settings: the job; ``data`` is not read.
-        graphs: one per holder, in the job's order; one or more.
-        label_party: which of them has the labels.
-        custom: for ``local.model: custom``.
-        publishers: of the holders, in a job with differential privacy; they keep no ledger here.
         perturbed: Tensor[n] int64, labels of the training and validation nodes under the job's ``label_privacy``; None:
             it learns from the labels as they are.
     """
@@ -203,27 +202,24 @@ class PlainNetwork:
         publishers: Mapping[PartyId, Publisher] | None = None,
         perturbed: Tensor | None = None,
     ) -> None:
-        self.settings = settings
-        self._publishers = publishers or {}
-        self._is_summed = any(publisher.is_summed for publisher in self._publishers.values())
-        model, dtype = vertical(settings).model, precision(settings)
-        self._dtype = dtype
-        self._streams = {
-            party: LearningStreams(settings.seed, party) for party in [*(graph.party for graph in graphs), SERVER]
-        }
-        told = settings.inputs.is_relational
-        adjacencies = {graph.party: Adjacency.from_graph(graph, dtype, relational=told) for graph in graphs}
-        self._label_party = label_party
+        self.settings, self.train_settings = settings, settings.train
+        self._publishers, self._label_party = publishers or {}, label_party
+        job, dtype = vertical(settings), precision(settings)
+        model, count = job.model, len(graphs)
+        self._dtype, self._rounds = dtype, model.rounds
+        parties = [*(graph.party for graph in graphs), SERVER]
+        self._streams = {party: LearningStreams(settings.seed, party) for party in parties}
         common = next(graph for graph in graphs if graph.party == label_party).common_part()
-        self._label_adjacency = Adjacency.from_graph(common, dtype)
+        self._nodes, self._label_adjacency = common.num_nodes, Adjacency.from_graph(common, dtype)
         self._objective = _objective(settings, common, dtype, perturbed)
-        count, is_summed = len(graphs), self._is_summed
-        self.holders = {}
+        is_summed = any(publisher.is_summed for publisher in self._publishers.values())
+        self.holders, self._samplers = dict[PartyId, HolderNetwork](), dict[PartyId, Sampler]()
         for graph in graphs:
-            own = adjacencies[graph.party], self._streams[graph.party], dtype, custom, graph.common
+            adjacency = Adjacency.from_graph(graph, dtype, relational=settings.inputs.is_relational)
+            own = adjacency, self._streams[graph.party], dtype, custom, graph.common
             self.holders[graph.party] = HolderNetwork(model, count, *own, is_summed=is_summed)
-        divisor = vertical(settings).left_divisor if self._is_summed else 1
-        self.server = ServerNetwork(model, count, self._streams[SERVER], dtype, divisor)
+            self._samplers[graph.party] = Sampler(adjacency, model.local.hops, model.local.fanout)
+        self.server = ServerNetwork(model, count, self._streams[SERVER], dtype, job.left_divisor if is_summed else 1)
         width, classes = deep_width(model, count), self._objective.classes
         self.head = build_head(width, classes, model.head, streams=self._streams[label_party], dtype=dtype)
         self.embedding = _embedding(settings, graphs, self._streams, dtype)
@@ -231,18 +227,9 @@ class PlainNetwork:
         if model.combine.is_masked:
             weights = [rounded(weight, WEIGHT_BITS) for weight in weights]
         self._weight_total = masked_sum(weights).to(dtype) if weights else None
-        self.optimizer = build_optimizer(self.trained(), self._rates(), settings)
+        rates = {parameter: rate for network in self.holders.values() for parameter, rate in network.rates().items()}
+        self.optimizer = build_optimizer(self.trained(), rates, settings)
         self._h0: dict[PartyId, Tensor] | None = None
-        self._nodes = common.num_nodes
-        local = model.local
-        self._samplers = {
-            party: Sampler(adjacency, local.hops, local.fanout) for party, adjacency in adjacencies.items()
-        }
-
-    @property
-    def train_settings(self) -> TrainSettings:
-        """Of the job."""
-        return self.settings.train
 
     def modules(self) -> dict[str, nn.Module]:
         """``party/part`` → module, with the names the roles use."""
@@ -254,9 +241,6 @@ class PlainNetwork:
         parameters = [parameter for module in self.modules().values() for parameter in module.parameters()]
         return [*parameters, *self.embedding.parameters()]
 
-    def _rates(self) -> dict[nn.Parameter, float]:
-        return {parameter: rate for network in self.holders.values() for parameter, rate in network.rates().items()}
-
     def weights(self) -> dict[str, Tensor]:
         """``party/part.name`` → live weight, W blocks as ``party/W``, and ``party/W_own`` where there is one."""
         own = {
@@ -264,37 +248,67 @@ class PlainNetwork:
             for part, module in self.modules().items()
             for name, tensor in module.state_dict().items()
         }
-        own.update({f"{owner}/W": weight for owner, weight in self.embedding.weights().items()})
-        own.update({f"{owner}/W_own": weight for owner, weight in self.embedding.own_weights().items()})
-        return own
+        own |= {f"{owner}/W": weight for owner, weight in self.embedding.weights().items()}
+        return own | {f"{owner}/W_own": weight for owner, weight in self.embedding.own_weights().items()}
 
-    def forward(self, epoch: int | None) -> Tensor:
-        """Logits of the common nodes; ``epoch`` counts the dropout streams, None means evaluation."""
+    def forward(self, epoch: int | None, batch: Batch | None = None) -> Tensor:
+        """Logits of the common nodes; ``epoch`` counts the dropout streams, None means evaluation.
+
+        In training of a batch's targets, over the neighbourhoods that the holders draw around them.
+        """
         if self._h0 is None:
             self._h0 = self.embedding.embed()
-        self._leaves = {party: leaf(h0) for party, h0 in self._h0.items()}
-        generators = {
-            party: None if epoch is None else stream.generator("dropout", epoch)
-            for party, stream in self._streams.items()
+            if batch is not None:
+                self._gradients = {party: torch.zeros_like(h0) for party, h0 in self._h0.items()}
+        draws = {party: self._draws("dropout", party, epoch, batch) for party in self._streams}
+        if batch is None:
+            combined = self._combined(self._h0, draws)
+        else:
+            combined = self._combined_batch(self._h0, draws, epoch, batch)
+        deep = self._cut(self.server.deep(combined, draws[SERVER]), self._label_party, deep=True)
+        logits: Tensor = self.head(
+            deep, self._label_adjacency, self._draws("head dropout", self._label_party, epoch, batch)
+        )
+        return logits
+
+    def _draws(self, purpose: str, party: PartyId, epoch: int | None, batch: Batch | None) -> torch.Generator | None:
+        if epoch is None:
+            return None
+        return self._streams[party].generator(purpose, *((epoch,) if batch is None else (epoch, batch.index)))
+
+    def _combined(self, h0: Mapping[PartyId, Tensor], draws: Mapping[PartyId, torch.Generator | None]) -> Tensor:
+        """What the server combines in the last round."""
+        self._leaves = {party: leaf(rows) for party, rows in h0.items()}
+        inputs = started = {
+            party: network.start(self._leaves[party], draws[party]) for party, network in self.holders.items()
         }
-        started = {
-            party: network.start(self._leaves[party], generators[party]) for party, network in self.holders.items()
-        }
-        inputs = started
-        rounds = vertical(self.settings).model.rounds
-        for round_ in range(1, rounds + 1):
+        for round_ in range(1, self._rounds + 1):
             outputs = {}
             for party, network in self.holders.items():
-                given = inputs[party], started[party], generators[party]
+                given = inputs[party], started[party], draws[party]
                 outputs[party] = network.contribute(round_, *given, self._release(party))
             pieces = [piece for piece, _ in outputs.values()]
             combined = self.server.merge(pieces, self._weight_total).to(self._dtype)
-            if round_ < rounds:
+            if round_ < self._rounds:
                 inputs = {party: next_input(self._cut(combined, party), own) for party, (_, own) in outputs.items()}
-        deep = self._cut(self.server.deep(combined, generators[SERVER]), self._label_party, deep=True)
-        generator = None if epoch is None else self._streams[self._label_party].generator("head dropout", epoch)
-        logits: Tensor = self.head(deep, self._label_adjacency, generator)
-        return logits
+        return combined
+
+    def _combined_batch(
+        self,
+        h0: Mapping[PartyId, Tensor],
+        draws: Mapping[PartyId, torch.Generator | None],
+        epoch: int | None,
+        batch: Batch,
+    ) -> Tensor:
+        self._leaves, self._around, pieces = {}, dict[PartyId, Tensor](), []
+        for party, network in self.holders.items():
+            neighbours = self._draws("neighbours", party, epoch, batch)
+            assert neighbours is not None
+            around = self._samplers[party].around(batch.rows, neighbours)
+            self._around[party], self._leaves[party] = around.nodes, leaf(h0[party][around.nodes])
+            started = network.start(self._leaves[party], draws[party])
+            pieces.append(network.contribute_batch(started, around, batch.rows, draws[party]))
+        return self.server.merge(pieces, None if self._weight_total is None else self._weight_total[batch.rows])
 
     def _release(self, party: PartyId) -> Release | None:
         publisher = self._publishers.get(party, OPEN)
@@ -318,54 +332,30 @@ class PlainNetwork:
         branch.register_hook(released)  # type: ignore[no-untyped-call]
         return branch
 
+    @override
     def train_step(self, epoch: int) -> float:
         """A forward and backward pass and an update, or one for each batch of an epoch; returns the mean loss."""
-        batches = training_batches(self.settings, self._nodes, epoch)
-        return fmean(self._step(epoch) if batch is None else self._batch_step(epoch, batch) for batch in batches)
+        return fmean(self._step(epoch, batch) for batch in training_batches(self.settings, self._nodes, epoch))
 
-    def _batch_step(self, epoch: int, batch: Batch) -> float:
-        """As ``_step``, over the neighbourhoods that the holders draw around a batch's targets."""
-        if self._h0 is None:
-            self._h0 = self.embedding.embed()
-            self._gradients = {party: torch.zeros_like(h0) for party, h0 in self._h0.items()}
+    def _step(self, epoch: int, batch: Batch | None) -> float:
         for parameter in self.trained():
             parameter.grad = None
-        pieces, leaves = [], {}
-        for party, network in self.holders.items():
-            stream = self._streams[party]
-            around = self._samplers[party].around(batch.rows, stream.generator("neighbours", epoch, batch.index))
-            leaves[party] = around.nodes, leaf(self._h0[party][around.nodes])
-            generator = stream.generator("dropout", epoch, batch.index)
-            started = network.start(leaves[party][1], generator)
-            pieces.append(network.contribute_batch(started, around, batch.rows, generator))
-        total = None if self._weight_total is None else self._weight_total[batch.rows]
-        combined = self.server.merge(pieces, total)
-        deep = self.server.deep(combined, self._streams[SERVER].generator("dropout", epoch, batch.index))
-        generator = self._streams[self._label_party].generator("head dropout", epoch, batch.index)
-        logits = self.head(deep, self._label_adjacency, generator)
-        loss = self._objective.training_loss(logits, batch.rows)
+        self.logits = self.forward(epoch, batch)
+        loss = self._objective.training_loss(self.logits, None if batch is None else batch.rows)
         backward(loss)
-        for party, (nodes, h0) in leaves.items():
-            self._gradients[party].index_add_(0, nodes, gradient_of(h0))
-        if batch.period:
-            self.embedding.learn({party: total / batch.period for party, total in self._gradients.items()})
+        gradients = {party: gradient_of(h0) for party, h0 in self._leaves.items()}
+        if batch is not None:
+            for party, gradient in gradients.items():
+                self._gradients[party].index_add_(0, self._around[party], gradient)
+            gradients = {party: total / batch.period for party, total in self._gradients.items() if batch.period}
+        if gradients:
+            self.embedding.learn(gradients)
             self._h0 = None
         self.optimizer.step()
         return float(loss.detach())
 
-    def _step(self, epoch: int) -> float:
-        for parameter in self.trained():
-            parameter.grad = None
-        self.logits = self.forward(epoch)
-        loss = self._objective.training_loss(self.logits)
-        backward(loss)
-        self.embedding.learn({party: gradient_of(h0) for party, h0 in self._leaves.items()})
-        self.optimizer.step()
-        self._h0 = None
-        return float(loss.detach())
-
+    @override
     def infer(self) -> Tensor:
-        """Logits of the common nodes without dropout and without a graph."""
         with torch.no_grad():
             return self.forward(None)
 
@@ -376,12 +366,12 @@ class PlainNetwork:
         self._h0 = kept
         return logits
 
+    @override
     def judged(self) -> Tensor:
-        """Logits that an epoch is judged by: those of its training pass where every pass costs, else of ``infer``."""
         return self.logits.detach() if passes_cost(self.settings) else self.infer()
 
+    @override
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
-        """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
         return self._objective.score(logits, everything=everything)
 
 
@@ -396,35 +386,25 @@ def _objective(settings: JobSettings, common: PartyGraph, dtype: torch.dtype, pe
 def _embedding(
     settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
 ) -> PlainEmbedding:
-    initial, dim = vertical(settings).model.initial, vertical(settings).model.dim
+    job = vertical(settings)
+    initial, dim, bits, common = job.model.initial, job.model.dim, job.feature_bits, graphs[0].common
     if not initial.is_joint:
         return PlainOwn(initial, {graph.party: graph.features for graph in graphs}, streams, dim, dtype, summed=False)
-    common = graphs[0].common
     matrices = {graph.party: rows_between(graph.features, 0, common) for graph in graphs}
-    joint: PlainEmbedding
+    joint: PlainEmbedding = PlainOwn(initial, matrices, streams, dim, dtype, summed=True)
     if initial.method == "collaborative":
-        bits = vertical(settings).feature_bits
-        if bits is None:
-            bits = max(ring.fractional_bits(matrix) for matrix in matrices.values())
+        bits = max(map(ring.fractional_bits, matrices.values())) if bits is None else bits
         joint = PlainCollaborative(initial, matrices, streams, bits, dim, dtype)
-    else:
-        joint = PlainOwn(initial, matrices, streams, dim, dtype, summed=True)
-    own = {
-        graph.party: rows_between(graph.features, common, graph.num_nodes)
-        for graph in graphs
-        if graph.num_nodes > common
-    }
-    if not own:
+    apart = [graph for graph in graphs if graph.num_nodes > common]
+    if not apart:
         return joint
-    alone = PlainOwn(initial, own, streams, dim, dtype, summed=False, stream=OWN_NODES)
-    return PlainWithOwnNodes(joint, alone, common)
+    rows = {graph.party: rows_between(graph.features, common, graph.num_nodes) for graph in apart}
+    own = PlainOwn(initial, rows, streams, dim, dtype, summed=False, stream=OWN_NODES)
+    return PlainWithOwnNodes(joint, own, common)
 
 
 def isolated(
-    settings: JobSettings,
-    graphs: Sequence[PartyGraph],
-    party: PartyId,
-    progress: Progress = lambda records: None,
+    settings: JobSettings, graphs: Sequence[PartyGraph], party: PartyId, progress: Progress = lambda records: None
 ) -> PlainResult:
     """Trains a federated job's network on one holder's own features and edges (the paper's GraphSAGE_A, GraphSAGE_B).
 

@@ -13,11 +13,12 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import Adam
-from veilgraph.paradigms.node_dp.network import KPropNetwork, LabelDenoising, neighbour_adjacency
+from veilgraph.paradigms.node_dp.learner import KPropNetwork, LabelDenoising, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective, Scores
+from veilgraph.protocol.plain_fitting import Network
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,19 +36,14 @@ class NoisyLabels:
     settings: DenoiseSettings
 
 
-class LocalPrivateNetwork:
+class LocalPrivateNetwork(Network):
     """A server's network and its training.
 
     With private labels the epoch is chosen by the released labels of the validation nodes and by log p(y'|x); a true
     label is read of test nodes alone.
 
     Args:
-        settings: of the network.
-        train: of the training.
-        graph: with masks; its features are not read, and with ``labels`` its labels are those of test nodes only.
-        features: of every node.
         labels: None: those of ``graph``.
-        seed: of initial weights and dropout.
 
     Raises:
         ConfigError: ``train.class_weights`` is ``balanced`` with private labels, whose classes' shares are not known.
@@ -102,10 +98,6 @@ class LocalPrivateNetwork:
         with torch.no_grad():
             logits: Tensor = self.network(None)
             return logits
-
-    def judged(self) -> Tensor:
-        """As ``infer``: everything here is post-processing, so a pass has no price."""
-        return self.infer()
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split; with private labels on the released ones, but for test nodes."""

@@ -1,8 +1,13 @@
-"""The holders of a job that exchanges embeddings in every step: data holders (VFGNN CG1), one of them with labels."""
+"""The parties of a job that exchanges embeddings in every step.
+
+The semi-honest server deals, combines and has the deep layers (VFGNN CG2); of the data holders (CG1) one has labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec
 
 import torch
 from torch import Tensor, nn
@@ -11,24 +16,157 @@ from typing_extensions import override
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import Kind, Tag
 from veilgraph.graph.federation import check_classes
 from veilgraph.graph.party import PartyGraph, rows_between
+from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.mask import PairwiseMasks
+from veilgraph.mpc.product import Dealer, Direction
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.layers import OutputHead, build_head, handed
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.initial import EmbeddingSession, InitialEmbedding, build_embedding
-from veilgraph.paradigms.vertical.network import HolderNetwork, deep_width, next_input
+from veilgraph.paradigms.vertical.network import (
+    EmbeddingSession,
+    HolderNetwork,
+    InitialEmbedding,
+    ServerNetwork,
+    build_embedding,
+    deep_width,
+    next_input,
+)
 from veilgraph.paradigms.vertical.once import off_the_ring
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.local_publisher import LabelPublisher
-from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
-from veilgraph.protocol.bounds import agree_within_bounds
-from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
+from veilgraph.protocol.agreement import Point, Start
+from veilgraph.protocol.bounds import agree_on_start
+from veilgraph.protocol.cut import HolderCut, ServerCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge, Objective
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.role import Batch, LocalPart, PartyModel, Role, RoleContext
+
+P = ParamSpec("P")
+
+
+class Background:
+    """What the server does beside its passes, one piece of work after another on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dealer")
+        self._unfinished: list[Future[object]] = []
+
+    def submit(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Has ``work`` done when all that was given before is."""
+        self._unfinished.append(self._executor.submit(work, *args, **kwargs))
+
+    def check(self) -> None:
+        """Raises the error of a piece of work that has failed since the last check, the first of several."""
+        while self._unfinished and self._unfinished[0].done():  # on one thread they end in their order
+            self._unfinished.pop(0).result()
+
+    def close(self) -> None:
+        """Waits for all that was given."""
+        self._executor.shutdown(wait=True)
+
+
+class Server(Role):
+    """Sees combined (or, where the job says so, single) embeddings and their gradients; deals masks it never uses."""
+
+    def __init__(self, session: RoleContext) -> None:
+        super().__init__(session)
+        job = vertical(session.settings)
+        self._model, combine, dtype = job.model, job.model.combine, session.dtype
+        network = ServerNetwork(self._model, len(session.holders), session.streams, dtype, job.left_divisor)
+        self._network = network.to(session.device)
+        self.model = PartyModel(session, {"server": self._network})
+        self._cut = ServerCut(
+            session.link,
+            session.holders,
+            masked=combine.is_masked,
+            bits=combine.bits,
+            dtype=dtype,
+            device=session.device,
+        )
+        self._weight_total: Tensor | None = None
+        self._publishes_once = job.publishes_once
+        self._pieces: list[list[Tensor]] = []
+        self._sent: list[Tensor] = []
+        self._dealer: Dealer | None = None
+        self._background = Background()
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        session = self.session
+        hellos, start = agree_on_start(session, held, alignment=session.alignment)
+        self.allow_steps(hellos)
+        self.nodes = nodes = hellos[session.holders[0]].nodes
+        if self._network.combine.needs_weight:
+            self._weight_total = self._cut.weight_total(nodes).clamp_min(1e-12)
+        if self._model.initial.method == "collaborative":
+            features = {holder: hellos[holder].features for holder in session.holders}
+            dim = self._model.dim
+            self._dealer = Dealer(session.link, features, nodes, dim, session.secrets, device=session.device)
+            self._dealer.send_seeds()
+            self._deal(Direction.FORWARD, 0)
+        return start
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        has_changed = self._embeds_now()
+        self._background.check()
+        if has_changed and self._learns:  # while the holders use one product: the next two
+            self._deal(Direction.BACKWARD, self.embed_step)
+            self._deal(Direction.FORWARD, self.embed_step + 1)
+        generator = self._dropout(epoch)
+        rounds, weight_total = self._model.rounds, self._weight_total
+        self._shape = (self.nodes, self._model.dim)
+        if self.batch is not None:
+            self._shape = (len(self.batch.rows), self._model.dim)
+            weight_total = None if weight_total is None else weight_total[self.batch.rows]
+        is_new, before = has_changed or not self._publishes_once, self._pieces
+        self._pieces, self._sent = [], []
+        for round_ in range(1, rounds + 1):
+            if not is_new:
+                published = before[round_ - 1]
+            elif self._network.combine.linear:
+                published = [self._cut.total(step, round_, self._shape)]
+            else:
+                published = self._cut.each(step, round_, self._shape)
+            pieces = [leaf(piece) for piece in published]
+            self._pieces.append(pieces)
+            combined = self._network.merge(pieces, weight_total)
+            if round_ < rounds:
+                if is_new:
+                    self._cut.send_combined(step, round_, combined)
+            else:
+                combined = self._network.deep(combined, generator)
+                self._cut.send_combined(step, round_, combined, to=[self.session.settings.data.label_party])
+            self._sent.append(combined)
+
+    @override
+    def backward(self, step: int) -> None:
+        label_party = self.session.settings.data.label_party
+        shape = tuple(self._sent[-1].shape)
+        gradient = receive_as(self.session.link, label_party, Tag(Kind.GRADIENT, step), shape, self.session.dtype)
+        gradient = gradient.to(self.session.device)
+        for round_ in range(self._model.rounds, 0, -1):
+            if round_ < self._model.rounds:
+                gradient = self._cut.gradient_total(step, round_, self._shape)
+            backward(handed([self._sent[round_ - 1]], [gradient]))
+            self._cut.send_gradients(step, round_, [gradient_of(piece) for piece in self._pieces[round_ - 1]])
+        self._changed()
+
+    @override
+    def close(self) -> None:
+        self._background.close()
+
+    def _deal(self, direction: Direction, step: int) -> None:
+        def deal(dealer: Dealer) -> None:
+            with self.session.trace.span(f"deal {direction.name.lower()}", step=step):
+                dealer.deal(direction, step)
+
+        if self._dealer is not None:
+            self._background.submit(deal, self._dealer)
 
 
 class BatchPass:
@@ -78,8 +216,7 @@ class BatchPass:
     def backward(self, gradient: Tensor, h0: Tensor, batch: Batch) -> Tensor | None:
         """Takes the gradient of what ``train`` published.
 
-        Returns:
-            At the end of a period the mean over its steps of ∂L/∂h^0, Tensor[N, d]; None before.
+        Returns at the end of a period the mean over its steps of ∂L/∂h^0, Tensor[N, d]; None before.
         """
         backward(handed([self._output], [gradient]))
         if self._gradient is None:
@@ -137,20 +274,16 @@ class DataHolder(Role):
         common = rows_between(graph.features, 0, graph.common)
         bits = fractional_bits(common) if job.feature_bits is None else job.feature_bits
         steps, refuses = self._afford(begins=self._learns and not held)
-        mine = Hello(
-            job=job.hash(),
+        hellos, start = agree_on_start(
+            session,
+            held,
             nodes=graph.common,
             features=graph.num_features if joint else 0,
             feature_bits=bits if shared else 0,
-            checkpoints=list(held),
-            restarts=session.restarts,
-            nonce=session.nonce(),
             alignment=session.alignment,
             refuses=session.refuses or refuses or off_the_ring(job, graph),
             steps=steps,
         )
-        hellos = agree_within_bounds(session, mine)
-        start = agreed_start(session.link.party, hellos)
         self.allow_steps(hellos)
         masks = PairwiseMasks.agree(session.link, session.holders, session.secrets, rounding_key=session.rounding_key)
         hides = masks if combine.is_masked else None
