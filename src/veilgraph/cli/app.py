@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec
 
 import typer
 import yaml
@@ -48,35 +48,45 @@ data = _group("data", "Tables and data sets: check one's own, align all holders'
 net = _group("net", "Jobs across organisations: provision, join, submit, answer, watch, serve.")
 cert = _group("cert", "Certificates and private keys: request, sign, install, revoke, protect.")
 
+
+# What these three give is typer's own and goes into an ``Annotated``, whatever its type.
+def option(words: str, metavar: str | None = None, *, name: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401
+    """Declare an option: its help, what stands for its value, and its name where that is not the parameter's."""
+    return typer.Option(*filter(None, [name]), help=words, metavar=metavar, **bounds)
+
+
+def flag(name: str, words: str) -> Any:  # noqa: ANN401
+    """Declare an option without a value, which has no opposite."""
+    return typer.Option(name, help=words, metavar="")
+
+
+def argument(words: str, metavar: str | None = None) -> Any:  # noqa: ANN401
+    """Declare an argument."""
+    return typer.Argument(help=words, metavar=metavar)
+
+
 Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting of the job; may be given several times."),
+    list[str] | None, option("Replace a setting of the job; may be given several times.", "KEY=VALUE", name="--set")
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Run directory to make. Default: runs/<job name>-<date>-<time>."),
-]
-Processes = Annotated[bool, typer.Option("--processes", metavar="", help="Run every party in a process of its own.")]
-Replace = Annotated[
-    bool, typer.Option("--replace", metavar="", help="Write it anew where it is there; what was changed in it is lost.")
-]
+Out = Annotated[Path | None, option("Run directory to make. Default: runs/<job name>-<date>-<time>.", "DIR")]
+Processes = Annotated[bool, flag("--processes", "Run every party in a process of its own.")]
+Replace = Annotated[bool, flag("--replace", "Write it anew where it is there; what was changed in it is lost.")]
 LinkName = Annotated[
     str | None,
-    typer.Option(
-        "--link",
-        metavar="NAME",
-        help="What joins the parties: memory, sockets, or one of an installed package. Default: memory, and sockets "
+    option(
+        "What joins the parties: memory, sockets, or one of an installed package. Default: memory, and sockets "
         "between processes.",
+        "NAME",
+        name="--link",
     ),
 ]
 
 Ledgers = Annotated[
     list[str] | None,
-    typer.Option(
-        "--ledger",
-        metavar="PARTY=FOLDER",
-        help="Where this holder's ledger for life is, of a saved graph whose is not beside it; may be given several "
-        "times.",
+    option(
+        "Where this holder's ledger for life is, of a saved graph whose is not beside it; may be given several times.",
+        "PARTY=FOLDER",
+        name="--ledger",
     ),
 ]
 

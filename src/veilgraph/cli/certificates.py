@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veilgraph.cli.app import cert, command
+from veilgraph.cli.app import argument, cert, command, flag, option
 from veilgraph.cli.kits import PassphraseFile, open_kit, passphrase_source
 from veilgraph.cli.output import echo
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from veilgraph.deploy.authority import Authority
     from veilgraph.deploy.kit import Kit
 
-KitArgument = Annotated[Path, typer.Argument(metavar="KIT", help="This participant's start-up kit.")]
-AuthorityOption = Annotated[Path, typer.Option("--authority", metavar="DIR", help="The folder that provision made.")]
+KitArgument = Annotated[Path, argument("This participant's start-up kit.", "KIT")]
+AuthorityOption = Annotated[Path, option("The folder that provision made.", "DIR", name="--authority")]
 
 
 @command("request", "veilgraph cert request consortium/kits/bank --out bank.csr", group=cert)
 def request_command(
     kit: KitArgument,
-    out: Annotated[Path, typer.Option(metavar="FILE.csr", help="The request to write; no secret.")],
+    out: Annotated[Path, option("The request to write; no secret.", "FILE.csr")],
     passphrase_file: PassphraseFile = None,
-    passphrase: Annotated[bool, typer.Option("--passphrase", metavar="", help="Ask for one, to seal the key.")] = False,
+    passphrase: Annotated[bool, flag("--passphrase", "Ask for one, to seal the key.")] = False,
 ) -> None:
     """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires."""
     from veilgraph.deploy.certificates import request_certificate
@@ -41,10 +41,10 @@ def request_command(
 
 @command("sign", "veilgraph cert sign bank.csr --authority consortium/authority --out bank.crt", group=cert)
 def sign_command(
-    request: Annotated[Path, typer.Argument(metavar="FILE.csr", help="A participant's request.")],
+    request: Annotated[Path, argument("A participant's request.", "FILE.csr")],
     authority: AuthorityOption,
-    out: Annotated[Path, typer.Option(metavar="FILE.crt", help="The certificate to write.")],
-    days: Annotated[int, typer.Option(min=1, max=3650, help="For how long it is valid.")] = 360,
+    out: Annotated[Path, option("The certificate to write.", "FILE.crt")],
+    days: Annotated[int, option("For how long it is valid.", min=1, max=3650)] = 360,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Sign a participant's request, at the authority, off line; compare the fingerprint before the file goes back."""
@@ -59,9 +59,7 @@ def sign_command(
 @command("install", "veilgraph cert install consortium/kits/bank bank.crt", group=cert)
 def install_command(
     kit: KitArgument,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The certificate that cert sign wrote, or the list of cert revoke.")
-    ],
+    file: Annotated[Path, argument("The certificate that cert sign wrote, or the list of cert revoke.", "FILE")],
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Use what the authority signed from now on: one's certificate with its key, or a list of revoked certificates.
@@ -98,19 +96,15 @@ def revoke_command(
     authority: AuthorityOption,
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Whose certificates; the server's name is its host. Default: nobody's, only sign the list anew.",
+        argument(
+            "Whose certificates; the server's name is its host. Default: nobody's, only sign the list anew.", "[NAME]"
         ),
     ] = None,
     serial: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HEX", help="Only the certificate with this serial number; may be given several times."),
+        list[str] | None, option("Only the certificate with this serial number; may be given several times.", "HEX")
     ] = None,
-    leaves: Annotated[
-        bool, typer.Option("--leaves", metavar="", help="It gets no new certificate, until revoked without this.")
-    ] = False,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Until when there will be a newer list.")] = 360,
+    leaves: Annotated[bool, flag("--leaves", "It gets no new certificate, until revoked without this.")] = False,
+    days: Annotated[int, option("Until when there will be a newer list.", min=1, max=3650)] = 360,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Sign the next list of revoked certificates, at the authority: a participant's, all that it had up to now."""
@@ -129,10 +123,8 @@ def revoke_command(
 
 @command("passphrase", "veilgraph cert passphrase consortium/kits/bank --passphrase-file passphrase", group=cert)
 def passphrase_command(
-    folder: Annotated[Path, typer.Argument(metavar="KIT", help="A start-up kit, or the authority's folder.")],
-    remove: Annotated[
-        bool, typer.Option("--remove", metavar="", help="Write a sealed key in the clear again.")
-    ] = False,
+    folder: Annotated[Path, argument("A start-up kit, or the authority's folder.", "KIT")],
+    remove: Annotated[bool, flag("--remove", "Write a sealed key in the clear again.")] = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Seal a private key with a passphrase; whoever uses it is asked for that. The site must be stopped."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from veilgraph.cli.app import Overrides, by_party, command, read_chosen, read_settings
+from veilgraph.cli.app import Overrides, argument, by_party, command, flag, option, read_chosen, read_settings
 from veilgraph.cli.data import show_party
 from veilgraph.cli.kits import PassphraseFile, open_kit
 from veilgraph.cli.output import echo, emit, messages, plain, results
@@ -38,52 +38,37 @@ _MBIT, _ROUND_TRIP_MS = 1000.0, 1.0
 
 @command("check", "veilgraph check jobs/digits.yaml --costs", json=True)
 def check_command(
-    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
+    file: Annotated[Path, argument("The job to check.", "JOB.yaml")],
     overrides: Overrides = None,
     show_costs: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--costs",
-            metavar="",
-            help="Also what it will send stage by stage, how often its parties wait for each other, and the memory "
+            "Also what it will send stage by stage, how often its parties wait for each other, and the memory "
             "that each needs.",
         ),
     ] = False,
     bandwidth: Annotated[
         float | None,
-        typer.Option(
-            min=0.001,
-            metavar="MBIT",
-            help=f"With --costs: megabits that a party sends in a second. Default: {_MBIT:g}.",
-        ),
+        option(f"With --costs: megabits that a party sends in a second. Default: {_MBIT:g}.", "MBIT", min=0.001),
     ] = None,
     round_trip: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0, metavar="MS", help=f"With --costs: milliseconds of a round trip. Default: {_ROUND_TRIP_MS:g}."
-        ),
+        float | None, option(f"With --costs: milliseconds of a round trip. Default: {_ROUND_TRIP_MS:g}.", "MS", min=0.0)
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Nodes common to all holders. Sizes are for --costs.")
-    ] = None,
-    training: Annotated[int | None, typer.Option(min=1, metavar="T", help="Training nodes.")] = None,
-    classes: Annotated[int | None, typer.Option(min=2, metavar="C", help="Classes.")] = None,
-    validation: Annotated[
-        int | None, typer.Option(min=1, metavar="V", help="Validation nodes, of a job that judges its steps.")
-    ] = None,
-    columns: Annotated[list[str] | None, typer.Option(metavar="NAME=F", help=f"Feature columns: {_EACH}.")] = None,
-    edges: Annotated[list[str] | None, typer.Option(metavar="NAME=E", help=f"Directed edges: {_EACH}.")] = None,
+    nodes: Annotated[int | None, option("Nodes common to all holders. Sizes are for --costs.", "N", min=1)] = None,
+    training: Annotated[int | None, option("Training nodes.", "T", min=1)] = None,
+    classes: Annotated[int | None, option("Classes.", "C", min=2)] = None,
+    validation: Annotated[int | None, option("Validation nodes, of a job that judges its steps.", "V", min=1)] = None,
+    columns: Annotated[list[str] | None, option(f"Feature columns: {_EACH}.", "NAME=F")] = None,
+    edges: Annotated[list[str] | None, option(f"Directed edges: {_EACH}.", "NAME=E")] = None,
     net: Annotated[
         Path | None,
-        typer.Option(
-            "--net",
-            metavar="KIT",
-            help="Ask the holders as well, with an administrator's kit: each site says whether it would take part.",
+        option(
+            "Ask the holders as well, with an administrator's kit: each site says whether it would take part.", "KIT"
         ),
     ] = None,
     within: Annotated[
-        float | None,
-        typer.Option(min=1, metavar="SECONDS", help="With --net: longest wait for the answers. Default: 120."),
+        float | None, option("With --net: longest wait for the answers. Default: 120.", "SECONDS", min=1)
     ] = None,
     passphrase_file: PassphraseFile = None,
 ) -> None:
@@ -94,14 +79,13 @@ def check_command(
     trained there. Exit code 0 only if all would.
     """
     sizes = Sizes(nodes, training, classes, validation, columns, edges)
-    for option, given, needs in (
-        ("--within", within, None if net is not None else "--net"),
-        ("--passphrase-file", passphrase_file, None if net is not None else "--net"),
-        *((option, given, None if show_costs else "--costs")
-          for option, given in (("--bandwidth", bandwidth), ("--round-trip", round_trip), *sizes.options())),
-    ):  # fmt: skip
-        if given is not None and needs is not None:
-            raise typer.BadParameter(f"is for {needs}; give both, or leave it out", param_hint=option)
+    needs_net, needs_costs = None if net is not None else "--net", None if show_costs else "--costs"
+    for_net = {"--within": within, "--passphrase-file": passphrase_file}
+    for_costs = {"--bandwidth": bandwidth, "--round-trip": round_trip, **dict(sizes.options())}
+    for given, needs in ((for_net, needs_net), (for_costs, needs_costs)):
+        for name, value in given.items():
+            if value is not None and needs is not None:
+                raise typer.BadParameter(f"is for {needs}; give both, or leave it out", param_hint=name)
     settings, choices = read_chosen(file, overrides)
     found: dict[str, object] = {"job": file, "preset": {"name": settings.preset, "chose": choices}}
     for name, text in () if settings.record is None else settings.record.told():
@@ -320,47 +304,34 @@ def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dic
 def budget_command(
     job: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="JOB.yaml",
-            help="The job; no data are read, and nothing is sent. May be left out with --party or --ledger.",
+        argument(
+            "The job; no data are read, and nothing is sent. May be left out with --party or --ledger.", "JOB.yaml"
         ),
     ] = None,
     overrides: Overrides = None,
     total: Annotated[
-        str | None,
-        typer.Option(metavar="1,4,16", help=f"Total ε for which to show the noise that they need. Default: {_TOTALS}."),
+        str | None, option(f"Total ε for which to show the noise that they need. Default: {_TOTALS}.", "1,4,16")
     ] = None,
     nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Nodes common to all holders, from which δ follows where the job has none."
-        ),
+        int | None, option("Nodes common to all holders, from which δ follows where the job has none.", "N", min=1)
     ] = None,
     jobs: Annotated[
         int,
-        typer.Option(
-            min=1,
-            max=100_000,
-            metavar="N",
-            help="The noise that a total needs for so many such jobs, each of another snapshot.",
+        option(
+            "The noise that a total needs for so many such jobs, each of another snapshot.", "N", min=1, max=100_000
         ),
     ] = 1,
     predictions: Annotated[
         int,
-        typer.Option(
-            min=0,
-            max=10_000_000,
-            metavar="N",
-            help="And for so many predictions with nodes that enter, beside those of each job.",
+        option(
+            "And for so many predictions with nodes that enter, beside those of each job.", "N", min=0, max=10_000_000
         ),
     ] = 0,
     party: Annotated[
-        Path | None,
-        typer.Option(metavar="PARTY.yaml", help="Show what was ever released of this party's data, and what is left."),
+        Path | None, option("Show what was ever released of this party's data, and what is left.", "PARTY.yaml")
     ] = None,
     ledger: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="The same of the ledger there, of a party that brings a graph."),
+        Path | None, option("The same of the ledger there, of a party that brings a graph.", "FOLDER")
     ] = None,
 ) -> None:
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""

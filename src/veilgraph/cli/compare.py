@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from veilgraph.cli.app import INTERRUPTED, Out, Overrides, command, read_settings, refuse_given
+from veilgraph.cli.app import INTERRUPTED, Out, Overrides, argument, command, option, read_settings, refuse_given
 from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.cli.train import say_matches, say_where, show_comparison
 from veilgraph.core.errors import ConfigError
@@ -22,36 +22,29 @@ _NETWORK_EPOCHS: Final = 60
 @command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True, further=True)
 def compare_command(
     context: typer.Context,
-    what: Annotated[
-        Path,
-        typer.Argument(metavar="JOB.yaml|RUN", help="A job file, or the directory of a complete run of all parties."),
-    ],
+    what: Annotated[Path, argument("A job file, or the directory of a complete run of all parties.", "JOB.yaml|RUN")],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Of a job: directory to make, or of a comparison to go on with. Default: runs/<job "
+        option(
+            "Of a job: directory to make, or of a comparison to go on with. Default: runs/<job "
             "name>-comparison-<date>-<time>.",
+            "DIR",
         ),
     ] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Of a job: trainings of each way, the job's seed and those after.")
-    ] = 1,
+    seeds: Annotated[int, option("Of a job: trainings of each way, the job's seed and those after.", min=1)] = 1,
     recall_at: Annotated[
-        float, typer.Option(help="Of a job: share of the test nodes that are looked at, for the recall among them.")
+        float, option("Of a job: share of the test nodes that are looked at, for the recall among them.")
     ] = 0.05,
     party: Annotated[
         Path | None,
-        typer.Option(
-            metavar="party.yaml",
-            help="Of a job: the label holder's party file. What it reaches at home, from its own tables alone.",
+        option(
+            "Of a job: the label holder's party file. What it reaches at home, from its own tables alone.", "party.yaml"
         ),
     ] = None,
     alone: Annotated[
         Path | None,
-        typer.Option(
-            metavar="JOB.yaml",
-            help="Of a job: a job of the same data; also the label holder's network alone with its settings.",
+        option(
+            "Of a job: a job of the same data; also the label holder's network alone with its settings.", "JOB.yaml"
         ),
     ] = None,
     overrides: Overrides = None,
@@ -140,13 +133,13 @@ def _compare_run(run: Path) -> None:
 def demo_command(
     what: Annotated[
         Literal["digits", "payments", "network"],
-        typer.Argument(
-            help="Handwritten digits; a bank, a shop and a telecom that look for the bank's launderers; or three "
+        argument(
+            "Handwritten digits; a bank, a shop and a telecom that look for the bank's launderers; or three "
             "organisations as separate processes."
         ),
     ] = "digits",
     out: Out = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs at most. Default: the job's; network: 60.")] = None,
+    epochs: Annotated[int | None, option("Epochs at most. Default: the job's; network: 60.", min=1)] = None,
 ) -> None:
     """Train holders together on data that is at hand, and compare with each alone and with all data in one place.
 

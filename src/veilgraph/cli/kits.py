@@ -9,8 +9,7 @@ from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from veilgraph.cli.app import option
 from veilgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 
 PassphraseFile = Annotated[
     Path | None,
-    typer.Option(
-        "--passphrase-file",
-        metavar="FILE",
-        help="Holds the private key's passphrase, should it have one; mode 600. Else from VEILGRAPH_PASSPHRASE, or a "
+    option(
+        "Holds the private key's passphrase, should it have one; mode 600. Else from VEILGRAPH_PASSPHRASE, or a "
         "prompt.",
+        "FILE",
+        name="--passphrase-file",
     ),
 ]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from veilgraph.cli.app import Overrides, Replace, check_new, command, net, read_settings
+from veilgraph.cli.app import Overrides, Replace, argument, check_new, command, flag, net, option, read_settings
 from veilgraph.cli.kits import PassphraseFile, open_kit
 from veilgraph.cli.output import LogFormat, begun, echo, emit, messages, of_party, plain, results, say
 from veilgraph.core.errors import ConfigError, RunError
@@ -23,38 +23,30 @@ if TYPE_CHECKING:
 
 MetricsOption = Annotated[
     str | None,
-    typer.Option(
-        "--metrics",
-        metavar="HOST:PORT",
-        help="Serve metrics for Prometheus at /metrics there, and /ready and /healthz. Default: nowhere. Port 0: any.",
+    option(
+        "Serve metrics for Prometheus at /metrics there, and /ready and /healthz. Default: nowhere. Port 0: any.",
+        "HOST:PORT",
+        name="--metrics",
     ),
 ]
 MetricsOpen = Annotated[
-    bool,
-    typer.Option(
-        "--metrics-open",
-        metavar="",
-        help="With --metrics: other machines may read them; without TLS, and without a token.",
-    ),
+    bool, flag("--metrics-open", "With --metrics: other machines may read them; without TLS, and without a token.")
 ]
-KitOption = Annotated[Path, typer.Option("--kit", metavar="KIT", help="An administrator's start-up kit.")]
-JobId = Annotated[str | None, typer.Argument(metavar="[JOB-ID]", help="Id, or its beginning. Default: the newest.")]
+KitOption = Annotated[Path, option("An administrator's start-up kit.", "KIT", name="--kit")]
+JobId = Annotated[str | None, argument("Id, or its beginning. Default: the newest.", "[JOB-ID]")]
 
 
 @command("init", "veilgraph net init bank shop --server fl.example.org --administrator ops@example.org", net)
 def init_command(
-    holders: Annotated[list[str], typer.Argument(metavar="HOLDERS...", help="Their names, as jobs name them.")],
+    holders: Annotated[list[str], argument("Their names, as jobs name them.", "HOLDERS...")],
     administrators: Annotated[
-        list[str],
-        typer.Option("--administrator", metavar="E-MAIL", help="Who submits jobs; may be given several times."),
+        list[str], option("Who submits jobs; may be given several times.", "E-MAIL", name="--administrator")
     ],
-    server: Annotated[str, typer.Option(metavar="HOST", help="The server's name in the network.")] = "localhost",
-    port: Annotated[int, typer.Option(help="Of the server's broker, for all.")] = 8002,
-    dealer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A machine of its own that deals. Default: the server does.")
-    ] = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="Of the consortium.")] = "consortium",
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The project file to write.")] = Path("project.yaml"),
+    server: Annotated[str, option("The server's name in the network.", "HOST")] = "localhost",
+    port: Annotated[int, option("Of the server's broker, for all.")] = 8002,
+    dealer: Annotated[str | None, option("A machine of its own that deals. Default: the server does.", "NAME")] = None,
+    name: Annotated[str, option("Of the consortium.", "NAME")] = "consortium",
+    out: Annotated[Path, option("The project file to write.", "FILE")] = Path("project.yaml"),
     replace: Replace = False,
 ) -> None:
     """Write a project file: who takes part, and where the server is."""
@@ -68,8 +60,8 @@ def init_command(
 
 @command("provision", "veilgraph net provision project.yaml --out consortium", net)
 def provision_command(
-    project: Annotated[Path, typer.Argument(metavar="PROJECT.yaml", help="Who takes part, and where the server is.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("consortium"),
+    project: Annotated[Path, argument("Who takes part, and where the server is.", "PROJECT.yaml")],
+    out: Annotated[Path, option("Folder to make.", "DIR")] = Path("consortium"),
 ) -> None:
     """Make certificates and one start-up kit per participant.
 
@@ -91,36 +83,28 @@ def provision_command(
 
 @command("join", "veilgraph net join consortium/kits/bank --party bank/party.yaml", net)
 def join_command(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit of the server, the dealer or a holder.")],
-    party: Annotated[Path | None, typer.Option(metavar="PARTY.yaml", help="The holder's own party file.")] = None,
-    runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Where runs are kept. Default: in the kit.")] = None,
-    connect: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Longest wait for the first connection.")
-    ] = 60.0,
+    kit: Annotated[Path, argument("The start-up kit of the server, the dealer or a holder.", "KIT")],
+    party: Annotated[Path | None, option("The holder's own party file.", "PARTY.yaml")] = None,
+    runs: Annotated[Path | None, option("Where runs are kept. Default: in the kit.", "DIR")] = None,
+    connect: Annotated[float, option("Longest wait for the first connection.", "SECONDS", min=1)] = 60.0,
     current_list: Annotated[
         bool,
-        typer.Option(
-            "--current-list",
-            metavar="",
-            help="Take part only while the list of revoked certificates is here and not past its time.",
-        ),
+        flag("--current-list", "Take part only while the list of revoked certificates is here and not past its time."),
     ] = False,
     passphrase_file: PassphraseFile = None,
     restart: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--restart",
-            metavar="",
-            help="At who deals, the server unless the project names another: a training may begin again, in place of "
+            "At who deals, the server unless the project names another: a training may begin again, in place of "
             "what is here of it, where a holder has lost its part. A holder says so in its party file: limits.restart.",
         ),
     ] = False,
     allow_audit: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--allow-audit",
-            metavar="",
-            help="At who deals, the server unless the project names another: keep what it sends and receives in "
+            "At who deals, the server unless the project names another: keep what it sends and receives in "
             "training, and answer audits of the holders. A holder says so in its party file: limits.allow_audit.",
         ),
     ] = False,
@@ -158,25 +142,20 @@ def _metrics_at(text: str | None, beyond: bool) -> Address | None:
 
 @command("submit", "veilgraph net submit job.yaml --kit consortium/kits/ops@example.org", net)
 def submit_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; data.holders names the holders.")],
+    job: Annotated[Path, argument("The job; data.holders names the holders.", "JOB.yaml")],
     kit: KitOption,
     work: Annotated[
         Literal["train", "align", "predict", "audit"],
-        typer.Option(
-            metavar="WORK",
-            help="train: align the tables if need be, and train. align: only that. predict: with the trained run, for "
+        option(
+            "train: align the tables if need be, and train. align: only that. predict: with the trained run, for "
             "all nodes that the tables have in common now. audit: every holder has the others attack it with what they "
             "saw, where all allow it.",
+            "WORK",
         ),
     ] = "train",
     overrides: Overrides = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", metavar="", help="Go on with the run of this name from the parties' checkpoints."),
-    ] = False,
-    retries: Annotated[
-        int, typer.Option(min=0, help="After a lost party or connection, go on with --resume so many times.")
-    ] = 0,
+    resume: Annotated[bool, flag("--resume", "Go on with the run of this name from the parties' checkpoints.")] = False,
+    retries: Annotated[int, option("After a lost party or connection, go on with --resume so many times.", min=0)] = 0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end.")] = True,
     passphrase_file: PassphraseFile = None,
 ) -> None:
@@ -199,12 +178,7 @@ def submit_command(
 @command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net, json=True)
 def status_command(
     kit: Annotated[
-        Path,
-        typer.Option(
-            "--kit",
-            metavar="KIT",
-            help="An administrator's kit: asks every site. A site's: its own jobs; asks nobody.",
-        ),
+        Path, option("An administrator's kit: asks every site. A site's: its own jobs; asks nobody.", "KIT")
     ],
     passphrase_file: PassphraseFile = None,
 ) -> None:
@@ -260,14 +234,9 @@ def _with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 @command("logs", "veilgraph net logs --kit consortium/kits/bank", net)
 def logs_command(
-    kit: Annotated[
-        Path,
-        typer.Option(
-            "--kit", metavar="KIT", help="An administrator's kit: what who deals tells. A site's: its own log."
-        ),
-    ],
+    kit: Annotated[Path, option("An administrator's kit: what who deals tells. A site's: its own log.", "KIT")],
     job_id: JobId = None,
-    everything: Annotated[bool, typer.Option("--all", metavar="", help="With what libraries say.")] = False,
+    everything: Annotated[bool, flag("--all", "With what libraries say.")] = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Print the log of a job. What a party's log says stays with that party."""
@@ -288,17 +257,13 @@ def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: Passphra
 
 @command("serve", "veilgraph net serve runs/fraud --certificate tls.crt --key tls.key --token-file token", net)
 def serve_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The label holder's part of a trained run from tables.")],
-    certificate: Annotated[Path, typer.Option(metavar="FILE.pem", help="Certificate of this service.")],
-    key: Annotated[Path, typer.Option(metavar="FILE.pem", help="Its private key.")],
-    token_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="Holds the token that callers must show; made if it does not exist.")
-    ],
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8443,
-    max_age_days: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="Refuse to answer from an older inference.")
-    ] = None,
+    run: Annotated[Path, argument("The label holder's part of a trained run from tables.", "RUN")],
+    certificate: Annotated[Path, option("Certificate of this service.", "FILE.pem")],
+    key: Annotated[Path, option("Its private key.", "FILE.pem")],
+    token_file: Annotated[Path, option("Holds the token that callers must show; made if it does not exist.", "FILE")],
+    host: Annotated[str, option("Address to listen at.", "HOST")] = "127.0.0.1",
+    port: Annotated[int, option("0: any free one.", min=0, max=65535)] = 8443,
+    max_age_days: Annotated[float | None, option("Refuse to answer from an older inference.", "DAYS", min=0)] = None,
     metrics: MetricsOption = None,
     metrics_open: MetricsOpen = False,
     log_format: LogFormat = "text",
@@ -325,15 +290,11 @@ def serve_command(
 @command("consent", "veilgraph net consent approve 3f2a --kit consortium/kits/bank", net, json=True)
 def consent_command(
     answer: Annotated[
-        Literal["show", "approve", "refuse"], typer.Argument(help="What to do with a waiting job; show: with none.")
+        Literal["show", "approve", "refuse"], argument("What to do with a waiting job; show: with none.")
     ] = "show",
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Id of the job, or its beginning.")] = None,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="With refuse: told to every party and the administrator.")
-    ] = "",
-    kit: Annotated[
-        Path, typer.Option("--kit", metavar="KIT", help="The holder's start-up kit. Default: here.")
-    ] = Path(),
+    job: Annotated[str | None, argument("Id of the job, or its beginning.", "[JOB]")] = None,
+    reason: Annotated[str, option("With refuse: told to every party and the administrator.", "TEXT")] = "",
+    kit: Annotated[Path, option("The holder's start-up kit. Default: here.", "KIT")] = Path(),
 ) -> None:
     """Show how many jobs this holder has taken part in and those that wait for approval, and answer these.
 

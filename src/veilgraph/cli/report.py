@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from veilgraph.cli.app import command
+from veilgraph.cli.app import argument, command, flag, option
 from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
@@ -30,47 +30,42 @@ FAILED: Final = 3
 
 @command("audit", "veilgraph audit runs/digits --limit link-similarity=0.9", json=True)
 def audit_command(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of a complete run that was trained with --record-views.")
-    ],
+    run: Annotated[Path, argument("Directory of a complete run that was trained with --record-views.", "RUN")],
     adversaries: Annotated[
         list[str] | None,
-        typer.Option(
-            "--adversary",
-            metavar="NAME",
-            help="server, a holder, client, or several together: server+B. Default: each by itself.",
+        option(
+            "server, a holder, client, or several together: server+B. Default: each by itself.",
+            "NAME",
+            name="--adversary",
         ),
     ] = None,
     attacks: Annotated[
-        list[str] | None,
-        typer.Option("--attack", metavar="NAME", help=f"Of {', '.join((*ATTACKS, *UNLIMITED))}. Default: all."),
+        list[str] | None, option(f"Of {', '.join((*ATTACKS, *UNLIMITED))}. Default: all.", "NAME", name="--attack")
     ] = None,
     limits: Annotated[
         list[str] | None,
-        typer.Option(
-            "--limit",
-            metavar="ATTACK[:FIGURE]=MOST",
-            help="Fail where an attack may find more, or cannot be mounted; over the job's limits. "
+        option(
+            "Fail where an attack may find more, or cannot be mounted; over the job's limits. "
             "FIGURE: auc, tpr_at_1_percent or tpr_at_0_1_percent.",
+            "ATTACK[:FIGURE]=MOST",
+            name="--limit",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything drawn: the same seed gives the same audit.")] = 0,
-    shadows: Annotated[int, typer.Option(min=2, help="Models that adversaries train for the membership attacks.")] = 4,
+    seed: Annotated[int, option("Of everything drawn: the same seed gives the same audit.", min=0)] = 0,
+    shadows: Annotated[int, option("Models that adversaries train for the membership attacks.", min=2)] = 4,
     beside: Annotated[
         Path | None,
-        typer.Option(
-            "--beside",
-            metavar="RUN",
-            help="Another run of the same parties with views, or RUN itself: hold all recorded sessions against "
+        option(
+            "Another run of the same parties with views, or RUN itself: hold all recorded sessions against "
             "each other instead, and list what is repeated though it must be new. Takes no other option.",
+            "RUN",
         ),
     ] = None,
     details: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--details",
-            metavar="",
-            help="Print every finding, and why others are missing. Default: failed ones, and the strongest of each "
+            "Print every finding, and why others are missing. Default: failed ones, and the strongest of each "
             "adversary on each secret.",
         ),
     ] = False,
@@ -203,37 +198,28 @@ def _limit(text: str) -> tuple[str, LimitedFigure, float]:
 def report_command(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN...",
-            help="Directory of a run, whole or one organisation's part, or of a comparison; of several runs one page.",
+        argument(
+            "Directory of a run, whole or one organisation's part, or of a comparison; of several runs one page.",
+            "RUN...",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.html",
-            help="The page. Default: RUN/report.html, DIR/comparison.html; of several runs.html beside the first.",
+        option(
+            "The page. Default: RUN/report.html, DIR/comparison.html; of several runs.html beside the first.",
+            "FILE.html",
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="A column of the label holder's own tables: how well each group of test nodes is predicted.",
-        ),
+        option("A column of the label holder's own tables: how well each group of test nodes is predicted.", "COLUMN"),
     ] = None,
     party: Annotated[
-        Path | None,
-        typer.Option(metavar="party.yaml", help="With --by: the label holder's party file. Default: the job's."),
+        Path | None, option("With --by: the label holder's party file. Default: the job's.", "party.yaml")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", metavar="", help="Check that the records are those that were signed; no page.")
-    ] = False,
+    verify: Annotated[bool, flag("--verify", "Check that the records are those that were signed; no page.")] = False,
     root: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="With --verify: the project's root certificate. Default: the run's own copy."
-        ),
+        Path | None, option("With --verify: the project's root certificate. Default: the run's own copy.", "FILE")
     ] = None,
 ) -> None:
     """Show what each party sent to whom, why it may leave the party, and what privacy it has cost; and write a page.
@@ -296,9 +282,9 @@ def _check(
         "--party": (party is not None and by is None, "is for --by; give both, or leave it out"),
         "--root": (root is not None and not verify, "is for --verify; give both, or leave it out"),
     }
-    for option, (refused, why) in wrong.items():
+    for name, (refused, why) in wrong.items():
         if refused:
-            raise typer.BadParameter(why, param_hint=option)
+            raise typer.BadParameter(why, param_hint=name)
     if out is not None and out.suffix != ".html":
         raise typer.BadParameter(f"{out} must end in .html", param_hint="--out")
 

@@ -16,9 +16,12 @@ from veilgraph.cli.app import (
     Out,
     Overrides,
     Processes,
+    argument,
     by_party,
     command,
+    flag,
     ledgers_of,
+    option,
     read_settings,
 )
 from veilgraph.cli.output import echo, emit, messages, results, say
@@ -126,57 +129,52 @@ def say_where(path: Path) -> None:
 
 MachinesOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--machines",
-        metavar="PARTY=COUNT",
-        help="So many processes share this holder's local part, as machines of its own would; implies --processes.",
+    option(
+        "So many processes share this holder's local part, as machines of its own would; implies --processes.",
+        "PARTY=COUNT",
+        name="--machines",
     ),
 ]
 
 
 @command("train", "veilgraph train jobs/digits.yaml --set model.rounds=2", json=True)
 def train_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to train.")],
+    job: Annotated[Path, argument("The job to train.", "JOB.yaml")],
     out: Out = None,
     overrides: Overrides = None,
     processes: Processes = False,
     link: LinkName = None,
     private_seeds: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--private-seeds",
-            metavar="",
-            help="Every party draws its weights from a seed of its own; the run cannot be repeated from the job alone.",
+            "Every party draws its weights from a seed of its own; the run cannot be repeated from the job alone.",
         ),
     ] = False,
     record_views: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--record-views",
-            metavar="",
-            help="Every party keeps what it sends and receives, for veilgraph audit; as large as that traffic.",
+            "Every party keeps what it sends and receives, for veilgraph audit; as large as that traffic.",
         ),
     ] = False,
     view_passes: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="With --record-views: of how many passes, and the newest; 0: all. Default: 50; all with privacy.",
+        option(
+            "With --record-views: of how many passes, and the newest; 0: all. Default: 50; all with privacy.", min=0
         ),
     ] = None,
     profile: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--profile",
-            metavar="",
-            help="Write RUN/trace.json: when each party computes, sends and waits; for chrome://tracing or Perfetto.",
+            "Write RUN/trace.json: when each party computes, sends and waits; for chrome://tracing or Perfetto.",
         ),
     ] = False,
     machines: MachinesOption = None,
     ledgers: Ledgers = None,
     begin_with: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Averaging: begin with that run's weights, whoever its holders were."),
+        Path | None, option("Averaging: begin with that run's weights, whoever its holders were.", "RUN")
     ] = None,
 ) -> None:
     """Train a job with all parties on this machine."""
@@ -204,14 +202,10 @@ def train_command(
 
 @command("resume", "veilgraph resume runs/digits", json=True)
 def resume_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run that was cut off, or only aligned.")],
+    run: Annotated[Path, argument("Directory of a run that was cut off, or only aligned.", "RUN")],
     restart: Annotated[
         bool,
-        typer.Option(
-            "--restart",
-            metavar="",
-            help="Where a party has lost checkpoints, go back or begin again in place of what was trained.",
-        ),
+        flag("--restart", "Where a party has lost checkpoints, go back or begin again in place of what was trained."),
     ] = False,
     processes: Processes = False,
     link: LinkName = None,
@@ -266,27 +260,21 @@ def _machine_counts(texts: list[str] | None) -> dict[str, int]:
 
 @command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
 def predict_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a complete run.")],
-    nodes: Annotated[str | None, typer.Option(metavar="1,5,7", help="Nodes to predict. Default: all.")] = None,
-    nodes_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Nodes to predict, parted by commas, spaces or lines.")
-    ] = None,
+    run: Annotated[Path, argument("Directory of a complete run.", "RUN")],
+    nodes: Annotated[str | None, option("Nodes to predict. Default: all.", "1,5,7")] = None,
+    nodes_file: Annotated[Path | None, option("Nodes to predict, parted by commas, spaces or lines.", "FILE")] = None,
     ids: Annotated[
-        str | None,
-        typer.Option(metavar="C1,C5", help="Ids to predict, in place of nodes: for runs from tables, or horizontal."),
+        str | None, option("Ids to predict, in place of nodes: for runs from tables, or horizontal.", "C1,C5")
     ] = None,
-    ids_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line, as in predictions.csv.")
-    ] = None,
+    ids_file: Annotated[Path | None, option("Ids to predict, one on each line, as in predictions.csv.", "FILE")] = None,
     ask: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--ask",
-            metavar="",
-            help="Across organisations, with named_nodes: name these for the next joint inference, and show nothing.",
+            "Across organisations, with named_nodes: name these for the next joint inference, and show nothing.",
         ),
     ] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="File to write. Default: print.")] = None,
+    out: Annotated[Path | None, option("File to write. Default: print.", "FILE.csv")] = None,
     processes: Processes = False,
     link: LinkName = None,
 ) -> None:
