@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
-from veilgraph.cli import kits as passphrase
+from veilgraph.cli import app as passphrase
 from veilgraph.core.errors import DataError
 from veilgraph.core.files import locked
 from veilgraph.deploy import control, demo

@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from veilgraph.cli.app import Overrides, argument, by_party, command, flag, option, read_chosen, read_settings
+from veilgraph.cli.app import (
+    Overrides,
+    PassphraseFile,
+    argument,
+    by_party,
+    command,
+    flag,
+    open_kit,
+    option,
+    read_chosen,
+    read_settings,
+)
 from veilgraph.cli.data import show_party
-from veilgraph.cli.kits import PassphraseFile, open_kit
 from veilgraph.cli.output import echo, emit, messages, plain, results
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed

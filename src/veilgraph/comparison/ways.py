@@ -26,9 +26,8 @@ from veilgraph.comparison.figures import Floats, Scored, figures
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import is_sparse, to_scipy
-from veilgraph.graph.federation import find_label_holder
 from veilgraph.graph.partition import isolate, pool
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, find_label_holder
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

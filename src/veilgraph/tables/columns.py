@@ -18,10 +18,10 @@ import numpy as np
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.tables.column_settings import IdSettings
-from veilgraph.tables.convert import fold
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import FeatureColumn
 from veilgraph.tables.settings import EdgeSettings, NodeSettings, WeightSettings
+from veilgraph.tables.source import fold
 
 _ENOUGH: Final = 0.8
 _FEWEST: Final = 2

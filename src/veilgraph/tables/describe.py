@@ -21,11 +21,11 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from veilgraph.core.types import PartyId
 from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures, beyond_own_row
-from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
 from veilgraph.tables.edges import Counts, EdgeTable, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
 from veilgraph.tables.settings import EdgeSettings, TableSettings, check_reaches
+from veilgraph.tables.source import MISSING, OTHER, Codes, Floats
 
 FAR: Final = 256.0
 """A single feature of this size takes h^0 to about half of what the ring holds, with a few columns and width 64."""

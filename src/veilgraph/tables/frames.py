@@ -19,9 +19,8 @@ from veilgraph.core.arguments import check_flags, check_several, check_text, kin
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
-from veilgraph.tables.convert import to_text
 from veilgraph.tables.settings import is_pattern
-from veilgraph.tables.source import Column
+from veilgraph.tables.source import Column, to_text
 
 _NODES: Final = "nodes.parquet"
 _EDGES: Final = "edges.parquet"

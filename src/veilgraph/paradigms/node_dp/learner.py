@@ -19,8 +19,7 @@ from typing_extensions import override
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import in_order
-from veilgraph.graph.federation import check_classes
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.layers import ACTIVATIONS, Adam, copied_state, dropout, linear
 from veilgraph.paradigms.node_dp.network import KPropNetwork, LabelDenoising, neighbour_adjacency

@@ -11,8 +11,7 @@ from typing_extensions import override
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.federation import check_classes
-from veilgraph.graph.party import PartyGraph, rows_between
+from veilgraph.graph.party import PartyGraph, check_classes, rows_between
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.layers import OutputHead, build_head, handed
