@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 
 INTERRUPTED: Final = 130
-_LONGEST: Final = 200
 
 app = typer.Typer(
     name="veilgraph",
@@ -111,6 +110,17 @@ def by_party(texts: Sequence[str] | None, option: str, example: str) -> dict[str
     return found
 
 
+def counts_by_party(
+    texts: Sequence[str] | None, option: str, example: str, names: Sequence[str] = ()
+) -> dict[str, int]:
+    """As ``by_party``, of whole numbers; ``names``: who there is, if that is known."""
+    found = by_party(texts, option, example)
+    for name, count in found.items():
+        if not (count.isascii() and count.isdigit()) or (names and name not in names):
+            raise typer.BadParameter(f"'{name}={count}' is not {example}", param_hint=option)
+    return {name: int(count) for name, count in found.items()}
+
+
 def ledgers_of(texts: Sequence[str] | None) -> dict[str, Path] | None:
     """What ``--ledger`` says: holder → folder; None where it says nothing."""
     found = by_party(texts, "--ledger", "PARTY=FOLDER, as in shop=ledgers/shop")
@@ -174,7 +184,7 @@ def reported() -> Iterator[None]:
         except BrokenPipeError:  # whoever read the results has had enough: typer's to end
             raise
         except OSError as error:
-            of = "" if error.filename is None else f"{str(error.filename)[:_LONGEST]}: "
+            of = "" if error.filename is None else f"{str(error.filename)[:200]}: "
             words = f"error: {of}{error.strerror or error}; give another path, or mend what is there"
             say(Event("error", words, level="error", code="system"))
             raise typer.Exit(1) from error

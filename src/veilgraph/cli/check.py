@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,8 +13,8 @@ from veilgraph.cli.app import (
     Overrides,
     PassphraseFile,
     argument,
-    by_party,
     command,
+    counts_by_party,
     flag,
     open_kit,
     option,
@@ -88,10 +87,11 @@ def check_command(
     With --net the sites of a job across organisations are asked whether they would take part; nothing is aligned or
     trained there. Exit code 0 only if all would.
     """
-    sizes = Sizes(nodes, training, classes, validation, columns, edges)
+    sizes: dict[str, Any] = {"--nodes": nodes, "--training": training, "--classes": classes, "--validation": validation}
+    sizes |= {"--columns": columns, "--edges": edges}
     needs_net, needs_costs = None if net is not None else "--net", None if show_costs else "--costs"
     for_net = {"--within": within, "--passphrase-file": passphrase_file}
-    for_costs = {"--bandwidth": bandwidth, "--round-trip": round_trip, **dict(sizes.options())}
+    for_costs = {"--bandwidth": bandwidth, "--round-trip": round_trip, **sizes}
     for given, needs in ((for_net, needs_net), (for_costs, needs_costs)):
         for name, value in given.items():
             if value is not None and needs is not None:
@@ -100,8 +100,8 @@ def check_command(
     found: dict[str, object] = {"job": file, "preset": {"name": settings.preset, "chose": choices}}
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"{name}: {' '.join(text.split())}")
-    if any(given is not None for _, given in sizes.options()):
-        costs = _costs_of(settings, *sizes.of(settings))
+    if any(given is not None for given in sizes.values()):
+        costs = _costs_of(settings, *_sizes(settings, sizes))
     else:
         more, costs = _check_data(settings)
         found |= more
@@ -254,57 +254,34 @@ def _no_costs(settings: JobSettings) -> Costs:
     )
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What ``--costs`` is told of data that are not here."""
+def _sizes(settings: JobSettings, given: Mapping[str, Any]) -> tuple[int, dict[PartyId, PartySizes]]:
+    """The common nodes, and what each holder brings, by the options for data that are not here: name → value."""
+    from veilgraph.protocol.costs import PartySizes
 
-    nodes: int | None
-    training: int | None
-    classes: int | None
-    validation: int | None
-    columns: list[str] | None
-    edges: list[str] | None
-
-    def options(self) -> list[tuple[str, object]]:
-        """Each option with what it was given."""
-        names = ("--nodes", "--training", "--classes", "--validation", "--columns", "--edges")
-        return list(zip(names, astuple(self), strict=True))
-
-    def of(self, settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
-        """The common nodes, and what each holder brings."""
-        from veilgraph.protocol.costs import PartySizes
-
-        given = dict(self.options())
-        if not settings.is_aligned:
-            for option in ("--nodes", "--training", "--validation", "--edges"):
-                if given[option] is not None:
-                    way = f"jobs of paradigm {settings.paradigm} send as much whatever it is; leave it out"
-                    raise typer.BadParameter(way, param_hint=option)
-        for option in ("--nodes", "--training", "--classes") if settings.is_aligned else ("--classes",):
-            if given[option] is None:
-                raise typer.BadParameter("sizes are given all or none", param_hint=option)
-        columns = _numbers("--columns", self.columns, settings)
-        if not settings.is_aligned:
-            return 0, {holder: PartySizes(count, 0, classes=self.classes or 0) for holder, count in columns.items()}
-        edges, label_holder = _numbers("--edges", self.edges, settings), settings.data.label_party
-        own = (self.training or 0, self.classes or 0, self.validation or 0)
-        sizes = {
-            holder: PartySizes(columns[holder], edges[holder], *(own if holder == label_holder else ()))
-            for holder in settings.data.names
-        }
-        return self.nodes or 0, sizes
+    of_nodes = ("--nodes", "--training", "--validation", "--edges")
+    if not settings.is_aligned and (name := next((each for each in of_nodes if given[each] is not None), None)):
+        way = f"jobs of paradigm {settings.paradigm} send as much whatever it is; leave it out"
+        raise typer.BadParameter(way, param_hint=name)
+    for name in ("--nodes", "--training", "--classes") if settings.is_aligned else ("--classes",):
+        if given[name] is None:
+            raise typer.BadParameter("sizes are given all or none", param_hint=name)
+    columns = _numbers("--columns", given["--columns"], settings)
+    if not settings.is_aligned:
+        return 0, {holder: PartySizes(count, 0, classes=given["--classes"]) for holder, count in columns.items()}
+    edges, label_holder = _numbers("--edges", given["--edges"], settings), settings.data.label_party
+    own = given["--training"], given["--classes"], given["--validation"] or 0
+    return given["--nodes"], {
+        holder: PartySizes(columns[holder], edges[holder], *(own if holder == label_holder else ()))
+        for holder in settings.data.names
+    }
 
 
 def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dict[PartyId, int]:
-    form = f"NAME=NUMBER with a holder of {', '.join(settings.data.names)}"
-    found = by_party(words, option, form)
-    for name, number in found.items():
-        if name not in settings.data.names or not number.isdecimal():
-            raise typer.BadParameter(f"'{name}={number}' is not {form}", param_hint=option)
-    missing = [name for name in settings.data.names if name not in found]
-    if missing:
+    names = settings.data.names
+    found = counts_by_party(words, option, f"NAME=NUMBER with a holder of {', '.join(names)}", names)
+    if missing := [name for name in names if name not in found]:
         raise typer.BadParameter(f"of {', '.join(missing)} as well: {_EACH}", param_hint=option)
-    return {name: int(number) for name, number in found.items()}
+    return found
 
 
 # What its differential privacy costs

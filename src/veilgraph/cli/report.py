@@ -24,6 +24,7 @@ from veilgraph.protocol.audit_settings import (
 if TYPE_CHECKING:
     from veilgraph.audit.audit import AuditPlan
     from veilgraph.audit.finding import AuditResult, Finding
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
 FAILED: Final = 3
 
@@ -82,7 +83,7 @@ def audit_command(
     from veilgraph.audit.audit import AuditPlan, audit
     from veilgraph.audit.finding import AUDIT_FILE
     from veilgraph.report.audit import audit_table, row_words, skipped_lines, strongest, untested_lines, worst
-    from veilgraph.report.progress import heartbeat, left_words
+    from veilgraph.report.training import heartbeat, left_words
 
     plan = AuditPlan(
         adversaries=tuple(adversaries) if adversaries else None,
@@ -136,7 +137,7 @@ def audit_command(
 
 
 def _compare(run: Path, other: Path) -> None:
-    from veilgraph.audit.beside import audit_beside
+    from veilgraph.audit.sealing import audit_beside
 
     sessions, found = audit_beside([run, other])
     for each in found:
@@ -234,19 +235,20 @@ def report_command(
     Exits with 1 at the first that is not as it was signed, and names the file and the line.
     """
     _check(runs, out, by, party, root, verify=verify)
+    from veilgraph.runtime.store.run_directory import RunDirectory
+
     run, *others = runs
     if verify:
-        _verify(run, root)
+        _verify(RunDirectory.open(run), root)
         return
     if others:
-        _several(runs, out)
+        _several([RunDirectory.open(each) for each in runs], out)
         return
     from veilgraph.report.comparison import is_comparison, write_comparison
     from veilgraph.report.disclosures import disclosure_table, reasons_table
     from veilgraph.report.ledgers import life_note, spent_table
     from veilgraph.report.page import PAGE, write_page
     from veilgraph.report.run_data import read_run
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
     if is_comparison(run):
         if by is not None:
@@ -289,23 +291,20 @@ def _check(
         raise typer.BadParameter(f"{out} must end in .html", param_hint="--out")
 
 
-def _several(runs: list[Path], out: Path | None) -> None:
+def _several(runs: list[RunDirectory], out: Path | None) -> None:
     from veilgraph.report.page import SEVERAL, write_several
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
-    page = out or runs[0].absolute().parent / SEVERAL
+    page = out or runs[0].path.absolute().parent / SEVERAL
     with messages().status("writing the page"):
-        write_several([RunDirectory.open(run) for run in runs], page)
+        write_several(runs, page)
     echo(f"page    {page}")
 
 
-def _verify(run: Path, root: Path | None) -> None:
+def _verify(run: RunDirectory, root: Path | None) -> None:
     from veilgraph.link.identity import load_roots
     from veilgraph.report.disclosures import evidence_table
     from veilgraph.runtime.store.records import verify
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
-    roots = () if root is None else load_roots(root)
-    found = verify(RunDirectory.open(run), roots)
+    found = verify(run, () if root is None else load_roots(root))
     results().print(evidence_table(found))
-    emit({"run": run, "records": found})
+    emit({"run": run.path, "records": found})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,8 +17,8 @@ from veilgraph.cli.app import (
     Overrides,
     Processes,
     argument,
-    by_party,
     command,
+    counts_by_party,
     flag,
     ledgers_of,
     option,
@@ -33,6 +33,7 @@ from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
+    from veilgraph.report.training import TrainingBars
     from veilgraph.runtime.launch.jobs import Progress, TrainResult
     from veilgraph.runtime.store.results import Comparison
 
@@ -55,8 +56,8 @@ def show_result(result: TrainResult) -> None:
     from veilgraph.report.training import alone_words
     from veilgraph.runtime.store.run_directory import RunDirectory
 
-    draw(result, {})
     settings = RunDirectory.open(result.path).settings
+    draw(result, settings, {})
     results().print(run_table(result.summary, settings.measures))
     if "privacy" in result.summary:
         results().print(spent_table(result.summary["privacy"], settings))
@@ -80,7 +81,7 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
     from veilgraph.runtime.store.run_directory import RunDirectory
 
     settings = RunDirectory.open(result.path).settings
-    draw(result, compared.references(settings.measures.main.name))
+    draw(result, settings, compared.references(settings.measures.main.name))
     lent = (
         f"Alone without labels: lent {settings.data.label_party}'s. "
         if settings.is_aligned
@@ -103,12 +104,10 @@ def _of_labels(result: TrainResult, settings: JobSettings) -> str:
     return f"{compared_with(settings)} {expected}".rstrip()
 
 
-def draw(result: TrainResult, references: dict[str, float]) -> None:
+def draw(result: TrainResult, settings: JobSettings, references: dict[str, float]) -> None:
     """Writes the curves of a run, with lines for the main test figure of what it is compared with."""
     from veilgraph.report.training import draw_curves
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
-    settings = RunDirectory.open(result.path).settings
     draw_curves(
         result.metrics,
         result.path / "curves.png",
@@ -181,7 +180,11 @@ def train_command(
     """Train a job with all parties on this machine."""
     if view_passes is not None and not record_views:
         raise typer.BadParameter("--view-passes is of what --record-views keeps; give both", param_hint="--view-passes")
-    counts, named, settings = _machine_counts(machines), ledgers_of(ledgers), read_settings(job, overrides)
+    counts, named, settings = (
+        counts_by_party(machines, "--machines", "PARTY=COUNT, as in A=2"),
+        ledgers_of(ledgers),
+        read_settings(job, overrides),
+    )
     path = out or fresh_path(settings.name)
     from veilgraph.runtime.launch.jobs import RunOptions, train
 
@@ -216,7 +219,7 @@ def resume_command(
 
     A run that veilgraph data align made is trained; of a complete one the result is shown.
     """
-    counts = _machine_counts(machines)
+    counts = counts_by_party(machines, "--machines", "PARTY=COUNT, as in A=2")
     from veilgraph.runtime.launch.jobs import RunOptions, resume
     from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -230,12 +233,15 @@ def resume_command(
     show_result(result)
 
 
+def _bars(settings: JobSettings) -> TrainingBars:
+    from veilgraph.report.training import TrainingBars
+
+    return TrainingBars(messages(), settings.measures)
+
+
 @contextmanager
 def _progress(settings: JobSettings) -> Iterator[Progress]:
-    from veilgraph.report.progress import TrainingBars
-
-    shown = TrainingBars(messages(), settings.measures)
-    with shown as bars, bars.stage(settings.name, settings.train.epochs) as progress:
+    with _bars(settings) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
         yield progress
 
 
@@ -248,15 +254,6 @@ def _resumable(path: Path) -> Iterator[None]:
         begun = (path / "job.yaml").is_file()
         say(f"stopped; go on with: veilgraph resume {path}" if begun else "stopped before the run began")
         raise typer.Exit(INTERRUPTED) from interrupt
-
-
-def _machine_counts(texts: list[str] | None) -> dict[str, int]:
-    example = "PARTY=COUNT, as in A=2"
-    counts = by_party(texts, "--machines", example)
-    for name, count in counts.items():
-        if not (count.isascii() and count.isdigit()):
-            raise typer.BadParameter(f"'{name}={count}' is not {example}", param_hint="--machines")
-    return {name: int(count) for name, count in counts.items()}
 
 
 @command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
@@ -356,9 +353,6 @@ def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | Non
     return [int(word) for word in words]
 
 
-_NETWORK_EPOCHS: Final = 60
-
-
 @command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True, further=True)
 def compare_command(
     context: typer.Context,
@@ -413,15 +407,7 @@ def compare_command(
         return
     settings = read_settings(what, overrides)
     from veilgraph.comparison.study import FOUND, compare_job
-    from veilgraph.report.comparison import (
-        read_comparison,
-        remarks,
-        row_words,
-        study_table,
-        verdict,
-        write_comparison,
-    )
-    from veilgraph.report.progress import TrainingBars
+    from veilgraph.report import comparison
 
     if settings.data.is_apart and party is None:
         raise ConfigError(
@@ -431,7 +417,7 @@ def compare_command(
     say_matches(settings)
     path = out or fresh_path(f"{settings.name}-comparison")
     try:
-        with TrainingBars(messages(), settings.measures) as bars:
+        with _bars(settings) as bars:
             study = compare_job(
                 settings,
                 path,
@@ -440,29 +426,29 @@ def compare_command(
                 party=party,
                 alone=None if alone is None else read_settings(alone, None),
                 stage=bars.stage,
-                row=lambda name, found: bars.say(row_words(name, found)),
+                row=lambda name, found: bars.say(comparison.row_words(name, found)),
                 at=bars.at,
             )
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt
-    found = read_comparison(path)
-    results().print(study_table(found))
-    for said in (verdict(found), *remarks(found)):
+    found = comparison.read_comparison(path)
+    verdict = comparison.verdict(found)
+    results().print(comparison.study_table(found))
+    for said in (verdict, *comparison.remarks(found)):
         echo(said)
     echo(f"figures {path / FOUND}")
-    echo(f"page    {write_comparison(path)}")
-    emit({"directory": path, **study.model_dump(mode="json"), "verdict": verdict(found)})
+    echo(f"page    {comparison.write_comparison(path)}")
+    emit({"directory": path, **study.model_dump(mode="json"), "verdict": verdict})
 
 
 def _compare_run(run: Path) -> None:
-    from veilgraph.report.progress import TrainingBars
     from veilgraph.runtime.launch.jobs import load_result
     from veilgraph.runtime.store.results import compare
     from veilgraph.runtime.store.run_directory import RunDirectory
 
     directory = RunDirectory.open(run)
-    with TrainingBars(messages(), directory.settings.measures) as bars:
+    with _bars(directory.settings) as bars:
         compared = compare(directory, bars.stage)
     show_comparison(load_result(run), compared)
     echo(f"curves  {run / 'curves.png'}")
@@ -488,9 +474,8 @@ def demo_command(
     organisations with tables of their own, as separate processes over mutual TLS on this machine; nothing is compared.
     """
     if what == "network":
-        _network_demo(out or fresh_path("net-demo"), _NETWORK_EPOCHS if epochs is None else epochs)
+        _network_demo(out or fresh_path("net-demo"), 60 if epochs is None else epochs)
         return
-    from veilgraph.report.progress import TrainingBars
     from veilgraph.report.tables import traffic_table
     from veilgraph.runtime.launch.jobs import RunOptions, train
     from veilgraph.runtime.store.results import compare
@@ -499,7 +484,7 @@ def demo_command(
 
     settings = demo_settings(what, epochs)
     path = out or fresh_path(settings.name)
-    with TrainingBars(messages(), settings.measures) as bars:
+    with _bars(settings) as bars:
         with bars.stage("federated", settings.train.epochs) as progress:
             result = train(settings, path, options=RunOptions(progress=progress))
         compared = compare(RunDirectory.open(path), bars.stage)

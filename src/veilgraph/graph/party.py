@@ -24,31 +24,8 @@ from veilgraph.core.arguments import kind_of
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph.rules import (
-    INTEGERS,
-    Relation,
-    check_common,
-    check_edge_features,
-    check_edges,
-    check_features,
-    check_is_data,
-    check_labels,
-    check_membership,
-    check_name,
-    check_relations,
-    check_targets,
-    classes_of,
-    edge_columns_of,
-    features_of,
-    labels_of,
-    membership_of,
-    of_nodes,
-    of_one_kind,
-    packed,
-    refuse,
-    targets_of,
-    unpacked,
-)
+from veilgraph.graph import rules
+from veilgraph.graph.rules import Relation, refuse
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data, HeteroData
@@ -183,7 +160,7 @@ class PartyGraph:
 
     def __post_init__(self) -> None:
         """Take any whole numbers as edges; drop those of weight 0, so that no count, bound or message has them."""
-        if isinstance(self.edge_index, Tensor) and self.edge_index.dtype in INTEGERS:
+        if isinstance(self.edge_index, Tensor) and self.edge_index.dtype in rules.INTEGERS:
             object.__setattr__(self, "edge_index", self.edge_index.long())
         weight, edges = self.edge_weight, self.edge_index
         if not isinstance(weight, Tensor) or not isinstance(edges, Tensor) or weight.shape != edges.shape[1:]:
@@ -266,12 +243,12 @@ class PartyGraph:
         if self.is_checked:
             return
         self.check_types()
-        check_name(self.party)
-        check_features(self.party, self.features)
-        check_common(self.party, self.common, self.num_nodes)
-        check_edges(self.party, self.edge_index, self.edge_weight, self.num_nodes)
-        check_edge_features(self.party, self.edge_features, self.num_edges)
-        check_relations(self.party, self.relations, self.edge_relation, self.num_edges)
+        rules.check_name(self.party)
+        rules.check_features(self.party, self.features)
+        rules.check_common(self.party, self.common, self.num_nodes)
+        rules.check_edges(self.party, self.edge_index, self.edge_weight, self.num_nodes)
+        rules.check_edge_features(self.party, self.edge_features, self.num_edges)
+        rules.check_relations(self.party, self.relations, self.edge_relation, self.num_edges)
         self.check_split()
 
     def check_types(self) -> None:
@@ -292,16 +269,16 @@ class PartyGraph:
         """Checks the labels and masks alone, as where a split was drawn anew; part of ``validate``."""
         masks = {name: getattr(self, name) for name in MASKS}
         if self.targets is None:
-            check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
+            rules.check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
         else:
             if self.labels is not None:
                 refuse(self.party, "targets", "there are labels too, and a node has one of both", "leave one out")
-            check_targets(self.party, self.targets, masks, self.num_nodes)
+            rules.check_targets(self.party, self.targets, masks, self.num_nodes)
         if self.membership is not None:
             if len(self.membership) != self.num_nodes:
                 problem = f"{len(self.membership)} for {self.num_nodes} nodes"
                 refuse(self.party, "membership", problem, "say of every node which graph it is of")
-            check_membership(self.party, self.membership, {"labels": self.labels, **masks}, self.edge_index)
+            rules.check_membership(self.party, self.membership, {"labels": self.labels, **masks}, self.edge_index)
 
     @classmethod
     def from_data(
@@ -315,25 +292,25 @@ class PartyGraph:
                 there are no others and it is one number per edge, else the edges' features; optional ``y`` (whole
                 numbers: classes; floating point: targets) and masks; with ``batch``, the graph that each node is of,
                 ``y`` and masks may be of graphs. Of ``HeteroData`` all this is at the common nodes, and types of edges
-                are relations (``hetero.of_one_kind``).
+                are relations (``rules.of_one_kind``).
             num_classes: default: ``data.num_classes``, or the largest label plus one.
             num_common: C; default: all nodes.
 
         Raises:
             DataError: ``data`` lacks ``x`` or ``edge_index``, or breaks a rule.
         """
-        told, relations, edge_relation = of_one_kind(party, data)
-        data = check_is_data(party, told)
-        features = features_of(party, data)
+        told, relations, edge_relation = rules.of_one_kind(party, data)
+        data = rules.check_is_data(party, told)
+        features = rules.features_of(party, data)
         if not isinstance(data.edge_index, Tensor):
             refuse(party, "data.edge_index", f"{type(data.edge_index).__name__} must be a tensor", "give [2, edges]")
-        membership = membership_of(party, data)
-        data = of_nodes(party, data, membership)
-        targets = targets_of(party, data)
-        labels = None if targets is not None else labels_of(party, data)
-        num_classes = classes_of(party, data, labels) if num_classes is None else num_classes
+        membership = rules.membership_of(party, data)
+        data = rules.of_nodes(party, data, membership)
+        targets = rules.targets_of(party, data)
+        labels = None if targets is not None else rules.labels_of(party, data)
+        num_classes = rules.classes_of(party, data, labels) if num_classes is None else num_classes
         masks = {name: data.get(name) for name in MASKS}
-        edge_weight, edge_features = edge_columns_of(party, data)
+        edge_weight, edge_features = rules.edge_columns_of(party, data)
         graph = cls(
             party=party,
             features=features,
@@ -356,12 +333,8 @@ class PartyGraph:
 def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = None) -> None:
     """Write a party's graph to one safetensors file, whole or not at all; edges sorted by target.
 
-    A large graph that is read again is mapped from the file, features and edges, and used from there.
-
-    Args:
-        graph: the party's.
-        path: of the file.
-        ids: of the rows; horizontal jobs over saved graphs need them.
+    A large graph that is read again is mapped from the file, features and edges, and used from there. Horizontal jobs
+    over saved graphs need ``ids`` of the rows.
 
     Raises:
         DataError: there is not one id per row, or one is given twice.
@@ -382,7 +355,7 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
         if getattr(graph, name) is not None:
             metadata[name] = str(getattr(graph, name))
     if graph.relations:
-        metadata["relations"] = packed(graph.relations)
+        metadata["relations"] = rules.packed(graph.relations)
     content = save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, metadata)
     try:
         write_whole(path, content)
@@ -422,7 +395,7 @@ def _read_party(path: Path) -> PartyGraph:
             features=tensors["features"],
             edge_index=tensors["edge_index"],
             **{name: tensors.get(name) for name in _TENSORS[1:]},
-            relations=unpacked(metadata.get("relations", "[]")),
+            relations=rules.unpacked(metadata.get("relations", "[]")),
             **numbers,
         )
     except (KeyError, ValueError, RuntimeError) as error:

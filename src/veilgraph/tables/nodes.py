@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +57,6 @@ from veilgraph.tables.source import (
 )
 
 Values = NDArray[Any]
-_NAMED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -243,7 +242,7 @@ def _kept(ids: pa.StringArray, source: Source, duplicates: Duplicates) -> Bools:
     repeated = first != rows
     if duplicates == "refuse" and repeated.any():
         row, several = int(repeated.argmax()), np.unique(first[repeated])
-        some = ", ".join(repr(ids[int(place)].as_py()) for place in several[:_NAMED])
+        some = ", ".join(repr(ids[int(place)].as_py()) for place in several[:5])
         _refuse_double(source, row + 1, int(first[row]) + 1, f" ({len(several):,} ids have several rows: {some})")
     if duplicates == "last":
         last = np.zeros(len(ids), np.int64)

@@ -40,7 +40,6 @@ from veilgraph.tables.column_settings import (
 SAMPLE_BYTES: Final = 256 << 10
 """Of a file, unpacked, that are looked at for its delimiter and encoding."""
 
-_SAMPLE_ROWS: Final = 200
 DELIMITERS: Final = (",", ";", "\t", "|")
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -136,7 +135,7 @@ def _delimiter_of(text: str, *, whole: bool) -> str:
 def _widths(lines: list[str], delimiter: str) -> list[int]:
     """How many values each row of a sample has, by a delimiter; empty lines are no rows."""
     try:
-        return [len(row) for row in islice(filter(None, csv.reader(lines, delimiter=delimiter)), _SAMPLE_ROWS)]
+        return [len(row) for row in islice(filter(None, csv.reader(lines, delimiter=delimiter)), 200)]
     except csv.Error:
         return []
 
