@@ -18,9 +18,10 @@ from research.attack_strength_models import Outputs, PlainNetwork, PlainSettings
 from research.attack_strength_settings import Attacked, StrengthSettings, own_seed
 from research.attack_strength_solved import hops, solved_features
 from research.link_reference import reference_posteriors
+from research.link_stealing import STEALING, Knowledge, link_scores
 from veilgraph.audit.edges import influence_scores, queried_pairs
 from veilgraph.audit.features import auxiliary_nodes, choose_attributes, infer_attribute
-from veilgraph.audit.pairs import DISTANCES, STEALING, Knowledge, NodeRows, Numbers, link_scores, sample_pairs
+from veilgraph.audit.pairs import DISTANCES, NodeRows, Numbers, sample_pairs
 from veilgraph.graph.features import choose_columns, from_scipy, is_sparse, scale_features, to_scipy
 from veilgraph.graph.party import PartyGraph
 

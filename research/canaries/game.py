@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from veilgraph.audit.canaries import one_run_epsilon
+from veilgraph.audit.canaries import GaussianClaims, one_run_epsilon
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.privacy.ledger import Ledger
@@ -113,7 +113,11 @@ def in_one_run(game: Game, canaries: int, confidence: float) -> Bound:
     coins = expand(system_secrets(SEED_BYTES), "coins", (canaries,)) < 0
     played = game.play(coins)
     found = one_run_epsilon(
-        played.scores.numpy(), coins.numpy(), game.delta, confidence, gaussian=game.gaussian and game.delta > 0
+        played.scores.numpy(),
+        coins.numpy(),
+        game.delta,
+        confidence,
+        claims=GaussianClaims() if game.gaussian and game.delta > 0 else None,
     )
     return Bound(found.epsilon, played.claim)
 

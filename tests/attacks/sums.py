@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from veilgraph.audit.beside import told_by
+from veilgraph.audit.sealing import told_by
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.aggregation.rounds import HolderRound
 from veilgraph.mpc.aggregation.summing import Sum, SummingServer

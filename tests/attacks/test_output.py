@@ -22,7 +22,7 @@ from tests.cli.commands import veilgraph
 from veilgraph.cli import output
 from veilgraph.core.errors import DataError, error_of_json
 from veilgraph.core.text import printable, printable_lines, text_of_cell
-from veilgraph.report.html import environment
+from veilgraph.report.tables import environment
 from veilgraph.runtime.store.predictions import Predictions
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etxt.exe"

@@ -19,7 +19,7 @@ from tests.paradigms.perturbed import PRIVATE, brought
 from tests.paradigms.perturbed import holders as own_nodes
 from tests.paradigms.runs import saved_job
 from tests.roles.federation import Settings, small_job, small_parties
-from veilgraph.audit.beside import audit_beside
+from veilgraph.audit.sealing import audit_beside
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.protocol.job import JobSettings

@@ -7,6 +7,7 @@ import shutil
 import socket
 from contextlib import nullcontext
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
-from veilgraph.cli import kits as passphrase
 from veilgraph.core.errors import DataError
 from veilgraph.core.files import locked
 from veilgraph.deploy import control, demo
@@ -151,6 +151,7 @@ def test_a_passphrase_comes_from_a_file_the_environment_or_a_prompt(
     monkeypatch.delenv("VEILGRAPH_PASSPHRASE")
 
     typed = iter(["a first passphrase", "a second passphrase", "a passphrase", "a passphrase", "a passphrase"])
+    passphrase = import_module("veilgraph.cli.app")  # the package has another ``app``
     monkeypatch.setattr(passphrase, "getpass", lambda prompt: next(typed))
     monkeypatch.setattr(passphrase, "at_a_terminal", lambda: True)
     request = ("cert", "request", bank, "--out", tmp_path / "bank.csr", "--passphrase")

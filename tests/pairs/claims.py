@@ -11,7 +11,7 @@ import torch
 
 from tests.pairs.sessions import Pair
 from tests.paradigms.horizontal import models as horizontal_models
-from veilgraph.audit.beside import RELEASES, octets, repetitions
+from veilgraph.audit.sealing import RELEASES, octets, repetitions
 from veilgraph.core.types import Kind
 from veilgraph.protocol.job import adds_noise
 from veilgraph.runtime.launch.jobs import load_result

@@ -15,7 +15,7 @@ from tests.attacks.sums import Seen, watching
 from tests.pairs.drawn import Drawn
 from tests.paradigms.averaging.jobs import dropping_out, sums_of
 from tests.paradigms.cutting import CutError, cut_at
-from veilgraph.audit.beside import Session, recorded
+from veilgraph.audit.sealing import Session, recorded
 from veilgraph.core.errors import BudgetSpent, ProtocolError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import adds_noise

@@ -17,7 +17,8 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import align, predict, train
 from veilgraph.samples.organisations import export_dataset
-from veilgraph.tables import edges, joining, nodes
+from veilgraph.tables import edges, nodes
+from veilgraph.tables import nodes as joining
 from veilgraph.tables.source import column_names, stream
 
 ONE_EPOCH: Settings = {"train": {"epochs": 1}}

@@ -14,7 +14,7 @@ from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.privacy.jobs import NODES, Recording, make_graphs, private_job, run_job
 from tests.privacy.planned import job, planned
-from veilgraph.audit.canaries import OneRunBound, canary_scores, one_run_epsilon
+from veilgraph.audit.canaries import GaussianClaims, OneRunBound, canary_scores, one_run_epsilon
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -187,7 +187,10 @@ def audited(settings: JobSettings, folder: Path) -> dict[PartyId, tuple[OneRunBo
         directions = [canaries.directions(matrix.shape[1], step).numpy() for step, matrix in seen]
         scores = canary_scores([matrix.numpy() for _, matrix in seen], canaries.rows.numpy(), directions)
         coins = canaries.coins.numpy()
-        found[holder] = (one_run_epsilon(scores, coins, DELTA), one_run_epsilon(scores, coins, DELTA, gaussian=True))
+        found[holder] = (
+            one_run_epsilon(scores, coins, DELTA),
+            one_run_epsilon(scores, coins, DELTA, claims=GaussianClaims()),
+        )
     return found
 
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from veilgraph.report.html import Axis, line_chart
+from veilgraph.report.tables import Axis, line_chart
 
 
 @pytest.mark.parametrize(

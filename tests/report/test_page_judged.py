@@ -17,10 +17,9 @@ from veilgraph.core.errors import RunError
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.evaluation import Judged, judged
-from veilgraph.report.html import environment
 from veilgraph.report.ranking import alarms, best_threshold, confusion
 from veilgraph.report.run_data import RunData, Scored, Split, read_run, scored
-from veilgraph.report.tables import percent
+from veilgraph.report.tables import environment, percent
 from veilgraph.report.training import training
 from veilgraph.runtime.store.predictions import load_predictions, save_predictions
 from veilgraph.runtime.store.results import COMPARED

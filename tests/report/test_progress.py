@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from veilgraph.cli.output import results
-from veilgraph.report import progress
-from veilgraph.report.progress import TrainingBars, heartbeat, left_words
+from veilgraph.report import training as progress
+from veilgraph.report.training import TrainingBars, heartbeat, left_words
 
 
 def test_the_last_state_of_each_training_is_printed() -> None:

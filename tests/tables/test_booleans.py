@@ -8,9 +8,9 @@ from tests.errors import refused
 from tests.tables.writing import party, write
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.tables.columns import column_hashes
-from veilgraph.tables.convert import TRUTHS
 from veilgraph.tables.encode import FeatureEncoding, encode, fit_encoding
 from veilgraph.tables.nodes import read_nodes
+from veilgraph.tables.source import TRUTHS
 
 ACTIVE = {"columns": "b", "boolean": True}
 

@@ -14,10 +14,10 @@ from tests.tables.writing import party, write
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.tables.column_settings import DateSettings
 from veilgraph.tables.columns import column_hashes
-from veilgraph.tables.convert import date_part
 from veilgraph.tables.describe import describe_party
 from veilgraph.tables.encode import FeatureEncoding, encode, fit_encoding
 from veilgraph.tables.nodes import read_nodes
+from veilgraph.tables.source import date_part
 
 SINCE = dt.datetime(2024, 1, 1)
 

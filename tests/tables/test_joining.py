@@ -8,10 +8,10 @@ from tests.errors import refused
 from tests.tables.writing import FORMATS, build, party, write
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.tables.convert import MISSING
 from veilgraph.tables.describe import FileDescription, describe_party
 from veilgraph.tables.encode import encode, fit_encoding
 from veilgraph.tables.nodes import feature_columns, read_nodes
+from veilgraph.tables.source import MISSING
 
 LABEL = {"column": "fraud", "classes": ["no", "yes"], "file": "labels.csv", "id": "customer"}
 SPLIT = {"column": "part"}

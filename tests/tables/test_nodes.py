@@ -9,8 +9,8 @@ import pytest
 from tests.errors import refused
 from tests.tables.writing import FORMATS, party, write
 from veilgraph.core.errors import DataError
-from veilgraph.tables.convert import MISSING, OTHER
 from veilgraph.tables.nodes import read_nodes
+from veilgraph.tables.source import MISSING, OTHER
 
 LABEL = {"column": "y", "classes": ["no", "yes"]}
 SPLIT = {"column": "part"}

@@ -31,8 +31,7 @@ Job: TypeAlias = "JobSettings | Mapping[str, object] | str | Path"
 """A job, its settings, the path of its file, or the name of a shipped one."""
 
 _SUFFIXES: Final = (".yaml", ".yml")
-_BROUGHT: Final = ("dataset", "graphs", "parties")
-_SOURCES: Final = (*_BROUGHT, "holders")
+_SOURCES: Final = ("dataset", "graphs", "parties", "holders")
 """Keys of ``data`` that say who the holders are."""
 _OF_DATA: Final = (
     "dataset",

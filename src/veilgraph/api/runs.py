@@ -30,16 +30,9 @@ ONE_MACHINE: Final[Mapping[PartyId, int]] = {}
 
 
 def data_frame(of: str, rows: Mapping[Any, Mapping[str, Any]], index: str, instead: str) -> pd.DataFrame:
-    """A table with a row for each entry.
+    """A table with a row for each entry: its place in the index → column → value.
 
-    Args:
-        of: the property that is asked for.
-        rows: the row's place in the index → column → value.
-        index: its name.
-        instead: what has the same without pandas.
-
-    Raises:
-        ConfigError: pandas is not installed.
+    Raises ``ConfigError`` where pandas is not installed; ``instead`` has the same as ``of`` without it.
     """
     try:
         import pandas as pd  # noqa: PLC0415

@@ -60,7 +60,6 @@ _FEWEST: Final = 20
 _MOST_CLASSMATES: Final = 1000
 _MOST_ANSWERS: Final = 200
 _WORDS: Final = 300
-_BLOCK: Final = 4096
 MOST_COMPARED: Final = 20_000
 """Nodes that are compared each with each."""
 
@@ -310,7 +309,7 @@ def _alike(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
     is_sparse = graph.features.layout == torch.sparse_csr
     rows: Any = to_scipy(graph.features) if is_sparse else graph.features.double().numpy()
     found = list[Floats]()
-    for some in np.array_split(asked, 1 + len(asked) // _BLOCK):
+    for some in np.array_split(asked, 1 + len(asked) // 4096):
         first, second = rows[some[:, 0]], rows[some[:, 1]]
         products = np.asarray((first.multiply(second) if is_sparse else first * second).sum(axis=1))
         found.append(products.reshape(len(some)))

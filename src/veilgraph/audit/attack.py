@@ -11,10 +11,11 @@ a claim is made.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypedDict, cast
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from veilgraph.protocol.evidence import Evidence, Sort, evidence_of, source_of
 from veilgraph.protocol.figures import LOSS
 from veilgraph.protocol.job import ATTACKS as _REGISTERED
 from veilgraph.protocol.view import Floats, View
+from veilgraph.runtime.store import LEDGER, LEDGER_SUMMARY
 from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
@@ -114,7 +116,6 @@ Parts: TypeAlias = tuple[Floats, ...]
 """What an adversary has of every node, of several kinds, [N, d] each."""
 
 _WIDTH: Final = 128
-_MOST_LINKS: Final = 1000
 _MOST_CLASSMATES: Final = 2000
 _FEWEST: Final = 10
 ALIKE: Final = 0.05
@@ -131,7 +132,6 @@ class AuditContext:
     def __init__(self, run: RunDirectory, *, seed: int, shadows: int) -> None:
         self.run, self.settings, self.seed, self.shadows = run, run.settings, seed, shadows
         self.source = source_of(self.settings)
-        self._graphs: dict[PartyId, PartyGraph] = {}
         self._kept: dict[tuple[str, ...], Any] = {}
 
     def once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is made
@@ -153,9 +153,7 @@ class AuditContext:
         """A holder's data about the nodes that the job is about."""
         if party not in self.settings.data.names:
             raise DataError(f"{party} is no holder, and has no data of its own")
-        if party not in self._graphs:
-            self._graphs[party] = self.whole_graph(party).common_part()
-        return self._graphs[party]
+        return cast(PartyGraph, self.once(("graph", party), lambda: self.whole_graph(party).common_part()))
 
     def whole_graph(self, party: PartyId) -> PartyGraph:
         """The same with nodes that other holders do not have."""
@@ -164,6 +162,20 @@ class AuditContext:
     def model(self, party: PartyId) -> Mapping[str, Tensor]:
         """What a party kept of the trained model."""
         return load_tensors(self.run.party(party).model_path)[0]
+
+    def ledger(self, party: PartyId) -> list[dict[str, Any]]:
+        """The entries of a holder's ledger; a ``DataError`` where that is not here."""
+        return [json.loads(line) for line in self._ledger_file(party, LEDGER).splitlines()[1:]]
+
+    def ledger_summary(self, party: PartyId) -> dict[str, Any]:
+        """What a holder's ledger came to; a ``DataError`` where that is not here."""
+        return cast(dict[str, Any], json.loads(self._ledger_file(party, LEDGER_SUMMARY)))
+
+    def _ledger_file(self, party: PartyId, name: str) -> str:
+        path = self.run.party_path(party) / name
+        if not path.is_file():
+            raise DataError("its ledger is not here")
+        return path.read_text(encoding="utf-8")
 
     def canary_key(self, party: PartyId) -> bytes | None:
         """Of a holder's canaries; None where it has none."""
@@ -177,7 +189,7 @@ class AuditContext:
             known = np.concatenate([others[0] * count + others[1], others[1] * count + others[0]])
             edges = edges[:, ~np.isin(edges[0] * count + edges[1], known)]
         distinct = len(np.unique(np.sort(edges[:, edges[0] != edges[1]], axis=0), axis=1).T)
-        links = min(distinct, _MOST_LINKS) or None
+        links = min(distinct, 1000) or None
         return sample_pairs(edges, count, seed=self.seed, links=links, left_out=others)
 
     def alike(self, target: PartyId) -> KnownPairs:
@@ -355,6 +367,36 @@ class AuditContext:
         return np.asarray(self.source.posteriors(like, everything, epochs).numpy())
 
 
+class Beside(TypedDict):
+    """What an attack's scores are held against: the same of the adversary without the view, and of pooled features."""
+
+    without: Floats | None
+    pooled: Floats | None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An attack as it is mounted: on which evidence, in which run, by whom and on whom."""
+
+    evidence: Evidence
+    case: AuditContext
+    adversary: PartyId
+    target: PartyId
+
+    def links(self) -> KnownPairs:
+        """The pairs of nodes that an attack on edges is about."""
+        return self.case.links(self.target, self.adversary)
+
+    def own_rows(self) -> Floats | None:
+        """What the adversary has of the target's nodes without any message."""
+        return self.case.own_rows(self.adversary, self.target)
+
+    def beside(self, score: Callable[[Floats], Floats]) -> Beside:
+        """Score the adversary's own rows, and everybody's features, as the evidence is."""
+        pooled = scored(score, self.case.pooled_rows(self.target))
+        return Beside(without=scored(score, self.own_rows()), pooled=pooled)
+
+
 Mount = Callable[[Evidence, AuditContext, PartyId, PartyId], Outcome]
 """(evidence, case, adversary, target) → what the attack says; ``DataError`` where there is too little to say it."""
 
@@ -383,11 +425,18 @@ ATTACKS: Final[Registry[Attack]] = _REGISTERED
 """The attacks by name. Settings check names against the same registry, which they hold untyped to import no audit."""
 
 
-def attack(secret: Secret, *sorts: Sort, blind: bool = False, of_all_pairs: bool = False) -> Callable[[Mount], Attack]:
+def attack(
+    secret: Secret, *sorts: Sort, blind: bool = False, of_all_pairs: bool = False
+) -> Callable[[Callable[[Scene], Outcome]], Attack]:
     """Makes an ``Attack`` of the function that mounts it; those on labels and members are of who has labels."""
-    return lambda mount: Attack(
-        secret, sorts, mount, of_labels=secret in ("labels", "membership"), blind=blind, of_all_pairs=of_all_pairs
-    )
+
+    def made(function: Callable[[Scene], Outcome]) -> Attack:
+        def mount(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+            return function(Scene(evidence, case, adversary, target))
+
+        return Attack(secret, sorts, mount, secret in ("labels", "membership"), blind, of_all_pairs)
+
+    return made
 
 
 def scored(score: Callable[[Floats], Floats], rows: Floats | None) -> Floats | None:

@@ -1,77 +1,12 @@
 """Canaries: what releases say of each being in, and what guesses about many of them prove of a run's ε.
 
-# Scores
+Scores of noisy sums are log-likelihood ratios, in units of the clip; those of releases of a holder's data follow the
+direction in which a coin moves rows. A run has m canaries, each in or out by a fair coin of its own, and no adversary
+of a private run guesses many right. docs/proofs.md#canaries derives the scores and both bounds: of (ε, δ)-privacy
+(Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", theorem 5.2) and of a trade-off (after
+Mahloujifar, Melis & Chaudhuri 2024, "Auditing f-differential privacy in one run", here with abstentions).
 
-*Noisy sums of a private training.* In a round a canary has *parts*: so many terms, each drawn with probability q, that
-all are one vector, known from the weights that all had: its own term and its neighbours', as they are where it is in,
-and where it is out. What an adversary has of a sum, without all that is not of canaries, is in units of the clip
-
-    r = Σ_parts (number drawn)·g + noise,    noise ~ N(0, s²·I).
-
-Of each canary it takes the log-likelihood ratio of in against out, where every other canary's coin and draws are taken
-to be Gaussian, with the mean and spread that they have. With V the parts' vectors, each times the spread of its number,
-in rows, K = s²·I + VVᵀ and u = K⁻¹V(r − mean), what a canary's own rows i say once all others are accounted for is
-
-    (s²·K⁻¹_ii)⁻¹ − I = V_i Σ⁻¹ V_iᵀ,    (s²·K⁻¹_ii)⁻¹ u_i = V_i Σ⁻¹ (r − mean),    Σ = s²·I + Σ_{j≠i} V_jᵀV_j
-
-(Woodbury). s is what is claimed, or less where what lies beside all of V is less: noise that is missing shows there.
-V is as long as the clip lets it be, or longer where what lies along it is far more than that explains.
-Nothing of this looks at coins, and rounds add up; if a sum is not as this supposes, scores are worse and bounds hold.
-
-*Releases of a holder's data.* Every canary is put into the data in the same way, in or out by its coin, so that its
-rows without noise move in one direction. It is learnt for each release from some of the canaries, whose coins are told;
-the others are scored by it.
-
-# Privacy auditing with one run
-
-A run has m canaries, each in or out by a fair coin of its own. If the run is private about each of them, no adversary
-can guess many coins right; so many right guesses prove that it is less private than that. Nothing is assumed of how the
-releases were made, neither that rows have independent noise nor what the training does.
-
-The adversary guesses that the ⌈r/2⌉ canaries with the highest scores are in and the ⌊r/2⌋ with the lowest out, and
-abstains on the rest. V counts its right guesses.
-
-*(ε, δ)-privacy* (Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", theorem 5.2):
-
-    P[V ≥ v] ≤ f(v) + 2mδ · max_{1 ≤ i ≤ m} (f(v − i) − f(v))/i,    f(v) = P[Binomial(r, e^ε/(1 + e^ε)) ≥ v].
-
-Given the releases and the coins before it, ε-privacy leaves each guess right with a probability of at most
-e^ε/(1 + e^ε), so that the binomial dominates V; a coin shows altogether with a probability of at most 2δ, and the
-second term is what such coins can add.
-
-*Gaussian privacy.* A ledger of Gaussian releases claims more than (ε, δ) at one δ: no test of a coin has more power
-than F(a) = Φ(Φ⁻¹(a) + μ) at level a (Dong, Roth & Su 2022). Let p_c = P[V = c], J a random canary, and A the event that
-J's guess is right and V > i. P[A] = R_{i+1} := Σ_{c>i} c/m·p_c. Had J's coin fallen the other way, the same releases
-would make J's guess wrong and V one less, which has a probability of H_i := Σ_{c≥i} (r − c)/m·p_c. F is concave, so by
-Jensen's inequality
-
-    R_{i+1} ≤ F(H_i)  for every i            (after Mahloujifar, Melis & Chaudhuri 2024, "Auditing f-differential
-                                              privacy in one run", here with abstentions).
-
-Let P[V ≥ v] = t. These inequalities for i < v still hold when all of t is moved to v, and when, from i = v − 1 down,
-all that p_i has beyond the least that R_{i+1} ≤ F(H_i) needs is moved to i − 1: that lowers every R and raises every H
-of the inequalities to come. So they can only hold if t and the least p_i,
-
-    p_i = max(0, F⁻¹(R_{i+1}) − H_{i+1})·m/(r − i),    i = v − 1, …, 0,
-
-come to no more than 1; if they come to more, P[V ≥ v] < t.
-
-*Any other trade-off.* Nothing above uses more of F than that it is concave and bounds the power of every test of one
-coin, either way. So a ledger of other releases is held against theirs in the same way.
-
-*Sampled sums.* Such a ledger does not say of one δ what ε is, but of every ε what δ is: the hockey-stick divergences of
-T sums, either way, from their privacy loss distribution, rounded towards more loss. A test of level a has no more power
-than
-
-    F(a) = min over ε ≥ 0 of min(δ(ε) + e^ε·a, 1 − e^(−ε)·(1 − δ(ε) − a)),
-
-the tangents of the trade-off (Dong, Roth & Su 2022, proposition 6), of which a part may be left out. One that has power
-y has at least the level F⁻¹(y) = max over ε of max(e^(−ε)·(y − δ(ε)), 1 − δ(ε) − e^ε·(1 − y)).
-
-Less noise is more loss, so the trade-offs of σ/ℓ, ℓ > 0, are ordered by ℓ, and at ℓ = 1 is the claim.
-
-Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite, and ``ConfigError`` where
-another argument is out of range.
+Functions on arrays raise ``DataError`` where these are not finite, or too few canaries are told.
 """
 
 from __future__ import annotations
@@ -90,7 +25,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 from scipy.stats import binom, chi2
 
 from veilgraph.audit.statistics import Truth
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.event import SampledEvent
@@ -110,16 +45,12 @@ _TINY: Final = 1e-6
 
 def gradient_scores(rounds: Sequence[Round], rate: float) -> Floats:
     """How much all rounds together speak for each canary being in, [m] float64, higher = in; ``rate``: q."""
-    if not rounds:
-        raise DataError("rounds: there is none, and each says something of every canary; give one at least")
     return np.asarray(np.sum([_round_score(each, rate) for each in rounds], axis=0))
 
 
 def _round_score(each: Round, rate: float) -> Floats:
     parts, width = each.parts, len(each.rest)
-    m = len(parts[0].rows) if parts else 0
-    if not m or any(part.rows.shape != (m, width) for part in parts):
-        raise DataError(f"rounds: parts must be [m, {width}], like the sum; give one at least, of m ≥ 1 canaries")
+    m = len(parts[0].rows)
     means = [rate * part.count / 2 for part in parts]
     spreads = [_spread(part.count, rate) for part in parts]
     mean = np.sum([mean * part.rows.sum(axis=0) for mean, part in zip(means, parts, strict=True)], axis=0)
@@ -207,10 +138,6 @@ def inserted_scores(releases: Sequence[Released], coins: NDArray[Any], *, seed: 
         Scores of the judged canaries, higher = in, and which these are, [m] bool.
     """
     are_in = np.asarray(coins, dtype=np.bool_)
-    if not releases or any(each.rows.shape != each.clean.shape or len(each.rows) != len(are_in) for each in releases):
-        raise DataError(
-            f"releases: must be [m, w] with and without noise, of {len(are_in)} canaries; give one at least"
-        )
     told = np.zeros(len(are_in), dtype=np.bool_)
     told[np.random.default_rng(seed).permutation(len(are_in))[:_TOLD]] = True
     if told.all() or not 0 < np.count_nonzero(are_in[told]) < _TOLD:
@@ -238,8 +165,6 @@ def _matched(each: Released, are_in: Truth, told: Truth) -> Floats:
 
 _SHARES: Final = (1, 2, 4, 8)
 """All canaries are guessed, or one in so many."""
-
-_PRECISION: Final = 1e-3
 
 
 Level = Callable[[float], float]
@@ -299,12 +224,7 @@ def canary_scores(released: Sequence[NDArray[Any]], rows: NDArray[Any], directio
         rows: [m] where the canaries are.
         directions: S matrices [m, d_s], u_s with ‖u_s‖₂ = 1.
     """
-    if not released or len(released) != len(directions):
-        raise DataError(
-            f"released: has {len(released)} matrices and directions {len(directions)}: each release, one at least, "
-            "needs its directions; give one of each"
-        )
-    return np.asarray(np.sum([_score(*pair, np.asarray(rows)) for pair in zip(released, directions, strict=True)], 0))
+    return np.asarray(np.sum([_score(*pair, rows) for pair in zip(released, directions, strict=True)], axis=0))
 
 
 def one_run_epsilon(
@@ -314,46 +234,40 @@ def one_run_epsilon(
     confidence: float = 0.95,
     guesses: Sequence[int] | None = None,
     *,
-    gaussian: bool = False,
     claims: Claims | None = None,
 ) -> OneRunBound:
     """A lower bound on a run's ε from its canaries: the largest that so many right guesses refute.
 
     Each r of ``guesses`` is tried with error (1 − confidence)/(number of r), and the best bound is given: it holds with
-    the confidence asked for (union bound). See the head of this file for the two claims that may be refuted.
+    the confidence asked for (union bound). docs/proofs.md#canaries has the two claims that may be refuted.
 
     Args:
         scores: [m], higher = in.
         coins: [m] bool or 0 and 1, True = in; fair and independent.
-        delta: δ of the ledger's total, in [0, 1), above 0 with ``gaussian``.
+        delta: δ of the ledger's total, in [0, 1), above 0 with ``GaussianClaims``.
         confidence: in (0, 1).
         guesses: the r to try, chosen without looking at coins or scores; None for m, m/2, m/4 and m/8, rounded up.
-        gaussian: refute Gaussian privacy μ and give its ε at δ: a larger bound, for a ledger in which all releases are
-            Gaussian. Without it, the bound is on the ε of any run that is (ε, δ)-private.
-        claims: the same for a ledger of other releases: refute their trade-offs.
+        claims: refute the trade-offs of the ledger's releases, and give the ε of the largest at δ: a larger bound.
+            None: it is on the ε of any run that is (ε, δ)-private.
     """
-    values, are_in = _checked(scores, coins, delta, confidence)
-    m = len(values)
+    are_in, m = np.asarray(coins, dtype=np.bool_), len(scores)
+    if not m or not np.isfinite(scores).all():
+        raise DataError("scores: must be finite, and of one canary at least; leave other canaries out")
     tried = sorted({-(-m // share) for share in _SHARES} if guesses is None else set(guesses))
-    if not tried or not all(1 <= r <= m for r in tried):
-        raise ConfigError(
-            f"guesses={guesses!r} must be numbers from 1 to {m}, the canaries; leave it out, or name some"
-        )
-    order, level = np.argsort(values, kind="stable"), (1 - confidence) / len(tried)
-    held = GaussianClaims() if gaussian else claims
+    order, level = np.argsort(scores, kind="stable"), (1 - confidence) / len(tried)
 
     def proven(r: int, correct: int) -> float:
         """The loss, which is ε itself where nothing is claimed of it."""
-        if held is not None:
+        if claims is not None:
             guess: Level = lambda power: power  # noqa: E731 - without any loss a test is a guess
             return _largest(
-                lambda loss: least_probability(m, r, correct, held.level(loss) if loss else guess, level) > 1
+                lambda loss: least_probability(m, r, correct, claims.level(loss) if loss else guess, level) > 1
             )
         return _largest(lambda epsilon: p_value(m, r, correct, epsilon, delta) <= level)
 
     def epsilon_of(loss: float) -> float:
         """Of the largest alone, for it grows with the loss and takes long to find."""
-        return held.epsilon(loss, delta) if held is not None and loss else loss
+        return claims.epsilon(loss, delta) if claims is not None and loss else loss
 
     rights = {r: int(are_in[order[m - (r + 1) // 2 :]].sum() + (~are_in[order[: r // 2]]).sum()) for r in tried}
     bounds = {r: proven(r, right) for r, right in rights.items()}
@@ -375,7 +289,7 @@ def p_value(m: int, guesses: int, correct: int, epsilon: float, delta: float) ->
 def least_probability(m: int, guesses: int, correct: int, level: Level, tail: float) -> float:
     """The least probability in all, were P[V ≥ correct] ``tail`` in a run of that trade-off: above 1, it is less.
 
-    The recursion at the head of this file, from ``tail`` at v to the sum of it and p_{v−1}, …, p_0.
+    The recursion of docs/proofs.md#canaries, from ``tail`` at v to the sum of it and p_{v−1}, …, p_0.
     """
     right, wrong, needed = correct * tail, (guesses - correct) * tail, tail  # m·R, m·H
     for count in range(correct - 1, -1, -1):
@@ -394,36 +308,18 @@ def _largest(is_refuted: Callable[[float], bool]) -> float:
     low, high = 0.0, 1.0
     while is_refuted(high):
         low, high = high, 2 * high
-    while high - low > _PRECISION:
+    while high - low > 1e-3:
         middle = (low + high) / 2
         low, high = (middle, high) if is_refuted(middle) else (low, middle)
     return low
 
 
 def _score(released: NDArray[Any], directions: NDArray[Any], rows: NDArray[Any]) -> Floats:
-    if released.ndim != 2 or directions.shape != (len(rows), released.shape[1]):
-        raise DataError(
-            f"released: {released.shape} and directions {directions.shape} do not fit {len(rows)} canaries: give "
-            "[N, d] and [m, d]"
-        )
     own, width = released[rows].astype(np.float64), released.shape[1]
     along: Floats = (own * directions).sum(axis=1)
     beside = own - along[:, None] * directions
     size = np.sqrt((beside**2).sum() / (len(rows) * (width - 1))) if width > 1 else np.std(along)
     return along / max(float(size), 1e-9 * float(np.abs(along).max(initial=0.0)), np.finfo(np.float64).tiny)
-
-
-def _checked(scores: NDArray[Any], coins: NDArray[Any], delta: float, confidence: float) -> tuple[Floats, Truth]:
-    values, truth = np.asarray(scores, dtype=np.float64), np.asarray(coins)
-    if values.ndim != 1 or values.shape != truth.shape or not len(values):
-        raise DataError(f"scores: {values.shape} and coins {truth.shape} must be [m] both, m >= 1: give one of each")
-    if not np.isfinite(values).all() or not np.isin(truth, (0, 1)).all():
-        raise DataError("scores: must be finite, and coins True or False, 1 or 0: leave other canaries out")
-    if not 0 <= delta < 1:
-        raise ConfigError(f"delta={delta!r} must be at least 0 and below 1; take the ledger's")
-    if not 0 < confidence < 1:
-        raise ConfigError(f"confidence={confidence!r} must lie strictly between 0 and 1; take 0.95 or more")
-    return values, truth.astype(bool)
 
 
 _EPSILONS: Final[Floats] = np.concatenate([np.arange(0, 2, 0.02), np.geomspace(2, 40, 120)])

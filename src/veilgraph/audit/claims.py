@@ -6,7 +6,6 @@ tests on arrays, which come first, do not look at the data: each p-value is exac
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +31,6 @@ from veilgraph.protocol.evidence import Noisy
 from veilgraph.protocol.job import Check
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.view import Floats, View
-from veilgraph.runtime.store import LEDGER
 
 _MOST: Final = 60
 """Releases of which all pairs are compared: the first half and the newest."""
@@ -404,7 +402,7 @@ def _sampling_rate(case: AuditContext, view: View, name: PartyId) -> Told | None
     """At the server: whether holders that train privately drew who is in a sum as their ledgers count."""
     if view.party != SERVER or case.settings.training_plan is None or case.graph(name).labels is None:
         return None
-    entries = _ledger(case, name)
+    entries = case.ledger(name)
     rates = [float(each["event"]["sampling_rate"]) for each in entries if "sampling_rate" in each["event"]]
     if not rates:
         raise DataError("its ledger counts no sampled sum")
@@ -469,18 +467,11 @@ def _key(seen: Seen) -> tuple[int, Kind, int, int]:
     return seen.session, seen.tag.kind, seen.tag.step, seen.tag.round
 
 
-def _ledger(case: AuditContext, name: PartyId) -> list[dict[str, Any]]:
-    path = case.run.party_path(name) / LEDGER
-    if not path.is_file():
-        raise DataError("its ledger is not here")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-
-
 def _releases(case: AuditContext, name: PartyId) -> Counter[str]:
     """Channel → releases that a holder's ledger has; nothing where there is none."""
     found = Counter[str]()
     with suppress(DataError):
-        for entry in _ledger(case, name):
+        for entry in case.ledger(name):
             found[entry["channel"]] += int(entry["count"])
     return found
 

@@ -17,12 +17,10 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import nnls
 from scipy.sparse import csr_matrix, diags, eye
 
-from veilgraph.audit.attack import AuditContext, Parts, attack, scored, side_by_side
+from veilgraph.audit.attack import Parts, Scene, attack, scored, side_by_side
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import Knowledge, KnownPairs, NodeRows, Numbers, Pairs, check_pairs, check_rows, link_scores
+from veilgraph.audit.pairs import KnownPairs, NodeRows, Numbers, Pairs, check_rows, learned_links, pair_distances
 from veilgraph.core.errors import DataError
-from veilgraph.core.types import PartyId
-from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.view import Floats, Observations
 
 MAX_NODES: Final = 5000
@@ -30,17 +28,14 @@ MAX_NODES: Final = 5000
 CANDIDATES: Final = 64
 """Rows that one is made of at most: those that a first guess ranks highest."""
 
-Mounted: TypeAlias = tuple[Evidence, AuditContext, PartyId, PartyId]
+Score: TypeAlias = Callable[[Parts], Floats]
 Ask = Callable[[int], Floats]
 """Node → posteriors [N, C] of all nodes, with that node's features changed."""
 Guess = Callable[[NDArray[np.int64]], Floats]
 """Nodes [n] → how likely it makes each node to be a neighbour of theirs, [n, N], around 1 at most."""
 
-_NARROW: Final = 3
 _MOST_ASKED: Final = 1_000_000
 """Nodes times queries: an inference is one of all nodes."""
-_PENALTY: Final = 0.01
-_GUESS: Final = 1e-3
 _MOST_COMBINED: Final = 20_000
 _FEW_COLUMNS: Final = 4
 """Of fewer columns a row less its mean, at length 1, says next to nothing."""
@@ -48,58 +43,47 @@ _TINY: Final = float(np.finfo(np.float64).tiny)
 
 
 @attack("edges", "embedding", "initial", "posteriors", "beside", "masked", blind=True)
-def similarity(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def similarity(at: Scene) -> Outcome:
     """Linked nodes are alike: pairs are ranked by the correlation of their rows (attack 0)."""
-    asked = case.links(target, adversary)
-    return _compared(
-        "similarity",
-        lambda parts: np.sum([_alike(rows, asked.pairs) for rows in parts], axis=0),
-        asked,
-        (evidence, case, adversary, target),
-        note="Pooled: similarity of all holders' features.",
-    )
+    asked, note = at.links(), "Pooled: similarity of all holders' features."
+    score: Score = lambda parts: np.sum([_alike(rows, asked.pairs) for rows in parts], axis=0)  # noqa: E731
+    return _compared("similarity", score, asked, at, note=note)
 
 
 @attack("edges", "embedding", "posteriors", "beside")
-def supervised(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def supervised(at: Scene) -> Outcome:
     """The adversary knows half of the pairs, and trains a classifier on them (attack 3)."""
-    known, asked = case.links(target, adversary).split(0.5, case.seed)
-    return _compared(
-        "supervised",
-        lambda parts: _trained(parts, known, asked, case.seed),
-        asked,
-        (evidence, case, adversary, target),
-        threshold=0.0,
-        note="The adversary knows half of the pairs. Pooled: the same with all holders' features.",
-    )
+    known, asked = at.links().split(0.5, at.case.seed)
+    note = "The adversary knows half of the pairs. Pooled: the same with all holders' features."
+    score: Score = lambda parts: _trained(parts, known, asked, at.case.seed)  # noqa: E731
+    return _compared("supervised", score, asked, at, threshold=0.0, note=note)
 
 
 @attack("edges", "propagation", blind=True)
-def propagated(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def propagated(at: Scene) -> Outcome:
     """Which rows a hop makes of which: least squares over many rounds of known inputs and outputs."""
-    pairs, truth = (asked := case.links(target, adversary)).pairs, asked.truth
-    weights = neighbour_weights(np.stack(evidence.steps), np.stack(evidence.outputs))
+    asked, steps = at.links(), at.evidence.steps
     return Outcome(
-        weight_scores(weights, pairs),
-        truth,
-        without=scored(lambda rows: _alike(rows, pairs), case.own_rows(adversary, target)),
-        pooled=scored(lambda rows: _alike(rows, pairs), case.pooled_rows(target)),
-        note=f"From {len(evidence.steps)} hops. Without and pooled: similarity of features.",
+        weight_scores(neighbour_weights(np.stack(steps), np.stack(at.evidence.outputs)), asked.pairs),
+        asked.truth,
+        **at.beside(lambda rows: _alike(rows, asked.pairs)),
+        note=f"From {len(steps)} hops. Without and pooled: similarity of features.",
     )
 
 
 @attack("edges", "inference")
-def influenced(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def influenced(at: Scene) -> Outcome:
     """Whose predictions change when the adversary doubles its features of a node (LinkTeller, Wu et al. 2022)."""
-    network = case.source.inferences(case, case.holders_of(adversary))
-    known, count = case.own_edges(adversary), case.graph(target).num_nodes
+    case, graph = at.case, at.case.graph(at.target)
+    network = case.source.inferences(case, case.holders_of(at.adversary))
+    known, count = case.own_edges(at.adversary), graph.num_nodes
     queries = max(1, min(100, _MOST_ASKED // count))
-    asked = queried_pairs(case.graph(target).edge_index.numpy(), known, count, queries=queries, seed=case.seed)
+    asked = queried_pairs(graph.edge_index.numpy(), known, count, queries=queries, seed=case.seed)
     return Outcome(
         influence_scores(network.before, network.doubled, asked.pairs),
         asked.truth,
         without=reach_scores(known, count, min(4, network.hops), asked.pairs),
-        pooled=scored(lambda rows: _alike(rows, asked.pairs), case.pooled_rows(target)),
+        pooled=scored(lambda rows: _alike(rows, asked.pairs), case.pooled_rows(at.target)),
         note=f"An inference for each of {len(np.unique(asked.pairs[:, 0]))} nodes, whose features the adversary "
         "doubles, computed by the plaintext twin of the run. Without: how much reaches a node over the adversary's "
         "own edges. Pooled: similarity of all holders' features.",
@@ -107,31 +91,20 @@ def influenced(evidence: Evidence, case: AuditContext, adversary: PartyId, targe
 
 
 @attack("edges", "embedding", "propagation", blind=True, of_all_pairs=True)
-def combined(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def combined(at: Scene) -> Outcome:
     """An embedding's rows of each other; of the newest pass, what came out of a hop of what went in."""
-    asked = case.links(target, adversary)
-    if evidence.sort == "propagation":
-        return _of_hops(asked, (evidence, case, adversary, target))
-    return _compared(
-        "combination",
-        lambda parts: _of_rows(side_by_side(parts), asked, case.seed),
-        asked,
-        (evidence, case, adversary, target),
-        note="A row as a combination of others. Without and pooled: the same of features.",
-    )
+    asked, note = at.links(), "A row as a combination of others. Without and pooled: the same of features."
+    if at.evidence.sort == "propagation":
+        return _of_hops(asked, at)
+    score: Score = lambda parts: _of_rows(side_by_side(parts), asked, at.case.seed)  # noqa: E731
+    return _compared("combination", score, asked, at, note=note)
 
 
 def _compared(
-    name: str,
-    score: Callable[[Parts], Floats],
-    asked: KnownPairs,
-    of: Mounted,
-    *,
-    threshold: float | None = None,
-    note: str,
+    name: str, score: Score, asked: KnownPairs, at: Scene, *, threshold: float | None = None, note: str
 ) -> Outcome:
     """What ``score`` says of the asked pairs from the evidence's rows, from own rows and from pooled ones."""
-    evidence, case, adversary, target = of
+    evidence, case, adversary, target = at.evidence, at.case, at.adversary, at.target
     own, pooled = case.own_parts(adversary, target), case.pooled_rows(target)
     holder = adversary if case.holders_of(adversary) else ""  # pairs are the same for all others
     return Outcome(
@@ -146,19 +119,18 @@ def _compared(
 
 def _alike(rows: Floats, pairs: Pairs) -> Floats:
     """Two or three columns have correlations of ±1 or close: there distances say more."""
-    distance = "euclidean" if rows.shape[1] < _NARROW else "correlation"
-    return link_scores(0, Knowledge(NodeRows(rows)), pairs, seed=0, distance=distance)
+    distance = "euclidean" if rows.shape[1] < 3 else "correlation"
+    return -pair_distances(check_rows("rows", rows, len(rows)), pairs, distance)
 
 
 def _trained(parts: Parts, known: KnownPairs, asked: KnownPairs, seed: int) -> Floats:
     """With features and own predictions apart from the rest: attack 6."""
     if len(parts) > 1:
-        features, reference, rest = parts[0], parts[1] if len(parts) > 2 else None, parts[-1]
-        nodes = NodeRows(rest, attributes=features, reference=reference)
-        return link_scores(6, Knowledge(nodes, partial=known), asked.pairs, seed=seed)
+        reference = parts[1] if len(parts) > 2 else None
+        return learned_links(NodeRows(parts[-1], parts[0], reference), known, asked.pairs, seed=seed)
     (rows,) = parts
     scale = float(np.abs(rows).mean()) or 1.0
-    return link_scores(3, Knowledge(NodeRows(rows / scale), partial=known), asked.pairs, seed=seed)
+    return learned_links(NodeRows(rows / scale), known, asked.pairs, seed=seed)
 
 
 def _of_rows(rows: Floats, asked: KnownPairs, seed: int) -> Floats:
@@ -173,9 +145,8 @@ def _of_rows(rows: Floats, asked: KnownPairs, seed: int) -> Floats:
     return combination_scores(chosen, chosen, np.searchsorted(nodes, asked.pairs), alike(chosen))
 
 
-def _of_hops(asked: KnownPairs, of: Mounted) -> Outcome:
-    evidence, case, adversary, target = of
-    newest = 1
+def _of_hops(asked: KnownPairs, at: Scene) -> Outcome:
+    evidence, newest = at.evidence, 1
     if isinstance(evidence.steps, Observations):  # the last hops of one pass
         keys = [(pieces[0].session, pieces[0].tag.step) for pieces in evidence.steps.pieces]
         newest = keys.count(keys[-1])
@@ -189,8 +160,7 @@ def _of_hops(asked: KnownPairs, of: Mounted) -> Outcome:
     return Outcome(
         combination_scores(inputs, outputs, asked.pairs, lambda nodes: weights[nodes]),
         asked.truth,
-        without=scored(lambda rows: _of_rows(rows, asked, case.seed), case.own_rows(adversary, target)),
-        pooled=scored(lambda rows: _of_rows(rows, asked, case.seed), case.pooled_rows(target)),
+        **at.beside(lambda rows: _of_rows(rows, asked, at.case.seed)),
         note=f"From {newest} hops of the newest pass. Without and pooled: a row of features of others.",
     )
 
@@ -206,8 +176,6 @@ def neighbour_weights(inputs: Numbers, outputs: Numbers, *, ridge: float = 1e-3)
         outputs: [S, N, d], of the same steps.
         ridge: penalty, relative to the mean squared singular value of the inputs.
     """
-    if inputs.ndim != 3 or inputs.shape != outputs.shape or not inputs.size:
-        raise DataError(f"inputs: {inputs.shape} and outputs {outputs.shape} must both be [steps, nodes, width]")
     nodes = inputs.shape[1]
     if nodes > MAX_NODES:
         raise DataError(
@@ -228,7 +196,7 @@ def neighbour_weights(inputs: Numbers, outputs: Numbers, *, ridge: float = 1e-3)
 
 def weight_scores(weights: Floats, pairs: Pairs) -> Floats:
     """Scores of pairs, [M] float64: the larger weight of one node in the other, each beside its row's spread."""
-    first, second = check_pairs(pairs, len(weights)).T
+    first, second = pairs.T
     spread = weights.std(axis=1)
     spread[spread == 0] = 1
     scaled = weights / spread[:, None]
@@ -250,11 +218,10 @@ def influence_scores(before: Floats, ask: Ask, pairs: Pairs) -> Floats:
     Source: Wu et al. 2022, "LinkTeller: Recovering Private Edges from Graph Neural Networks via Influence Analysis",
         section IV, algorithm 2.
     """
-    checked, start = check_pairs(pairs, len(before)), _logits(before)
-    scores = np.empty(len(checked))
-    for node in np.unique(checked[:, 0]):
-        asked = checked[:, 0] == node
-        seen = checked[asked, 1]
+    start, scores = _logits(before), np.empty(len(pairs))
+    for node in np.unique(pairs[:, 0]):
+        asked = pairs[:, 0] == node
+        seen = pairs[asked, 1]
         scores[asked] = np.linalg.norm(_logits(ask(int(node))[seen]) - start[seen], axis=1)
     return scores
 
@@ -264,12 +231,8 @@ def queried_pairs(
 ) -> KnownPairs:
     """All links of some nodes, which come first in their pairs, and as many pairs of these nodes without a link.
 
-    Args:
-        edge_index: [2, E] int64 of the target; direction, repetition and loops do not count.
-        known: [2, E'] int64 that the adversary has: such pairs are left out.
-        num_nodes: N.
-        queries: nodes at most that are changed.
-        seed: of the draw.
+    Of the target's ``edge_index`` [2, E] int64, direction, repetition and loops do not count; pairs of ``known``
+    [2, E'] int64, which the adversary has, are left out. At most ``queries`` nodes are changed.
     """
     linked, own = (_symmetric(edges, num_nodes) for edges in (edge_index, known))
     hidden = (linked - linked.multiply(own)).tocsr()
@@ -294,14 +257,13 @@ def queried_pairs(
 
 def reach_scores(edge_index: NDArray[np.int64], num_nodes: int, hops: int, pairs: Pairs) -> Floats:
     """How much of the first node reaches the second within some hops over known edges, [P]: by means of neighbours."""
-    checked = check_pairs(pairs, num_nodes)
     adjacency = _symmetric(edge_index, num_nodes) + eye(num_nodes, format="csr")
     mean = diags(1 / np.asarray(adjacency.sum(axis=1))[:, 0]) @ adjacency
-    nodes, places = np.unique(checked[:, 0], return_inverse=True)
+    nodes, places = np.unique(pairs[:, 0], return_inverse=True)
     columns = eye(num_nodes, format="csc")[:, nodes]
     for _ in range(hops):
         columns = mean @ columns
-    return np.asarray(columns.tocsr()[checked[:, 1], places]).ravel()
+    return np.asarray(columns.tocsr()[pairs[:, 1], places]).ravel()
 
 
 def _symmetric(edges: NDArray[np.int64], num_nodes: int) -> csr_matrix:
@@ -336,7 +298,7 @@ def alike(rows: Floats) -> Guess:
 
 
 def combination_scores(
-    inputs: Numbers, outputs: Numbers, pairs: Pairs, guess: Guess, *, penalty: float = _PENALTY
+    inputs: Numbers, outputs: Numbers, pairs: Pairs, guess: Guess, *, penalty: float = 0.01
 ) -> Floats:
     """Scores of pairs [M]: the larger weight of one node in the other, and where neither has one the first guess.
 
@@ -357,19 +319,16 @@ def combination_scores(
     """
     given = check_rows("inputs", inputs, len(inputs)).astype(np.float64)
     made = check_rows("outputs", outputs, len(inputs)).astype(np.float64)
-    if given.shape != made.shape:
-        raise DataError(f"inputs: {given.shape} and outputs {made.shape} must have one shape: the same equations")
-    asked = check_pairs(pairs, len(given))
-    both = np.concatenate([asked, asked[:, ::-1]])
+    both = np.concatenate([pairs, pairs[:, ::-1]])
     order = np.argsort(both[:, 0], kind="stable")
     scores = np.empty(len(both))
-    for block in np.array_split(np.unique(both[:, 0]), 1 + len(asked) // 256):
+    for block in np.array_split(np.unique(both[:, 0]), 1 + len(pairs) // 256):
         places = order[np.isin(both[order, 0], block)]
         if len(places):
             rows, others = np.searchsorted(block, both[places, 0]), both[places, 1]
             guesses = guess(block)
             weights = _weights(given, made[block], guesses, penalty)
-            scores[places] = weights[rows, others] + _GUESS * np.maximum(guesses[rows, others], -1)
+            scores[places] = weights[rows, others] + 1e-3 * np.maximum(guesses[rows, others], -1)
     return np.maximum(*np.split(scores, 2))
 
 

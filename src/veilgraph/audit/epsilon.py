@@ -6,9 +6,8 @@ holder's ledger, where that is claimed against this adversary.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from veilgraph.audit.attack import AuditContext, Nodes
 from veilgraph.audit.canaries import (
     Claims,
+    GaussianClaims,
     Released,
     SampledClaims,
     canary_scores,
@@ -37,7 +37,6 @@ from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, T
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job import JobSettings, perturbing
 from veilgraph.protocol.view import Floats, View, aggregate, numbers, subtract_own
-from veilgraph.runtime.store import LEDGER_SUMMARY
 
 _CONFIDENCE: Final = 0.95
 _ZERO: Final = 1e-6
@@ -116,16 +115,9 @@ def _kept(case: AuditContext, holder: PartyId) -> Canaries:
     return kept
 
 
-def _ledger(case: AuditContext, holder: PartyId) -> Mapping[str, Any]:
-    path = case.run.party_path(holder) / LEDGER_SUMMARY
-    if not path.is_file():
-        raise DataError("its ledger is not here")
-    return cast(Mapping[str, Any], json.loads(path.read_text(encoding="utf-8")))
-
-
 def _claimed(case: AuditContext, holder: PartyId, adversary: PartyId | None = None) -> float | None:
     """The total ε of a holder's ledger; None where that is infinite, or not claimed against this adversary."""
-    total = _ledger(case, holder).get("epsilon_total")
+    total = case.ledger_summary(holder).get("epsilon_total")
     holds = adversary is None or case.source.withstands(case.settings, members_of(adversary))
     return None if total is None or not holds else float(total)
 
@@ -139,12 +131,11 @@ def _bound(
     *,
     delta: float,
     limit: float | None,
-    gaussian: bool = False,
     claim: str = "The limit is the ledger's total.",
     claims: Claims | None = None,
 ) -> Finding:
     """What scores of canaries, higher = in, prove of a holder's ε; see ``one_run_epsilon``, and ``limit``: claimed."""
-    bound = one_run_epsilon(scores, np.asarray(coins), delta, _CONFIDENCE, gaussian=gaussian, claims=claims)
+    bound = one_run_epsilon(scores, np.asarray(coins), delta, _CONFIDENCE, claims=claims)
     return Finding(
         adversary,
         holder,
@@ -202,7 +193,7 @@ def _of_rows(case: AuditContext, adversary: PartyId) -> Found:
             scores,
             coins,
             delta=privacy.delta_of(canaries.nodes),
-            gaussian=MECHANISMS[privacy.mechanism].is_gaussian,
+            claims=GaussianClaims() if MECHANISMS[privacy.mechanism].is_gaussian else None,
             limit=limit,
         )
 
@@ -343,7 +334,7 @@ def _of_gradients(case: AuditContext, adversary: PartyId) -> Found:
         if not rounds:
             raise DataError("the view has none of its rounds")
         limit = _claimed(case, holder, adversary)
-        paid = sum(_ledger(case, holder)["releases"].values())
+        paid = sum(case.ledger_summary(holder)["releases"].values())
         yield _bound(
             adversary,
             holder,
@@ -371,6 +362,7 @@ def _of_nodes(case: AuditContext, adversary: PartyId) -> Found:
     def bounds(holder: PartyId) -> Iterator[Finding]:
         kept, view = _kept(case, holder), case.view(learner)
         canaries = NodeCanaries.of(settings, kept.nodes, bytes, kept.key)
+        is_gaussian = FEATURE_MECHANISMS[release.mechanism].is_gaussian
 
         def bound(what: str, given: Sequence[Tensor], scored: Callable[[Tensor], Floats], epsilon: float) -> Finding:
             of_labels = what == "labels"
@@ -382,7 +374,7 @@ def _of_nodes(case: AuditContext, adversary: PartyId) -> Found:
                 np.sum([scored(each[canaries.places]) for each in given], axis=0),
                 coins,
                 delta=0.0 if of_labels else release.delta or 0.0,
-                gaussian=not of_labels and FEATURE_MECHANISMS[release.mechanism].is_gaussian,
+                claims=None if of_labels or not is_gaussian else GaussianClaims(),
                 limit=epsilon * len(given),
                 claim="The limit is that of the job, for each different release.",
             )
@@ -453,7 +445,7 @@ def _of_votes(case: AuditContext, adversary: PartyId) -> Found:
             voted(read(), canaries.places(holder), classes=settings.outcome.opens_classes_alone),
             canaries.coins,
             delta=privacy.delta_of(canaries.nodes),
-            gaussian=True,
+            claims=GaussianClaims(),
             limit=_claimed(case, holder),
         )
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, cast
+from functools import partial
+from typing import Any, Final, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,14 +23,13 @@ from scipy.special import expit
 from scipy.stats import rankdata
 from torch import Tensor
 
-from veilgraph.audit.attack import AuditContext, attack, scored
+from veilgraph.audit.attack import AuditContext, Scene, attack, scored
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.pairs import Classifier, Numbers, check_rows, train_classifier, unit_columns
 from veilgraph.audit.statistics import Truth, measure
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
-from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.view import Floats
 
 Flags = NDArray[np.bool_]
@@ -46,24 +46,23 @@ _SHARES: Final = (0.1, 0.05, 0.02)
 """Of nodes that have a column, and that have not; the first with any such columns."""
 _MOST_NODES: Final = 5000
 _WIDE: Final = 4000
-_RIDGE: Final = 1e-2
 _HIDDEN: Final = 64
 _RATE, _FIRST, _SECOND, _LEAST = 0.01, 0.9, 0.999, 1e-8
 """Of Adam."""
 
 
 @attack("features", "embedding", "initial", "posteriors", "beside", "masked")
-def attribute(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def attribute(at: Scene) -> Outcome:
     """The adversary knows an attribute of some nodes, and trains a classifier from rows to it (Duddu et al. 2020)."""
-    rows = evidence.matrix
-    return _infer_all(lambda column: rows, case, adversary, target)
+    rows = at.evidence.matrix
+    return _infer_all(lambda column: rows, at)
 
 
 @attack("features", "releases")
-def from_release(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def from_release(at: Scene) -> Outcome:
     """What nodes released of a column, perturbed, and the mean of it over neighbours, in which noise cancels."""
-    releases = [seen.tensor() for seen in evidence.messages]
-    edges = case.own_edges(adversary)
+    releases = [seen.tensor() for seen in at.evidence.messages]
+    edges = at.case.own_edges(at.adversary)
     count = releases[-1].shape[0]
     mean = sp.csr_matrix((np.ones(edges.shape[1]), (edges[1], edges[0])), shape=(count, count))
     mean = sp.diags(1 / np.maximum(np.asarray(mean.sum(axis=1))[:, 0], 1)) @ mean
@@ -72,7 +71,7 @@ def from_release(evidence: Evidence, case: AuditContext, adversary: PartyId, tar
         own = np.mean([_released_column(each, column) for each in releases if len(each) == count], axis=0)
         return np.stack([own, mean @ own, mean @ (mean @ own)], axis=1)
 
-    return _infer_all(rows, case, adversary, target)
+    return _infer_all(rows, at)
 
 
 def _released_column(released: Tensor, column: int) -> Floats:
@@ -84,62 +83,60 @@ def _released_column(released: Tensor, column: int) -> Floats:
 
 
 @attack("features", "embedding", "initial", "posteriors")
-def solved(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def solved(at: Scene) -> Outcome:
     """A linear model of the outputs, fitted on the known nodes, is solved for the others' columns."""
 
     def found(own: Floats, columns: Floats, outputs: Floats, known: Truth) -> Floats:
         return solve_equations(fit_model(own, columns, outputs, known), own, outputs)
 
-    return _from_outputs(found, evidence, case, adversary, target)
+    return _from_outputs(found, at)
 
 
 @attack("features", "embedding", "posteriors")
-def generated(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def generated(at: Scene) -> Outcome:
     """A generator makes the columns that a model, learned on the known nodes, puts the outputs out for."""
-
-    def found(own: Floats, columns: Floats, outputs: Floats, known: Truth) -> Floats:
-        return generated_columns(own, columns, outputs, known, seed=case.seed)
-
-    return _from_outputs(found, evidence, case, adversary, target)
+    return _from_outputs(partial(generated_columns, seed=at.case.seed), at)
 
 
-def _from_outputs(infer: Infer, evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
-    columns = Columns(case, target)
+def _from_outputs(infer: Infer, at: Scene) -> Outcome:
+    columns, evidence = Columns(at.case, at.target), at.evidence
     outputs = log_ratios(evidence.matrix) if evidence.sort == "posteriors" else evidence.matrix
-    own = case.own_rows(adversary, target)
+    own = at.own_rows()
     mine = np.empty((len(columns.known), 0)) if own is None else own[columns.asked]
     return Outcome(
         columns.ranked(infer(mine, columns.values, outputs[columns.asked], columns.known)),
         columns.truth,
-        without=_own_inference(case, adversary, target),
+        without=_own_inference(at),
         note=f"{columns.words}, from which a model of the network is learned: nobody has its weights. Without: a "
         "classifier on the own features.",
     )
 
 
-def _infer_all(rows: Callable[[int], Floats], case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def _infer_all(rows: Callable[[int], Floats], at: Scene) -> Outcome:
     """Attribute inference of several of the target's columns, from rows [N, d] for each, ranked by itself."""
-    columns, key = Columns(case, target), ("attribute", "pooled", target)
+    columns, key = Columns(at.case, at.target), ("attribute", "pooled", at.target)
+
+    def pooled(found: Floats) -> Any:  # noqa: ANN401 - of ``once``
+        return at.case.once(key, lambda: _ranked(lambda column: found, at))
+
     return Outcome(
-        _ranked(rows, case, target),
+        _ranked(rows, at),
         columns.truth,
-        without=_own_inference(case, adversary, target),
-        pooled=scored(
-            lambda found: case.once(key, lambda: _ranked(lambda column: found, case, target)), columns.pooled_rows()
-        ),
+        without=_own_inference(at),
+        pooled=scored(pooled, columns.pooled_rows()),
         note=f"{columns.words}. Pooled: from all other columns.",
     )
 
 
-def _own_inference(case: AuditContext, adversary: PartyId, target: PartyId) -> Floats | None:
-    key, own = ("attribute", "own", adversary, target), case.own_rows(adversary, target)
-    return scored(lambda found: case.once(key, lambda: _ranked(lambda column: found, case, target)), own)
+def _own_inference(at: Scene) -> Floats | None:
+    key = "attribute", "own", at.adversary, at.target
+    return scored(lambda found: at.case.once(key, lambda: _ranked(lambda column: found, at)), at.own_rows())
 
 
-def _ranked(rows: Callable[[int], Floats], case: AuditContext, target: PartyId) -> Floats:
-    columns = Columns(case, target)
+def _ranked(rows: Callable[[int], Floats], at: Scene) -> Floats:
+    columns, seed = Columns(at.case, at.target), at.case.seed
     inferred = (
-        infer_attribute(rows(each.column)[columns.asked], each.values[columns.asked], columns.known, seed=case.seed)
+        infer_attribute(rows(each.column)[columns.asked], each.values[columns.asked], columns.known, seed=seed)
         for each in columns.attributes
     )
     return np.concatenate([ranks(each.scores) for each in inferred])
@@ -275,18 +272,10 @@ def auxiliary_nodes(num_nodes: int, share: float, *, seed: int) -> Flags:
 def infer_attribute(
     embeddings: Numbers, values: Flags, auxiliary: Flags, *, seed: int, classifier: Classifier = "logistic"
 ) -> AttributeInference:
-    """Attribute inference by a classifier.
+    """Attribute inference by a classifier, from ``embeddings`` [N, d] that the adversary has of every node.
 
-    Args:
-        embeddings: [N, d]; what the adversary has of every node.
-        values: [N] bool, the attribute; those of other than auxiliary nodes are read for scoring only.
-        auxiliary: [N] bool, the nodes whose attribute the adversary knows.
-        seed: of the classifier.
-        classifier: ``mlp`` or ``logistic``.
+    It knows the attribute, ``values`` [N] bool, of the ``auxiliary`` nodes [N] bool; others are read for scoring only.
     """
-    for name, flags in (("values", values), ("auxiliary", auxiliary)):
-        if flags.dtype != np.bool_ or flags.shape != (len(embeddings),):
-            raise DataError(f"{name}: {flags.dtype} {flags.shape} for {len(embeddings)} nodes; give one bool per node")
     rows = unit_columns(check_rows("embeddings", embeddings, len(embeddings)))
     score = train_classifier(classifier, rows[auxiliary], values[auxiliary], seed=seed)
     truth = values[~auxiliary]
@@ -327,13 +316,11 @@ class LinearModel:
 def log_ratios(posteriors: Numbers) -> Floats:
     """Logarithms of ratios of neighbouring confidences, ln v_c − ln v_{c+1}: [N, C] to [N, C − 1]."""
     rows = check_rows("posteriors", posteriors, len(posteriors)).astype(np.float64)
-    if rows.shape[1] < 2 or (rows < 0).any():
-        raise DataError(f"posteriors: {rows.shape} must be two or more confidences a row, none below 0")
     logs = np.log(np.maximum(rows, 1e-12))
     return np.asarray(logs[:, :-1] - logs[:, 1:])
 
 
-def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *, ridge: float = _RIDGE) -> LinearModel:
+def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *, ridge: float = 1e-2) -> LinearModel:
     """A linear model of outputs by ridge regression on the known nodes; other nodes' columns are not read.
 
     The paper's adversary is given the whole model. In a vertical job nobody has one: the adversary is granted some rows
@@ -347,8 +334,6 @@ def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *,
         known: [N] bool.
         ridge: penalty, relative to the mean squared singular value of the inputs.
     """
-    if known.dtype != np.bool_ or known.shape != (len(outputs),) or known.sum() < 2:
-        raise DataError(f"known: {known.dtype} {known.shape}; give one bool for each of {len(outputs)} nodes, two True")
     made = check_rows("outputs", outputs[known], int(known.sum())).astype(np.float64)
     parts = [
         check_rows(name, each[known], len(made)).astype(np.float64) if each.shape[1] else np.empty((len(made), 0))
@@ -375,8 +360,6 @@ def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Float
     Source: Luo et al. 2021, section IV-A.
     """
     made = check_rows("outputs", outputs, len(own)).astype(np.float64)
-    if own.shape[1] != len(model.own) or made.shape[1] != model.columns.shape[1]:
-        raise DataError(f"own: {own.shape} and outputs {made.shape} do not fit a model of {model.own.shape}")
     rest = made - own.astype(np.float64) @ model.own - model.bias
     whiten = model.whitened()
     return np.asarray(rest @ whiten @ np.linalg.pinv(model.columns @ whiten, rcond=1e-8))

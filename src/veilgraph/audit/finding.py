@@ -30,11 +30,8 @@ FALSE_ALARM_RATE: Final = 0.01
 """Of all tests of evidence that must say nothing, together."""
 NOTHING: Final = "it has nothing for that"
 
-_NOBODY: Final = "nobody was asked to, or has anything to mount it on"
 _AND: Final = "+"
-_TURNED: Final = "Read the other way round: low scores are those that it finds."
 _SAMPLES: Final = 400
-_PERMUTATIONS: Final = 500
 _POINTS: Final = 101
 
 
@@ -216,13 +213,15 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
         gain = differences(scores, outcome.without, truth, seed=seed, samples=_SAMPLES, figures=["auc"])
         found["gain"] = gain["auc"]
     if judged is None:
-        one = verdict(scores, truth, level=level, seed=seed, baseline=outcome.without, permutations=_PERMUTATIONS)
+        one = verdict(scores, truth, level=level, seed=seed, baseline=outcome.without, permutations=500)
         # The direction was chosen by looking, which doubles the chance of a false alarm.
         p_value = min(1.0, 2 * one.p_value)
         judged = replace(one, p_value=p_value, found=p_value <= one.level)
     found["verdict"] = judged
     if turned:
-        found["note"] = " ".join(filter(None, [outcome.note, _TURNED]))
+        found["note"] = " ".join(
+            filter(None, [outcome.note, "Read the other way round: low scores are those that it finds."])
+        )
     return found
 
 
@@ -284,7 +283,11 @@ def concluded(
 
     left = [held(each) for each in skipped]
     named = {each.name for each in left if each.limited}
-    left += [Skipped("no adversary", name, _NOBODY, name, limited=True) for name in limits if name not in tried | named]
+    left += [
+        Skipped("no adversary", name, "nobody was asked to, or has anything to mount it on", name, limited=True)
+        for name in limits
+        if name not in tried | named
+    ]
     level = FALSE_ALARM_RATE / max(1, sum(not finding.permitted for finding in findings))
     judged = tuple(
         each.judged(limits.get(each.attack), FALSE_ALARM_RATE if each.permitted else level) for each in findings

@@ -21,13 +21,11 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import silhouette_score
 
-from veilgraph.audit.attack import AuditContext, Nodes, attack, scored, some_of_each
+from veilgraph.audit.attack import Nodes, Scene, attack, some_of_each
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import Pairs, check_pairs, check_rows, fitted, unit_columns
+from veilgraph.audit.pairs import Pairs, check_rows, fitted, unit_columns
 from veilgraph.audit.statistics import Truth
-from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.types import PartyId
-from veilgraph.protocol.evidence import Evidence
+from veilgraph.core.errors import DataError
 from veilgraph.protocol.view import Floats
 
 Labels = NDArray[np.int64]
@@ -38,12 +36,10 @@ MOST_CLASSES: Final = 50
 """That are tried where nothing says how many there are."""
 
 _KNOWN_PER_CLASS: Final = 3
-_MOST: Final = 2000
 STEPS: Final = 50
 """Gradients of later steps are smaller, and turn."""
 _SHARPNESS: Final = 10.0
 """Of the softmax over cosines: clusters weigh about as much as a logistic regression's probabilities."""
-_FEWEST: Final = 4
 _GAP: Final = 5.0
 """Between singular values, from which on the lower ones are taken for nothing."""
 _LITTLE: Final = 0.2
@@ -56,24 +52,24 @@ _TINY: Final = np.finfo(np.float64).tiny
 
 
 @attack("labels", "gradients")
-def from_gradients(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def from_gradients(at: Scene) -> Outcome:
     """Gradients of one class point the same way: clusters of training nodes around a few whose class is known."""
-    return _inferred("clusters", evidence, case, adversary, target, training=True)
+    return _inferred("clusters", at, training=True)
 
 
 @attack("labels", "gradients", "embedding", "masked")
-def completed(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def completed(at: Scene) -> Outcome:
     """A model of the class, learned from a few known labels, on gradients or embeddings (Fu et al. 2022)."""
-    return _inferred("completion", evidence, case, adversary, target, training=bool(evidence.steps))
+    return _inferred("completion", at, training=bool(at.evidence.steps))
 
 
 @attack("labels", "gradients", blind=True)
-def blind(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def blind(at: Scene) -> Outcome:
     """Which training nodes are of one class, by who knows no label (Arazzi et al. 2023)."""
-    steps = evidence.steps[:STEPS]
-    nodes, asked = case.classmates(target, steps)
-    found = blind_labels(np.stack([step[nodes] for step in steps]), seed=case.seed)
-    known, right, among = case.class_names(target, nodes), None, ""
+    steps = at.evidence.steps[:STEPS]
+    nodes, asked = at.case.classmates(at.target, steps)
+    found = blind_labels(np.stack([step[nodes] for step in steps]), seed=at.case.seed)
+    known, right, among = at.case.class_names(at.target, nodes), None, ""
     if known is not None:
         labels, classes = known
         right, among = float((matched(found.groups, labels) == labels).mean()), f" where there are {classes} classes"
@@ -85,8 +81,7 @@ def blind(evidence: Evidence, case: AuditContext, adversary: PartyId, target: Pa
     return Outcome(
         found.pair_scores(asked.pairs),
         asked.truth,
-        without=scored(alike, case.own_rows(adversary, target)),
-        pooled=scored(alike, case.pooled_rows(target)),
+        **at.beside(alike),
         accuracy=right,
         note=f"Are two training nodes of one class? No label is known; {found.shares.shape[1]} groups were found"
         f"{among}. The accuracy is that of groups with the names that fit them best. Without and "
@@ -94,14 +89,13 @@ def blind(evidence: Evidence, case: AuditContext, adversary: PartyId, target: Pa
     )
 
 
-def _inferred(
-    name: str, evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId, *, training: bool
-) -> Outcome:
-    labels, train, test, classes = case.labels(target)
+def _inferred(name: str, at: Scene, *, training: bool) -> Outcome:
+    evidence, case = at.evidence, at.case
+    labels, train, test, classes = case.labels(at.target)
     asked = train if training else test
     asked = asked[labels[asked] >= 0]
     known = few_of_each(labels, train, classes, case.seed)
-    nodes = some_of_each(np.setdiff1d(asked, known), labels, _MOST, case.seed)
+    nodes = some_of_each(np.setdiff1d(asked, known), labels, 2000, case.seed)
     rows = np.concatenate([known, nodes])  # with noise, rows of others would blur the classes
     places = np.arange(len(known), len(rows))
 
@@ -128,8 +122,7 @@ def _inferred(
     return Outcome(
         values,
         truth,
-        without=scored(of_features, case.own_rows(adversary, target)),
-        pooled=scored(of_features, case.pooled_rows(target)),
+        **at.beside(of_features),
         accuracy=accuracy(found, labels[rows], places),
         note=f"{'Training' if training else 'Test'} nodes; {_KNOWN_PER_CLASS} training nodes of each class are known "
         "(of fewer, all but one). Pooled: the same from all holders' features.",
@@ -157,8 +150,6 @@ def mean_rows(gradients: NDArray[Any]) -> Floats:
     Noise averages out, and a class's direction changes slowly.
     """
     steps = np.asarray(gradients)
-    if steps.ndim != 3 or not steps.size:
-        raise DataError(f"gradients: {steps.shape} must be [steps, nodes, columns], at least one of each")
     rows = np.asarray(steps.mean(axis=0, dtype=np.float64))
     if not np.isfinite(rows).all():
         raise DataError("gradients: has values that are not finite; leave out the steps they belong to")
@@ -187,25 +178,16 @@ def matched(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:
     The matching reads the truth: what it achieves is an upper bound for an adversary who must still learn which cluster
     is which class.
     """
-    clusters, labels = np.asarray(assignment), np.asarray(truth)
-    if clusters.ndim != 1 or clusters.shape != labels.shape or not len(clusters):
-        raise DataError(
-            f"assignment: {clusters.shape} and truth {labels.shape} must both be [nodes]; give one per node"
-        )
-    for name, values, least in (("assignment", clusters, UNASSIGNED), ("truth", labels, 0)):
-        if not np.issubdtype(values.dtype, np.integer) or values.min() < least:
-            raise DataError(f"{name}: must be integers of at least {least}; it is {values.dtype} from {values.min()}")
-    size = int(max(clusters.max(), labels.max())) + 1
-    common = np.zeros((size, size))
-    assigned = clusters != UNASSIGNED
-    np.add.at(common, (clusters[assigned], labels[assigned]), 1)
+    size = int(max(assignment.max(), truth.max())) + 1
+    common, assigned = np.zeros((size, size)), assignment != UNASSIGNED
+    np.add.at(common, (assignment[assigned], truth[assigned]), 1)
     _, names = linear_sum_assignment(common, maximize=True)
-    return np.where(assigned, names[clusters], UNASSIGNED).astype(np.int64)
+    return np.where(assigned, names[assignment], UNASSIGNED).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class _Knowledge:
-    """All that an adversary has; an attack reads what it uses. Arguments are those of ``label_scores``, checked."""
+    """All that an adversary has; an attack reads what it uses. Arguments are those of ``label_scores``."""
 
     nodes: Labels
     labels: Labels
@@ -214,60 +196,21 @@ class _Knowledge:
     embeddings: Floats | None
     seed: int
 
-    def mean_gradients(self, name: str) -> Floats:
-        """[N, d]."""
-        if self.gradients is None:
-            raise ConfigError(f"attack={name!r} needs gradients; give some, or choose completion for embeddings alone")
-        return self.gradients
-
-    def class_means(self, rows: Floats, what: str) -> Floats:
-        """Mean over each class's known nodes of whom ``rows`` [N, W] tell something, [C, W]."""
-        means = np.empty((self.classes, rows.shape[1]))
-        told = rows[self.nodes].any(axis=1)
+    def seeded_cosines(self, rows: Floats, what: str) -> Floats:
+        """Cosines [N, C] of directions [N, W] to the centres of k-means that starts at the known nodes' means."""
+        start, told = np.empty((self.classes, rows.shape[1])), rows[self.nodes].any(axis=1)
         for label in range(self.classes):
             mine = self.nodes[told & (self.labels == label)]
             if not len(mine):
                 raise DataError(
                     f"known_nodes: those of class {label} have no {what}: they are zero; give a training node"
                 )
-            means[label] = rows[mine].mean(axis=0)
-        return means
-
-    def seeded_cosines(self, rows: Floats, what: str) -> Floats:
-        """Cosines [N, C] of directions [N, W] to the centres of k-means that starts at the known nodes' means."""
-        start = directions(self.class_means(rows, what))
-        seen = rows[rows.any(axis=1)]
-        model = fitted(KMeans(self.classes, init=start, n_init=1, random_state=self.seed), seen, np.zeros(len(seen)))
-        return np.asarray(rows @ directions(model.cluster_centers_).T)
-
-
-def _norm_scores(knowledge: _Knowledge) -> Floats:
-    """Of two classes the rarer has the longer gradients: a model that follows frequencies errs more on it.
-
-    Which class is rarer the adversary takes from its known labels, and where it knows as many of both, that of
-    the longer gradients among these. Scores are log lengths, less the middle between both classes' known ones.
-
-    Source: Li et al. 2022, "Label Leakage and Protection in Two-party Split Learning", section 3.
-    """
-    if knowledge.classes != 2:
-        raise ConfigError(f"attack='norm' is for 2 classes, not {knowledge.classes}; choose cosine, which is for any")
-    lengths = np.linalg.norm(knowledge.mean_gradients("norm"), axis=1)
-    seen = lengths > 0
-    logs = np.log(lengths, out=np.zeros_like(lengths), where=seen)  # a few very long ones decide nothing
-    means = knowledge.class_means(np.column_stack([seen, logs]), "gradient")[:, 1]
-    first, second = np.bincount(knowledge.labels)
-    longer = int(means[1] > means[0]) if first == second else int(second < first)
-    excess = np.where(seen, logs - means.mean(), 0)
-    return np.column_stack([-excess, excess] if longer else [excess, -excess])
-
-
-def _cosine_scores(knowledge: _Knowledge) -> Floats:
-    """Gradients of one class point the same way: cosine to the mean direction of the class's known nodes.
-
-    Source: Li et al. 2022, as ``_norm_scores``, for two classes; Liu et al. 2024, as ``_cluster_scores``, for more.
-    """
-    rows = directions(knowledge.mean_gradients("cosine"))
-    return np.asarray(rows @ directions(knowledge.class_means(rows, "gradient")).T)
+            start[label] = rows[mine].mean(axis=0)
+        seen, centres = (
+            rows[rows.any(axis=1)],
+            KMeans(self.classes, init=directions(start), n_init=1, random_state=self.seed),
+        )
+        return np.asarray(rows @ directions(fitted(centres, seen, np.zeros(len(seen))).cluster_centers_).T)
 
 
 def _cluster_scores(knowledge: _Knowledge) -> Floats:
@@ -278,7 +221,8 @@ def _cluster_scores(knowledge: _Knowledge) -> Floats:
     Source: Liu et al. 2024, "Similarity-based Label Inference Attack against Training and Inference of Split
         Learning" (clusters of gradients); Basu et al. 2002, "Semi-supervised Clustering by Seeding".
     """
-    return knowledge.seeded_cosines(directions(knowledge.mean_gradients("clusters")), "gradient")
+    assert knowledge.gradients is not None
+    return knowledge.seeded_cosines(directions(knowledge.gradients), "gradient")
 
 
 def _completion_scores(knowledge: _Knowledge) -> Floats:
@@ -307,12 +251,10 @@ def _completion_scores(knowledge: _Knowledge) -> Floats:
 
 
 COMPLETIONS: dict[str, Callable[[_Knowledge], Floats]] = {
-    "norm": _norm_scores,
-    "cosine": _cosine_scores,
     "clusters": _cluster_scores,
     "completion": _completion_scores,
 }
-"""The attacks by name. ``norm`` is for two classes; ``completion`` alone reads embeddings, and needs no gradients."""
+"""The attacks by name; ``completion`` alone reads embeddings, and needs no gradients."""
 
 
 def label_scores(
@@ -334,28 +276,16 @@ def label_scores(
         attack: of ``COMPLETIONS``.
         gradients: [S, N, d], of S ≥ 1 steps; None if the adversary has none. Where others' rows are noise, those of the
             attacked and the known nodes alone, or the others blur the clusters.
-        known_nodes: [K] integers, distinct rows of the other arrays.
-        known_labels: [K] integers, their labels; at least one node of every class.
+        known_nodes: [K], distinct rows of the other arrays.
+        known_labels: [K]; at least one node of every class.
         classes: C.
         embeddings: [N, d'], what the adversary has of every node; None if nothing.
         seed: of the clusters.
     """
-    if attack not in COMPLETIONS:
-        raise ConfigError(f"attack={attack!r} is unknown; choose one of {', '.join(COMPLETIONS)}")
-    if classes < 2:
-        raise ConfigError(f"classes={classes!r} must be at least 2: there is nothing to infer of one class")
     rows = None if gradients is None else mean_rows(gradients)
     if embeddings is not None:
         embeddings = check_rows("embeddings", embeddings, len(embeddings if rows is None else rows)).astype(np.float64)
-    seen = rows if rows is not None else embeddings
-    if seen is None:
-        raise ConfigError(f"attack={attack!r} was given neither gradients nor embeddings; give what it needs")
-    nodes = _checked_nodes("known_nodes", known_nodes, len(seen))
-    labels = _checked_labels("known_labels", known_labels, len(nodes), classes)
-    missing = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
-    if len(missing):
-        raise DataError(f"known_labels: has none of class {missing[0]}; give at least one node of every class")
-    return COMPLETIONS[attack](_Knowledge(nodes, labels, classes, rows, embeddings, seed))
+    return COMPLETIONS[attack](_Knowledge(known_nodes, known_labels, classes, rows, embeddings, seed))
 
 
 def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tuple[Floats, Truth]:
@@ -370,7 +300,7 @@ def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tupl
         Scores and truth [T·C], node by node, of every pair of node and class (micro-average of one against the rest).
         With two classes the one pair says all of the other, and it is [T]: is the node of class 1?
     """
-    chosen, truth = _checked_truth(scores, labels, nodes)
+    chosen, truth = scores[nodes], labels[nodes]
     if scores.shape[1] == 2:
         return chosen[:, 1] - chosen[:, 0], truth == 1
     return chosen.ravel(), (truth[:, None] == np.arange(scores.shape[1])).ravel()
@@ -378,34 +308,9 @@ def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tupl
 
 def accuracy(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> float:
     """Share of nodes whose class has the highest score; of equal scores one is guessed. Arguments: ``flattened``."""
-    chosen, truth = _checked_truth(scores, labels, nodes)
+    chosen, truth = scores[nodes], labels[nodes]
     best = chosen == chosen.max(axis=1, keepdims=True)
     return float((best[np.arange(len(truth)), truth] / best.sum(axis=1)).mean())
-
-
-def _checked_truth(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tuple[Floats, Labels]:
-    """Scores [T, C] and labels [T] of the nodes."""
-    rows = check_rows("scores", scores, len(labels)).astype(np.float64)
-    chosen = _checked_nodes("nodes", nodes, len(rows))
-    return rows[chosen], _checked_labels("labels", np.asarray(labels)[chosen], len(chosen), rows.shape[1])
-
-
-def _checked_nodes(name: str, nodes: NDArray[Any], count: int) -> Labels:
-    found = np.asarray(nodes)
-    if found.ndim != 1 or not len(found) or not np.issubdtype(found.dtype, np.integer):
-        raise DataError(f"{name}: {found.shape} of {found.dtype} must be integers, one per node; give at least one")
-    if found.min() < 0 or found.max() >= count or len(np.unique(found)) < len(found):
-        raise DataError(f"{name}: must be distinct numbers in 0..{count - 1}; they are the rows of the other arrays")
-    return found.astype(np.int64)
-
-
-def _checked_labels(name: str, labels: NDArray[Any], count: int, classes: int) -> Labels:
-    found = np.asarray(labels)
-    if found.shape != (count,) or not np.issubdtype(found.dtype, np.integer):
-        raise DataError(f"{name}: {found.shape} of {found.dtype} must be [{count}] integers: one per node")
-    if found.min() < 0 or found.max() >= classes:
-        raise DataError(f"{name}: must lie in 0..{classes - 1}; leave out nodes whose class is not known")
-    return found.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -430,7 +335,7 @@ class Blind:
 
     def pair_scores(self, pairs: Pairs) -> Floats:
         """How likely two nodes are of one class, [P]: by their groups and, where noise blurs these, the cosine."""
-        first, second = check_pairs(pairs, len(self.rows)).T
+        first, second = pairs.T
         return np.asarray(
             (self.shares[first] * self.shares[second]).sum(axis=1) + (self.rows[first] * self.rows[second]).sum(axis=1)
         )
@@ -454,11 +359,9 @@ def blind_labels(gradients: NDArray[Any], *, classes: int | None = None, seed: i
         drawn at random; here clusters are the beginning, the substitute is one layer, and labels and layer are fitted
         in turns by least squares.
     """
-    if classes is not None and classes < 2:
-        raise ConfigError(f"classes={classes!r} must be at least 2; leave it out if it is not known")
     rows = directions(mean_rows(gradients))
     seen = rows.any(axis=1)
-    count, least = int(np.count_nonzero(seen)), _FEWEST if classes is None else classes
+    count, least = int(np.count_nonzero(seen)), 4 if classes is None else classes
     if count < least:
         raise DataError(
             f"gradients: of {count} nodes are not zero, and the attack needs {least}; give the steps of a training pass"

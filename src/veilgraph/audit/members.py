@@ -14,13 +14,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from veilgraph.audit.attack import AuditContext, Nodes, attack, scored
+from veilgraph.audit.attack import Nodes, Scene, attack, scored
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.labels import STEPS, membership_scores
+from veilgraph.audit.pairs import check_rows
 from veilgraph.audit.statistics import checked_targets
 from veilgraph.core.errors import DataError
-from veilgraph.core.types import PartyId
-from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.view import Floats, mean
 
 SHADOW_THRESHOLD = 0.0
@@ -34,27 +33,25 @@ _SMALLEST: Final = 1e-30
 
 
 @attack("membership", "gradients", blind=True)
-def from_gradients(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def from_gradients(at: Scene) -> Outcome:
     """Rows of a gradient are larger where the loss is: at training nodes."""
-    scores = membership_scores(mean(evidence.steps[:STEPS])[None])
-    return Outcome(scores, case.members(target), note="Members: training nodes; all others are not.")
+    scores = membership_scores(mean(at.evidence.steps[:STEPS])[None])
+    return Outcome(scores, at.case.members(at.target), note="Members: training nodes; all others are not.")
 
 
 @attack("membership", "posteriors", "model")
-def from_confidence(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def from_confidence(at: Scene) -> Outcome:
     """Models are surer of what they were trained on (Duddu et al. 2020)."""
-    return _compared(evidence, case, target, lambda rows, nodes: confidence_scores(rows[nodes]))
+    return _compared(at, lambda rows, nodes: confidence_scores(rows[nodes]))
 
 
 @attack("membership", "posteriors", "model")
-def from_shadows(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def from_shadows(at: Scene) -> Outcome:
     """A classifier learns from a model of the adversary's own how members differ (Shokri et al. 2017)."""
-    shadow, free = case.shadow_models(target)[0], case.free_nodes(target)
+    shadow, free = at.case.shadow_models(at.target)[0], at.case.free_nodes(at.target)
     members, posteriors = shadow[0][free], shadow[1][free]
     return _compared(
-        evidence,
-        case,
-        target,
+        at,
         lambda rows, nodes: shadow_scores(rows[nodes], posteriors, members),
         threshold=SHADOW_THRESHOLD,
         note=" The shadow model: a plaintext network, of the job's model settings, on other nodes of the graph.",
@@ -62,35 +59,35 @@ def from_shadows(evidence: Evidence, case: AuditContext, adversary: PartyId, tar
 
 
 @attack("membership", "posteriors", "model")
-def from_likelihoods(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def from_likelihoods(at: Scene) -> Outcome:
     """Is the confidence one that models without the node would have (offline LiRA, Carlini et al. 2022)?"""
-    labels, outs = case.labels(target)[0], np.stack([posteriors for _, posteriors in case.shadow_models(target)])
+    labels = at.case.labels(at.target)[0]
+    outs = np.stack([posteriors for _, posteriors in at.case.shadow_models(at.target)])
     return _compared(
-        evidence,
-        case,
-        target,
+        at,
         lambda rows, nodes: lira_scores(rows[nodes], labels[nodes], outs[:, nodes]),
         note=f" {len(outs)} plaintext networks, trained without these nodes; the adversary knows their classes.",
     )
 
 
 @attack("membership", "posteriors", "model")
-def from_both_likelihoods(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def from_both_likelihoods(at: Scene) -> Outcome:
     """Is the confidence rather one of models with the node, or of models without it (online LiRA)?"""
-    labels, training, test, _ = case.labels(target)
+    case = at.case
+    labels, training, test, _ = case.labels(at.target)
     random = np.random.default_rng(case.seed)
     pools = [nodes[labels[nodes] >= 0] for nodes in (training, test)]
     size = min(_MOST, *map(len, pools))
     targets = np.concatenate([random.choice(pool, size=size, replace=False) for pool in pools])
-    members, models = case.paired_models(target, targets)
+    members, models = case.paired_models(at.target, targets)
 
     def scores(rows: Floats) -> Floats:
         return online_lira_scores(rows[targets], labels[targets], models, members)
 
     return Outcome(
-        scores(evidence.matrix),
+        scores(at.evidence.matrix),
         np.arange(2 * size) < size,
-        pooled=scored(scores, case.pooled_posteriors(target)),
+        pooled=scored(scores, case.pooled_posteriors(at.target)),
         threshold=0.0,
         note=f"{size} training nodes against as many test nodes. {len(models)} plaintext networks, half of them "
         "trained with each of these nodes; the adversary knows their classes and that half of them are members. "
@@ -99,25 +96,19 @@ def from_both_likelihoods(evidence: Evidence, case: AuditContext, adversary: Par
 
 
 def _compared(
-    evidence: Evidence,
-    case: AuditContext,
-    target: PartyId,
-    score: Callable[[Floats, Nodes], Floats],
-    *,
-    threshold: float | None = None,
-    note: str = "",
+    at: Scene, score: Callable[[Floats, Nodes], Floats], *, threshold: float | None = None, note: str = ""
 ) -> Outcome:
-    labels, training, test, _ = case.labels(target)
-    random = np.random.default_rng(case.seed)
+    labels, training, test, _ = at.case.labels(at.target)
+    random = np.random.default_rng(at.case.seed)
     chosen = []
     for nodes in (training, test):
         known = nodes[labels[nodes] >= 0]
         chosen.append(known if len(known) <= _MOST else random.choice(known, size=_MOST, replace=False))
     targets = np.concatenate(chosen)
     return Outcome(
-        score(evidence.matrix, targets),
+        score(at.evidence.matrix, targets),
         np.arange(len(targets)) < len(chosen[0]),
-        pooled=scored(lambda rows: score(rows, targets), case.pooled_posteriors(target)),
+        pooled=scored(lambda rows: score(rows, targets), at.case.pooled_posteriors(at.target)),
         threshold=threshold,
         note=f"Training against test nodes.{note} Pooled: the same on a network trained on everybody's plaintext.",
     )
@@ -136,8 +127,8 @@ def confidence_scores(posteriors: NDArray[Any], labels: NDArray[Any] | None = No
 
     Source: Duddu et al. 2020 (highest posterior); Yeom et al. 2018 (loss of the label).
     """
-    shares = _checked_posteriors("posteriors", posteriors)
-    return _logits_of(shares, shares.argmax(axis=1) if labels is None else _checked_labels("labels", labels, shares))
+    shares = _shares("posteriors", posteriors)
+    return _logits_of(shares, shares.argmax(axis=1) if labels is None else labels)
 
 
 def shadow_scores(
@@ -165,16 +156,8 @@ def shadow_scores(
 
     Source: Shokri et al. 2017; Salem et al. 2019 (sorted posteriors); Duddu et al. 2020 (graphs).
     """
-    shares = _checked_posteriors("posteriors", posteriors)
-    shadow = _checked_posteriors("shadow_posteriors", shadow_posteriors)
-    if shares.shape[1] != shadow.shape[1]:
-        raise DataError(
-            f"shadow_posteriors: has {shadow.shape[1]} classes and posteriors {shares.shape[1]}; train the shadow "
-            "model on the same classes"
-        )
-    if (labels is None) != (shadow_labels is None):
-        raise DataError("labels: they and shadow_labels go together; give both or neither")
-    inputs, shadow_inputs = _features("labels", shares, labels), _features("shadow_labels", shadow, shadow_labels)
+    inputs = _features(_shares("posteriors", posteriors), labels)
+    shadow_inputs = _features(_shares("shadow_posteriors", shadow_posteriors), shadow_labels)
     _, members = checked_targets(shadow_inputs[:, 0], shadow_members, "shadow_members")
     classifier = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
     return np.asarray(classifier.fit(shadow_inputs, members).decision_function(inputs))
@@ -202,8 +185,8 @@ def lira_scores(
     Source: Carlini et al. 2022 (the offline attack; one σ where out-models are few).
     """
     own = confidence_scores(posteriors, labels)
-    logits = _model_logits("out_posteriors", out_posteriors, posteriors, labels)
-    used = np.ones(logits.shape, dtype=np.bool_) if out is None else _checked_flags("out", out, logits)
+    logits = _model_logits(out_posteriors, labels)
+    used = np.ones(logits.shape, dtype=np.bool_) if out is None else out
     average, deviation = _normals(logits, used, "without")
     return (own - average) / deviation
 
@@ -230,25 +213,19 @@ def online_lira_scores(
         variances: section VI.
     """
     own = confidence_scores(posteriors, labels)
-    logits = _model_logits("model_posteriors", model_posteriors, posteriors, labels)
-    inside = _checked_flags("members", members, logits)
+    logits = _model_logits(model_posteriors, labels)
 
     def log_density(used: NDArray[np.bool_], side: Literal["with", "without"]) -> Floats:
         """Less a constant."""
         average, deviation = _normals(logits, used, side)
         return np.asarray(-((own - average) ** 2) / (2 * deviation**2) - np.log(deviation))
 
-    return log_density(inside, "with") - log_density(~inside, "without")
+    return log_density(members, "with") - log_density(~members, "without")
 
 
-def _model_logits(name: str, models: NDArray[Any], posteriors: NDArray[Any], labels: NDArray[Any]) -> Floats:
-    """What each model says of each target, φ [M, T]."""
-    given, (targets, classes) = np.asarray(models), np.shape(posteriors)
-    if given.ndim != 3 or given.shape[1:] != (targets, classes):
-        raise DataError(f"{name}: {given.shape} must be [models, {targets}, {classes}]")
-    shares = [_checked_posteriors(f"{name}[{number}]", model) for number, model in enumerate(given)]
-    found = [_logits_of(each, _checked_labels("labels", labels, each)) for each in shares]
-    return np.stack(found) if found else np.empty((0, targets))
+def _model_logits(models: NDArray[Any], labels: NDArray[Any]) -> Floats:
+    """What each of M models, [M, T, C], says of each target, φ [M, T]."""
+    return np.stack([_logits_of(_shares("posteriors of a model", model), labels) for model in models])
 
 
 def _normals(logits: Floats, used: NDArray[np.bool_], side: Literal["with", "without"]) -> tuple[Floats, float]:
@@ -273,12 +250,12 @@ def _normals(logits: Floats, used: NDArray[np.bool_], side: Literal["with", "wit
     return average, variance**0.5
 
 
-def _features(name: str, shares: Floats, labels: NDArray[Any] | None) -> Floats:
+def _features(shares: Floats, labels: NDArray[Any] | None) -> Floats:
     """Inputs of the shadow attack's classifier, [n, C] or [n, C + 1]: no class has a place of its own."""
     ordered = np.sort(shares, axis=1)[:, ::-1]
     columns = [_logits_of(ordered, np.full(len(ordered), place)) for place in range(ordered.shape[1])]
     if labels is not None:
-        columns.append(_logits_of(shares, _checked_labels(name, labels, shares)))
+        columns.append(_logits_of(shares, labels))
     return np.stack(columns, axis=1)
 
 
@@ -291,27 +268,5 @@ def _logits_of(shares: Floats, classes: NDArray[np.intp]) -> Floats:
     return np.asarray(np.log(np.maximum(right, _SMALLEST)) - np.log(np.maximum(wrong, _SMALLEST)))
 
 
-def _checked_posteriors(name: str, posteriors: NDArray[Any]) -> Floats:
-    shares = np.asarray(posteriors, dtype=np.float64)
-    if shares.ndim != 2 or shares.shape[1] < 2 or not len(shares):
-        raise DataError(f"{name}: {shares.shape} must be [targets, classes] with at least 1 target and 2 classes")
-    wrong = ~((shares >= 0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1) <= 1e-3))
-    if wrong.any():
-        raise DataError(f"{name}: [{int(wrong.argmax())}] is not a distribution over the classes; give softmax outputs")
-    return shares
-
-
-def _checked_labels(name: str, labels: NDArray[Any], shares: Floats) -> NDArray[np.intp]:
-    classes = np.asarray(labels)
-    if classes.shape != (len(shares),) or not np.issubdtype(classes.dtype, np.integer):
-        raise DataError(f"{name}: {classes.shape} of {classes.dtype} must be [{len(shares)}] integers: one per target")
-    if classes.min() < 0 or classes.max() >= shares.shape[1]:
-        raise DataError(f"{name}: must lie in 0..{shares.shape[1] - 1}; leave out targets whose class is not known")
-    return classes.astype(np.intp)
-
-
-def _checked_flags(name: str, flags: NDArray[Any], logits: Floats) -> NDArray[np.bool_]:
-    used = np.asarray(flags)
-    if used.shape != logits.shape or used.dtype != np.bool_:
-        raise DataError(f"{name}: {used.shape} of {used.dtype} must be {list(logits.shape)} bool: models by targets")
-    return used
+def _shares(name: str, posteriors: NDArray[Any]) -> Floats:
+    return check_rows(name, posteriors, len(posteriors)).astype(np.float64)

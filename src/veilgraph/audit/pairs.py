@@ -1,12 +1,11 @@
-"""Pairs of nodes, and what rows of two nodes say about a link between them: distances, operations, link stealing.
+"""Pairs of nodes, and what rows of two nodes say about a link between them: distances, operations, a classifier.
 
-The attacks are the eight of He et al. 2021 ("Stealing Links from Graph Neural Networks", USENIX Security). An adversary
-has what a model gives out for every node and wants to know which nodes are linked. It may also know the nodes'
-attributes (F), some of the target graph (A*: pairs whose truth it knows), and a shadow graph with a model of its own
-(DS'): eight combinations, eight attacks. Attack models are small classifiers trained on what is known.
+By He et al. 2021, "Stealing Links from Graph Neural Networks" (USENIX Security): an adversary has what a model gives
+out for every node and wants to know which nodes are linked. The eight combinations of what it may know besides are in
+``research.link_stealing``; an audit compares rows (their attack 0) or knows some pairs (3 and, with attributes, 6).
 
-Rows are taken in blocks, so that memory does not grow with the number of pairs. Arrays that do not fit each other or
-are not finite are a ``DataError``, other arguments out of range a ``ConfigError``.
+Rows are taken in blocks, so that memory does not grow with the number of pairs. Rows that are not finite, or too few,
+are a ``DataError``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.protocol.view import Floats
 
 Numbers = NDArray[np.floating | np.integer]
@@ -43,12 +42,6 @@ class KnownPairs:
     pairs: Pairs
     truth: NDArray[np.bool_]
 
-    def __post_init__(self) -> None:
-        if self.truth.dtype != np.bool_ or self.truth.shape != (len(self.pairs),):
-            raise DataError(
-                f"truth: {self.truth.dtype} {self.truth.shape} for {len(self.pairs)} pairs; give one bool per pair"
-            )
-
     def split(self, share: float, seed: int) -> tuple[KnownPairs, KnownPairs]:
         """The part that an adversary knows, and the rest: ``share`` of the links and of the others, at random."""
         random = np.random.default_rng(seed)
@@ -57,18 +50,6 @@ class KnownPairs:
             places = np.flatnonzero(self.truth == value)
             known[random.choice(places, size=round(share * len(places)), replace=False)] = True
         return KnownPairs(self.pairs[known], self.truth[known]), KnownPairs(self.pairs[~known], self.truth[~known])
-
-
-def check_pairs(pairs: Pairs, num_nodes: int) -> Pairs:
-    """Pairs [M, 2] of nodes, as int64."""
-    found = np.asarray(pairs)
-    if found.ndim != 2 or found.shape[1] != 2 or not len(found) or not np.issubdtype(found.dtype, np.integer):
-        raise DataError(f"pairs: have the shape {found.shape} and type {found.dtype}; give two node numbers a row")
-    if found.min() < 0 or found.max() >= num_nodes:
-        raise DataError(f"pairs: name nodes {found.min()} to {found.max()}; the graph has 0 to {num_nodes - 1}")
-    if (found[:, 0] == found[:, 1]).any():
-        raise DataError("pairs: hold a node and itself; leave such pairs out")
-    return found.astype(np.int64)
 
 
 def check_rows(name: str, rows: Numbers, count: int) -> Numbers:
@@ -101,12 +82,8 @@ def sample_pairs(
 ) -> KnownPairs:
     """As many linked as unlinked pairs, all different, each pair once, in random order.
 
-    Args:
-        edge_index: [2, E] int64; direction, repetition and loops do not count.
-        num_nodes: N.
-        seed: fixes the draw.
-        links: how many linked pairs; None takes all.
-        left_out: [2, E'] int64 as ``edge_index``; these pairs are not drawn as unlinked ones.
+    Of ``edge_index`` [2, E] int64, direction, repetition and loops do not count. ``links``: how many linked pairs; None
+    takes all. The pairs of ``left_out`` [2, E'] int64 are not drawn as unlinked ones.
 
     Raises:
         DataError: the graph has too few links, or too few pairs that are not linked.
@@ -118,7 +95,7 @@ def sample_pairs(
     def codes(some: Pairs) -> NDArray[np.int64]:
         return some[:, 0] * num_nodes + some[:, 1]
 
-    linked = np.unique(codes(check_pairs(edges, num_nodes)))
+    linked = np.unique(codes(edges))
     count = len(linked) if links is None else links
     excluded = linked
     if left_out is not None and left_out.shape[1]:
@@ -261,8 +238,6 @@ def _gather(rows: Numbers, pairs: Pairs, functions: list[RowFunction]) -> Floats
 
 def pair_distances(rows: Numbers, pairs: Pairs, distance: str) -> Floats:
     """Distances between two nodes' rows [N, W], by name in ``DISTANCES``: [M] float64, at least 0."""
-    if distance not in DISTANCES:
-        raise ConfigError(f"distance={distance!r} is unknown; choose one of {', '.join(DISTANCES)}")
     return _gather(rows, pairs, [DISTANCES[distance]])[:, 0]
 
 
@@ -317,8 +292,6 @@ def train_classifier(
         truth: [M] bool.
         seed: of initial weights and batches.
     """
-    if classifier not in _MAKERS:
-        raise ConfigError(f"classifier={classifier!r} is unknown; choose one of {', '.join(_MAKERS)}")
     positives = int(np.count_nonzero(truth))
     if positives in (0, len(truth)):
         raise DataError(f"truth: has {positives} positives among {len(truth)} known targets; give some of both")
@@ -339,150 +312,34 @@ def fitted(model: Any, features: Floats, truth: NDArray[Any]) -> Any:  # noqa: A
         return model.fit(features, truth)
 
 
-Distances = Literal["outputs", "attributes", "reference", "difference", "both"]
-
-_SIGNS: dict[Distances, dict[str, int]] = {
-    "outputs": {"outputs": -1},
-    "attributes": {"attributes": -1},
-    "reference": {"reference": -1},
-    "difference": {"reference": 1, "outputs": -1},
-    "both": {"outputs": -1, "attributes": -1},
-}
-"""Distances → whose distances add to a score, with their sign."""
-_BACKGROUND_PAIRS = 4000
 PAIRS_A_TIME = 50_000
-_FAR = 10.0
+_FAR: Final = 10.0
 
 
-@dataclass(frozen=True, eq=False)
-class Knowledge:
-    """All that an adversary has; an attack uses the part that its line in ``STEALING`` names.
+def learned_links(nodes: NodeRows, known: KnownPairs, pairs: Pairs, *, seed: int) -> Floats:
+    """Scores of pairs [M], higher = more likely linked, by a classifier of known pairs of the same graph.
 
-    Attributes:
-        target: of the attacked graph's nodes; attributes and reference are F.
-        partial: A*, known pairs of the attacked graph.
-        shadow: DS', nodes and known pairs of another graph under a model like the attacked one.
+    None of ``pairs`` are known, or the figures flatter the attack; ``seed``: of the classifier.
+
+    Source: He et al. 2021, attack 3 and, where nodes have attributes, 6.
     """
-
-    target: NodeRows
-    partial: KnownPairs | None = None
-    shadow: tuple[NodeRows, KnownPairs] | None = None
+    describe = describer(nodes, same_width=True)
+    return in_parts(train_classifier("mlp", describe(known.pairs), known.truth, seed=seed), describe, pairs)
 
 
-@dataclass(frozen=True)
-class LinkAttack:
-    """An attack by what it uses: node attributes F, a partial graph A*, a shadow graph DS'."""
-
-    attributes: bool = False
-    partial: bool = False
-    shadow: bool = False
+def in_parts(score: Callable[[Floats], Floats], describe: Callable[[Pairs], Floats], pairs: Pairs) -> Floats:
+    """What a classifier says of many pairs, whose features are in memory for some at a time."""
+    parts = range(0, len(pairs), PAIRS_A_TIME)
+    return np.concatenate([score(describe(pairs[start : start + PAIRS_A_TIME])) for start in parts])
 
 
-STEALING: dict[int, LinkAttack] = {
-    0: LinkAttack(),
-    1: LinkAttack(shadow=True),
-    2: LinkAttack(attributes=True),
-    3: LinkAttack(partial=True),
-    4: LinkAttack(partial=True, shadow=True),
-    5: LinkAttack(attributes=True, shadow=True),
-    6: LinkAttack(attributes=True, partial=True),
-    7: LinkAttack(attributes=True, partial=True, shadow=True),
-}
-"""He et al. 2021, Table 2. 0 and 2 compare pairs by a distance; the others train a classifier."""
-
-
-def link_scores(
-    number: int,
-    knowledge: Knowledge,
-    pairs: Pairs,
-    *,
-    seed: int,
-    distance: str = "correlation",
-    evidence: Distances = "both",
-    classifier: Classifier = "mlp",
-) -> Floats:
-    """Mounts one of the eight attacks: scores of pairs, [M] float64, higher = more likely linked.
-
-    Args:
-        number: of ``STEALING``.
-        knowledge: at least what the attack uses; the rest is not read.
-        pairs: [M, 2] int64, the attacked pairs; none of ``knowledge.partial``, or the figures flatter the attack.
-        seed: of the classifier.
-        distance: d, of attacks 0 and 2; of ``DISTANCES``.
-        evidence: of attack 2, in He et al. ``outputs`` f: -d(f), which is attack 0; ``attributes`` x: -d(x), what an
-            adversary could do without the model; ``reference`` g: -d(g), the same with a model; ``difference``:
-            d(g) - d(f), what the edges brought nearer. Ours, and the strongest on Cora and CiteSeer: ``both``,
-            -d(f) - d(x), meant for distances that do not depend on scale (cosine, correlation).
-        classifier: of the other attacks.
-    """
-    if number not in STEALING:
-        raise ConfigError(f"number={number!r} is no link stealing attack; choose one of 0 to {max(STEALING)}")
-    attack = STEALING[number]
-    _check_knowledge(number, attack, knowledge)
-    target, attacked = _seen(knowledge.target, attack), check_pairs(pairs, knowledge.target.num_nodes)
-    if not attack.partial and not attack.shadow:
-        return _distance_scores(target, attacked, distance, evidence if attack.attributes else "outputs")
-    # features whose number depends on the classes mean nothing in another graph
-    describe = _describer(target, same_width=not attack.shadow)
-    features, truth = _examples(attack, knowledge, describe)
-    score = train_classifier(classifier, features, truth, seed=seed)
-    parts = range(0, len(attacked), PAIRS_A_TIME)
-    return np.concatenate([score(describe(attacked[start : start + PAIRS_A_TIME])) for start in parts])
-
-
-def _distance_scores(target: NodeRows, pairs: Pairs, distance: str, evidence: Distances) -> Floats:
-    if evidence not in _SIGNS:
-        raise ConfigError(f"evidence={evidence!r} is unknown; choose one of {', '.join(_SIGNS)}")
-    scores = np.zeros(len(pairs))
-    for name, sign in _SIGNS[evidence].items():
-        rows = getattr(target, name)
-        if rows is None:
-            raise ConfigError(f"evidence={evidence!r} needs the nodes' {name}; give them, or take another evidence")
-        scores += sign * pair_distances(rows, pairs, distance)
-    return scores
-
-
-def _seen(nodes: NodeRows, attack: LinkAttack) -> NodeRows:
-    return nodes if attack.attributes else NodeRows(nodes.outputs)
-
-
-def _check_knowledge(number: int, attack: LinkAttack, knowledge: Knowledge) -> None:
-    nodes = [knowledge.target, *([knowledge.shadow[0]] if attack.shadow and knowledge.shadow is not None else [])]
-    missing = {
-        "the nodes' attributes": attack.attributes and any(rows.attributes is None for rows in nodes),
-        "a partial graph": attack.partial and knowledge.partial is None,
-        "a shadow graph": attack.shadow and knowledge.shadow is None,
-        "reference posteriors of both graphs or of neither": (
-            attack.attributes and len({rows.reference is None for rows in nodes}) > 1
-        ),
-    }
-    if any(missing.values()):
-        names = ", ".join(name for name, lacks in missing.items() if lacks)
-        raise ConfigError(f"number={number}: this attack needs {names}; give that, or take another attack")
-
-
-def _examples(
-    attack: LinkAttack, knowledge: Knowledge, describe: Callable[[Pairs], Floats]
-) -> tuple[Floats, NDArray[np.bool_]]:
-    features, truth = [], []
-    if attack.partial and knowledge.partial is not None:
-        features.append(describe(check_pairs(knowledge.partial.pairs, knowledge.target.num_nodes)))
-        truth.append(knowledge.partial.truth)
-    if attack.shadow and knowledge.shadow is not None:
-        nodes, known = knowledge.shadow
-        pairs = check_pairs(known.pairs, nodes.num_nodes)
-        features.append(_describer(_seen(nodes, attack), same_width=False)(pairs))
-        truth.append(known.truth)
-    return np.concatenate(features), np.concatenate(truth)
-
-
-def _describer(nodes: NodeRows, *, same_width: bool) -> Callable[[Pairs], Floats]:
+def describer(nodes: NodeRows, *, same_width: bool) -> Callable[[Pairs], Floats]:
     """Pairs → their features, in standard deviations from random pairs of the same graph.
 
     Nearly all random pairs are unlinked, in any graph, and every adversary can draw them. So two graphs are put on one
     scale without anybody's links, which is what lets a classifier of a shadow graph serve the target.
     """
-    background = random_pairs(nodes.num_nodes, _BACKGROUND_PAIRS, np.random.default_rng(0))
+    background = random_pairs(nodes.num_nodes, 4000, np.random.default_rng(0))
     usual = pair_features(nodes, background, same_width=same_width)
     mean, spread = usual.mean(axis=0), usual.std(axis=0)
     spread[spread == 0] = 1

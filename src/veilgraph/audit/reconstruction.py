@@ -29,14 +29,13 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 from scipy.optimize import nnls
 
-from veilgraph.audit.attack import ALIKE, AuditContext, attack, scored
+from veilgraph.audit.attack import ALIKE, AuditContext, Scene, attack, scored
 from veilgraph.audit.features import Columns, ranks
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import Numbers, Pairs, check_pairs, check_rows, pair_products
+from veilgraph.audit.pairs import Numbers, Pairs, check_rows, pair_products
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
-from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.view import Floats
 
 MAX_NODES = 5000
@@ -48,20 +47,16 @@ MAX_NUMBERS: Final = 300_000
 MAX_UNKNOWN: Final = 10_000
 """Columns that are solved for at most."""
 
-_MOST_STEPS: Final = 50
-_STEPS: Final = 10
-_RIDGES = np.logspace(-12, 2, 29)
 _ROUNDING = 1e-12
-_PENALTY: Final = 0.01
 _FEWEST_NODES: Final = 50
 
 
 @attack("features", "initial")
-def reconstruction(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def reconstruction(at: Scene) -> Outcome:
     """All opened h^0 together, with the adversary's own features, span the target's columns, and complete them."""
-    columns = Columns(case, target)
-    own = scored(lambda rows: rows[columns.asked], case.own_rows(adversary, target))
-    opened = np.stack([step[columns.asked] for step in evidence.steps[:_MOST_STEPS]])
+    columns = Columns(at.case, at.target)
+    own = scored(lambda rows: rows[columns.asked], at.own_rows())
+    opened = np.stack([step[columns.asked] for step in at.evidence.steps[:50]])
     span = sequence_basis(opened, own, tolerance=1e-5)  # of less rounding has a part; holders compute in float32
 
     def completed(rows: Floats) -> Floats:
@@ -78,10 +73,10 @@ def reconstruction(evidence: Evidence, case: AuditContext, adversary: PartyId, t
 
 
 @attack("features", "initial", blind=True, of_all_pairs=True)
-def similarity(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def similarity(at: Scene) -> Outcome:
     """Which nodes have like features at the target: inner products from how h^0 changes with its own gradients."""
-    asked = case.alike(target)
-    count = min(len(evidence.steps) - 1, len(evidence.updates), _STEPS)
+    asked, evidence = at.case.alike(at.target), at.evidence
+    count = min(len(evidence.steps) - 1, len(evidence.updates), 10)
     if count > 0 and len(evidence.steps[0]) <= MAX_NODES:
         first = projected_gram(evidence.steps[0], 1.0)
         steps, updates = np.stack(evidence.steps[: count + 1]), np.stack(evidence.updates[:count])
@@ -95,17 +90,17 @@ def similarity(evidence: Evidence, case: AuditContext, adversary: PartyId, targe
     return Outcome(
         scores,
         asked.truth,
-        without=scored(lambda rows: pair_products(rows, asked.pairs), case.own_rows(adversary, target)),
+        without=scored(lambda rows: pair_products(rows, asked.pairs), at.own_rows()),
         note=f"Pairs of nodes whose features at the target have inner products among the highest {ALIKE:.0%}, "
         f"from {of}.",
     )
 
 
 @attack("features", "initial")
-def recovered(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
+def recovered(at: Scene) -> Outcome:
     """W of the job's seed, where the holders learn from that, or the part of W that the adversary drew itself."""
-    seen = evidence.messages[0]
-    members, names = case.holders_of(adversary), case.settings.data.names
+    case, target, seen = at.case, at.target, at.evidence.messages[0]
+    members, names = case.holders_of(at.adversary), case.settings.data.names
     begun = case.run.party(members[0]).views()[seen.session].stem.partition("-")[2] in ("train", "restart")
     if not begun or seen.tag.step:
         raise DataError("the view does not have the h0 of the initial W; audit a run whose first pass was recorded")
@@ -122,7 +117,7 @@ def recovered(evidence: Evidence, case: AuditContext, adversary: PartyId, target
     nodes = np.flatnonzero(~columns.known)  # of those asked; the other attacks on features are scored on the same
     if len(nodes) > most:
         nodes = np.sort(np.random.default_rng(case.seed).choice(nodes, size=most, replace=False))
-    rest = without_own(evidence.steps[0][columns.asked], own, own_weights, others=known.has_others)[nodes]
+    rest = without_own(at.evidence.steps[0][columns.asked], own, own_weights, others=known.has_others)[nodes]
     solve: Callable[[Numbers, Floats], Floats] = matched_rows
     if known.is_all:  # as the adversary's own features suggest that others' are
         solve = sparse_rows if (own >= 0).all() else least_squares_rows
@@ -182,16 +177,12 @@ def complete_columns(
             one of the smallest leave-one-out error on the known nodes.
     """
     rows = check_rows("basis", basis, len(basis)).astype(np.float64)
-    if known.dtype != np.bool_ or known.shape != (len(rows),) or known.sum() < 2:
-        raise DataError(f"known: {known.dtype} {known.shape}; give one of {len(rows)} bools a node, two or more True")
-    if columns.ndim != 2 or len(columns) != len(rows):
-        raise DataError(f"columns: has the shape {columns.shape} for {len(rows)} nodes; give one row per node")
     targets = check_rows("columns", columns[known], int(known.sum())).astype(np.float64)
     middle, mean = rows[known].mean(axis=0), targets.mean(axis=0)
     left, values, right = np.linalg.svd(rows[known] - middle, full_matrices=False)
     kept = values > _ROUNDING * values[0]
     left, squares, right = left[:, kept], np.square(values[kept] / values[0]), right[kept]
-    ridges = _RIDGES if ridge is None else np.array([ridge])
+    ridges = np.logspace(-12, 2, 29) if ridge is None else np.array([ridge])
     errors = [_left_out_error(left, squares, targets - mean, each) for each in ridges]
     chosen = ridges[np.argmin(errors, axis=0)]
     shrunk = (left.T @ targets) * (squares[:, None] / (squares[:, None] + chosen)) / values[kept, None]
@@ -220,12 +211,8 @@ def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: F
         prior: [N, N], where the penalty pulls to, such as ``projected_gram``; default: zero.
     """
     sequence, known = _check_sequence("h0", h0), _check_sequence("updates", updates)
-    steps, nodes, width = known.shape
-    if sequence.shape != (steps + 1, nodes, width):
-        raise DataError(f"h0: has the shape {sequence.shape} for updates {known.shape}; give one step more")
+    steps, nodes, _ = known.shape
     guess = np.zeros((_check_size(nodes), nodes)) if prior is None else check_rows("prior", prior, nodes)
-    if guess.shape != (nodes, nodes):
-        raise DataError(f"prior: has the shape {guess.shape} for {nodes} nodes; give an inner product for each two")
     squares, products = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
     for step in range(steps):
         update = known[step].astype(np.float64)
@@ -244,20 +231,14 @@ def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: F
 
 def gram_scores(gram: Floats, pairs: Pairs, own: Numbers | None = None) -> Floats:
     """Estimated inner products of pairs, [M], less those of the adversary's own features where they are given."""
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
-        raise DataError(f"gram: has the shape {gram.shape}; give an inner product for each two nodes")
-    checked = check_pairs(pairs, len(gram))
-    scores = gram[checked[:, 0], checked[:, 1]]
-    return scores if own is None else scores - pair_products(check_rows("own", own, len(gram)), checked)
+    scores = gram[pairs[:, 0], pairs[:, 1]]
+    return scores if own is None else scores - pair_products(own, pairs)
 
 
 def _check_sequence(name: str, values: Numbers) -> Numbers:
-    found = np.asarray(values)
-    if found.ndim != 3 or not found.size:
-        raise DataError(f"{name}: has the shape {found.shape}; give steps of one row per node and one column per width")
-    if not np.isfinite(found).all():
+    if not np.isfinite(values).all():
         raise DataError(f"{name}: has values that are not finite; leave out their steps")
-    return found
+    return values
 
 
 def _check_size(nodes: int) -> int:
@@ -298,7 +279,7 @@ def _left_out_error(left: Floats, squares: Floats, targets: Floats, ridge: float
     return np.asarray(np.square(residual / room[:, None]).mean(axis=0))
 
 
-def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = _PENALTY) -> Floats:
+def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = 0.01) -> Floats:
     """The sparsest X ≥ 0 [n, F] with X·W = opened, row by row, in two passes.
 
     By non-negative least squares with a small penalty on the sum; columns that many nodes have are penalised less in
@@ -313,7 +294,7 @@ def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = _PENALTY) 
     programming";
         Lawson & Hanson 1974, chapter 23.
     """
-    rows = _check_opened(opened, weights)
+    rows = _finite(opened)
     if len(weights) > MAX_UNKNOWN or len(rows) * len(weights) > MAX_NUMBERS:
         raise DataError(
             f"weights: {len(rows)} nodes with {len(weights)} unknown columns are too many; give at most {MAX_UNKNOWN} "
@@ -342,7 +323,7 @@ def _nonnegative(equations: Floats, values: Floats) -> Floats:
 
 def least_squares_rows(opened: Numbers, weights: Floats) -> Floats:
     """The shortest X [n, F] with X·W = opened [n, d]: exact where W [F, d] has no more rows than columns."""
-    return np.asarray(_check_opened(opened, weights) @ np.linalg.pinv(weights))
+    return np.asarray(_finite(opened) @ np.linalg.pinv(weights))
 
 
 def matched_rows(opened: Numbers, drawn: Floats) -> Floats:
@@ -350,7 +331,7 @@ def matched_rows(opened: Numbers, drawn: Floats) -> Floats:
 
     The signal |w|²·x in the noise of all that is not known.
     """
-    return np.asarray(_check_opened(opened, drawn) @ (drawn / np.square(drawn).sum(axis=1, keepdims=True)).T)
+    return np.asarray(_finite(opened) @ (drawn / np.square(drawn).sum(axis=1, keepdims=True)).T)
 
 
 def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -> Floats:
@@ -365,7 +346,7 @@ def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -
     features = check_rows("own", own, len(opened)).astype(np.float64)
     part = features @ drawn
     size = float(np.square(part).sum())
-    unit = abs(float((_check_opened(opened, drawn) * part).sum())) / (size or 1.0)
+    unit = abs(float((_finite(opened) * part).sum())) / (size or 1.0)
     if not unit > 0:
         raise DataError("own: the adversary's part of h0 is zero; there is nothing to tell the unit of h0 by")
     rest = opened / 2.0 ** np.round(np.log2(unit)) - part
@@ -381,10 +362,5 @@ def exact_share(found: Floats, truth: Numbers, *, tolerance: float = 0.01) -> fl
     return float((np.abs(found - truth).max(axis=1) <= tolerance * np.abs(truth).max()).mean())
 
 
-def _check_opened(opened: Numbers, weights: Floats) -> Floats:
-    rows = check_rows("opened", opened, len(opened)).astype(np.float64)
-    if weights.ndim != 2 or weights.shape[1] != rows.shape[1] or not np.isfinite(weights).all():
-        raise DataError(
-            f"weights: have the shape {weights.shape} for h0 {rows.shape}; give finite ones, a row a column"
-        )
-    return rows
+def _finite(opened: Numbers) -> Floats:
+    return check_rows("opened", opened, len(opened)).astype(np.float64)

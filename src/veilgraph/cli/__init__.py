@@ -9,11 +9,9 @@ import os
 
 from veilgraph.cli import data as data  # isort: skip - the order in which help lists the commands
 from veilgraph.cli import train as train  # isort: skip
-from veilgraph.cli import compare as compare  # isort: skip
 from veilgraph.cli import report as report  # isort: skip
 from veilgraph.cli import check as check  # isort: skip
 from veilgraph.cli import network as network  # isort: skip
-from veilgraph.cli import certificates as certificates  # isort: skip
 from veilgraph.cli.app import add_installed, app
 from veilgraph.core.threads import run_and_leave
 

@@ -1,13 +1,16 @@
-"""What all commands share: registration, one-line errors, consoles, options."""
+"""What all commands share: registration, one-line errors, options, start-up kits and their passphrases."""
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
+from getpass import getpass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec
 
 import typer
 import yaml
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 
 INTERRUPTED: Final = 130
-_LONGEST: Final = 200
 
 app = typer.Typer(
     name="veilgraph",
@@ -48,35 +50,45 @@ data = _group("data", "Tables and data sets: check one's own, align all holders'
 net = _group("net", "Jobs across organisations: provision, join, submit, answer, watch, serve.")
 cert = _group("cert", "Certificates and private keys: request, sign, install, revoke, protect.")
 
+
+# What these three give is typer's own and goes into an ``Annotated``, whatever its type.
+def option(words: str, metavar: str | None = None, *, name: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401
+    """Declare an option: its help, what stands for its value, and its name where that is not the parameter's."""
+    return typer.Option(*filter(None, [name]), help=words, metavar=metavar, **bounds)
+
+
+def flag(name: str, words: str) -> Any:  # noqa: ANN401
+    """Declare an option without a value, which has no opposite."""
+    return typer.Option(name, help=words, metavar="")
+
+
+def argument(words: str, metavar: str | None = None) -> Any:  # noqa: ANN401
+    """Declare an argument."""
+    return typer.Argument(help=words, metavar=metavar)
+
+
 Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting of the job; may be given several times."),
+    list[str] | None, option("Replace a setting of the job; may be given several times.", "KEY=VALUE", name="--set")
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Run directory to make. Default: runs/<job name>-<date>-<time>."),
-]
-Processes = Annotated[bool, typer.Option("--processes", metavar="", help="Run every party in a process of its own.")]
-Replace = Annotated[
-    bool, typer.Option("--replace", metavar="", help="Write it anew where it is there; what was changed in it is lost.")
-]
+Out = Annotated[Path | None, option("Run directory to make. Default: runs/<job name>-<date>-<time>.", "DIR")]
+Processes = Annotated[bool, flag("--processes", "Run every party in a process of its own.")]
+Replace = Annotated[bool, flag("--replace", "Write it anew where it is there; what was changed in it is lost.")]
 LinkName = Annotated[
     str | None,
-    typer.Option(
-        "--link",
-        metavar="NAME",
-        help="What joins the parties: memory, sockets, or one of an installed package. Default: memory, and sockets "
+    option(
+        "What joins the parties: memory, sockets, or one of an installed package. Default: memory, and sockets "
         "between processes.",
+        "NAME",
+        name="--link",
     ),
 ]
 
 Ledgers = Annotated[
     list[str] | None,
-    typer.Option(
-        "--ledger",
-        metavar="PARTY=FOLDER",
-        help="Where this holder's ledger for life is, of a saved graph whose is not beside it; may be given several "
-        "times.",
+    option(
+        "Where this holder's ledger for life is, of a saved graph whose is not beside it; may be given several times.",
+        "PARTY=FOLDER",
+        name="--ledger",
     ),
 ]
 
@@ -96,6 +108,17 @@ def by_party(texts: Sequence[str] | None, option: str, example: str) -> dict[str
             raise typer.BadParameter(f"{name!r} is given twice; give it once", param_hint=option)
         found[name] = value
     return found
+
+
+def counts_by_party(
+    texts: Sequence[str] | None, option: str, example: str, names: Sequence[str] = ()
+) -> dict[str, int]:
+    """As ``by_party``, of whole numbers; ``names``: who there is, if that is known."""
+    found = by_party(texts, option, example)
+    for name, count in found.items():
+        if not (count.isascii() and count.isdigit()) or (names and name not in names):
+            raise typer.BadParameter(f"'{name}={count}' is not {example}", param_hint=option)
+    return {name: int(count) for name, count in found.items()}
 
 
 def ledgers_of(texts: Sequence[str] | None) -> dict[str, Path] | None:
@@ -161,7 +184,7 @@ def reported() -> Iterator[None]:
         except BrokenPipeError:  # whoever read the results has had enough: typer's to end
             raise
         except OSError as error:
-            of = "" if error.filename is None else f"{str(error.filename)[:_LONGEST]}: "
+            of = "" if error.filename is None else f"{str(error.filename)[:200]}: "
             words = f"error: {of}{error.strerror or error}; give another path, or mend what is there"
             say(Event("error", words, level="error", code="system"))
             raise typer.Exit(1) from error
@@ -238,3 +261,72 @@ def override(text: str) -> tuple[str, object]:
         return key, parse_yaml(value)
     except (yaml.YAMLError, ValueError) as error:
         raise typer.BadParameter(f"{text!r}: the value is not YAML", param_hint="--set") from error
+
+
+if TYPE_CHECKING:
+    from veilgraph.deploy.key_file import Passphrase
+    from veilgraph.deploy.kit import Kit
+
+PassphraseFile = Annotated[
+    Path | None,
+    option(
+        "Holds the private key's passphrase, should it have one; mode 600. Else from VEILGRAPH_PASSPHRASE, or a "
+        "prompt.",
+        "FILE",
+        name="--passphrase-file",
+    ),
+]
+
+
+def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> Passphrase:
+    """Ask once, when it is first needed: a ``file``, else the environment, else a person who sees the folder's name
+    (``of``).
+
+    With ``fresh`` it will seal a key, so a person types it twice.
+    """
+
+    @cache
+    def ask() -> bytes:
+        if file is not None:
+            return _from_file(file)
+        from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
+
+        if PASSPHRASE_VARIABLE in os.environ:
+            return os.environb[PASSPHRASE_VARIABLE.encode()]
+        if not at_a_terminal():
+            raise ConfigError(
+                f"the private key of {of} takes a passphrase, and nobody can type it here; give --passphrase-file, or "
+                f"set {PASSPHRASE_VARIABLE}"
+            )
+        typed = getpass(f"{'New passphrase' if fresh else 'Passphrase'} for {of}: ")
+        if fresh and typed != getpass("The same again: "):
+            raise ConfigError("the two passphrases differ; begin anew")
+        return typed.encode()
+
+    return ask
+
+
+def at_a_terminal() -> bool:
+    """Whether somebody can type an answer."""
+    return sys.stdin.isatty()
+
+
+def _from_file(file: Path) -> bytes:
+    try:
+        mode, content = file.stat().st_mode, file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--passphrase-file {file}: cannot be read ({error.strerror}); give another") from error
+    if mode & 0o077:
+        raise ConfigError(
+            f"--passphrase-file {file}: others can read it, too (mode {mode & 0o777:o}); chmod 600 {file}"
+        )
+    if not (first := content.splitlines()[:1]) or not first[0]:
+        raise ConfigError(f"--passphrase-file {file}: its first line is empty; write the passphrase there")
+    return first[0]
+
+
+def open_kit(path: Path, passphrase_file: Path | None = None) -> Kit:
+    """The kit in a folder; its passphrase is asked for when its key is needed."""
+    from veilgraph.deploy.kit import Kit
+
+    return Kit.open(path, passphrase_source(passphrase_file, of=path))

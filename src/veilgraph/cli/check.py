@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from veilgraph.cli.app import Overrides, by_party, command, read_chosen, read_settings
+from veilgraph.cli.app import (
+    Overrides,
+    PassphraseFile,
+    argument,
+    command,
+    counts_by_party,
+    flag,
+    open_kit,
+    option,
+    read_chosen,
+    read_settings,
+)
 from veilgraph.cli.data import show_party
-from veilgraph.cli.kits import PassphraseFile, open_kit
 from veilgraph.cli.output import echo, emit, messages, plain, results
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
@@ -38,52 +47,37 @@ _MBIT, _ROUND_TRIP_MS = 1000.0, 1.0
 
 @command("check", "veilgraph check jobs/digits.yaml --costs", json=True)
 def check_command(
-    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
+    file: Annotated[Path, argument("The job to check.", "JOB.yaml")],
     overrides: Overrides = None,
     show_costs: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--costs",
-            metavar="",
-            help="Also what it will send stage by stage, how often its parties wait for each other, and the memory "
+            "Also what it will send stage by stage, how often its parties wait for each other, and the memory "
             "that each needs.",
         ),
     ] = False,
     bandwidth: Annotated[
         float | None,
-        typer.Option(
-            min=0.001,
-            metavar="MBIT",
-            help=f"With --costs: megabits that a party sends in a second. Default: {_MBIT:g}.",
-        ),
+        option(f"With --costs: megabits that a party sends in a second. Default: {_MBIT:g}.", "MBIT", min=0.001),
     ] = None,
     round_trip: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0, metavar="MS", help=f"With --costs: milliseconds of a round trip. Default: {_ROUND_TRIP_MS:g}."
-        ),
+        float | None, option(f"With --costs: milliseconds of a round trip. Default: {_ROUND_TRIP_MS:g}.", "MS", min=0.0)
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Nodes common to all holders. Sizes are for --costs.")
-    ] = None,
-    training: Annotated[int | None, typer.Option(min=1, metavar="T", help="Training nodes.")] = None,
-    classes: Annotated[int | None, typer.Option(min=2, metavar="C", help="Classes.")] = None,
-    validation: Annotated[
-        int | None, typer.Option(min=1, metavar="V", help="Validation nodes, of a job that judges its steps.")
-    ] = None,
-    columns: Annotated[list[str] | None, typer.Option(metavar="NAME=F", help=f"Feature columns: {_EACH}.")] = None,
-    edges: Annotated[list[str] | None, typer.Option(metavar="NAME=E", help=f"Directed edges: {_EACH}.")] = None,
+    nodes: Annotated[int | None, option("Nodes common to all holders. Sizes are for --costs.", "N", min=1)] = None,
+    training: Annotated[int | None, option("Training nodes.", "T", min=1)] = None,
+    classes: Annotated[int | None, option("Classes.", "C", min=2)] = None,
+    validation: Annotated[int | None, option("Validation nodes, of a job that judges its steps.", "V", min=1)] = None,
+    columns: Annotated[list[str] | None, option(f"Feature columns: {_EACH}.", "NAME=F")] = None,
+    edges: Annotated[list[str] | None, option(f"Directed edges: {_EACH}.", "NAME=E")] = None,
     net: Annotated[
         Path | None,
-        typer.Option(
-            "--net",
-            metavar="KIT",
-            help="Ask the holders as well, with an administrator's kit: each site says whether it would take part.",
+        option(
+            "Ask the holders as well, with an administrator's kit: each site says whether it would take part.", "KIT"
         ),
     ] = None,
     within: Annotated[
-        float | None,
-        typer.Option(min=1, metavar="SECONDS", help="With --net: longest wait for the answers. Default: 120."),
+        float | None, option("With --net: longest wait for the answers. Default: 120.", "SECONDS", min=1)
     ] = None,
     passphrase_file: PassphraseFile = None,
 ) -> None:
@@ -93,21 +87,21 @@ def check_command(
     With --net the sites of a job across organisations are asked whether they would take part; nothing is aligned or
     trained there. Exit code 0 only if all would.
     """
-    sizes = Sizes(nodes, training, classes, validation, columns, edges)
-    for option, given, needs in (
-        ("--within", within, None if net is not None else "--net"),
-        ("--passphrase-file", passphrase_file, None if net is not None else "--net"),
-        *((option, given, None if show_costs else "--costs")
-          for option, given in (("--bandwidth", bandwidth), ("--round-trip", round_trip), *sizes.options())),
-    ):  # fmt: skip
-        if given is not None and needs is not None:
-            raise typer.BadParameter(f"is for {needs}; give both, or leave it out", param_hint=option)
+    sizes: dict[str, Any] = {"--nodes": nodes, "--training": training, "--classes": classes, "--validation": validation}
+    sizes |= {"--columns": columns, "--edges": edges}
+    needs_net, needs_costs = None if net is not None else "--net", None if show_costs else "--costs"
+    for_net = {"--within": within, "--passphrase-file": passphrase_file}
+    for_costs = {"--bandwidth": bandwidth, "--round-trip": round_trip, **sizes}
+    for given, needs in ((for_net, needs_net), (for_costs, needs_costs)):
+        for name, value in given.items():
+            if value is not None and needs is not None:
+                raise typer.BadParameter(f"is for {needs}; give both, or leave it out", param_hint=name)
     settings, choices = read_chosen(file, overrides)
     found: dict[str, object] = {"job": file, "preset": {"name": settings.preset, "chose": choices}}
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"{name}: {' '.join(text.split())}")
-    if any(given is not None for _, given in sizes.options()):
-        costs = _costs_of(settings, *sizes.of(settings))
+    if any(given is not None for given in sizes.values()):
+        costs = _costs_of(settings, *_sizes(settings, sizes))
     else:
         more, costs = _check_data(settings)
         found |= more
@@ -260,57 +254,34 @@ def _no_costs(settings: JobSettings) -> Costs:
     )
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What ``--costs`` is told of data that are not here."""
+def _sizes(settings: JobSettings, given: Mapping[str, Any]) -> tuple[int, dict[PartyId, PartySizes]]:
+    """The common nodes, and what each holder brings, by the options for data that are not here: name → value."""
+    from veilgraph.protocol.costs import PartySizes
 
-    nodes: int | None
-    training: int | None
-    classes: int | None
-    validation: int | None
-    columns: list[str] | None
-    edges: list[str] | None
-
-    def options(self) -> list[tuple[str, object]]:
-        """Each option with what it was given."""
-        names = ("--nodes", "--training", "--classes", "--validation", "--columns", "--edges")
-        return list(zip(names, astuple(self), strict=True))
-
-    def of(self, settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
-        """The common nodes, and what each holder brings."""
-        from veilgraph.protocol.costs import PartySizes
-
-        given = dict(self.options())
-        if not settings.is_aligned:
-            for option in ("--nodes", "--training", "--validation", "--edges"):
-                if given[option] is not None:
-                    way = f"jobs of paradigm {settings.paradigm} send as much whatever it is; leave it out"
-                    raise typer.BadParameter(way, param_hint=option)
-        for option in ("--nodes", "--training", "--classes") if settings.is_aligned else ("--classes",):
-            if given[option] is None:
-                raise typer.BadParameter("sizes are given all or none", param_hint=option)
-        columns = _numbers("--columns", self.columns, settings)
-        if not settings.is_aligned:
-            return 0, {holder: PartySizes(count, 0, classes=self.classes or 0) for holder, count in columns.items()}
-        edges, label_holder = _numbers("--edges", self.edges, settings), settings.data.label_party
-        own = (self.training or 0, self.classes or 0, self.validation or 0)
-        sizes = {
-            holder: PartySizes(columns[holder], edges[holder], *(own if holder == label_holder else ()))
-            for holder in settings.data.names
-        }
-        return self.nodes or 0, sizes
+    of_nodes = ("--nodes", "--training", "--validation", "--edges")
+    if not settings.is_aligned and (name := next((each for each in of_nodes if given[each] is not None), None)):
+        way = f"jobs of paradigm {settings.paradigm} send as much whatever it is; leave it out"
+        raise typer.BadParameter(way, param_hint=name)
+    for name in ("--nodes", "--training", "--classes") if settings.is_aligned else ("--classes",):
+        if given[name] is None:
+            raise typer.BadParameter("sizes are given all or none", param_hint=name)
+    columns = _numbers("--columns", given["--columns"], settings)
+    if not settings.is_aligned:
+        return 0, {holder: PartySizes(count, 0, classes=given["--classes"]) for holder, count in columns.items()}
+    edges, label_holder = _numbers("--edges", given["--edges"], settings), settings.data.label_party
+    own = given["--training"], given["--classes"], given["--validation"] or 0
+    return given["--nodes"], {
+        holder: PartySizes(columns[holder], edges[holder], *(own if holder == label_holder else ()))
+        for holder in settings.data.names
+    }
 
 
 def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dict[PartyId, int]:
-    form = f"NAME=NUMBER with a holder of {', '.join(settings.data.names)}"
-    found = by_party(words, option, form)
-    for name, number in found.items():
-        if name not in settings.data.names or not number.isdecimal():
-            raise typer.BadParameter(f"'{name}={number}' is not {form}", param_hint=option)
-    missing = [name for name in settings.data.names if name not in found]
-    if missing:
+    names = settings.data.names
+    found = counts_by_party(words, option, f"NAME=NUMBER with a holder of {', '.join(names)}", names)
+    if missing := [name for name in names if name not in found]:
         raise typer.BadParameter(f"of {', '.join(missing)} as well: {_EACH}", param_hint=option)
-    return {name: int(number) for name, number in found.items()}
+    return found
 
 
 # What its differential privacy costs
@@ -320,47 +291,34 @@ def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dic
 def budget_command(
     job: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="JOB.yaml",
-            help="The job; no data are read, and nothing is sent. May be left out with --party or --ledger.",
+        argument(
+            "The job; no data are read, and nothing is sent. May be left out with --party or --ledger.", "JOB.yaml"
         ),
     ] = None,
     overrides: Overrides = None,
     total: Annotated[
-        str | None,
-        typer.Option(metavar="1,4,16", help=f"Total ε for which to show the noise that they need. Default: {_TOTALS}."),
+        str | None, option(f"Total ε for which to show the noise that they need. Default: {_TOTALS}.", "1,4,16")
     ] = None,
     nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Nodes common to all holders, from which δ follows where the job has none."
-        ),
+        int | None, option("Nodes common to all holders, from which δ follows where the job has none.", "N", min=1)
     ] = None,
     jobs: Annotated[
         int,
-        typer.Option(
-            min=1,
-            max=100_000,
-            metavar="N",
-            help="The noise that a total needs for so many such jobs, each of another snapshot.",
+        option(
+            "The noise that a total needs for so many such jobs, each of another snapshot.", "N", min=1, max=100_000
         ),
     ] = 1,
     predictions: Annotated[
         int,
-        typer.Option(
-            min=0,
-            max=10_000_000,
-            metavar="N",
-            help="And for so many predictions with nodes that enter, beside those of each job.",
+        option(
+            "And for so many predictions with nodes that enter, beside those of each job.", "N", min=0, max=10_000_000
         ),
     ] = 0,
     party: Annotated[
-        Path | None,
-        typer.Option(metavar="PARTY.yaml", help="Show what was ever released of this party's data, and what is left."),
+        Path | None, option("Show what was ever released of this party's data, and what is left.", "PARTY.yaml")
     ] = None,
     ledger: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="The same of the ledger there, of a party that brings a graph."),
+        Path | None, option("The same of the ledger there, of a party that brings a graph.", "FOLDER")
     ] = None,
 ) -> None:
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""

@@ -14,9 +14,11 @@ from veilgraph.cli.app import (
     Overrides,
     Processes,
     Replace,
+    argument,
     check_new,
     command,
     data,
+    option,
     overridden,
     read_settings,
     refuse_given,
@@ -33,44 +35,32 @@ _EPSILON: Final = 4.0
 @command("init", "veilgraph init bank.yaml shop.yaml telco.yaml --out job.yaml")
 def init_job_command(
     holders: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="HOLDERS...", help="Their party files; or, where they are elsewhere, their names alone."
-        ),
+        list[str], argument("Their party files; or, where they are elsewhere, their names alone.", "HOLDERS...")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The job file to write.")] = Path("job.yaml"),
+    out: Annotated[Path, option("The job file to write.", "FILE")] = Path("job.yaml"),
     label_holder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Who has what is to be predicted. Default: the only party file that has a label."
-        ),
+        str | None, option("Who has what is to be predicted. Default: the only party file that has a label.", "NAME")
     ] = None,
-    paradigm: Annotated[
-        str, typer.Option(metavar="NAME", help="vertical, sealed, horizontal, averaging.")
-    ] = "vertical",
+    paradigm: Annotated[str, option("vertical, sealed, horizontal, averaging.", "NAME")] = "vertical",
     select_by: Annotated[
         str | None,
-        typer.Option(
-            metavar="FIGURE",
-            help="What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc, where the "
+        option(
+            "What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc, where the "
             "paradigm can.",
+            "FIGURE",
         ),
     ] = None,
     protect: Annotated[
         Protected | None,
-        typer.Option(
-            help="By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md)."
-        ),
+        option("By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md)."),
     ] = None,
     epsilon: Annotated[
-        float | None,
-        typer.Option(metavar="E", min=0.001, help=f"Total ε of what --protect names. Default: {_EPSILON:g}."),
+        float | None, option(f"Total ε of what --protect names. Default: {_EPSILON:g}.", "E", min=0.001)
     ] = None,
     degree_bound: Annotated[
-        int | None,
-        typer.Option(metavar="D", min=1, help="The most neighbours of any node; with --protect node and node-edges."),
+        int | None, option("The most neighbours of any node; with --protect node and node-edges.", "D", min=1)
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the job. Default: that of its file.")] = None,
+    name: Annotated[str | None, option("Of the job. Default: that of its file.", "NAME")] = None,
     replace: Replace = False,
 ) -> None:
     """Write a job file, with comments, for holders whose party files are there or whose names are known."""
@@ -120,7 +110,7 @@ def init_job_command(
 
 @command("schema", "veilgraph schema job")
 def schema_command(
-    file: Annotated[Literal["job", "party"], typer.Argument(help="Of a job file, or of a party file.")],
+    file: Annotated[Literal["job", "party"], argument("Of a job file, or of a party file.")],
 ) -> None:
     """Print the JSON Schema of a file, for editors that complete and check keys."""
     from veilgraph.protocol.job_file import SCHEMAS
@@ -139,7 +129,7 @@ _LOST: Final = 0.2
 
 @command("check", "veilgraph data check bank/party.yaml", data, json=True)
 def check_party_command(
-    file: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="An organisation's own party file.")],
+    file: Annotated[Path, argument("An organisation's own party file.", "PARTY.yaml")],
 ) -> None:
     """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing."""
     emit({"file": file, **plain(show_party(file))})
@@ -198,7 +188,7 @@ def show_party(file: Path) -> PartyDescription:
 
 @command("align", "veilgraph data align job.yaml --out runs/aligned", data, json=True)
 def align_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job whose data.parties names party files.")],
+    job: Annotated[Path, argument("A job whose data.parties names party files.", "JOB.yaml")],
     out: Out = None,
     overrides: Overrides = None,
     processes: Processes = False,
@@ -225,31 +215,28 @@ def align_command(
 @command("export", "veilgraph data export digits --out organisations --holders 3 --overlap 0.8", data)
 def export_command(
     context: typer.Context,
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="One of the data sets a job can name.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("organisations"),
-    holders: Annotated[int, typer.Option(min=2, max=256, help="Organisations to divide it among.")] = 2,
+    dataset: Annotated[str, argument("One of the data sets a job can name.", "DATASET")],
+    out: Annotated[Path, option("Folder to make.", "DIR")] = Path("organisations"),
+    holders: Annotated[int, option("Organisations to divide it among.", min=2, max=256)] = 2,
     overlap: Annotated[
         float | None,
-        typer.Option(
-            help="Share of the nodes that all of them know; horizontal: of the edges that a second one has; 0.8 where "
+        option(
+            "Share of the nodes that all of them know; horizontal: of the edges that a second one has; 0.8 where "
             "it is not given.",
             show_default=False,
         ),
     ] = None,
     paradigm: Annotated[
         Literal["vertical", "horizontal", "averaging"],
-        typer.Option(
-            help="vertical: columns of the same nodes; horizontal: nodes in the same columns; averaging: no node in "
-            "common."
+        option(
+            "vertical: columns of the same nodes; horizontal: nodes in the same columns; averaging: no node in common."
         ),
     ] = "vertical",
-    seed: Annotated[int, typer.Option(min=0, help="Of the division.")] = 0,
-    table_format: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
+    seed: Annotated[int, option("Of the division.", min=0)] = 0,
+    table_format: Annotated[Literal["csv", "parquet"], option("Of the tables.", name="--format")] = "csv",
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Replace a setting of a job's data, as data.payments.customers=2000."
-        ),
+        option("Replace a setting of a job's data, as data.payments.customers=2000.", "KEY=VALUE", name="--set"),
     ] = None,
 ) -> None:
     """Write a public data set as if organisations had exported their own tables: to try everything out.

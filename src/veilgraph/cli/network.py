@@ -1,15 +1,33 @@
-"""Commands for jobs across organisations: net init, provision, join, submit, consent, status, logs, stop, serve."""
+"""Commands for jobs across organisations: net init, provision, join, submit, consent, status, logs, stop, serve.
+
+And for certificates and keys: cert request, sign, install, revoke, passphrase.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from veilgraph.cli.app import Overrides, Replace, check_new, command, net, read_settings
-from veilgraph.cli.kits import PassphraseFile, open_kit
+from veilgraph.cli.app import (
+    Overrides,
+    PassphraseFile,
+    Replace,
+    argument,
+    cert,
+    check_new,
+    command,
+    flag,
+    net,
+    open_kit,
+    option,
+    passphrase_source,
+    read_settings,
+)
 from veilgraph.cli.output import LogFormat, begun, echo, emit, messages, of_party, plain, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
@@ -23,38 +41,30 @@ if TYPE_CHECKING:
 
 MetricsOption = Annotated[
     str | None,
-    typer.Option(
-        "--metrics",
-        metavar="HOST:PORT",
-        help="Serve metrics for Prometheus at /metrics there, and /ready and /healthz. Default: nowhere. Port 0: any.",
+    option(
+        "Serve metrics for Prometheus at /metrics there, and /ready and /healthz. Default: nowhere. Port 0: any.",
+        "HOST:PORT",
+        name="--metrics",
     ),
 ]
 MetricsOpen = Annotated[
-    bool,
-    typer.Option(
-        "--metrics-open",
-        metavar="",
-        help="With --metrics: other machines may read them; without TLS, and without a token.",
-    ),
+    bool, flag("--metrics-open", "With --metrics: other machines may read them; without TLS, and without a token.")
 ]
-KitOption = Annotated[Path, typer.Option("--kit", metavar="KIT", help="An administrator's start-up kit.")]
-JobId = Annotated[str | None, typer.Argument(metavar="[JOB-ID]", help="Id, or its beginning. Default: the newest.")]
+KitOption = Annotated[Path, option("An administrator's start-up kit.", "KIT", name="--kit")]
+JobId = Annotated[str | None, argument("Id, or its beginning. Default: the newest.", "[JOB-ID]")]
 
 
 @command("init", "veilgraph net init bank shop --server fl.example.org --administrator ops@example.org", net)
 def init_command(
-    holders: Annotated[list[str], typer.Argument(metavar="HOLDERS...", help="Their names, as jobs name them.")],
+    holders: Annotated[list[str], argument("Their names, as jobs name them.", "HOLDERS...")],
     administrators: Annotated[
-        list[str],
-        typer.Option("--administrator", metavar="E-MAIL", help="Who submits jobs; may be given several times."),
+        list[str], option("Who submits jobs; may be given several times.", "E-MAIL", name="--administrator")
     ],
-    server: Annotated[str, typer.Option(metavar="HOST", help="The server's name in the network.")] = "localhost",
-    port: Annotated[int, typer.Option(help="Of the server's broker, for all.")] = 8002,
-    dealer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A machine of its own that deals. Default: the server does.")
-    ] = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="Of the consortium.")] = "consortium",
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The project file to write.")] = Path("project.yaml"),
+    server: Annotated[str, option("The server's name in the network.", "HOST")] = "localhost",
+    port: Annotated[int, option("Of the server's broker, for all.")] = 8002,
+    dealer: Annotated[str | None, option("A machine of its own that deals. Default: the server does.", "NAME")] = None,
+    name: Annotated[str, option("Of the consortium.", "NAME")] = "consortium",
+    out: Annotated[Path, option("The project file to write.", "FILE")] = Path("project.yaml"),
     replace: Replace = False,
 ) -> None:
     """Write a project file: who takes part, and where the server is."""
@@ -68,8 +78,8 @@ def init_command(
 
 @command("provision", "veilgraph net provision project.yaml --out consortium", net)
 def provision_command(
-    project: Annotated[Path, typer.Argument(metavar="PROJECT.yaml", help="Who takes part, and where the server is.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("consortium"),
+    project: Annotated[Path, argument("Who takes part, and where the server is.", "PROJECT.yaml")],
+    out: Annotated[Path, option("Folder to make.", "DIR")] = Path("consortium"),
 ) -> None:
     """Make certificates and one start-up kit per participant.
 
@@ -91,36 +101,28 @@ def provision_command(
 
 @command("join", "veilgraph net join consortium/kits/bank --party bank/party.yaml", net)
 def join_command(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit of the server, the dealer or a holder.")],
-    party: Annotated[Path | None, typer.Option(metavar="PARTY.yaml", help="The holder's own party file.")] = None,
-    runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Where runs are kept. Default: in the kit.")] = None,
-    connect: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Longest wait for the first connection.")
-    ] = 60.0,
+    kit: Annotated[Path, argument("The start-up kit of the server, the dealer or a holder.", "KIT")],
+    party: Annotated[Path | None, option("The holder's own party file.", "PARTY.yaml")] = None,
+    runs: Annotated[Path | None, option("Where runs are kept. Default: in the kit.", "DIR")] = None,
+    connect: Annotated[float, option("Longest wait for the first connection.", "SECONDS", min=1)] = 60.0,
     current_list: Annotated[
         bool,
-        typer.Option(
-            "--current-list",
-            metavar="",
-            help="Take part only while the list of revoked certificates is here and not past its time.",
-        ),
+        flag("--current-list", "Take part only while the list of revoked certificates is here and not past its time."),
     ] = False,
     passphrase_file: PassphraseFile = None,
     restart: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--restart",
-            metavar="",
-            help="At who deals, the server unless the project names another: a training may begin again, in place of "
+            "At who deals, the server unless the project names another: a training may begin again, in place of "
             "what is here of it, where a holder has lost its part. A holder says so in its party file: limits.restart.",
         ),
     ] = False,
     allow_audit: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--allow-audit",
-            metavar="",
-            help="At who deals, the server unless the project names another: keep what it sends and receives in "
+            "At who deals, the server unless the project names another: keep what it sends and receives in "
             "training, and answer audits of the holders. A holder says so in its party file: limits.allow_audit.",
         ),
     ] = False,
@@ -158,25 +160,20 @@ def _metrics_at(text: str | None, beyond: bool) -> Address | None:
 
 @command("submit", "veilgraph net submit job.yaml --kit consortium/kits/ops@example.org", net)
 def submit_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; data.holders names the holders.")],
+    job: Annotated[Path, argument("The job; data.holders names the holders.", "JOB.yaml")],
     kit: KitOption,
     work: Annotated[
         Literal["train", "align", "predict", "audit"],
-        typer.Option(
-            metavar="WORK",
-            help="train: align the tables if need be, and train. align: only that. predict: with the trained run, for "
+        option(
+            "train: align the tables if need be, and train. align: only that. predict: with the trained run, for "
             "all nodes that the tables have in common now. audit: every holder has the others attack it with what they "
             "saw, where all allow it.",
+            "WORK",
         ),
     ] = "train",
     overrides: Overrides = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", metavar="", help="Go on with the run of this name from the parties' checkpoints."),
-    ] = False,
-    retries: Annotated[
-        int, typer.Option(min=0, help="After a lost party or connection, go on with --resume so many times.")
-    ] = 0,
+    resume: Annotated[bool, flag("--resume", "Go on with the run of this name from the parties' checkpoints.")] = False,
+    retries: Annotated[int, option("After a lost party or connection, go on with --resume so many times.", min=0)] = 0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end.")] = True,
     passphrase_file: PassphraseFile = None,
 ) -> None:
@@ -199,12 +196,7 @@ def submit_command(
 @command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net, json=True)
 def status_command(
     kit: Annotated[
-        Path,
-        typer.Option(
-            "--kit",
-            metavar="KIT",
-            help="An administrator's kit: asks every site. A site's: its own jobs; asks nobody.",
-        ),
+        Path, option("An administrator's kit: asks every site. A site's: its own jobs; asks nobody.", "KIT")
     ],
     passphrase_file: PassphraseFile = None,
 ) -> None:
@@ -260,14 +252,9 @@ def _with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 @command("logs", "veilgraph net logs --kit consortium/kits/bank", net)
 def logs_command(
-    kit: Annotated[
-        Path,
-        typer.Option(
-            "--kit", metavar="KIT", help="An administrator's kit: what who deals tells. A site's: its own log."
-        ),
-    ],
+    kit: Annotated[Path, option("An administrator's kit: what who deals tells. A site's: its own log.", "KIT")],
     job_id: JobId = None,
-    everything: Annotated[bool, typer.Option("--all", metavar="", help="With what libraries say.")] = False,
+    everything: Annotated[bool, flag("--all", "With what libraries say.")] = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Print the log of a job. What a party's log says stays with that party."""
@@ -288,17 +275,13 @@ def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: Passphra
 
 @command("serve", "veilgraph net serve runs/fraud --certificate tls.crt --key tls.key --token-file token", net)
 def serve_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The label holder's part of a trained run from tables.")],
-    certificate: Annotated[Path, typer.Option(metavar="FILE.pem", help="Certificate of this service.")],
-    key: Annotated[Path, typer.Option(metavar="FILE.pem", help="Its private key.")],
-    token_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="Holds the token that callers must show; made if it does not exist.")
-    ],
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8443,
-    max_age_days: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="Refuse to answer from an older inference.")
-    ] = None,
+    run: Annotated[Path, argument("The label holder's part of a trained run from tables.", "RUN")],
+    certificate: Annotated[Path, option("Certificate of this service.", "FILE.pem")],
+    key: Annotated[Path, option("Its private key.", "FILE.pem")],
+    token_file: Annotated[Path, option("Holds the token that callers must show; made if it does not exist.", "FILE")],
+    host: Annotated[str, option("Address to listen at.", "HOST")] = "127.0.0.1",
+    port: Annotated[int, option("0: any free one.", min=0, max=65535)] = 8443,
+    max_age_days: Annotated[float | None, option("Refuse to answer from an older inference.", "DAYS", min=0)] = None,
     metrics: MetricsOption = None,
     metrics_open: MetricsOpen = False,
     log_format: LogFormat = "text",
@@ -325,15 +308,11 @@ def serve_command(
 @command("consent", "veilgraph net consent approve 3f2a --kit consortium/kits/bank", net, json=True)
 def consent_command(
     answer: Annotated[
-        Literal["show", "approve", "refuse"], typer.Argument(help="What to do with a waiting job; show: with none.")
+        Literal["show", "approve", "refuse"], argument("What to do with a waiting job; show: with none.")
     ] = "show",
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Id of the job, or its beginning.")] = None,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="With refuse: told to every party and the administrator.")
-    ] = "",
-    kit: Annotated[
-        Path, typer.Option("--kit", metavar="KIT", help="The holder's start-up kit. Default: here.")
-    ] = Path(),
+    job: Annotated[str | None, argument("Id of the job, or its beginning.", "[JOB]")] = None,
+    reason: Annotated[str, option("With refuse: told to every party and the administrator.", "TEXT")] = "",
+    kit: Annotated[Path, option("The holder's start-up kit. Default: here.", "KIT")] = Path(),
 ) -> None:
     """Show how many jobs this holder has taken part in and those that wait for approval, and answer these.
 
@@ -413,3 +392,141 @@ def _show(kit: Kit, waiting: Waiting) -> None:
     echo(f"  all settings: {kit.consent / REQUESTS / f'{request.job}.json'}")
     for name, statement in revelations(settings, kit.name).items():
         echo(f"  reveals {name}: {statement}")
+
+
+if TYPE_CHECKING:
+    from veilgraph.deploy.authority import Authority
+    from veilgraph.deploy.kit import Kit
+
+KitArgument = Annotated[Path, argument("This participant's start-up kit.", "KIT")]
+AuthorityOption = Annotated[Path, option("The folder that provision made.", "DIR", name="--authority")]
+
+
+@command("request", "veilgraph cert request consortium/kits/bank --out bank.csr", group=cert)
+def request_command(
+    kit: KitArgument,
+    out: Annotated[Path, option("The request to write; no secret.", "FILE.csr")],
+    passphrase_file: PassphraseFile = None,
+    passphrase: Annotated[bool, flag("--passphrase", "Ask for one, to seal the key.")] = False,
+) -> None:
+    """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires."""
+    from veilgraph.deploy.certificates import request_certificate
+    from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
+
+    wanted = passphrase or passphrase_file is not None or PASSPHRASE_VARIABLE in os.environ
+    source = passphrase_source(passphrase_file, of=kit, fresh=True) if wanted else None
+    found = request_certificate(open_kit(kit, passphrase_file), out, source)
+    echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
+    echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
+
+
+@command("sign", "veilgraph cert sign bank.csr --authority consortium/authority --out bank.crt", group=cert)
+def sign_command(
+    request: Annotated[Path, argument("A participant's request.", "FILE.csr")],
+    authority: AuthorityOption,
+    out: Annotated[Path, option("The certificate to write.", "FILE.crt")],
+    days: Annotated[int, option("For how long it is valid.", min=1, max=3650)] = 360,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Sign a participant's request, at the authority, off line; compare the fingerprint before the file goes back."""
+    from veilgraph.deploy.certificates import sign_certificate
+
+    source = passphrase_source(passphrase_file, of=authority)
+    found = sign_certificate(request, authority, out, datetime.now(UTC), days, source)
+    echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
+    echo(f"only if {found.name} has read you the same: send {out} back to it")
+
+
+@command("install", "veilgraph cert install consortium/kits/bank bank.crt", group=cert)
+def install_command(
+    kit: KitArgument,
+    file: Annotated[Path, argument("The certificate that cert sign wrote, or the list of cert revoke.", "FILE")],
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Use what the authority signed from now on: one's certificate with its key, or a list of revoked certificates.
+
+    At the server, another participant's certificate has the broker let it in; a renewed one is not before.
+    For one's own certificate the site must be stopped; for the others it may run. An older list is not installed.
+    """
+    from veilgraph.deploy.certificates import admit_certificate, install_certificate
+    from veilgraph.deploy.revocation import install_list
+
+    opened = open_kit(kit, passphrase_file)
+    if _is_list(file):
+        found = install_list(opened.path, file)
+        count = f"{len(found.revoked)} revoked, next one by {found.next_update:%Y-%m-%d}"
+        echo(f"list {found.number} is installed: {count}")
+        return
+    if (admitted := admit_certificate(opened, file)) is not None:
+        echo(f"the broker lets in {admitted} with this certificate from now on")
+        return
+    until = install_certificate(opened, file, datetime.now(UTC))
+    echo(f"installed; valid until {until:%Y-%m-%d}")
+
+
+def _is_list(file: Path) -> bool:
+    """Whether it is a list of revoked certificates; what is neither, or cannot be read, is refused as a certificate."""
+    try:
+        return b"BEGIN X509 CRL" in file.read_bytes()
+    except OSError:
+        return False
+
+
+@command("revoke", "veilgraph cert revoke bank --authority consortium/authority", group=cert)
+def revoke_command(
+    authority: AuthorityOption,
+    name: Annotated[
+        str | None,
+        argument(
+            "Whose certificates; the server's name is its host. Default: nobody's, only sign the list anew.", "[NAME]"
+        ),
+    ] = None,
+    serial: Annotated[
+        list[str] | None, option("Only the certificate with this serial number; may be given several times.", "HEX")
+    ] = None,
+    leaves: Annotated[bool, flag("--leaves", "It gets no new certificate, until revoked without this.")] = False,
+    days: Annotated[int, option("Until when there will be a newer list.", min=1, max=3650)] = 360,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Sign the next list of revoked certificates, at the authority: a participant's, all that it had up to now."""
+    from veilgraph.deploy.authority import Authority, revoke
+
+    signer = Authority(authority, passphrase_source(passphrase_file, of=authority))
+    serials = [_serial(text) for text in serial or ()]
+    made, chosen = revoke(signer, name, datetime.now(UTC), serials=serials, leaves=leaves, days=days)
+    for certificate in chosen:
+        echo(f"revoked {certificate.serial_number:040x}, valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
+    echo(
+        f"list {made.number}, {len(made.revoked)} revoked, next one by {made.next_update:%Y-%m-%d}: {signer.list_path}"
+    )
+    echo("no secret; at the server and every holder: veilgraph cert install KIT revoked.pem")
+
+
+@command("passphrase", "veilgraph cert passphrase consortium/kits/bank --passphrase-file passphrase", group=cert)
+def passphrase_command(
+    folder: Annotated[Path, argument("A start-up kit, or the authority's folder.", "KIT")],
+    remove: Annotated[bool, flag("--remove", "Write a sealed key in the clear again.")] = False,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Seal a private key with a passphrase; whoever uses it is asked for that. The site must be stopped."""
+    from veilgraph.deploy.key_file import protect, unprotect
+
+    source = passphrase_source(passphrase_file, of=folder, fresh=not remove)
+    (unprotect if remove else protect)(_key_owner(folder).key_file, folder, source)
+    if remove:
+        echo("the key lies in the clear again, with mode 600")
+    else:
+        echo("sealed; without the passphrase the key is lost. Backups of this folder still hold it in the clear")
+
+
+def _key_owner(folder: Path) -> Kit | Authority:
+    from veilgraph.deploy.authority import Authority
+
+    return Authority(folder) if (folder / "rootCA.pem").is_file() else open_kit(folder)
+
+
+def _serial(text: str) -> int:
+    try:
+        return int(text.replace(":", ""), 16)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no serial number, as in 5a:78:9c:2f", param_hint="--serial") from error

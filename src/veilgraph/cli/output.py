@@ -39,8 +39,6 @@ LogFormat = Annotated[
     ),
 ]
 
-_PREFIX: Final = "error: "
-
 
 @dataclass
 class JsonLog:
@@ -55,7 +53,7 @@ class JsonLog:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "level": known.level,
             "event": known.name,
-            "message": " ".join(known.split()).removeprefix(_PREFIX),
+            "message": " ".join(known.split()).removeprefix("error: "),
             "party": self.party,
             "job": known.job or None,
         }

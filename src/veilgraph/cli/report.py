@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from veilgraph.cli.app import command
+from veilgraph.cli.app import argument, command, flag, option
 from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
@@ -18,53 +18,49 @@ from veilgraph.protocol.job import ATTACKS, LIMITED_FIGURES, UNLIMITED, AttackLi
 if TYPE_CHECKING:
     from veilgraph.audit.audit import AuditPlan
     from veilgraph.audit.finding import AuditResult, Finding
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
 FAILED: Final = 3
 
 
 @command("audit", "veilgraph audit runs/digits --limit link-similarity=0.9", json=True)
 def audit_command(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of a complete run that was trained with --record-views.")
-    ],
+    run: Annotated[Path, argument("Directory of a complete run that was trained with --record-views.", "RUN")],
     adversaries: Annotated[
         list[str] | None,
-        typer.Option(
-            "--adversary",
-            metavar="NAME",
-            help="server, a holder, client, or several together: server+B. Default: each by itself.",
+        option(
+            "server, a holder, client, or several together: server+B. Default: each by itself.",
+            "NAME",
+            name="--adversary",
         ),
     ] = None,
     attacks: Annotated[
-        list[str] | None,
-        typer.Option("--attack", metavar="NAME", help=f"Of {', '.join((*ATTACKS, *UNLIMITED))}. Default: all."),
+        list[str] | None, option(f"Of {', '.join((*ATTACKS, *UNLIMITED))}. Default: all.", "NAME", name="--attack")
     ] = None,
     limits: Annotated[
         list[str] | None,
-        typer.Option(
-            "--limit",
-            metavar="ATTACK[:FIGURE]=MOST",
-            help="Fail where an attack may find more, or cannot be mounted; over the job's limits. "
+        option(
+            "Fail where an attack may find more, or cannot be mounted; over the job's limits. "
             "FIGURE: auc, tpr_at_1_percent or tpr_at_0_1_percent.",
+            "ATTACK[:FIGURE]=MOST",
+            name="--limit",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything drawn: the same seed gives the same audit.")] = 0,
-    shadows: Annotated[int, typer.Option(min=2, help="Models that adversaries train for the membership attacks.")] = 4,
+    seed: Annotated[int, option("Of everything drawn: the same seed gives the same audit.", min=0)] = 0,
+    shadows: Annotated[int, option("Models that adversaries train for the membership attacks.", min=2)] = 4,
     beside: Annotated[
         Path | None,
-        typer.Option(
-            "--beside",
-            metavar="RUN",
-            help="Another run of the same parties with views, or RUN itself: hold all recorded sessions against "
+        option(
+            "Another run of the same parties with views, or RUN itself: hold all recorded sessions against "
             "each other instead, and list what is repeated though it must be new. Takes no other option.",
+            "RUN",
         ),
     ] = None,
     details: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--details",
-            metavar="",
-            help="Print every finding, and why others are missing. Default: failed ones, and the strongest of each "
+            "Print every finding, and why others are missing. Default: failed ones, and the strongest of each "
             "adversary on each secret.",
         ),
     ] = False,
@@ -81,7 +77,7 @@ def audit_command(
     from veilgraph.audit.audit import AuditPlan, audit
     from veilgraph.audit.finding import AUDIT_FILE
     from veilgraph.report.audit import audit_table, row_words, skipped_lines, strongest, untested_lines, worst
-    from veilgraph.report.progress import heartbeat, left_words
+    from veilgraph.report.training import heartbeat, left_words
 
     plan = AuditPlan(
         adversaries=tuple(adversaries) if adversaries else None,
@@ -135,7 +131,7 @@ def audit_command(
 
 
 def _compare(run: Path, other: Path) -> None:
-    from veilgraph.audit.beside import audit_beside
+    from veilgraph.audit.sealing import audit_beside
 
     sessions, found = audit_beside([run, other])
     for each in found:
@@ -197,37 +193,28 @@ def _limit(text: str) -> tuple[str, LimitedFigure, float]:
 def report_command(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN...",
-            help="Directory of a run, whole or one organisation's part, or of a comparison; of several runs one page.",
+        argument(
+            "Directory of a run, whole or one organisation's part, or of a comparison; of several runs one page.",
+            "RUN...",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.html",
-            help="The page. Default: RUN/report.html, DIR/comparison.html; of several runs.html beside the first.",
+        option(
+            "The page. Default: RUN/report.html, DIR/comparison.html; of several runs.html beside the first.",
+            "FILE.html",
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="A column of the label holder's own tables: how well each group of test nodes is predicted.",
-        ),
+        option("A column of the label holder's own tables: how well each group of test nodes is predicted.", "COLUMN"),
     ] = None,
     party: Annotated[
-        Path | None,
-        typer.Option(metavar="party.yaml", help="With --by: the label holder's party file. Default: the job's."),
+        Path | None, option("With --by: the label holder's party file. Default: the job's.", "party.yaml")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", metavar="", help="Check that the records are those that were signed; no page.")
-    ] = False,
+    verify: Annotated[bool, flag("--verify", "Check that the records are those that were signed; no page.")] = False,
     root: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="With --verify: the project's root certificate. Default: the run's own copy."
-        ),
+        Path | None, option("With --verify: the project's root certificate. Default: the run's own copy.", "FILE")
     ] = None,
 ) -> None:
     """Show what each party sent to whom, why it may leave the party, and what privacy it has cost; and write a page.
@@ -242,19 +229,20 @@ def report_command(
     Exits with 1 at the first that is not as it was signed, and names the file and the line.
     """
     _check(runs, out, by, party, root, verify=verify)
+    from veilgraph.runtime.store.run_directory import RunDirectory
+
     run, *others = runs
     if verify:
-        _verify(run, root)
+        _verify(RunDirectory.open(run), root)
         return
     if others:
-        _several(runs, out)
+        _several([RunDirectory.open(each) for each in runs], out)
         return
     from veilgraph.report.comparison import is_comparison, write_comparison
     from veilgraph.report.disclosures import disclosure_table, reasons_table
     from veilgraph.report.ledgers import life_note, spent_table
     from veilgraph.report.page import PAGE, write_page
     from veilgraph.report.run_data import read_run
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
     if is_comparison(run):
         if by is not None:
@@ -290,30 +278,27 @@ def _check(
         "--party": (party is not None and by is None, "is for --by; give both, or leave it out"),
         "--root": (root is not None and not verify, "is for --verify; give both, or leave it out"),
     }
-    for option, (refused, why) in wrong.items():
+    for name, (refused, why) in wrong.items():
         if refused:
-            raise typer.BadParameter(why, param_hint=option)
+            raise typer.BadParameter(why, param_hint=name)
     if out is not None and out.suffix != ".html":
         raise typer.BadParameter(f"{out} must end in .html", param_hint="--out")
 
 
-def _several(runs: list[Path], out: Path | None) -> None:
+def _several(runs: list[RunDirectory], out: Path | None) -> None:
     from veilgraph.report.page import SEVERAL, write_several
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
-    page = out or runs[0].absolute().parent / SEVERAL
+    page = out or runs[0].path.absolute().parent / SEVERAL
     with messages().status("writing the page"):
-        write_several([RunDirectory.open(run) for run in runs], page)
+        write_several(runs, page)
     echo(f"page    {page}")
 
 
-def _verify(run: Path, root: Path | None) -> None:
+def _verify(run: RunDirectory, root: Path | None) -> None:
     from veilgraph.link.identity import load_roots
     from veilgraph.report.disclosures import evidence_table
     from veilgraph.runtime.store.records import verify
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
-    roots = () if root is None else load_roots(root)
-    found = verify(RunDirectory.open(run), roots)
+    found = verify(run, () if root is None else load_roots(root))
     results().print(evidence_table(found))
-    emit({"run": run, "records": found})
+    emit({"run": run.path, "records": found})

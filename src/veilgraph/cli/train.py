@@ -1,11 +1,11 @@
-"""Commands that train with all parties on this machine, and predict: train, resume, predict."""
+"""Commands that train with all parties on this machine: train, resume, predict, compare, demo."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,10 +16,14 @@ from veilgraph.cli.app import (
     Out,
     Overrides,
     Processes,
-    by_party,
+    argument,
     command,
+    counts_by_party,
+    flag,
     ledgers_of,
+    option,
     read_settings,
+    refuse_given,
 )
 from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
@@ -29,6 +33,7 @@ from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
+    from veilgraph.report.training import TrainingBars
     from veilgraph.runtime.launch.jobs import Progress, TrainResult
     from veilgraph.runtime.store.results import Comparison
 
@@ -51,8 +56,8 @@ def show_result(result: TrainResult) -> None:
     from veilgraph.report.training import alone_words
     from veilgraph.runtime.store.run_directory import RunDirectory
 
-    draw(result, {})
     settings = RunDirectory.open(result.path).settings
+    draw(result, settings, {})
     results().print(run_table(result.summary, settings.measures))
     if "privacy" in result.summary:
         results().print(spent_table(result.summary["privacy"], settings))
@@ -76,7 +81,7 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
     from veilgraph.runtime.store.run_directory import RunDirectory
 
     settings = RunDirectory.open(result.path).settings
-    draw(result, compared.references(settings.measures.main.name))
+    draw(result, settings, compared.references(settings.measures.main.name))
     lent = (
         f"Alone without labels: lent {settings.data.label_party}'s. "
         if settings.is_aligned
@@ -99,12 +104,10 @@ def _of_labels(result: TrainResult, settings: JobSettings) -> str:
     return f"{compared_with(settings)} {expected}".rstrip()
 
 
-def draw(result: TrainResult, references: dict[str, float]) -> None:
+def draw(result: TrainResult, settings: JobSettings, references: dict[str, float]) -> None:
     """Writes the curves of a run, with lines for the main test figure of what it is compared with."""
     from veilgraph.report.training import draw_curves
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
-    settings = RunDirectory.open(result.path).settings
     draw_curves(
         result.metrics,
         result.path / "curves.png",
@@ -126,63 +129,62 @@ def say_where(path: Path) -> None:
 
 MachinesOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--machines",
-        metavar="PARTY=COUNT",
-        help="So many processes share this holder's local part, as machines of its own would; implies --processes.",
+    option(
+        "So many processes share this holder's local part, as machines of its own would; implies --processes.",
+        "PARTY=COUNT",
+        name="--machines",
     ),
 ]
 
 
 @command("train", "veilgraph train jobs/digits.yaml --set model.rounds=2", json=True)
 def train_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to train.")],
+    job: Annotated[Path, argument("The job to train.", "JOB.yaml")],
     out: Out = None,
     overrides: Overrides = None,
     processes: Processes = False,
     link: LinkName = None,
     private_seeds: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--private-seeds",
-            metavar="",
-            help="Every party draws its weights from a seed of its own; the run cannot be repeated from the job alone.",
+            "Every party draws its weights from a seed of its own; the run cannot be repeated from the job alone.",
         ),
     ] = False,
     record_views: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--record-views",
-            metavar="",
-            help="Every party keeps what it sends and receives, for veilgraph audit; as large as that traffic.",
+            "Every party keeps what it sends and receives, for veilgraph audit; as large as that traffic.",
         ),
     ] = False,
     view_passes: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="With --record-views: of how many passes, and the newest; 0: all. Default: 50; all with privacy.",
+        option(
+            "With --record-views: of how many passes, and the newest; 0: all. Default: 50; all with privacy.", min=0
         ),
     ] = None,
     profile: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--profile",
-            metavar="",
-            help="Write RUN/trace.json: when each party computes, sends and waits; for chrome://tracing or Perfetto.",
+            "Write RUN/trace.json: when each party computes, sends and waits; for chrome://tracing or Perfetto.",
         ),
     ] = False,
     machines: MachinesOption = None,
     ledgers: Ledgers = None,
     begin_with: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Averaging: begin with that run's weights, whoever its holders were."),
+        Path | None, option("Averaging: begin with that run's weights, whoever its holders were.", "RUN")
     ] = None,
 ) -> None:
     """Train a job with all parties on this machine."""
     if view_passes is not None and not record_views:
         raise typer.BadParameter("--view-passes is of what --record-views keeps; give both", param_hint="--view-passes")
-    counts, named, settings = _machine_counts(machines), ledgers_of(ledgers), read_settings(job, overrides)
+    counts, named, settings = (
+        counts_by_party(machines, "--machines", "PARTY=COUNT, as in A=2"),
+        ledgers_of(ledgers),
+        read_settings(job, overrides),
+    )
     path = out or fresh_path(settings.name)
     from veilgraph.runtime.launch.jobs import RunOptions, train
 
@@ -204,14 +206,10 @@ def train_command(
 
 @command("resume", "veilgraph resume runs/digits", json=True)
 def resume_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run that was cut off, or only aligned.")],
+    run: Annotated[Path, argument("Directory of a run that was cut off, or only aligned.", "RUN")],
     restart: Annotated[
         bool,
-        typer.Option(
-            "--restart",
-            metavar="",
-            help="Where a party has lost checkpoints, go back or begin again in place of what was trained.",
-        ),
+        flag("--restart", "Where a party has lost checkpoints, go back or begin again in place of what was trained."),
     ] = False,
     processes: Processes = False,
     link: LinkName = None,
@@ -221,7 +219,7 @@ def resume_command(
 
     A run that veilgraph data align made is trained; of a complete one the result is shown.
     """
-    counts = _machine_counts(machines)
+    counts = counts_by_party(machines, "--machines", "PARTY=COUNT, as in A=2")
     from veilgraph.runtime.launch.jobs import RunOptions, resume
     from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -235,12 +233,15 @@ def resume_command(
     show_result(result)
 
 
+def _bars(settings: JobSettings) -> TrainingBars:
+    from veilgraph.report.training import TrainingBars
+
+    return TrainingBars(messages(), settings.measures)
+
+
 @contextmanager
 def _progress(settings: JobSettings) -> Iterator[Progress]:
-    from veilgraph.report.progress import TrainingBars
-
-    shown = TrainingBars(messages(), settings.measures)
-    with shown as bars, bars.stage(settings.name, settings.train.epochs) as progress:
+    with _bars(settings) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
         yield progress
 
 
@@ -255,38 +256,23 @@ def _resumable(path: Path) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from interrupt
 
 
-def _machine_counts(texts: list[str] | None) -> dict[str, int]:
-    example = "PARTY=COUNT, as in A=2"
-    counts = by_party(texts, "--machines", example)
-    for name, count in counts.items():
-        if not (count.isascii() and count.isdigit()):
-            raise typer.BadParameter(f"'{name}={count}' is not {example}", param_hint="--machines")
-    return {name: int(count) for name, count in counts.items()}
-
-
 @command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
 def predict_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a complete run.")],
-    nodes: Annotated[str | None, typer.Option(metavar="1,5,7", help="Nodes to predict. Default: all.")] = None,
-    nodes_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Nodes to predict, parted by commas, spaces or lines.")
-    ] = None,
+    run: Annotated[Path, argument("Directory of a complete run.", "RUN")],
+    nodes: Annotated[str | None, option("Nodes to predict. Default: all.", "1,5,7")] = None,
+    nodes_file: Annotated[Path | None, option("Nodes to predict, parted by commas, spaces or lines.", "FILE")] = None,
     ids: Annotated[
-        str | None,
-        typer.Option(metavar="C1,C5", help="Ids to predict, in place of nodes: for runs from tables, or horizontal."),
+        str | None, option("Ids to predict, in place of nodes: for runs from tables, or horizontal.", "C1,C5")
     ] = None,
-    ids_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line, as in predictions.csv.")
-    ] = None,
+    ids_file: Annotated[Path | None, option("Ids to predict, one on each line, as in predictions.csv.", "FILE")] = None,
     ask: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--ask",
-            metavar="",
-            help="Across organisations, with named_nodes: name these for the next joint inference, and show nothing.",
+            "Across organisations, with named_nodes: name these for the next joint inference, and show nothing.",
         ),
     ] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="File to write. Default: print.")] = None,
+    out: Annotated[Path | None, option("File to write. Default: print.", "FILE.csv")] = None,
     processes: Processes = False,
     link: LinkName = None,
 ) -> None:
@@ -365,3 +351,162 @@ def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | Non
     if not words:
         raise typer.BadParameter("there is no node in it; give numbers as in 1,5,7", param_hint=option)
     return [int(word) for word in words]
+
+
+@command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True, further=True)
+def compare_command(
+    context: typer.Context,
+    what: Annotated[Path, argument("A job file, or the directory of a complete run of all parties.", "JOB.yaml|RUN")],
+    out: Annotated[
+        Path | None,
+        option(
+            "Of a job: directory to make, or of a comparison to go on with. Default: runs/<job "
+            "name>-comparison-<date>-<time>.",
+            "DIR",
+        ),
+    ] = None,
+    seeds: Annotated[int, option("Of a job: trainings of each way, the job's seed and those after.", min=1)] = 1,
+    recall_at: Annotated[
+        float, option("Of a job: share of the test nodes that are looked at, for the recall among them.")
+    ] = 0.05,
+    party: Annotated[
+        Path | None,
+        option(
+            "Of a job: the label holder's party file. What it reaches at home, from its own tables alone.", "party.yaml"
+        ),
+    ] = None,
+    alone: Annotated[
+        Path | None,
+        option(
+            "Of a job: a job of the same data; also the label holder's network alone with its settings.", "JOB.yaml"
+        ),
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Is it worth it? A job beside its label holder alone, plain models, sealed, and all data in one place.
+
+    All are judged on the same test nodes, with intervals. A comparison that was cut off goes on in its directory. With
+    all holders' data on one machine it is a study; with --party the label holder compares at home, and nobody is told.
+
+    Of a run: its network on each holder's data alone, and on all in one place.
+    """
+    if context.args:
+        runs = " ".join((str(what), *context.args))
+        raise typer.BadParameter(
+            f"{len(context.args) + 1} are given, and one job or one run is compared with its alternatives; several "
+            f"finished runs are beside each other on the page of: veilgraph report {runs}",
+            param_hint="JOB.yaml|RUN",
+        )
+    if what.is_dir():
+        refuse_given(
+            context,
+            ["out", "seeds", "recall_at", "party", "alone", "overrides"],
+            f"is of a job alone, and {what} is a run's directory; leave it out, or give the job file",
+        )
+        _compare_run(what)
+        return
+    settings = read_settings(what, overrides)
+    from veilgraph.comparison.study import FOUND, compare_job
+    from veilgraph.report import comparison
+
+    if settings.data.is_apart and party is None:
+        raise ConfigError(
+            f"data.holders={', '.join(settings.data.names)}: these are across organisations, and their data not here; "
+            "give the label holder's party file (--party), or every holder's (data.parties) for a simulation"
+        )
+    say_matches(settings)
+    path = out or fresh_path(f"{settings.name}-comparison")
+    try:
+        with _bars(settings) as bars:
+            study = compare_job(
+                settings,
+                path,
+                seeds=seeds,
+                alarms=recall_at,
+                party=party,
+                alone=None if alone is None else read_settings(alone, None),
+                stage=bars.stage,
+                row=lambda name, found: bars.say(comparison.row_words(name, found)),
+                at=bars.at,
+            )
+    except KeyboardInterrupt as interrupt:
+        say(f"stopped; go on with the same command and --out {path}")
+        raise typer.Exit(INTERRUPTED) from interrupt
+    found = comparison.read_comparison(path)
+    verdict = comparison.verdict(found)
+    results().print(comparison.study_table(found))
+    for said in (verdict, *comparison.remarks(found)):
+        echo(said)
+    echo(f"figures {path / FOUND}")
+    echo(f"page    {comparison.write_comparison(path)}")
+    emit({"directory": path, **study.model_dump(mode="json"), "verdict": verdict})
+
+
+def _compare_run(run: Path) -> None:
+    from veilgraph.runtime.launch.jobs import load_result
+    from veilgraph.runtime.store.results import compare
+    from veilgraph.runtime.store.run_directory import RunDirectory
+
+    directory = RunDirectory.open(run)
+    with _bars(directory.settings) as bars:
+        compared = compare(directory, bars.stage)
+    show_comparison(load_result(run), compared)
+    echo(f"curves  {run / 'curves.png'}")
+    emit({"run": run, "trainings": compared.summaries()})
+
+
+@command("demo", "veilgraph demo payments", json=True)
+def demo_command(
+    what: Annotated[
+        Literal["digits", "payments", "network"],
+        argument(
+            "Handwritten digits; a bank, a shop and a telecom that look for the bank's launderers; or three "
+            "organisations as separate processes."
+        ),
+    ] = "digits",
+    out: Out = None,
+    epochs: Annotated[int | None, option("Epochs at most. Default: the job's; network: 60.", min=1)] = None,
+) -> None:
+    """Train holders together on data that is at hand, and compare with each alone and with all data in one place.
+
+    digits: two holders of handwritten digits, each with half of the columns. payments: a bank that looks for launderers
+    among its customers, and a shop and a telecom that know most of them too, in a made-up world. network: three
+    organisations with tables of their own, as separate processes over mutual TLS on this machine; nothing is compared.
+    """
+    if what == "network":
+        _network_demo(out or fresh_path("net-demo"), 60 if epochs is None else epochs)
+        return
+    from veilgraph.report.tables import traffic_table
+    from veilgraph.runtime.launch.jobs import RunOptions, train
+    from veilgraph.runtime.store.results import compare
+    from veilgraph.runtime.store.run_directory import RunDirectory
+    from veilgraph.samples.shipped import demo_settings
+
+    settings = demo_settings(what, epochs)
+    path = out or fresh_path(settings.name)
+    with _bars(settings) as bars:
+        with bars.stage("federated", settings.train.epochs) as progress:
+            result = train(settings, path, options=RunOptions(progress=progress))
+        compared = compare(RunDirectory.open(path), bars.stage)
+    show_comparison(result, compared)
+    results().print(traffic_table(result.summary["sent_bytes"]))
+    main = settings.measures.main
+    together, others = result.summary.get(f"test_{main.name}"), compared.references(main.name)
+    beside = ", ".join(f"{main.shown(value)} {name}" for name, value in others.items())
+    echo(f"Together the holders reach a test {main.title} of {main.shown(together)}, beside {beside}.")
+    say_where(path)
+    emit({"run": path, "trainings": compared.summaries()})
+
+
+def _network_demo(out: Path, epochs: int) -> None:
+    from veilgraph.deploy.demo import run_network_demo
+    from veilgraph.report.tables import run_table
+    from veilgraph.runtime.launch.jobs import load_result
+
+    run = run_network_demo(out, say, epochs)
+    result = load_result(run)
+    results().print(run_table(result.summary))
+    echo(f"the label holder's part of the run: {run}")
+    echo(f"what it sent to whom: veilgraph report {run}")
+    echo(f"its predictions: veilgraph predict {run}")
+    emit({"run": run, "summary": result.summary})

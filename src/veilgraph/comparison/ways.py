@@ -26,9 +26,8 @@ from veilgraph.comparison.figures import Floats, Scored, figures
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import is_sparse, to_scipy
-from veilgraph.graph.federation import find_label_holder
 from veilgraph.graph.partition import isolate, pool
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, find_label_holder
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -39,7 +38,6 @@ from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
-_HOPS: Final = 2
 TREES: Final = 150
 """Of boosting, for each class."""
 _MOST_COLUMNS: Final = 600
@@ -67,7 +65,7 @@ def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
     for place in range(max(1, len(graph.relations))):
         mean, degrees = _means(graph, place if graph.relations else None)
         rows = dense
-        for _ in range(_HOPS):
+        for _ in range(2):
             rows = mean @ rows
             parts.append(rows)
         parts.append(degrees[:, None])
@@ -189,13 +187,9 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
         found[f"{holder} alone, own settings"] = alone(holder, by, "a network with settings for that")
     if at_home:
         return found
-    found[job.paradigm] = Kind(
-        partial(_federated, job, graphs), epochs, AS_JOB, "the job as it is, with all parties and messages"
-    )
     if (beside := beside_job(job)) is not None:
         beside = paradigm_of(beside).data.fit_bounds_to(beside, graphs)
-        about = f"the same data by paradigm {beside.paradigm} with its defaults"
-        found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB, about)
+    found |= _together(inputs, beside)
 
     whole = _in_one_place(inputs)
 
@@ -223,6 +217,19 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
             way = partial(pooled, _in_one_place(rest))
             found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING, about)
     return found | {f"{each.party} alone, lent labels": alone(each.party, inputs, shares=LABELS) for each in others}
+
+
+def _together(
+    inputs: Inputs, beside: JobSettings | None, ids: Mapping[PartyId, Sequence[str]] | None = None
+) -> dict[str, Kind]:
+    """The job itself and, beside it, the job of another paradigm over the same data."""
+    jobs = [(inputs.settings, "the job as it is, with all parties and messages")]
+    if beside is not None:
+        jobs.append((beside, f"the same data by paradigm {beside.paradigm} with its defaults"))
+    return {
+        job.paradigm: Kind(partial(_federated, job, inputs.graphs, ids=ids), job.train.epochs, AS_JOB, about)
+        for job, about in jobs
+    }
 
 
 def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
@@ -256,12 +263,7 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
         found[f"{each}: {name}"] = Kind(partial(plain, name), 0, NOBODY, f"{ABOUT_PLAIN[name]}, {each}'s own")
     if at_home:
         return found
-    about = "the job as it is, with all parties and messages"
-    found[job.paradigm] = Kind(partial(_federated, job, graphs, ids=inputs.ids), epochs, AS_JOB, about)
-    if beside is not None:
-        way = partial(_federated, beside, graphs, ids=inputs.ids)
-        about = f"the same data by paradigm {beside.paradigm} with its defaults"
-        found[beside.paradigm] = Kind(way, beside.train.epochs, AS_JOB, about)
+    found |= _together(inputs, beside, inputs.ids)
     about = "the job's network on all holders' nodes and links in one place, as nobody may have them"
     found[POOLED] = Kind(
         lambda progress: _likely(paradigm.baselines.pooled(inputs, progress).output), epochs, EVERYTHING, about

@@ -51,12 +51,8 @@ def read_table(
 ) -> NodeTable:
     """Read a party's node table, once in a session: whoever needs it is given it.
 
-    Args:
-        settings: of the party.
-        base: the party file's folder.
-        encoding: fitted on an earlier table, whose columns are read; None: those that the settings choose.
-        scaling: the job's ``data.feature_scaling``.
-        streams: of a run, by which a split without ``stratify`` is drawn.
+    ``encoding`` was fitted on an earlier table, whose columns are read; None: those that the settings choose.
+    ``streams`` of a run draw a split without ``stratify``.
 
     Raises:
         DataError: a rule that the table breaks, or an encoding of other settings.
@@ -95,14 +91,8 @@ def build_graph(
 ) -> BuiltGraph:
     """Read a party's edge tables and make its graph.
 
-    Args:
-        settings: of the party.
-        base: the party file's folder.
-        table: of its nodes, the graph's rows in their order.
-        encoding: of the features, fitted on this table or an earlier one.
-        num_common: C, how many of the first rows all holders know; None: no node is told apart from others.
-        per_node: as for ``encode``.
-        then: profiles of the tables in training; none: these are training's.
+    Rows are those of ``table``, in its order; of the first, C = ``num_common`` are known to all holders, and None tells
+    no node apart. ``per_node`` is as for ``encode``; ``then``: profiles of the tables in training, none if these are.
 
     Raises:
         DataError: a rule that the tables break.

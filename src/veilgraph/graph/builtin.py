@@ -16,9 +16,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 
 _IMAGE_ROWS = 8
-_NEIGHBOURS = 5
-_DIGITS_TRAIN_PER_CLASS = 10
-_DIGITS_VALIDATION = 300
 
 
 def random_masks(labels: Tensor, train_per_class: int, validation: int, seed: int) -> dict[str, Tensor]:
@@ -53,13 +50,13 @@ def _digits(seed: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]
     images, digits = load_digits(return_X_y=True)
     pixels = (images / 16).reshape(-1, _IMAGE_ROWS, _IMAGE_ROWS).astype(np.float32)
     labels = torch.from_numpy(digits).long()
-    return pixels, labels, random_masks(labels, _DIGITS_TRAIN_PER_CLASS, _DIGITS_VALIDATION, seed)
+    return pixels, labels, random_masks(labels, 10, 300, seed)
 
 
 def _nearest(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
     from sklearn.neighbors import kneighbors_graph  # noqa: PLC0415 - as above
 
-    nearest = kneighbors_graph(rows, _NEIGHBOURS, mode="connectivity", include_self=False)
+    nearest = kneighbors_graph(rows, 5, mode="connectivity", include_self=False)
     both = (nearest + nearest.T).tocoo()
     return torch.from_numpy(np.stack([both.row, both.col]).astype(np.int64))
 

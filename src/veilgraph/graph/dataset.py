@@ -18,7 +18,6 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import scale_features, scale_together
-from veilgraph.graph.federation import check_federation
 from veilgraph.graph.partition import (
     HorizontalPart,
     split_by_label,
@@ -27,7 +26,7 @@ from veilgraph.graph.partition import (
     split_horizontally,
     split_vertically,
 )
-from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_party_ids
+from veilgraph.graph.party import PartyGraph, check_federation, checked_ids, load_party, load_party_ids
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.nodes import draw_splits
 from veilgraph.tables.settings import SplitFractions

@@ -17,8 +17,7 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import choose_columns, choose_rows, compact, join_columns
-from veilgraph.graph.federation import check_aligned, find_label_holder
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_aligned, find_label_holder
 from veilgraph.graph.rules import DTYPE, EVERY, Relation, check_name, check_shape, first_of_graphs
 
 if TYPE_CHECKING:  # seconds to import

@@ -1,10 +1,12 @@
 """One party's immutable graph: its own features and edges over the common nodes and its own, and perhaps labels.
 
-A saved party graph is one safetensors file; nothing in it is executable.
+A saved party graph is one safetensors file; nothing in it is executable. What must hold between the graphs of a
+federation's holders is at the end.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -22,33 +24,8 @@ from veilgraph.core.arguments import kind_of
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph.pyg import (
-    check_is_data,
-    classes_of,
-    edge_columns_of,
-    features_of,
-    labels_of,
-    membership_of,
-    of_nodes,
-    of_one_kind,
-    targets_of,
-)
-from veilgraph.graph.rules import (
-    INTEGERS,
-    Relation,
-    check_common,
-    check_edge_features,
-    check_edges,
-    check_features,
-    check_labels,
-    check_membership,
-    check_name,
-    check_relations,
-    check_targets,
-    packed,
-    refuse,
-    unpacked,
-)
+from veilgraph.graph import rules
+from veilgraph.graph.rules import Relation, refuse
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data, HeteroData
@@ -183,7 +160,7 @@ class PartyGraph:
 
     def __post_init__(self) -> None:
         """Take any whole numbers as edges; drop those of weight 0, so that no count, bound or message has them."""
-        if isinstance(self.edge_index, Tensor) and self.edge_index.dtype in INTEGERS:
+        if isinstance(self.edge_index, Tensor) and self.edge_index.dtype in rules.INTEGERS:
             object.__setattr__(self, "edge_index", self.edge_index.long())
         weight, edges = self.edge_weight, self.edge_index
         if not isinstance(weight, Tensor) or not isinstance(edges, Tensor) or weight.shape != edges.shape[1:]:
@@ -266,12 +243,12 @@ class PartyGraph:
         if self.is_checked:
             return
         self.check_types()
-        check_name(self.party)
-        check_features(self.party, self.features)
-        check_common(self.party, self.common, self.num_nodes)
-        check_edges(self.party, self.edge_index, self.edge_weight, self.num_nodes)
-        check_edge_features(self.party, self.edge_features, self.num_edges)
-        check_relations(self.party, self.relations, self.edge_relation, self.num_edges)
+        rules.check_name(self.party)
+        rules.check_features(self.party, self.features)
+        rules.check_common(self.party, self.common, self.num_nodes)
+        rules.check_edges(self.party, self.edge_index, self.edge_weight, self.num_nodes)
+        rules.check_edge_features(self.party, self.edge_features, self.num_edges)
+        rules.check_relations(self.party, self.relations, self.edge_relation, self.num_edges)
         self.check_split()
 
     def check_types(self) -> None:
@@ -292,16 +269,16 @@ class PartyGraph:
         """Checks the labels and masks alone, as where a split was drawn anew; part of ``validate``."""
         masks = {name: getattr(self, name) for name in MASKS}
         if self.targets is None:
-            check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
+            rules.check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
         else:
             if self.labels is not None:
                 refuse(self.party, "targets", "there are labels too, and a node has one of both", "leave one out")
-            check_targets(self.party, self.targets, masks, self.num_nodes)
+            rules.check_targets(self.party, self.targets, masks, self.num_nodes)
         if self.membership is not None:
             if len(self.membership) != self.num_nodes:
                 problem = f"{len(self.membership)} for {self.num_nodes} nodes"
                 refuse(self.party, "membership", problem, "say of every node which graph it is of")
-            check_membership(self.party, self.membership, {"labels": self.labels, **masks}, self.edge_index)
+            rules.check_membership(self.party, self.membership, {"labels": self.labels, **masks}, self.edge_index)
 
     @classmethod
     def from_data(
@@ -315,25 +292,25 @@ class PartyGraph:
                 there are no others and it is one number per edge, else the edges' features; optional ``y`` (whole
                 numbers: classes; floating point: targets) and masks; with ``batch``, the graph that each node is of,
                 ``y`` and masks may be of graphs. Of ``HeteroData`` all this is at the common nodes, and types of edges
-                are relations (``hetero.of_one_kind``).
+                are relations (``rules.of_one_kind``).
             num_classes: default: ``data.num_classes``, or the largest label plus one.
             num_common: C; default: all nodes.
 
         Raises:
             DataError: ``data`` lacks ``x`` or ``edge_index``, or breaks a rule.
         """
-        told, relations, edge_relation = of_one_kind(party, data)
-        data = check_is_data(party, told)
-        features = features_of(party, data)
+        told, relations, edge_relation = rules.of_one_kind(party, data)
+        data = rules.check_is_data(party, told)
+        features = rules.features_of(party, data)
         if not isinstance(data.edge_index, Tensor):
             refuse(party, "data.edge_index", f"{type(data.edge_index).__name__} must be a tensor", "give [2, edges]")
-        membership = membership_of(party, data)
-        data = of_nodes(party, data, membership)
-        targets = targets_of(party, data)
-        labels = None if targets is not None else labels_of(party, data)
-        num_classes = classes_of(party, data, labels) if num_classes is None else num_classes
+        membership = rules.membership_of(party, data)
+        data = rules.of_nodes(party, data, membership)
+        targets = rules.targets_of(party, data)
+        labels = None if targets is not None else rules.labels_of(party, data)
+        num_classes = rules.classes_of(party, data, labels) if num_classes is None else num_classes
         masks = {name: data.get(name) for name in MASKS}
-        edge_weight, edge_features = edge_columns_of(party, data)
+        edge_weight, edge_features = rules.edge_columns_of(party, data)
         graph = cls(
             party=party,
             features=features,
@@ -356,12 +333,8 @@ class PartyGraph:
 def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = None) -> None:
     """Write a party's graph to one safetensors file, whole or not at all; edges sorted by target.
 
-    A large graph that is read again is mapped from the file, features and edges, and used from there.
-
-    Args:
-        graph: the party's.
-        path: of the file.
-        ids: of the rows; horizontal jobs over saved graphs need them.
+    A large graph that is read again is mapped from the file, features and edges, and used from there. Horizontal jobs
+    over saved graphs need ``ids`` of the rows.
 
     Raises:
         DataError: there is not one id per row, or one is given twice.
@@ -382,7 +355,7 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
         if getattr(graph, name) is not None:
             metadata[name] = str(getattr(graph, name))
     if graph.relations:
-        metadata["relations"] = packed(graph.relations)
+        metadata["relations"] = rules.packed(graph.relations)
     content = save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, metadata)
     try:
         write_whole(path, content)
@@ -422,7 +395,7 @@ def _read_party(path: Path) -> PartyGraph:
             features=tensors["features"],
             edge_index=tensors["edge_index"],
             **{name: tensors.get(name) for name in _TENSORS[1:]},
-            relations=unpacked(metadata.get("relations", "[]")),
+            relations=rules.unpacked(metadata.get("relations", "[]")),
             **numbers,
         )
     except (KeyError, ValueError, RuntimeError) as error:
@@ -460,3 +433,108 @@ def _read(path: Path, *, names_alone: bool = False) -> tuple[dict[str, str], dic
     if unknown := sorted(set(tensors) - allowed):
         raise DataError(f"{path}: holds {unknown[0]!r}, which is no part of a party graph; save it anew")
     return metadata, tensors
+
+
+def find_only_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId | None) -> PartyId:
+    """Who is the label holder of graphs of which one alone may have labels; the job may name it."""
+    holders = [graph.party for graph in graphs]
+    check_names(holders)
+    labelled = [graph.party for graph in graphs if graph.labels is not None]
+    with_targets = next((graph.party for graph in graphs if graph.targets is not None), None)
+    if not labelled and with_targets is not None:  # which is said of it
+        check_federation(graphs, label_holder or with_targets)
+    found = only_labelled(holders, labelled, label_holder)
+    check_federation(graphs, found)
+    return found
+
+
+def only_labelled(
+    holders: Sequence[PartyId], labelled: Sequence[PartyId], label_holder: PartyId | None = None
+) -> PartyId:
+    """The label holder of a job in which one holder alone has labels; refused where two have them, none or another."""
+    key, way_out = "labels", "leave data.y and its masks (in tables: label) out at the others"
+    if label_holder is not None:
+        check_is_holder(label_holder, holders)
+    if not labelled:
+        raise DataError(
+            f"labels: none of the holders {', '.join(holders)} has any, and one alone must have them; give data.y with "
+            "train_mask and val_mask (in tables: label and split) at that one",
+            code="labels-nowhere",
+            key=key,
+        )
+    if len(labelled) > 1:
+        raise DataError(
+            f"labels: {', '.join(labelled)} have them, and one holder alone trains on its labels, the label holder; "
+            f"{way_out}; or choose paradigm horizontal or averaging, where each has nodes and labels of its own",
+            code="labels-at-several",
+            key=key,
+            value=list(labelled),
+        )
+    if label_holder not in (None, labelled[0]):
+        raise DataError(
+            f"labels: {labelled[0]} has them, and data.label_holder is {label_holder!r}; name {labelled[0]} there, or "
+            "leave it out",
+            code="labels-elsewhere",
+            key=key,
+            value=labelled[0],
+            party=label_holder,
+        )
+    return labelled[0]
+
+
+def check_classes(graph: PartyGraph) -> None:
+    """Refuse training nodes of a single class, where no other party has labels. Targets are not checked."""
+    if graph.labels is None or graph.train_mask is None:
+        return
+    trained = graph.labels[graph.train_mask]
+    if len(trained) and bool((trained == trained[0]).all()):
+        problem = f"all {len(trained)} common training nodes are of class {int(trained[0])}, so a model learns nothing"
+        way_out = (
+            "label training nodes of another class, or change the split (veilgraph data check shows them by split)"
+        )
+        refuse(graph.party, "labels", problem, way_out)
+
+
+def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> None:
+    """Checks what must hold between the holders of a vertical job; a single process that has all graphs may call it."""
+    check_names([graph.party for graph in graphs])
+    check_aligned({graph.party: graph.common for graph in graphs})
+    find_label_holder(graphs, label_holder)
+
+
+def check_names(names: Sequence[PartyId]) -> None:
+    """Checks that there are two holders or more, of different names."""
+    if len(names) < 2:
+        raise DataError(f"holders: {len(names)} given, and a federation needs at least 2; add a holder")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"holders: the name {twice[0]!r} is given twice, and names are unique; rename one")
+
+
+def check_aligned(counts: Mapping[PartyId, int]) -> None:
+    """Checks that all holders have as many common nodes; ``counts``: holder → C."""
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{party} has {count}" for party, count in counts.items())
+        raise DataError(
+            f"holders: misaligned node counts ({listed}); row v of the common nodes must be the same node at every "
+            "holder, so align the tables first"
+        )
+
+
+def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
+    """The graph of the holder that has the labels; refused where there is no such holder, or it has none."""
+    check_is_holder(label_holder, [graph.party for graph in graphs])
+    found = next(graph for graph in graphs if graph.party == label_holder)
+    if found.labels is None:
+        instead = "" if found.targets is None else ", not numbers"
+        way_out = "encode the classes as whole numbers" if instead else "choose the holder that has them"
+        refuse(label_holder, "labels", f"there are none, and the label holder needs them{instead}", way_out)
+    return found
+
+
+def check_is_holder(label_holder: PartyId, holders: Sequence[PartyId]) -> None:
+    """Refuses a label holder that is no holder."""
+    if label_holder not in holders:
+        raise DataError(
+            f"label_holder={label_holder!r} is not one of the holders {', '.join(holders)}; name one of them"
+        )

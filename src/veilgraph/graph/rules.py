@@ -1,4 +1,4 @@
-"""What a party's data must satisfy before anything is computed on it, said of its tensors and relations.
+"""What a party's graph takes out of PyTorch Geometric's ``Data`` or ``HeteroData``, and what its tensors must satisfy.
 
 Every rule raises ``DataError`` naming the party, the argument, the offending value with its place, the rule and
 the way out.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.arguments import kind_of
+from veilgraph.core.arguments import kind_of, wrong_type
 from veilgraph.core.errors import DataError
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import MASKS, SERVER, PartyId
 
 FEATURE_DTYPES = (torch.float32, torch.float64)
 INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32)
@@ -298,3 +298,219 @@ def unpacked(text: str) -> tuple[Relation, ...]:
         return tuple(Relation(**each) for each in json.loads(text))
     except TypeError as error:
         raise ValueError(f"its relations are damaged: {error}") from error
+
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.data.storage import EdgeStorage
+
+
+def check_one_graph(key: str, given: object) -> None:
+    """Refuses, by ``ConfigError``, an argument that is no ``Data``."""
+    from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
+
+    if not isinstance(given, Data):
+        raise wrong_type(key, given, "PyTorch Geometric's Data", _way_to_data(given))
+
+
+def _way_to_data(given: object) -> str:
+    from torch_geometric.data import HeteroData  # noqa: PLC0415 - as above
+
+    if isinstance(given, HeteroData):  # of several kinds of nodes and edges
+        return (
+            "give data.to_homogeneous(), or of one relation Data(x=data[kind].x, edge_index=data[relation].edge_index)"
+        )
+    return "give Data(x=..., edge_index=...), with y and masks where there are labels"
+
+
+def check_is_data(party: PartyId, data: object) -> Data:
+    """``Data`` of one kind of nodes, whose masks and weights are tensors; anything else is refused."""
+    from torch_geometric.data import Data  # noqa: PLC0415 - as above
+
+    if not isinstance(data, Data):
+        refuse(party, "data", f"{kind_of(data)} must be PyTorch Geometric's Data", _way_to_data(data))
+    for name in ("edge_weight", "edge_attr", *MASKS):
+        value = data.get(name)
+        if value is not None and not isinstance(value, Tensor):
+            refuse(party, f"data.{name}", f"{kind_of(value)} must be a torch.Tensor", "convert it with torch.as_tensor")
+    return data
+
+
+def features_of(party: PartyId, data: Data) -> Tensor:
+    """``x``: strided or ``torch.sparse_csr``, of floating point."""
+    x = data.x
+    if not isinstance(x, Tensor):
+        refuse(party, "data.x", f"{kind_of(x)} must be a tensor of features", "give one row per node")
+    if x.layout != torch.strided:
+        x = x.to_sparse_csr()
+    x = x.detach()
+    return x if x.dtype in FEATURE_DTYPES else x.to(torch.float32)
+
+
+def labels_of(party: PartyId, data: Data) -> Tensor | None:
+    """``y`` as one class per node, Tensor[N] int64; None where there is none."""
+    labels = data.y
+    if labels is None:
+        return None
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        kind = labels.dtype if isinstance(labels, Tensor) else kind_of(labels)
+        refuse(party, "data.y", f"{kind} must be whole numbers, one class per node", "encode the classes as 0, 1, 2, …")
+    return labels.reshape(-1).long() if labels.dim() == 2 and labels.shape[1] == 1 else labels.long()
+
+
+def classes_of(party: PartyId, data: Data, labels: Tensor | None) -> int | None:
+    """How many classes there are: ``num_classes`` where it is given, else the largest label plus one.
+
+    The latter is a fact of the data: where one node alone has the largest label, it tells that node's.
+    """
+    given = data.get("num_classes")
+    if given is None:
+        return int(labels.max()) + 1 if labels is not None and labels.numel() else None
+    if not isinstance(given, int) or isinstance(given, bool):
+        refuse(party, "data.num_classes", f"{kind_of(given)} must be a whole number", "give how many there can be")
+    return given
+
+
+def targets_of(party: PartyId, data: Data) -> Tensor | None:
+    """``y`` as one number per node, Tensor[N], where it is of floating point; None where it is not, or not there."""
+    targets = data.y
+    if not isinstance(targets, Tensor) or not targets.is_floating_point():
+        return None
+    if targets.dim() == 2 and targets.shape[1] == 1:
+        targets = targets.reshape(-1)
+    if targets.dim() != 1:
+        refuse(party, "data.y", f"shape {list(targets.shape)} must be one number per node", "choose one of them")
+    return targets.detach()
+
+
+def membership_of(party: PartyId, data: Data) -> Tensor | None:
+    """``batch``, the graph that each node is of, Tensor[N] int64; None where there is none."""
+    batch = data.get("batch")
+    if batch is None:
+        return None
+    nodes = data.num_nodes
+    if not isinstance(batch, Tensor) or batch.is_floating_point() or tuple(batch.shape) != (nodes,):
+        found = list(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
+        refuse(party, "data.batch", f"{found} must be whole numbers [{nodes}]", "number the graph of every node")
+    return batch.long()
+
+
+def of_nodes(party: PartyId, data: Data, membership: Tensor | None) -> Data:
+    """``data`` with ``y`` and masks of nodes, where they are of graphs as ``batch`` numbers them; else itself."""
+    if membership is None:
+        return data
+    names = [name for name in ("y", *MASKS) if isinstance(data.get(name), Tensor)]
+    each = {name: data[name] for name in names if len(data[name]) != len(membership)}
+    count = int(membership.max()) + 1 if len(membership) else 0
+    for name, values in each.items():
+        if len(values) != count:
+            problem = f"{len(values)} for {len(membership)} nodes of {count} graphs, as data.batch numbers them"
+            refuse(party, f"data.{name}", problem, "give one of each node, or of each graph")
+    return data.clone().update({name: values[membership] for name, values in each.items()}) if each else data
+
+
+def edge_columns_of(party: PartyId, data: Data | EdgeStorage) -> tuple[Tensor | None, Tensor | None]:
+    """Return the edges' weights [E] and features [E, F_e].
+
+    ``edge_attr`` of one number per edge is the weight where there is no ``edge_weight``; any other is features.
+    """
+    weight, features = (_numbers(data.get(name)) for name in ("edge_weight", "edge_attr"))
+    for name, values, most in (("edge_weight", weight, 1), ("edge_attr", features, None)):
+        if values is not None and (values.dim() not in (1, 2) or (most and values.numel() != len(values))):
+            wanted = "one number per edge" if most else "one row of numbers per edge"
+            refuse(party, f"data.{name}", f"shape {list(values.shape)} must be {wanted}", "reduce or remove it")
+    if weight is None and features is not None and features.numel() == len(features):
+        weight, features = features, None
+    return (
+        None if weight is None else weight.reshape(-1),
+        None if features is None else features.reshape(len(features), -1),
+    )
+
+
+def _numbers(values: Tensor | None) -> Tensor | None:
+    if values is None:
+        return None
+    values = values.detach()
+    return values if values.is_floating_point() else values.to(torch.float32)
+
+
+def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, ...], Tensor | None]:
+    """A ``HeteroData`` as ``Data`` of its common nodes; what is none as it is.
+
+    The common nodes are those of the type that ``given.common`` names, or of the only type, the only one with ``x``, or
+    the only one with ``y``. Every type of edges between two of them is a relation, called by the middle of its three
+    names, with its own ``edge_weight`` or ``edge_attr`` and, if it has any, ``hops``. Nodes of other types are left
+    out.
+
+    Returns:
+        ``Data``; its relations; and of every edge, Tensor[E], the place of its relation. Where there is but one, which
+        reaches as far as any: none.
+    """
+    from torch_geometric.data import Data, HeteroData  # noqa: PLC0415 - seconds to import
+
+    if not isinstance(given, HeteroData):
+        return given, (), None
+    kind = _common_kind(party, given)
+    for edge in given.edge_types:
+        if (edge[0], edge[2]) != (kind, kind):
+            way_out = (
+                f"project it: join two of {kind!r} that meet at the same node "
+                "(torch_geometric.transforms.AddMetaPaths), or leave it out (del)"
+            )
+            problem = f"{edge} leads to other nodes than {kind!r}, of which a holder's graph is"
+            refuse(party, "data.edge_types", problem, way_out)
+    stores = {edge: given[edge] for edge in given.edge_types}
+    index = [_edge_index(party, edge, store) for edge, store in stores.items()]
+    weights = [_weight(party, edge, store) for edge, store in stores.items()]
+    data = Data(**given[kind].to_dict())
+    data.edge_index = torch.cat([torch.empty(2, 0, dtype=torch.int64), *index], dim=1)
+    if any(weight is not None for weight in weights):
+        pairs = zip(weights, index, strict=True)
+        data.edge_weight = torch.cat([torch.ones(each.shape[1]) if own is None else own for own, each in pairs])
+    relations = tuple(Relation(edge[1], store.get("hops")) for edge, store in stores.items())
+    if not are_told_apart(relations):
+        return data, (), None
+    places = [torch.full((each.shape[1],), place, dtype=DTYPE) for place, each in enumerate(index)]
+    return data, relations, torch.cat(places)
+
+
+def _common_kind(party: PartyId, data: HeteroData) -> str:
+    """The type of the nodes that all holders know."""
+    kinds = list(data.node_types)
+    named = getattr(data, "common", None)
+    if named is not None:
+        if named not in kinds:
+            refuse(party, "data.common", f"{named!r} is none of its types of nodes ({', '.join(kinds)})", "name one")
+        return str(named)
+    for among in (kinds, [kind for kind in kinds if "x" in data[kind]], [kind for kind in kinds if "y" in data[kind]]):
+        if len(among) == 1:
+            return str(among[0])
+    problem = (
+        f"HeteroData of the types of nodes {', '.join(kinds) or '(none)'}, and which of them all holders know cannot "
+        "be told"
+    )
+    refuse(party, "data", problem, f"name it: data.common = {kinds[0] if kinds else 'customer'!r}")
+
+
+def _edge_index(party: PartyId, edge: tuple[str, str, str], store: EdgeStorage) -> Tensor:
+    index: Any = store.get("edge_index")
+    is_pairs = isinstance(index, Tensor) and index.dim() == 2 and index.shape[0] == 2
+    if not is_pairs or index.dtype not in (*INTEGERS, torch.int64):
+        found = f"{index.dtype} {list(index.shape)}" if isinstance(index, Tensor) else kind_of(index)
+        problem = f"{found} of {edge} must be whole numbers [2, edges]"
+        refuse(party, "data.edge_index", problem, "give source and target rows")
+    return index.long()  # type: ignore[no-any-return]
+
+
+def _weight(party: PartyId, edge: tuple[str, str, str], store: EdgeStorage) -> Tensor | None:
+    """One number per edge, Tensor[E]; None where there is none."""
+    count = store["edge_index"].shape[1]
+    for name in ("edge_weight", "edge_attr"):
+        value: Any = store.get(name)
+        if value is not None and (not isinstance(value, Tensor) or value.numel() != count or len(value) != count):
+            found = list(value.shape) if isinstance(value, Tensor) else kind_of(value)
+            refuse(party, f"data.{name}", f"{found} of {edge} must be one number per edge [{count}]", "mend or drop it")
+    weight, features = edge_columns_of(party, store)
+    if features is not None:
+        refuse(party, "data.edge_attr", f"{edge} has edge_weight as well, and one of them is the weight", "drop one")
+    return weight

@@ -23,8 +23,7 @@ from veilgraph.core.text import listed
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.graph.build import BuiltGraph, build_graph, common_first, read_table
 from veilgraph.graph.features import SPARSE_BELOW, from_scipy, is_sparse, scale_features, to_scipy
-from veilgraph.graph.federation import check_federation, find_only_label_holder, only_labelled
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_federation, find_only_label_holder, only_labelled
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.intersect import agree_on_order, align_holder, align_server
 from veilgraph.protocol.agreement import Hello, agree

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from rich.table import Table
 
 from veilgraph.audit.finding import AUDIT_FILE, AuditResult, Finding, Skipped
 from veilgraph.audit.statistics import Interval
 from veilgraph.core.errors import RunError
-from veilgraph.core.settings import first_problem
 from veilgraph.core.text import counted, figure, listed
-from veilgraph.report.html import Axis, LineChart, Span, Tick, line_chart
-from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import add_row, table
+from veilgraph.report.run_data import RunData, readable
+from veilgraph.report.tables import Axis, LineChart, Span, Tick, add_row, line_chart, table
 
 _VERSION: Final = 2
 _CHANCE: Final = 0.5
@@ -29,7 +27,6 @@ _FEW: Final = 8
 """With more findings the strongest of each adversary on each secret come first, and all of them can be unfolded."""
 _WORST: Final = 3
 """Sentences that an audit opens with."""
-_TONES: Final = ("good", "leak", "bad")
 
 
 def read_audit(run: Path) -> AuditResult | None:
@@ -37,16 +34,12 @@ def read_audit(run: Path) -> AuditResult | None:
     path = run / AUDIT_FILE
     if not path.is_file():
         return None
-    try:
+    again = f"audit again with: veilgraph audit {run}"
+    with readable(path, again):
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("version", None) != _VERSION:
-            raise RunError(f"{path}: not an audit of version {_VERSION}; audit again with: veilgraph audit {run}")
+            raise RunError(f"{path}: not an audit of version {_VERSION}; {again}")
         return TypeAdapter(AuditResult).validate_python(content)
-    except ValidationError as error:
-        problem = first_problem(error)
-        raise RunError(f"{path}: not an audit ({problem}); audit again with: veilgraph audit {run}") from error
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: damaged ({error}); audit again with: veilgraph audit {run}") from error
 
 
 # What a finding comes to
@@ -105,7 +98,7 @@ def words_of(finding: Finding) -> Words:
 
 def _rank(each: Finding) -> tuple[bool, int, float]:
     """A limit that is not kept counts most, then what must tell nothing and does, then the figure."""
-    return each.passed is False, _TONES.index(words_of(each).tone), each.value.value
+    return each.passed is False, ("good", "leak", "bad").index(words_of(each).tone), each.value.value
 
 
 def strongest(findings: Sequence[Finding]) -> list[Finding]:

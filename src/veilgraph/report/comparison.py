@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
 from rich.table import Table
 
 from veilgraph.comparison.figures import DRAWS
 from veilgraph.comparison.study import ABOUT, FOUND, Number, Study
 from veilgraph.comparison.ways import AS_JOB, POOLED, beside_job
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.settings import first_problem
 from veilgraph.core.text import counted
 from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import leak_words
@@ -23,11 +21,10 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.html import Axis, Span, Tick, environment, write_html
-from veilgraph.report.tables import NOTHING, Grid, add_row, table
+from veilgraph.report.run_data import readable
+from veilgraph.report.tables import NOTHING, Axis, Grid, Span, Tick, add_row, environment, table, write_html
 
 TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
-_PAGE: Final = "comparison.html"
 _WIDTH, _LINE, _INSET = 400.0, 34.0, 12.0
 _LONGEST: Final = 44
 """Characters of a name that the picture is wide enough for; the tables have it whole."""
@@ -59,13 +56,10 @@ def read_comparison(path: Path) -> Compared:
     if not file.is_file():
         raise RunError(f"{path}: this comparison is not complete; {again}", key="run", value=str(path))
     try:
-        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-        return Compared(path, parse_job(about["job"]), Study.model_validate_json(file.read_bytes()))
-    except ValidationError as error:
-        raise RunError(
-            f"{file}: not a comparison of this version ({first_problem(error)}); {again}", key="run"
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        with readable(file, again, key="run"):
+            about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+            return Compared(path, parse_job(about["job"]), Study.model_validate_json(file.read_bytes()))
+    except ConfigError as error:  # of the job, as another version has it
         raise RunError(f"{path}: damaged ({error}); {again}", key="run") from error
 
 
@@ -205,16 +199,11 @@ def comparison_html(found: Compared) -> str:
 
 
 def write_comparison(path: Path, out: Path | None = None) -> Path:
-    """Write the page of the comparison in a directory, whole or not at all; return where.
+    """Write the page of the comparison in a directory, whole or not at all; return where: default, in that directory.
 
-    Args:
-        path: the directory.
-        out: the page; default: ``comparison.html`` there.
-
-    Raises:
-        RunError: the comparison is not complete or damaged, or the page cannot be written.
+    Raises ``RunError`` where the comparison is not complete or damaged, or the page cannot be written.
     """
-    page = out or path / _PAGE
+    page = out or path / "comparison.html"
     write_html(page, comparison_html(read_comparison(path)))
     return page
 

@@ -9,16 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter
 from rich.table import Table
 
-from veilgraph.core.errors import RunError
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.messages import DisclosureRecord, Protection, statements
-from veilgraph.report.html import bar
-from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import add_row, human_bytes, table
+from veilgraph.report.run_data import RunData, readable
+from veilgraph.report.tables import add_row, bar, human_bytes, table
 from veilgraph.runtime.store.records import VerifiedRecord
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -31,7 +29,6 @@ _PRIVATE: Final = (
     "ε: of one of these releases by itself / total of all that the sender had published in the run by then, at the "
     "job's δ. What has no ε and was not computed from such releases is bounded by none."
 )
-_NOT_PRIVATE: Final = "No differential privacy: nothing bounds what a receiver can infer."
 _EVIDENCE: Final = (
     "Every line is the one that its owner stated, up to the number under stated; lines after that came since, and the "
     "next statement is of them too. Countersigned: who has heard of how many lines, and when."
@@ -95,8 +92,9 @@ def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
     for record in records:
         groups[record.work, record.party, record.to, record.what, record.protection].append(record)
     private = bool(_epsilons(records))
+    bound = _PRIVATE if private else "No differential privacy: nothing bounds what a receiver can infer."
     columns = ("work", "from", "to", "what", "protection", ">messages", ">bytes", ">ε one / all")[: 8 if private else 7]
-    found = table("Disclosures", columns, caption=f"{_CAPTION} {_PRIVATE if private else _NOT_PRIVATE}")
+    found = table("Disclosures", columns, caption=f"{_CAPTION} {bound}")
     for words, group in groups.items():
         epsilon = ["".join(_epsilons(group).values())] if private else []
         add_row(found, (*words, *_size(group), *epsilon), "bold" if words[-1] == "none" else None)
@@ -317,10 +315,8 @@ def _entries(found: RunData) -> list[_Entry]:
     files = [whole] if whole.is_file() else [run.party_path(party) / name for party in found.here]
     entries = list[_Entry]()
     for path in filter(Path.is_file, files):
-        try:
+        with readable(path, "delete it, or train again"):
             entries += TypeAdapter(list[_Entry]).validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise RunError(f"{path}: damaged ({str(error).splitlines()[0]}); delete it, or train again") from error
     return entries
 
 

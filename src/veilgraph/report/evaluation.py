@@ -16,7 +16,6 @@ from veilgraph.comparison.figures import DRAWS, Estimate, estimates
 from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.core.text import called, counted
 from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure, leak_words
-from veilgraph.report.html import LineChart, Point, line_chart
 from veilgraph.report.ranking import (
     Alarms,
     Bin,
@@ -33,7 +32,7 @@ from veilgraph.report.ranking import (
     reliability,
 )
 from veilgraph.report.run_data import RunData, Scored
-from veilgraph.report.tables import NOTHING, Grid, percent
+from veilgraph.report.tables import NOTHING, Grid, LineChart, Point, line_chart, percent
 from veilgraph.report.training import alone_words
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import Record, RunDirectory

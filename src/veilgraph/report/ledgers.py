@@ -23,10 +23,9 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.report.budget import protection_of
-from veilgraph.report.html import bar
 from veilgraph.report.protection import PER_RELEASE, TOTAL, Guarantee, counted, epsilon_text
 from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import table
+from veilgraph.report.tables import bar, table
 from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.lifetime import default_marks, lifetime_at, lifetime_of
 from veilgraph.runtime.store.run_directory import Record, RunDirectory

@@ -20,12 +20,11 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.audit import audit
 from veilgraph.report.disclosures import learned, traffic
 from veilgraph.report.evaluation import Judged, judged
-from veilgraph.report.html import LineChart, environment, line_chart, longest_legend, write_html
 from veilgraph.report.ledgers import privacy
 from veilgraph.report.protection import against
 from veilgraph.report.ranking import confusion, read_column_of
 from veilgraph.report.run_data import RunData, read_run, scored
-from veilgraph.report.tables import NOTHING, Grid
+from veilgraph.report.tables import NOTHING, Grid, LineChart, environment, line_chart, longest_legend, write_html
 from veilgraph.report.training import best_of, is_bounded, points, progress, training
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
@@ -33,7 +32,6 @@ PAGE: Final = "report.html"
 SEVERAL: Final = "runs.html"
 MOST: Final = 6
 """Runs of one page: more lines cannot be told apart."""
-_UNSAID: Final = "not said: the job has none (record)"
 
 
 def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Path | None = None) -> str:
@@ -177,7 +175,7 @@ def _job(found: RunData) -> Job:
             ),
         ),
         (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace"),
-        tuple((name, record.get(name, _UNSAID)) for name in RecordSettings.model_fields),
+        tuple((name, record.get(name, "not said: the job has none (record)")) for name in RecordSettings.model_fields),
         tuple(risks(settings)),
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.settings import first_problem
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.protocol.figures import CLASS_MEASURES
@@ -29,6 +31,17 @@ from veilgraph.runtime.store.session_log import software_words
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+
+
+@contextmanager
+def readable(path: Path, way_out: str, key: str | None = None) -> Iterator[None]:
+    """Turn whatever is wrong with a file's content into a ``RunError`` that names the file and the way out."""
+    try:
+        yield
+    except ValidationError as error:
+        raise RunError(f"{path}: damaged ({first_problem(error)}); {way_out}", key=key) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path}: damaged ({error}); {way_out}", key=key) from error
 
 
 class _Spent(BaseModel):
@@ -133,12 +146,9 @@ def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
     found = {}
     for party in run.settings.data.names:
         path = run.party_path(party) / LEDGER_SUMMARY
-        try:
-            found[party] = _Spent.model_validate_json(path.read_bytes()).model_dump()
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path}: damaged ({error}); a new prediction writes it anew from the ledger") from error
+        with readable(path, "a new prediction writes it anew from the ledger"):
+            if path.exists():
+                found[party] = _Spent.model_validate_json(path.read_bytes()).model_dump()
     return found
 
 
@@ -150,13 +160,10 @@ def _graph(run: RunDirectory, party: PartyId) -> PartyGraph | None:
 def _table_sizes(paths: Iterable[Path]) -> dict[PartyId, int]:
     """Table sizes from the first alignment that is there; every party has the same."""
     for path in paths:
-        if not path.is_file():
-            continue
-        try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-            return {str(party): int(size) for party, size in facts.get("set_sizes", {}).items()}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise RunError(f"{path}: damaged ({error}); delete it, and the parties read their tables anew") from error
+        with readable(path, "delete it, and the parties read their tables anew"):
+            if path.is_file():
+                sizes = json.loads(path.read_text(encoding="utf-8")).get("set_sizes", {})
+                return {str(party): int(size) for party, size in sizes.items()}
     return {}
 
 

@@ -1,27 +1,153 @@
-"""How a training went: its curves, as a picture and on the page, and its final scores."""
+"""How a training goes, in bars of progress, and went: its curves, as a picture and on the page, and final scores."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
+from threading import Event, Thread
+from time import monotonic
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.text import counted, figure, listed
 from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LAST, LOSS, Figure, Measures
-from veilgraph.report.html import LineChart, Point, line_chart, longest_legend
 from veilgraph.report.protection import compared_with
 from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import Grid
+from veilgraph.report.tables import Grid, LineChart, Point, line_chart, longest_legend
 from veilgraph.runtime.store.run_directory import Record
+
+EVERY_S: Final = 30.0
+"""Between two lines about what is being done, where the output is no terminal."""
+
+
+@contextmanager
+def heartbeat(console: Console, state: Callable[[], str], every_s: float | None = None) -> Iterator[None]:
+    """Print what is being done now and then until the block ends; nothing in a terminal, which shows it anyway.
+
+    An empty state is not printed; ``every_s`` is ``EVERY_S`` by default.
+    """
+    if console.is_terminal:
+        yield
+        return
+    ended, begun, wait_s = Event(), monotonic(), EVERY_S if every_s is None else every_s
+
+    def beat() -> None:
+        while not ended.wait(wait_s):
+            if words := state():
+                console.print(f"{words}, {time_words(monotonic() - begun)} so far", soft_wrap=True, highlight=False)
+
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def time_words(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3.5 h``: about how long."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def left_words(elapsed_s: float, done: float, total: float) -> str:
+    """``, about 12 min left in all``, of so many seconds for what is done; empty where nothing is done yet."""
+    return f", about {time_words(elapsed_s * (total - done) / done)} left in all" if 0 < done <= total else ""
+
+
+class TrainingBars:
+    """Bars in a terminal; where there is none, a line every ``EVERY_S`` and their last state at the end.
+
+    A training that fails before its first epoch leaves no bar.
+    """
+
+    def __init__(self, console: Console, measures: Measures = CLASS_MEASURES) -> None:
+        self._measures = measures
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=console,
+            expand=True,
+        )
+        self._doing, self._begun = "", monotonic()
+        self._done, self._within, self._total = 0, 0.0, 0
+        self._beat = heartbeat(console, self._state)
+
+    def __enter__(self) -> Self:
+        if self._bars.console.is_terminal:
+            self._bars.start()
+        self._beat.__enter__()
+        return self
+
+    def at(self, done: int, total: int) -> None:
+        """How many trainings of how many are done, where they are not each by itself."""
+        self._done, self._total, self._within = done, total, 0.0
+
+    def _state(self) -> str:
+        left = left_words(monotonic() - self._begun, self._done + self._within, self._total)
+        return self._doing + left if self._doing else ""
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(text, soft_wrap=True, highlight=False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._beat.__exit__(kind, error, traceback)
+        if self._bars.live.is_started:
+            self._bars.stop()
+
+    @contextmanager
+    def stage(self, name: str, epochs: int) -> Iterator[Callable[[list[Record]], None]]:
+        """One training of at most ``epochs`` epochs; the block gets the function that takes its records."""
+        task = self._bars.add_task(name, total=epochs, state="preparing")
+        last: Record = {}
+        begun, self._doing = monotonic(), f"{name}: working"
+
+        def progress(records: list[Record]) -> None:
+            if records:
+                self._bars.start()
+                last.update(records[-1])
+                left_s = (monotonic() - begun) / max(last["epoch"], 1) * max(epochs - last["epoch"], 0)
+                self._within = min(last["epoch"] / max(epochs, 1), 1.0)
+                state = _state(last, epochs, self._measures)
+                self._doing = f"{name}: {state}, at most {time_words(left_s)} left"
+                self._bars.update(task, completed=last["epoch"], state=state)
+
+        try:
+            yield progress
+        finally:
+            self._doing = ""
+            if not last:
+                self._bars.remove_task(task)
+        if last:  # after early stopping there is no more to come
+            self._bars.update(task, total=last["epoch"])
+
+
+def _state(record: Record, epochs: int, measures: Measures) -> str:
+    parts = [f"epoch {record['epoch']:>{len(str(epochs))}}/{epochs}"]
+    if "loss" in record:
+        parts.append(f"loss {record['loss']:.3f}")
+    if (key := f"val_{measures.main.name}") in record:
+        parts.append(f"val {measures.main.shown(record[key])}")
+    return "  ".join(parts)
+
 
 _NAMES: Final = {"train": "training", "val": "validation", "test": "test"}
 _COLOURS: Final = {"train": "#0072b2", "val": "#d55e00", "test": "#009e73"}
@@ -39,15 +165,11 @@ def draw_curves(
     metrics: Sequence[Record],
     path: Path,
     references: Mapping[str, float] = _NO_REFERENCES,
-    *,
-    title: str = "Training",
-    best_epoch: int | None = None,
-    measures: Measures = CLASS_MEASURES,
+    **about: Any,  # noqa: ANN401 - of ``curves``
 ) -> None:
     """Write ``curves`` as a PNG, whole or not at all; a ``RunError`` where the file cannot be written."""
     content = io.BytesIO()
-    drawn = curves(metrics, references, title=title, best_epoch=best_epoch, measures=measures)
-    drawn.savefig(content, format="png", dpi=150)
+    curves(metrics, references, **about).savefig(content, format="png", dpi=150)
     try:
         write_whole(path, content.getvalue())
     except OSError as error:

@@ -24,8 +24,7 @@ from veilgraph.core.files import private_folder, whole_file, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.dataset import load_parties, load_parts
-from veilgraph.graph.federation import check_aligned
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_aligned
 from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job import JobSettings, write_job

@@ -18,17 +18,16 @@ import numpy as np
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.tables.column_settings import IdSettings
-from veilgraph.tables.convert import fold
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import FeatureColumn
 from veilgraph.tables.settings import EdgeSettings, NodeSettings, WeightSettings
+from veilgraph.tables.source import fold
 
 _ENOUGH: Final = 0.8
 _FEWEST: Final = 2
 """Ids of which a beginning in common says something."""
 _APART: Final = 0.95
 """Of a holder's ids that are still told apart once something is left out of them; else it is no way to write them."""
-_GAIN: Final = 0.1
 _WAYS: Final[Mapping[str, Callable[[str], str]]] = {
     "without leading zeros": lambda text: text.lstrip("0"),
     "without case (ids: {lower: true} at all holders)": fold,
@@ -56,7 +55,7 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
         if all(len(some) >= _APART * len(own) for some, own in zip(sets, ids.values(), strict=True))
     }
     best = max(counts, key=lambda way: counts[way], default="")
-    if not best or counts[best] < common + _GAIN * min(map(len, ids.values())):
+    if not best or counts[best] < common + 0.1 * min(map(len, ids.values())):
         why = "zeros, case, spaces, a prefix or the Unicode form do not explain it: holders may have other people"
     else:
         why = f"written {best}, {counts[best]:,} would be; write them alike at all holders"

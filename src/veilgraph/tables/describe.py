@@ -21,16 +21,15 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from veilgraph.core.types import PartyId
 from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures, beyond_own_row
-from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
 from veilgraph.tables.edges import Counts, EdgeTable, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
 from veilgraph.tables.settings import EdgeSettings, TableSettings, check_reaches
+from veilgraph.tables.source import MISSING, OTHER, Codes, Floats
 
 FAR: Final = 256.0
 """A single feature of this size takes h^0 to about half of what the ring holds, with a few columns and width 64."""
 SPLITS = ("train", "val", "test")
-_LIKE_DEGREES: Final = 0.8
 _LEAKS: Final = 0.98
 """Area under the curve of one column alone that nothing known beforehand has."""
 _FEWEST: Final = 10
@@ -258,7 +257,7 @@ def _made_of_edges(settings: TableSettings, table: NodeTable, degrees: tuple[Cou
         known = ~np.isnan(values)
         ranks = rankdata(values[known])
         if len(np.unique(ranks)) > _FEW and any(
-            np.ptp(each[known]) > 0 and abs(np.corrcoef(ranks, each[known])[0, 1]) >= _LIKE_DEGREES for each in counts
+            np.ptp(each[known]) > 0 and abs(np.corrcoef(ranks, each[known])[0, 1]) >= 0.8 for each in counts
         ):
             yield column.title
 
@@ -371,7 +370,6 @@ def _count(codes: Codes, names: tuple[str, ...]) -> dict[str, int]:
     return dict(zip(names, counts.tolist(), strict=True))
 
 
-_DECILES = np.arange(1, 10) / 10
 _HEAVY = 0.05
 """A value of a larger share of the nodes has a bin of its own, which deciles would not give it."""
 _CHANCE = 1e-4
@@ -489,7 +487,7 @@ def _cuts(values: NDArray[np.float64], alone: Sequence[float]) -> NDArray[np.flo
         return values
     each, count = np.unique(values, return_counts=True)
     alone = [*alone, *each[count > _HEAVY * len(values)]]
-    deciles = np.quantile(values, _DECILES, method="higher")
+    deciles = np.quantile(values, np.arange(1, 10) / 10, method="higher")
     above = np.nextafter([*alone, each[-1]], np.inf)
     return np.unique(np.concatenate([each[:1], deciles, alone, above]))
 

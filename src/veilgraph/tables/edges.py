@@ -17,20 +17,24 @@ from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import IdSettings
-from veilgraph.tables.convert import (
+from veilgraph.tables.settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter, WeightSettings
+from veilgraph.tables.source import (
     AS_WRITTEN,
+    Bools,
     Codes,
+    Column,
     Floats,
+    Format,
+    file_format,
     is_null,
     look_up,
+    stream,
     to_codes,
     to_ids,
     to_numbers,
     to_text,
     to_times,
 )
-from veilgraph.tables.settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter, WeightSettings
-from veilgraph.tables.source import Bools, Column, Format, file_format, stream
 
 _NAMED: Final = 3
 """So many ids that the node table lacks are kept of a column."""

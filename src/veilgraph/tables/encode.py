@@ -22,8 +22,8 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
-from veilgraph.tables.convert import MISSING, Floats
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
+from veilgraph.tables.source import MISSING, Floats
 
 FRACTION_BITS: Final = 300
 """A number v is the integer v·2^300, which holds every float32 and every square of one exactly."""

@@ -19,12 +19,10 @@ from veilgraph.core.arguments import check_flags, check_several, check_text, kin
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
-from veilgraph.tables.convert import to_text
 from veilgraph.tables.settings import is_pattern
-from veilgraph.tables.source import Column
+from veilgraph.tables.source import Column, to_text
 
 _NODES: Final = "nodes.parquet"
-_EDGES: Final = "edges.parquet"
 SPLIT: Final[Mapping[str, float]] = MappingProxyType({"train": 0.6, "val": 0.2, "test": 0.2})
 
 Features = Sequence[str | Mapping[str, object]]
@@ -100,7 +98,7 @@ class Tables:
             said["target"] = predict
         if split is not None or label is not None or predict is not None:
             said["split"] = {"column": split} if isinstance(split, str) else dict(SPLIT if split is None else split)
-        ends = {"file": _EDGES, "source": source, "target": target, "weight": weight}
+        ends = {"file": "edges.parquet", "source": source, "target": target, "weight": weight}
         self._said: dict[str, object] = {
             "nodes": said,
             "edges": [] if edges is None else [{**ends, "directed": directed, "unknown": unknown}],

@@ -76,11 +76,11 @@ def power(level, mu):
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize("claims", [None, GaussianClaims()])
 @pytest.mark.parametrize("mu", [0.3, 1.0])
-def test_the_bound_is_below_the_truth_in_95_percent_of_runs(mu, gaussian):
+def test_the_bound_is_below_the_truth_in_95_percent_of_runs(mu, claims):
     truth = gaussian_epsilon(mu, DELTA)
-    runs = [one_run_epsilon(*gaussian_run(150, mu, seed), DELTA, gaussian=gaussian) for seed in range(60)]
+    runs = [one_run_epsilon(*gaussian_run(150, mu, seed), DELTA, claims=claims) for seed in range(60)]
     assert sum(run.epsilon <= truth for run in runs) >= 57
 
 
@@ -102,7 +102,9 @@ def test_randomised_response_with_a_failure_is_bounded_in_95_percent_of_runs():
 
 @pytest.mark.parametrize(("mu", "least"), [(1.0, 0.4), (2.0, 0.4)])
 def test_the_bound_is_not_far_below_the_truth(mu, least):
-    found = np.mean([one_run_epsilon(*gaussian_run(1000, mu, seed), DELTA, gaussian=True).epsilon for seed in range(5)])
+    found = np.mean(
+        [one_run_epsilon(*gaussian_run(1000, mu, seed), DELTA, claims=GaussianClaims()).epsilon for seed in range(5)]
+    )
     assert least * gaussian_epsilon(mu, DELTA) < found < gaussian_epsilon(mu, DELTA)
 
 
@@ -115,7 +117,7 @@ def test_without_noise_the_bound_is_its_ceiling():
     q = level ** (1 / 300)
     assert found.correct == found.guesses == 300
     assert found.epsilon == found.ceiling == pytest.approx(math.log(q / (1 - q)), abs=2e-3)
-    more = one_run_epsilon(coins.astype(float), coins, DELTA, gaussian=True)
+    more = one_run_epsilon(coins.astype(float), coins, DELTA, claims=GaussianClaims())
     assert 4 < more.epsilon <= more.ceiling
 
 
@@ -128,8 +130,8 @@ def test_scores_that_know_nothing_prove_nothing():
 
 def test_half_of_the_noise_is_more_than_was_claimed():
     claim = gaussian_epsilon(1.0, DELTA)
-    assert one_run_epsilon(*gaussian_run(4000, 1.0, 1), DELTA, gaussian=True).epsilon < claim
-    assert one_run_epsilon(*gaussian_run(4000, 2.0, 1), DELTA, gaussian=True).epsilon > claim
+    assert one_run_epsilon(*gaussian_run(4000, 1.0, 1), DELTA, claims=GaussianClaims()).epsilon < claim
+    assert one_run_epsilon(*gaussian_run(4000, 2.0, 1), DELTA, claims=GaussianClaims()).epsilon > claim
 
 
 def test_more_confidence_and_more_tries_prove_less():

@@ -6,8 +6,9 @@ import torch
 
 from research.attack_strength_models import PlainSettings, induced, train_plain
 from research.link_reference import reference_posteriors
+from research.link_stealing import STEALING, Knowledge, link_scores
 from tests import nightly
-from veilgraph.audit.pairs import STEALING, Knowledge, KnownPairs, NodeRows, link_scores, sample_pairs
+from veilgraph.audit.pairs import KnownPairs, NodeRows, sample_pairs
 from veilgraph.audit.statistics import intervals, measure
 from veilgraph.graph.builtin import digits_data
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.paradigms.cutting import CutError, cut_at
-from veilgraph.audit.beside import low_bits_in_common, opened
+from veilgraph.audit.sealing import low_bits_in_common, opened
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.view import Seen, read_view
 from veilgraph.mpc.sealed.correlations import Stream

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from torch import Tensor
 
-from veilgraph.audit.pairs import Knowledge, NodeRows, link_scores, sample_pairs
+from veilgraph.audit.pairs import NodeRows, learned_links, sample_pairs
 from veilgraph.audit.statistics import MIN_TARGETS, Interval, intervals
 from veilgraph.protocol.view import Floats
 from veilgraph_embeddings.attackers import FAMILIES, GRAPH_FAMILIES, Attacker, Flags, View
@@ -129,7 +129,7 @@ def _links(seen: Floats, held: HeldOut, seed: int) -> Interval | None:
     nodes = len(seen)
     tested = sample_pairs(pairs, nodes, seed=seed, links=min(_MOST_LINKS, pairs.shape[1]), left_out=given)
     partial = sample_pairs(given, nodes, seed=seed + 1, links=min(_MOST_LINKS, given.shape[1]), left_out=pairs)
-    scores = link_scores(3, Knowledge(NodeRows(seen), partial), tested.pairs, seed=seed)
+    scores = learned_links(NodeRows(seen), partial, tested.pairs, seed=seed)
     return intervals(scores, tested.truth, seed=seed, samples=200, figures=["auc"])["auc"]
 
 

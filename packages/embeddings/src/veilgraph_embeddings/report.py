@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from veilgraph.core.version import __version__
-from veilgraph.report.html import environment
+from veilgraph.report.tables import environment
 from veilgraph_embeddings.assess import Assessment
 from veilgraph_embeddings.directory import FROM_EDGES
 from veilgraph_embeddings.making import Made

@@ -14,15 +14,14 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_party_ids
-from veilgraph.graph.pyg import labels_of
+from veilgraph.graph.rules import labels_of
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.column_settings import NumericFeatures
-from veilgraph.tables.convert import to_numbers, to_text
 from veilgraph.tables.encode import fit_encoding
 from veilgraph.tables.nodes import read_column
 from veilgraph.tables.settings import TableSettings
-from veilgraph.tables.source import Column
+from veilgraph.tables.source import Column, to_numbers, to_text
 from veilgraph_embeddings.settings import LABEL, AttributeSettings, EmbedDataSettings, EmbedJob
 from veilgraph_embeddings.world import UNKNOWN, Attribute, World, by_id, pairs_of, to_scipy
 

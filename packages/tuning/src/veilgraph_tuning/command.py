@@ -55,7 +55,7 @@ def tune_command(
     if party is not None and not alone:
         raise typer.BadParameter("is for the label holder alone; add --alone, or leave it out", param_hint="--party")
     settings, named = read_settings(job, overrides), ledgers_of(ledgers)
-    from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
+    from veilgraph.report.training import TrainingBars  # noqa: PLC0415
     from veilgraph_tuning.alone import tune_alone  # noqa: PLC0415
     from veilgraph_tuning.report import draw_trials, failures, trials_table  # noqa: PLC0415
     from veilgraph_tuning.space import read_choice  # noqa: PLC0415

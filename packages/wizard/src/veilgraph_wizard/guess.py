@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final
 
 from veilgraph.core.errors import DataError
-from veilgraph.tables.convert import fold
+from veilgraph.tables.source import fold
 from veilgraph_wizard.choices import Choices
 from veilgraph_wizard.sampling import Sample, SampledColumn, distinct_values
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import NumberSettings
-from veilgraph.tables.convert import bare, to_numbers
-from veilgraph.tables.source import Column
+from veilgraph.tables.source import Column, bare, to_numbers
 
 _SIGN: Final = r"[^\w\s.,'+()/:#*?!;-]{1,2}"
 _AROUND: Final = re.compile(

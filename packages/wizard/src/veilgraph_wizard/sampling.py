@@ -25,8 +25,7 @@ import pyarrow.parquet
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import SUFFIXES, FormatSettings, NumberSettings, is_parquet
-from veilgraph.tables.convert import TRUTHS
-from veilgraph.tables.source import SAMPLE_BYTES, Format, file_format, readable, stream
+from veilgraph.tables.source import SAMPLE_BYTES, TRUTHS, Format, file_format, readable, stream
 from veilgraph_wizard.number_forms import number_forms
 
 Kind = Literal["number", "boolean", "date", "category", "text", "nothing", "constant", "identifier"]

@@ -29,8 +29,7 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import in_order, is_sparse
-from veilgraph.graph.federation import check_classes
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.nn.calibration import Calibration, corrected
 from veilgraph.nn.layers import ACTIVATIONS, Adam, copied_state, dropout, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput

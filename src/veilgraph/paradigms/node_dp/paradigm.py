@@ -10,8 +10,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.dataset import load_for_learner
-from veilgraph.graph.federation import check_federation
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.paradigms.node_dp.learner import Bystander, EdgePrivateLearner, LocalLearner, own_features
 from veilgraph.paradigms.node_dp.settings import NodeDpJob, node_dp, release_plan
 from veilgraph.paradigms.vertical.network import ModelSettings

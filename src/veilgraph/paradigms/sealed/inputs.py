@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from veilgraph.core.errors import DataError, RangeOverflow
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
-from veilgraph.graph.federation import check_classes
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.decoupled import own_blocks
 from veilgraph.paradigms.sealed.plan import MOST_OPENED, OwnData, Plan, deviation_of
