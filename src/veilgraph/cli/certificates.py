@@ -27,6 +27,9 @@ def request_command(
     out: Annotated[Path, typer.Option(metavar="FILE.csr", help="The request to write; no secret.")],
     passphrase_file: PassphraseFile = None,
     passphrase: Annotated[bool, typer.Option("--passphrase", metavar="", help="Ask for one, to seal the key.")] = False,
+    broker: Annotated[
+        bool, typer.Option("--broker", metavar="", help="At the server: for its broker, in place of itself.")
+    ] = False,
 ) -> None:
     """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires."""
     from veilgraph.deploy.certificates import request_certificate
@@ -34,7 +37,7 @@ def request_command(
 
     wanted = passphrase or passphrase_file is not None or PASSPHRASE_VARIABLE in os.environ
     source = passphrase_source(passphrase_file, of=kit, fresh=True) if wanted else None
-    found = request_certificate(open_kit(kit, passphrase_file), out, source)
+    found = request_certificate(open_kit(kit, passphrase_file), out, source, broker=broker)
     echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
     echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
 
@@ -66,8 +69,9 @@ def install_command(
 ) -> None:
     """Use what the authority signed from now on: one's certificate with its key, or a list of revoked certificates.
 
-    At the server, another participant's certificate has the broker let it in; a renewed one is not before.
-    For one's own certificate the site must be stopped; for the others it may run. An older list is not installed.
+    At every broker, another participant's certificate has it let that in; a renewed one is not before.
+    For one's own certificate the site must be stopped; for the others, and the broker's, it may run. An older list is
+    not installed.
     """
     from veilgraph.deploy.certificates import admit_certificate, install_certificate
     from veilgraph.deploy.revocation import install_list

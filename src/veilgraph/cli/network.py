@@ -53,6 +53,10 @@ def init_command(
     dealer: Annotated[
         str | None, typer.Option(metavar="NAME", help="A machine of its own that deals. Default: the server does.")
     ] = None,
+    broker: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A further broker, at the same port; may be given several times."),
+    ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Of the consortium.")] = "consortium",
     out: Annotated[Path, typer.Option(metavar="FILE", help="The project file to write.")] = Path("project.yaml"),
     replace: Replace = False,
@@ -61,7 +65,7 @@ def init_command(
     check_new(out, replace=replace)
     from veilgraph.deploy.project import draft_project
 
-    text = draft_project(name, (server, port), holders, administrators, dealer)
+    text = draft_project(name, (server, port), holders, administrators, dealer, broker or ())
     write_whole(out, text.encode())
     echo(f"{out} is written; make everybody's kit with: veilgraph net provision {out}")
 

@@ -115,7 +115,7 @@ def run_everything(out: Path, report: Report, epochs: int) -> Path:
 def local_network(
     kits: Mapping[PartyId, Path], party_files: Mapping[PartyId, Path], report: Report
 ) -> Iterator[LocalNetwork]:
-    """Joins the server, every holder and a dealer apart, each in a process of its own, and ends them afterwards.
+    """Joins all sites, each in a process of its own, and ends them afterwards.
 
     Args:
         kits: participant → kit, as ``provision`` gives them.
@@ -128,12 +128,12 @@ def local_network(
     """
     opened = [Kit.open(kit) for kit in kits.values()]
     administrator = next(kit for kit in opened if kit.kind == "administrator")
-    dealers = [kit.name for kit in opened if kit.kind == "dealer"]
+    others = [kit.name for kit in opened if kit.kind in ("broker", "dealer")]
     with ExitStack() as stack:
         sites: dict[PartyId, subprocess.Popen[bytes]] = {}
         stack.callback(_leave, sites)
         threads = max(1, available_cores() // len(party_files))
-        for party in (SERVER, *dealers, *party_files):
+        for party in (SERVER, *others, *party_files):
             sites[party] = join_site(kits[party], party_files.get(party), threads)
         for party, site in sites.items():
             _await_joined(kits[party], site)

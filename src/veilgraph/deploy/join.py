@@ -95,7 +95,8 @@ def join(
         _watched(kit, runs, watch, metrics, report),
     ):
         kit.prepare(party_file, runs, current_list=current_list, restarts=restarts, allows_audit=allows_audit)
-        _check_identity(kit, report)
+        if kit.kind != "broker":  # it is no participant, and meets none
+            _check_identity(kit, report)
         if last_ended(kit, stopped, watch.look, report):
             with alive(kit) as held:
                 _take_part(kit, stopped, held, watch, report, connect_s)
@@ -108,7 +109,7 @@ def _take_part(
     """Runs the server's broker and, at a party, the supervisor, until the site is told to stop."""
     with ExitStack() as stack:
         broker = None
-        if kit.kind == "server":
+        if kit.has_broker:
             broker = BrokerProcess(kit.path / "broker", lambda: kit.broker_configuration(datetime.now(UTC)))
             broker.start([held])
             stack.callback(broker.stop)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -20,14 +18,14 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.authority import BROKERS_ROOT, common_name, read_certificate
-from veilgraph.deploy.broker import BrokerFiles, Participant, configuration
+from veilgraph.deploy.broker import BrokerFiles, Cluster, Participant, configuration
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.revocation import current_list, installed_list
 from veilgraph.deploy.roles import Roles, read_roles
 from veilgraph.link.identity import Identity, Trust, load_identity, load_roots
 from veilgraph.link.nats_client import BrokerAddress, Brokers, client_tls
 
-KitKind = Literal["server", "dealer", "holder", "administrator"]
+KitKind = Literal["server", "broker", "dealer", "holder", "administrator"]
 ITS_LOG_SAYS: Final = "its-log-says"
 """Code of the error of a party that failed for what its own log alone says."""
 """All that others are told of a party's own error."""
@@ -44,8 +42,9 @@ class Kit:
 
     Attributes:
         path: the folder.
-        kind: which participant it is for.
-        name: the participant's name: a holder's or dealer's, ``server``, or an administrator's address.
+        kind: which participant it is for; ``broker``: none, a further broker of the project.
+        name: the participant's name: a holder's or dealer's, ``server``, an administrator's address, or a
+            broker's host.
         passphrase: of its private key, should it have one.
     """
 
@@ -69,9 +68,10 @@ class Kit:
             )
         read_roles(path / "startup")  # a kit that was changed is of no use for anything
         kind = _kit_file(path).kind
-        certificate = path / "startup" / ("server.crt" if kind == "server" else "client.crt")
-        name = SERVER if kind == "server" or not certificate.exists() else _common_name(certificate)
-        return cls(path, kind, name, passphrase)
+        kit = cls(path, kind, SERVER, passphrase)
+        if kind == "server" or not kit.certificate_path.exists():
+            return kit
+        return replace(kit, name=_common_name(kit.certificate_path))
 
     @property
     def roles(self) -> Roles:
@@ -112,18 +112,35 @@ class Kit:
         return self.path / "learning"
 
     @property
+    def certified(self) -> Certified:
+        """The participant's own certificate; a further broker's."""
+        if self.kind == "broker":
+            return self.broker
+        startup, stem = self.path / "startup", "server" if self.kind == "server" else "client"
+        return Certified(startup / f"{stem}.crt", KeyFile(startup, stem), startup / "rootCA.pem")
+
+    @property
+    def broker(self) -> Certified:
+        """The certificate of the broker that is run with this kit, where ``has_broker``."""
+        folder = self.path / "broker"
+        return Certified(
+            folder / "broker.crt", KeyFile(folder, "broker"), self.path / "startup" / f"{BROKERS_ROOT}.pem"
+        )
+
+    @property
+    def has_broker(self) -> bool:
+        """Whether a broker is run with it."""
+        return self.kind in ("server", "broker")
+
+    @property
     def certificate_path(self) -> Path:
         """The participant's own certificate."""
-        return self.path / "startup" / f"{self._stem}.crt"
+        return self.certified.certificate
 
     @property
     def key_file(self) -> KeyFile:
         """Where its private key is."""
-        return KeyFile(self.path / "startup", self._stem)
-
-    @property
-    def _stem(self) -> str:
-        return "server" if self.kind == "server" else "client"
+        return self.certified.key
 
     def identity(self) -> Identity:
         """The participant's certificate, key and trusted root, the name in the certificate of party ``server``, and the
@@ -184,7 +201,7 @@ class Kit:
         return Brokers(addresses, tls, BrokerAddress.read(proxy) if proxy else None)
 
     def broker_configuration(self, now: datetime) -> str:
-        """The configuration of the server's broker: who may connect with it now.
+        """The configuration of this kit's broker: who may connect with it now, and where it meets the other brokers.
 
         Raises:
             ConfigError: a certificate of a participant cannot be used.
@@ -205,13 +222,16 @@ class Kit:
             )
             for name, own in found.items()
         }
-        folder, startup = self.path / "broker", self.path / "startup"
-        files = BrokerFiles(
-            folder / "broker.crt", folder / "broker.key", startup / f"{BROKERS_ROOT}.pem", startup / "rootCA.pem"
-        )
-        listen = BrokerAddress.read((folder / _LISTEN_FILE).read_text(encoding="ascii"))
-        public = BrokerAddress.read(_kit_file(self.path).brokers[0])
-        return configuration(roles.server, listen, public, files, participants)
+        folder, own = self.path / "broker", self.broker
+        files = BrokerFiles(own.certificate, own.key.plain, own.root, self.path / "startup" / "rootCA.pem")
+        listen, *_ = _addresses(folder / _LISTEN_FILE)
+        name = self.certified_name
+        public = next(each for each in map(BrokerAddress.read, _kit_file(self.path).brokers) if each.host == name)
+        meets = _addresses(folder / _CLUSTER_FILE) if (folder / _CLUSTER_FILE).exists() else None
+        cluster = None if meets is None else Cluster(meets[0], meets[1:])
+        text = configuration(name, listen, public, files, participants, cluster)
+        # A renewed certificate has the path of the old one: without this line the broker would not be told of it.
+        return f"{text}# with certificate {read_certificate(own.certificate).serial_number:x}\n"
 
     def prepare(
         self,
@@ -259,10 +279,32 @@ class Kit:
         return Path(_read_json(self.path / "local" / _SITE_FILE)["runs"])
 
 
+@dataclass(frozen=True)
+class Certified:
+    """A certificate of a kit.
+
+    Attributes:
+        certificate: PEM file.
+        key: its private key.
+        root: PEM file of the certificate that issued it.
+    """
+
+    certificate: Path
+    key: KeyFile
+    root: Path
+
+    @property
+    def requested(self) -> KeyFile:
+        """The key of the certificate that was requested in its place, until that is installed."""
+        return KeyFile(self.key.folder, "new")
+
+
 PROXY_VARIABLE: Final = "VEILGRAPH_PROXY"
 """Of the environment: host:port of an HTTP proxy by which this participant reaches the brokers."""
 _KIT_FILE: Final = "kit.json"
 _LISTEN_FILE: Final = "listen"
+_CLUSTER_FILE: Final = "cluster"
+"""Where a broker listens for the others, and where it finds each of them: an address a line."""
 
 
 class _KitFile(BaseModel):
@@ -282,28 +324,33 @@ def write_kit(startup: Path, kind: KitKind, brokers: Sequence[str]) -> None:
     write_whole(startup / _KIT_FILE, _KitFile(kind=kind, brokers=list(brokers)).model_dump_json(indent=2).encode())
 
 
-def write_listen(folder: Path, address: str) -> None:
-    """Writes where a broker listens: at every address of the machine, unless an address is given.
+def write_listen(folder: Path, listen: BrokerAddress, cluster: Cluster) -> None:
+    """Writes where a broker listens, and where it meets the others, if there are any.
 
     Raises:
         OSError: it cannot be written.
     """
-    found = BrokerAddress.read(address)
-    with suppress(ValueError):
-        ip_address(found.host)
-        write_whole(folder / _LISTEN_FILE, address.encode("ascii"))
-        return
-    write_whole(folder / _LISTEN_FILE, f"0.0.0.0:{found.port}".encode("ascii"))
+    write_whole(folder / _LISTEN_FILE, str(listen).encode("ascii"))
+    if cluster.routes:
+        lines = "\n".join(map(str, (cluster.listen, *cluster.routes)))
+        write_whole(folder / _CLUSTER_FILE, lines.encode("ascii"))
 
 
 def admit(server: Path, certificate: x509.Certificate) -> None:
-    """Has the broker of a server's kit let in who has this certificate, as soon as it looks.
+    """Has the broker of a kit let in who has this certificate, as soon as it looks.
 
     Raises:
         OSError: it cannot be written.
     """
     folder = private_folder(server / "broker" / "participants")
     write_whole(folder / f"{certificate.serial_number:040x}.crt", certificate.public_bytes(Encoding.PEM))
+
+
+def _addresses(path: Path) -> list[BrokerAddress]:
+    try:
+        return [BrokerAddress.read(each) for each in path.read_text(encoding="ascii").split()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); ask for a new start-up kit") from error
 
 
 def _kit_file(path: Path) -> _KitFile:

@@ -74,10 +74,12 @@ class WatchedSite:
             yield from gauge("job_drift_index", "The largest population stability index among these.", drift[1])
 
     def _certificates(self) -> Iterator[Metric]:
-        with suppress(OSError, ValueError):
-            ends = x509.load_pem_x509_certificate(self._kit.certificate_path.read_bytes()).not_valid_after_utc
-            words = "When this site's certificate expires, in seconds since 1970."
-            yield from gauge("certificate_expiry_timestamp_seconds", words, ends.timestamp())
+        kept = {"": ("site's", self._kit.certified), "broker_": ("site's broker's", self._kit.broker)}
+        for name, (whose, own) in kept.items():
+            with suppress(OSError, ValueError):
+                ends = x509.load_pem_x509_certificate(own.certificate.read_bytes()).not_valid_after_utc
+                words = f"When this {whose} certificate expires, in seconds since 1970."
+                yield from gauge(f"{name}certificate_expiry_timestamp_seconds", words, ends.timestamp())
         with suppress(VeilgraphError):
             if (revoked := installed_list(self._kit.path)) is not None:
                 words = "When there should be a newer list of revoked certificates, in seconds since 1970."
