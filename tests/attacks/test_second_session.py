@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from veilgraph.deploy.asking import asking
 from veilgraph.deploy.request import Answer, Request, expiry
 from veilgraph.deploy.supervisor import Site, Supervisor
 from veilgraph.link.channel import HEAD_BYTES, Channel, ChannelContext, FrameKind
-from veilgraph.link.identity import ADMINISTRATOR, Identity
+from veilgraph.link.identity import ADMINISTRATOR, Identity, Trust
 from veilgraph.link.nats import NatsLink
 
 PARTIES = ("A", "B", "server")
@@ -201,7 +202,7 @@ def request(identity: Identity, **changed) -> Request:
 def site(kits: Kits, folder: Path) -> Supervisor:
     one = kits.identities["A"]
     command = [sys.executable, "-c", "pass"]
-    return Supervisor(Site("A", "cards", folder, lambda: (one.roots, None), lambda: one, lambda _: command), os.environ)
+    return Supervisor(Site("A", "cards", folder, lambda: Trust(one.roots), lambda: one, lambda _: command), os.environ)
 
 
 def test_a_request_of_a_first_job_starts_nothing_after_the_site_was_started_again(kits: Kits, tmp_path: Path) -> None:
@@ -252,6 +253,38 @@ def test_an_answer_to_a_first_request_is_none_to_a_second(kits: Kits) -> None:
         assert ops.ask(["A"], 1.0, ask="status") == {}
     there.close()
     assert len(old) > 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"jobs": []},
+        {},
+        {"jobs": 7},
+        {"jobs": [{}]},
+        {"jobs": [{"job": "x", "state": "done"}]},
+        {"jobs": [{"job": "0" * 32, "state": "won"}]},
+        {"jobs": [{"job": "0" * 32, "state": "done", "submitted": "soon"}]},
+        {"jobs": [{"job": "0" * 32, "state": "done", "submitted": 1e300}]},
+        {"jobs": [{"job": "0" * 32, "state": "failed", "failure": {"kind": 1}}]},
+        {"jobs": [{"job": "0" * 32, "state": "failed", "failure": {"error": "x" * 9000}}]},
+        {"jobs": [], "more": 1},
+    ],
+    ids=str,
+)
+def test_a_site_whose_word_is_of_another_form_has_not_answered(kits: Kits, content: dict[str, Any]) -> None:
+    """It has a key and signs what it likes. The first is the control."""
+
+    def hand(subject: str, payload: bytes) -> list[bytes]:
+        asked = payload[16:].split(b'"id":"', 1)[1][:32].decode()
+        answer = Answer(request=asked, site="A", content=content).signed(kits.identities["A"])
+        there.tell(f"vg.{OPS.replace('.', '~')}.A.{asked}", answer)
+        return []
+
+    there = HostileBroker(kits, hand)
+    with asking(OPS, "cards", lambda: kits.identities[OPS], there.brokers(OPS)) as ops:
+        assert ops.jobs(["A"], 5.0) == ({"A": []} if content == {"jobs": []} else {})
+    there.close()
 
 
 def test_nothing_of_a_first_job_is_a_sign_of_life_in_a_second(kits: Kits, first: Recorded) -> None:

@@ -61,7 +61,7 @@ pytestmark = needs_broker
 
 
 def trusted(identity: Callable[[], Identity]) -> Trust:
-    return identity().roots, identity().revoked
+    return Trust(identity().roots, identity().revoked)
 
 
 class Network:

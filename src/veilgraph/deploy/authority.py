@@ -13,7 +13,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.files import locked, private_folder, write_whole
@@ -127,9 +127,9 @@ def make_authority(folder: Path, project: str, now: datetime) -> Authority:
 
 def issue(
     subject: x509.Name,
-    public: rsa.RSAPublicKey,
+    public: rsa.RSAPublicKey | ec.EllipticCurvePublicKey,
     issuer: x509.Name,
-    key: rsa.RSAPrivateKey,
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey,
     extensions: Sequence[x509.ExtensionType],
     now: datetime,
     until: datetime,

@@ -19,7 +19,6 @@ from typing import Final
 
 import uvicorn
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -30,8 +29,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import new_file, private_folder
 from veilgraph.core.text import Event
+from veilgraph.deploy.authority import issue
 from veilgraph.deploy.connections import BoundedLoop, BoundedProtocol
-from veilgraph.link.identity import BACKDATED
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
 _HOW_TO_MAKE: Final = "make one: umask 077; openssl rand -hex 32 > FILE"
@@ -114,7 +113,13 @@ def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
         RunError: a file exists or cannot be written.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _self_signed(key, _alternative_name(host))
+    now, name = datetime.now(UTC), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilgraph trial service")])
+    extensions = [
+        x509.SubjectAlternativeName([_alternative_name(host)]),
+        x509.BasicConstraints(ca=False, path_length=None),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+    ]
+    certificate = issue(name, key.public_key(), name, key, extensions, now, now + _TRIAL)
     paths = folder / "certificate.pem", folder / "key.pem"
     try:
         private_folder(folder)
@@ -188,13 +193,6 @@ def make_server(app: FastAPI, tls: ssl.SSLContext) -> uvicorn.Server:
 def run_https(app: FastAPI, tls: ssl.SSLContext, host: str, port: int, announce: Callable[[int], None]) -> None:
     """Serves ``app`` until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
 
-    Args:
-        app: what answers.
-        tls: from ``server_tls``.
-        host: name or address to listen at.
-        port: to listen at; 0: one that is free.
-        announce: called with the port once it listens.
-
     Raises:
         ConfigError: the address cannot be listened at, or this is not the main thread.
     """
@@ -254,24 +252,6 @@ def _alternative_name(host: str) -> x509.GeneralName:
         if not host or not host.isascii():
             raise ConfigError(f"host={host!r}: a certificate is for an address or an ASCII name; give one") from error
         return x509.DNSName(host)
-
-
-def _self_signed(key: ec.EllipticCurvePrivateKey, alternative: x509.GeneralName) -> x509.Certificate:
-    public, now = key.public_key(), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilgraph trial service")])
-    return (
-        x509.CertificateBuilder(subject_name=name, issuer_name=name)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(now + _TRIAL)
-        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
-        .sign(key, hashes.SHA256())
-    )
 
 
 def _write_new(path: Path, content: bytes) -> None:

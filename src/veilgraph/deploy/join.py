@@ -7,9 +7,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -23,7 +24,7 @@ from veilgraph.deploy.broker import BrokerProcess
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics.address import Address
-from veilgraph.deploy.metrics.door import serving
+from veilgraph.deploy.metrics.door import Page, watched
 from veilgraph.deploy.metrics.watch import SiteWatch
 from veilgraph.deploy.orphans import begun_here
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
@@ -92,7 +93,7 @@ def join(
         _private(kit, runs),
         kit.key_file.opened(kit.passphrase),
         _stop_on_signals() as stopped,
-        _watched(kit, runs, watch, metrics, report),
+        watched(metrics, partial(_pages, kit, runs, watch), report),
     ):
         kit.prepare(party_file, runs, current_list=current_list, restarts=restarts, allows_audit=allows_audit)
         if kit.kind != "broker":  # it is no participant, and meets none
@@ -185,25 +186,18 @@ class _Attendance:
     def _tell(self, trouble: str) -> None:
         kit, self._trouble, self.connected = self._kit, trouble, not trouble
         if self.connected and not self.was_connected:
-            self._report(Event("connected", f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.runs_now()}"))
+            self._report(Event("connected", f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.site.runs}"))
         elif self.was_connected:
             words = f"{kit.name} is connected again" if self.connected else f"{kit.name} lost the broker: {trouble}"
             self._report(Event("reconnected" if self.connected else "lost", words, level="warning"))
         self.was_connected |= self.connected
 
 
-@contextmanager
-def _watched(kit: Kit, runs: Path, watch: SiteWatch, metrics: Address | None, report: Report) -> Iterator[None]:
-    """Says how the site is to who asks at an address, if it was given one."""
-    if metrics is None:
-        yield
-        return
-    from veilgraph.deploy.metrics.exposed import METRICS, pages  # noqa: PLC0415  (an extra that a site can do without)
+def _pages(kit: Kit, runs: Path, watch: SiteWatch) -> Mapping[str, Callable[[], Page]]:
+    from veilgraph.deploy.metrics.exposed import pages  # noqa: PLC0415  (an extra that a site can do without)
     from veilgraph.deploy.metrics.site import WatchedSite  # noqa: PLC0415
 
-    with serving(metrics, pages(WatchedSite(kit, runs, watch))) as address:
-        report(Event("metrics", f"metrics at http://{address}{METRICS}", address=str(address)))
-        yield
+    return pages(WatchedSite(kit, runs, watch))
 
 
 @contextmanager
@@ -274,12 +268,7 @@ def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[st
 
 
 class JobNews:
-    """Says when a job of this site begins and how it ends; of what was there before nothing.
-
-    Args:
-        kit: of the site.
-        every_s: seconds between one look and the next.
-    """
+    """Says when a job of this site begins and how it ends; of what was there before nothing."""
 
     def __init__(self, kit: Kit, every_s: float = _NEWS_S) -> None:
         self._jobs, self._every_s, self._looked = SiteJobs(kit), every_s, -every_s

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -165,7 +164,7 @@ class Kit:
             DataError: one of them is damaged.
         """
         revoked = current_list(self.path, datetime.now(UTC), insist=self._insists())
-        return load_roots(self.path / "startup" / "rootCA.pem"), revoked
+        return Trust(load_roots(self.path / "startup" / "rootCA.pem"), revoked)
 
     def certified_names(self) -> dict[PartyId, str]:
         """Party → the name in its certificate, where that is another one: that of who deals for party ``server``."""
@@ -173,8 +172,7 @@ class Kit:
 
     def _insists(self) -> bool:
         """Whether the site joined with ``--current-list``."""
-        site = self.path / "local" / _SITE_FILE
-        return site.exists() and bool(_read_json(site).get("current_list", False))
+        return (self.path / "local" / _SITE_FILE).exists() and self.site.current_list
 
     @property
     def jobs(self) -> Path:
@@ -242,41 +240,28 @@ class Kit:
         restarts: bool = False,
         allows_audit: bool = False,
     ) -> None:
-        """Notes how this machine takes part.
+        """Notes how this machine takes part, as ``SiteFile`` says it."""
+        path = private_folder(self.path / "local") / _SITE_FILE
+        site = SiteFile(
+            party_file=None if party_file is None else party_file.absolute(),
+            runs=runs.absolute(),
+            current_list=current_list,
+            restarts=restarts,
+            allows_audit=allows_audit,
+        )
+        try:
+            write_whole(path, site.model_dump_json(indent=2).encode())
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error}); unpack the kit where you may write") from error
 
-        Args:
-            party_file: the holder's own; None at the server and the dealer.
-            runs: folder of this site's runs.
-            current_list: whether the site takes part only with a current list of revoked certificates.
-            restarts: the dealer's leave to begin a training again, in place of what it has of it.
-            allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
+    @property
+    def site(self) -> SiteFile:
+        """How this machine takes part, as it joined last.
+
+        Raises:
+            ConfigError: it has not joined, or the file cannot be read.
         """
-        local = private_folder(self.path / "local")
-        site = {
-            "party_file": None if party_file is None else str(party_file.absolute()),
-            "runs": str(runs.absolute()),
-            "current_list": current_list,
-            "restarts": restarts,
-            "allows_audit": allows_audit,
-        }
-        _write_json(local / _SITE_FILE, site)
-
-    def party_file(self) -> Path | None:
-        """The party file that this site joined with."""
-        value = _read_json(self.path / "local" / _SITE_FILE)["party_file"]
-        return None if value is None else Path(value)
-
-    def restarts(self) -> bool:
-        """Whether this site, the dealer's, joined with leave to begin trainings again."""
-        return _read_json(self.path / "local" / _SITE_FILE).get("restarts") is True
-
-    def allows_audit(self) -> bool:
-        """Whether this site, the dealer's, joined with leave to audit."""
-        return _read_json(self.path / "local" / _SITE_FILE).get("allows_audit") is True
-
-    def runs_now(self) -> Path:
-        """Where this site keeps its runs."""
-        return Path(_read_json(self.path / "local" / _SITE_FILE)["runs"])
+        return _read_file(self.path / "local" / _SITE_FILE, SiteFile)
 
 
 @dataclass(frozen=True)
@@ -305,6 +290,29 @@ _KIT_FILE: Final = "kit.json"
 _LISTEN_FILE: Final = "listen"
 _CLUSTER_FILE: Final = "cluster"
 """Where a broker listens for the others, and where it finds each of them: an address a line."""
+
+
+class SiteFile(BaseModel):
+    """How a machine takes part.
+
+    Attributes:
+        party_file: the holder's own; None at the server and the dealer.
+        runs: folder of this site's runs.
+        current_list: whether the site takes part only with a current list of revoked certificates.
+        restarts: the dealer's leave to begin a training again, in place of what it has of it.
+        allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    party_file: Path | None
+    runs: Path
+    current_list: bool = False
+    restarts: bool = False
+    allows_audit: bool = False
+
+
+_File = TypeVar("_File", bound=BaseModel)
 
 
 class _KitFile(BaseModel):
@@ -354,11 +362,14 @@ def _addresses(path: Path) -> list[BrokerAddress]:
 
 
 def _kit_file(path: Path) -> _KitFile:
-    file = path / "startup" / _KIT_FILE
+    return _read_file(path / "startup" / _KIT_FILE, _KitFile)
+
+
+def _read_file(path: Path, kind: type[_File]) -> _File:
     try:
-        return _KitFile.model_validate_json(file.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise ConfigError(f"{file}: cannot be read; ask for a new start-up kit") from error
+        raise ConfigError(f"{path}: cannot be read; ask for a new start-up kit") from error
 
 
 def _common_name(certificate: Path) -> str:
@@ -367,18 +378,3 @@ def _common_name(certificate: Path) -> str:
         return str(subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
     except (OSError, ValueError, IndexError) as error:
         raise ConfigError(f"{certificate}: cannot be read ({error}); ask for a new start-up kit") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); ask for a new start-up kit") from error
-    return content
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    try:
-        write_whole(path, json.dumps(content, indent=2).encode())
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error}); unpack the kit where you may write") from error

@@ -172,10 +172,6 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
     ``out/authority`` holds the keys that sign certificates: keep it off the server and off line. Every participant's
     key is made here: whoever provisions could have kept a copy.
 
-    Args:
-        project: who takes part.
-        out: folder to make.
-
     Returns:
         Participant → its kit. The server is called ``server``, a dealer apart by its name, a further broker by its
         host.

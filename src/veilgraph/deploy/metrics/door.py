@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.text import Event
 from veilgraph.deploy.metrics.address import Address
 
 MAX_HEAD_BYTES: Final = 8192
@@ -33,13 +34,7 @@ _WORDS: Final = {200: "OK", 404: "Not Found", 500: "Internal Server Error", 503:
 
 @dataclass(frozen=True)
 class Page:
-    """An answer.
-
-    Attributes:
-        content: all of it.
-        status: of HTTP.
-        kind: its content type.
-    """
+    """An answer."""
 
     content: bytes
     status: int = 200
@@ -80,6 +75,19 @@ def serving(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterat
         loop.call_soon_threadsafe(door.close)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def watched(
+    address: Address | None, made: Callable[[], Mapping[str, Callable[[], Page]]], report: Callable[[Event], None]
+) -> Iterator[None]:
+    """As ``serving``, and says where; does nothing without an address. ``made`` needs an extra, and is called then."""
+    if address is None:
+        yield
+        return
+    with serving(address, made()) as at:
+        report(Event("metrics", f"metrics at http://{at}/metrics", address=str(at)))
+        yield
 
 
 def _run(loop: asyncio.AbstractEventLoop, door: _Door, listener: socket.socket) -> None:

@@ -40,13 +40,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Served:
-    """What a service answers from.
-
-    Attributes:
-        age_s: seconds since the parties computed it.
-        is_damaged: whether there is a newer one that cannot be read.
-        is_too_old: whether it is refused for its age.
-    """
+    """What a service answers from."""
 
     age_s: float
     is_damaged: bool

@@ -32,8 +32,8 @@ from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, tensor_text, text_tensor
-from veilgraph.link.identity import Identity
-from veilgraph.link.statement import RECORDS, Countersignature, Statement, Trust
+from veilgraph.link.identity import Identity, Trust
+from veilgraph.link.statement import RECORDS, Countersignature, Statement
 from veilgraph.protocol.agreement import MAX_HELLO_BYTES, one_line
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, joined
@@ -330,5 +330,5 @@ def record_exchange(
         roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
         names=dict(names) if roots else {},
     )
-    file = RecordLog(folder, beginning)
-    return RecordExchange(file, (*job.data.names, SERVER), identity, Trust(roots, names), peer_heads)
+    file, trust = RecordLog(folder, beginning), Trust(roots, server_name=names.get(SERVER, SERVER))
+    return RecordExchange(file, (*job.data.names, SERVER), identity, trust, peer_heads)
