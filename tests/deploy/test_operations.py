@@ -24,13 +24,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from veilgraph.cli import app
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.metrics.exposed import METRICS, READY, pages
-from veilgraph.deploy.metrics.service import Requests, Served, WatchedService
+from veilgraph.deploy.metrics.exposed import METRICS, READY, Requests, Served, WatchedService, pages
 from veilgraph.deploy.metrics.site import WatchedSite
-from veilgraph.deploy.metrics.watch import SiteWatch
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.revocation import install_list
+from veilgraph.deploy.site_process import SiteWatch
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from veilgraph.deploy.kit import Kit
-    from veilgraph.deploy.metrics.address import Address
+    from veilgraph.deploy.metrics.door import Address
     from veilgraph.protocol.consent import Waiting
 
 MetricsOption = Annotated[
@@ -153,7 +153,7 @@ def join_command(
 
 
 def _metrics_at(text: str | None, beyond: bool) -> Address | None:
-    from veilgraph.deploy.metrics.address import read_address
+    from veilgraph.deploy.metrics.door import read_address
 
     if text is None and beyond:
         raise typer.BadParameter("is for --metrics; give both, or leave it out", param_hint="--metrics-open")

@@ -23,12 +23,9 @@ from veilgraph.core.types import SERVER
 from veilgraph.deploy.broker import BrokerProcess
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.metrics.address import Address
-from veilgraph.deploy.metrics.door import Page, watched
-from veilgraph.deploy.metrics.watch import SiteWatch
-from veilgraph.deploy.orphans import begun_here
+from veilgraph.deploy.metrics.door import Address, Page, watched
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
-from veilgraph.deploy.site_process import alive, last_ended
+from veilgraph.deploy.site_process import SiteWatch, alive, begun_here, last_ended
 from veilgraph.deploy.supervisor import Site, Supervisor, attend
 from veilgraph.protocol.consent import all_waiting
 from veilgraph.protocol.party_settings import read_party_settings

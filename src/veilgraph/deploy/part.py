@@ -22,10 +22,10 @@ from veilgraph.core.text import PrintableRecords
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.deploy.failures import Failure, sites_of
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.orphans import GRACE_S, end_with_parent
 from veilgraph.deploy.progress import DONE, Outcome
 from veilgraph.deploy.request import Request, stored_request
 from veilgraph.deploy.revocation import accept_newer
+from veilgraph.deploy.site_process import GRACE_S, end_with_parent
 from veilgraph.link.channel import ChannelContext
 from veilgraph.link.nats import NatsLink
 from veilgraph.link.view import RecordedLink

@@ -35,8 +35,7 @@ from veilgraph.deploy.https import (
     run_https,
     server_tls,
 )
-from veilgraph.deploy.metrics.address import Address
-from veilgraph.deploy.metrics.door import watched
+from veilgraph.deploy.metrics.door import Address, watched
 from veilgraph.runtime.store.predictions import Predictions, load_predictions, reading
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
@@ -263,8 +262,12 @@ def _counting(
     if metrics is None:
         yield lambda *_: None
         return
-    from veilgraph.deploy.metrics.exposed import pages  # noqa: PLC0415  (the service can do without)
-    from veilgraph.deploy.metrics.service import Requests, Served, WatchedService  # noqa: PLC0415
+    from veilgraph.deploy.metrics.exposed import (  # noqa: PLC0415
+        Requests,
+        Served,
+        WatchedService,
+        pages,
+    )
 
     def served() -> Served:
         inference = newest.get()

@@ -38,7 +38,6 @@ from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.broker import REQUESTS
-from veilgraph.deploy.orphans import GRACE_S
 from veilgraph.deploy.progress import (
     JOB_ID,
     STOPPED,
@@ -51,6 +50,7 @@ from veilgraph.deploy.progress import (
     tail,
 )
 from veilgraph.deploy.request import Answer, Request, check_form, read_request
+from veilgraph.deploy.site_process import GRACE_S
 from veilgraph.link.identity import Identity, Trust
 from veilgraph.link.nats_client import Brokers, Connection, token
 from veilgraph.link.refusals import RefusalLog

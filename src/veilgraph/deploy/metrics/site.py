@@ -14,9 +14,9 @@ from prometheus_client.core import Metric
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics.exposed import build, counter, gauge, gauges
-from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs, drift_of, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.revocation import installed_list
+from veilgraph.deploy.site_process import STUCK_S, SiteWatch
 from veilgraph.protocol.consent import all_waiting
 
 
