@@ -102,8 +102,10 @@ def test_messages_of_a_first_job_change_nothing_in_a_second(
     before: Recorded = [] if own else moved(first)
 
     def replaying(subject: str, payload: bytes) -> list[bytes]:
-        to_whom = [each for at, each in (session.recorded[-8:] if own else before) if at == subject]
-        return [*to_whom, payload, *to_whom]
+        if len(session.recorded) > 40:  # each is answered, and the answer repeated in turn
+            return [payload]
+        again = [each for at, each in (session.recorded[-3:] if own else before) if at == subject]
+        return [payload, *again]
 
     session = Session(kits, SECOND, replaying)
     for subject, payload in before:
@@ -122,8 +124,9 @@ def test_receipts_of_a_first_job_acknowledge_nothing_in_a_second(kits: Kits, fir
     lost: list[bytes] = []
 
     def hand(subject: str, payload: bytes) -> list[bytes]:
-        if payload[:1] == FRAME and payload[1] == FrameKind.PIECE and ".B.A." in subject and len(lost) < 4:
-            lost.append(payload[1 : 1 + HEAD_BYTES])
+        head = payload[1 : 1 + HEAD_BYTES]
+        if payload[:1] == FRAME and payload[1] == FrameKind.PIECE and head in heads and len(lost) < 3:
+            lost.append(head)
             for each in receipts:
                 session.broker.tell(f"vg.A.B.{SECOND.job}", each)
             return []
@@ -132,8 +135,7 @@ def test_receipts_of_a_first_job_acknowledge_nothing_in_a_second(kits: Kits, fir
     session = Session(kits, SECOND, hand)
     session.exchange(1000)
     session.close()
-    assert len(lost) == 4
-    assert set(lost) <= heads, "the control: these receipts are for these heads"
+    assert len(lost) == 3, "the control: receipts for these heads were repeated"
 
 
 def test_a_hello_is_for_one_session_and_one_receiver(kits: Kits) -> None:
@@ -181,7 +183,7 @@ def test_a_stranger_of_the_second_job_is_not_heard(kits: Kits, caplog: pytest.Lo
     session = Session(kits, SECOND)
     thief = Channel(kits.identities["C"], "C", "B", ChannelContext(SECOND.job, ("A", "B", "C")))
     greeting = HELLO + len(thief.hello).to_bytes(4, "little") + thief.hello
-    wait_until(lambda: any(".B.A." in subject for subject, _ in session.recorded))
+    wait_until(lambda: len(session.broker.subscribed) == 2)
     for of in ("C", "A"):
         session.broker.tell(f"vg.B.{of}.{SECOND.job}", greeting)
     session.exchange(5)
