@@ -26,8 +26,8 @@ from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.link.channel import ChannelContext
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.factory import SocketFactory
-from veilgraph.link.sealed import SealedLink
 from veilgraph.link.wrapper import Wrapper
+from veilgraph.testing.sealed_link import SealedLink
 
 LINK: Final = "measured"
 _ROOT: Final = Path(__file__).parents[1]

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 
@@ -27,7 +28,8 @@ from tests.link.certificates import DAY, NOW, Project, fresh_key
 from veilgraph.core.errors import ConfigError, LinkError
 from veilgraph.deploy.broker import MAX_CONNECTIONS_OF_ONE, Cluster, Participant, configuration
 from veilgraph.link.identity import Identity
-from veilgraph.link.nats_client import MAX_PAYLOAD_BYTES, BrokerAddress, Connection
+from veilgraph.link.nats import WINDOW_BYTES
+from veilgraph.link.nats_client import IN_FLIGHT_BYTES, MAX_PAYLOAD_BYTES, BrokerAddress, Connection
 
 pytestmark = needs_broker
 NAMES = ("A", "B", "A.B", "broker.example.org", "ops@example.org")
@@ -407,6 +409,26 @@ def test_no_other_port_is_open(broker: Broker) -> None:
         pytest.skip("ss is not installed")
     ports = [line.split()[3] for line in found.stdout.splitlines() if f"pid={broker.process.pid}," in line]
     assert ports == [f"127.0.0.1:{broker.listen.port}"]
+
+
+def test_a_holder_may_not_use_the_subject_of_requests(kits: Kits) -> None:
+    own = Broker(kits)
+    everybody = all_to_all({name: each for name, each in kits.certificates().items() if name in ("A", "B")})
+    own.configure({**everybody, "A": replace(everybody["A"], asks=False)})
+    own.start()
+    with closing(Raw(own, "A")) as a, closing(Raw(own, "B")) as b:
+        assert b"-ERR" not in a.ask(b"PUB vg.B.A.job 2\r\nhi\r\n")
+        assert b"-ERR" in a.ask(b"PUB vg.B.A.requests 2\r\nhi\r\n")
+        assert b"-ERR" not in b.ask(b"PUB vg.A.B.requests 2\r\nhi\r\n"), "the control: it is an administrator"
+    own.kill()
+
+
+def test_a_broker_holds_more_for_one_than_all_peers_may_send_it(kits: Kits) -> None:
+    """Else it would cut a slow receiver whose peers do nothing wrong."""
+    own = Broker(kits)
+    text = configuration("broker", own.listen, own.address, own.files, all_to_all(kits.certificates()))
+    (pending,) = re.findall(r"^max_pending: ([0-9]+)$", text, re.MULTILINE)
+    assert int(pending) > IN_FLIGHT_BYTES >= WINDOW_BYTES
 
 
 # What the generator refuses

@@ -72,7 +72,7 @@ def first_hello(bank: Asked, settings: Any) -> Hello:
     link: Any = wire
     with pytest.raises(PeerFailed):
         take_part(
-            bank.kit.runs_now(),
+            bank.kit.site.runs,
             settings,
             "bank",
             "train",
@@ -111,7 +111,7 @@ def _asks_and_refuses(bank: Asked) -> None:
 
 
 def _other_run(bank: Asked) -> None:
-    RunDirectory.create(bank.kit.runs_now() / "fraud", job(seed=7))
+    RunDirectory.create(bank.kit.site.runs / "fraud", job(seed=7))
 
 
 def _in_many_words(bank: Asked) -> None:
@@ -150,14 +150,14 @@ def test_a_check_makes_counts_and_asks_nothing(bank: Asked) -> None:
         assert bank.answer(job()).waits
     assert bank.answer(job(model={"rounds": 2})).refuses
     assert bank.files() == before
-    assert not bank.kit.runs_now().exists()
+    assert not bank.kit.site.runs.exists()
 
 
 def test_alignments_count_where_the_job_would_begin_with_one(bank: Asked) -> None:
     _used_up(bank)  # a journal, as there is one where there are runs
     bank.says(consent={"alignments": 0})
     assert bank.answer(job()).refuses.startswith("consent.alignments=0 is used up")
-    run = RunDirectory.create(bank.kit.runs_now() / "fraud", job())
+    run = RunDirectory.create(bank.kit.site.runs / "fraud", job())
     store = run.party("bank")
     store.path.mkdir(parents=True, exist_ok=True)
     (store.path / "alignment.json").write_text('{"identity": "abc"}')
@@ -265,7 +265,7 @@ def test_a_job_that_is_none_for_this_site_is_told_nothing(
 def test_a_site_that_joined_without_a_current_list_says_so_in_its_own_log(
     bank: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bank.kit.prepare(bank.file, bank.kit.runs_now(), current_list=True)
+    bank.kit.prepare(bank.file, bank.kit.site.runs, current_list=True)
     assert bank.answer(job()) == Checked.withheld()
     assert "--current-list" in caplog.text
 

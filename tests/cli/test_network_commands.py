@@ -23,9 +23,8 @@ from veilgraph.deploy.demo import free_port
 from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.join import JobNews, tell_waiting
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.progress import Outcome
+from veilgraph.deploy.progress import Outcome, Word
 from veilgraph.deploy.project import read_project
-from veilgraph.deploy.request import Answer
 from veilgraph.link import identity as private_key
 from veilgraph.protocol.consent import JobRequest, Journal, waiting
 from veilgraph.protocol.job_file import parse_job
@@ -197,15 +196,14 @@ def test_status_says_who_deals_and_who_is_there(kits: Path, monkeypatch: pytest.
 
 
 def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def word(job: str, **more: Any) -> dict[str, Any]:
-        return {"job": job, "name": "fraud", "state": "running", "submitted": 1.0, "epoch": None, "epochs": None} | more
+    def word(job: str, **more: Any) -> Word:
+        return Word(job=job * 32, **{"name": "fraud", "state": "running", "submitted": 1.0} | more)
 
     said = {
         "localhost": [word("1", epoch=10, epochs=40, says="shop waits for a person"), word("2", submitted=2.0)],
         "bank": [word("1"), word("2", state="failed", submitted=2.0)],
     }
-    answers = {site: Answer(request="0" * 32, site=site, content={"jobs": jobs}) for site, jobs in said.items()}
-    ops = SimpleNamespace(ask=lambda *_, **__: answers)
+    ops = SimpleNamespace(jobs=lambda *_: said)
     monkeypatch.setattr(control, "administrator", lambda kit, connect_s: nullcontext(ops))
     found = control.status(Kit.open(kits / "ops@example.org"))
     assert [(site.name, site.state) for site in found.sites] == [
@@ -215,7 +213,7 @@ def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch:
     ]
     failed, running = found.jobs
     assert (running.epoch, running.epochs, running.says) == (10, 40, "shop waits for a person")
-    assert (failed.job_id, failed.status, failed.says) == ("2", "failed", "")
+    assert (failed.job_id, failed.status, failed.says) == ("2" * 32, "failed", "")
 
 
 def test_the_status_of_a_sites_own_jobs_asks_nobody(

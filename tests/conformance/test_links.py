@@ -12,9 +12,9 @@ from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.channel import MAX_HELLO_BYTES, ChannelContext
 from veilgraph.link.codec import encode
 from veilgraph.link.factory import LINKS
-from veilgraph.link.sealed import SealedLink
 from veilgraph.link.view import RecordedLink
 from veilgraph.testing.link import PARTIES, LinkConformance
+from veilgraph.testing.sealed_link import SealedLink
 
 Links = Mapping[PartyId, Link]
 

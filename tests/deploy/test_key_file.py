@@ -24,7 +24,7 @@ from veilgraph.core.files import locked
 from veilgraph.deploy import key_file as keys
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate
-from veilgraph.deploy.key_file import KeyFile, protect, unprotect, view_with_key
+from veilgraph.deploy.key_file import KeyFile, protect, unprotect
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.link import identity as private_key
@@ -175,24 +175,6 @@ def test_what_a_killed_site_left_is_not_believed(bank: Kit, key: PrivateKey, tmp
     bank.key_file.plain.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
     with bank.key_file.opened(words):
         assert in_the_clear(bank.path, key) == []
-
-
-def test_an_administrator_gets_a_view_of_the_kit(consortium: Path) -> None:
-    kit = Kit.open(consortium / "kits" / "ops@example.org", words)
-    key = kit.identity().key
-    with view_with_key(kit.path, kit.key_file, kit.passphrase) as view:
-        assert view == kit.path
-    protect(kit.key_file, kit.path, words)
-    with (
-        view_with_key(kit.path, kit.key_file, kit.passphrase) as view,
-        view_with_key(kit.path, kit.key_file, kit.passphrase) as second,
-    ):
-        assert view != second
-        assert view.stat().st_mode & 0o077 == 0
-        assert numbers(Kit.open(view).identity().key) == numbers(key)
-        assert in_the_clear(view, key) == in_the_clear(kit.path, key) == []
-    assert not view.exists()
-    assert kit.key_file.is_sealed
 
 
 def test_a_new_key_with_a_passphrase_never_lies_in_the_clear(

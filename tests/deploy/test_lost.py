@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from veilgraph.core.errors import DataError, LinkTimeout, PeerFailed
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.failures import LOST, Failure, errors_of
 from veilgraph.deploy.kit import ITS_LOG_SAYS
+from veilgraph.deploy.progress import State, Word
 from veilgraph.deploy.roles import Roles
 from veilgraph.deploy.submit import cause
 
@@ -55,8 +54,8 @@ def test_where_nobody_is_silent_those_that_miss_nobody_are_named() -> None:
     assert [error.party for error in errors_of(round_, SITES, ROLES)] == ["bank", "shop"]
 
 
-def word(state: str, failure: Failure | None = None) -> dict[str, Any]:
-    return {"state": state, "failure": None if failure is None else failure.model_dump()}
+def word(state: State, failure: Failure | None = None) -> Word:
+    return Word(job="0" * 32, state=state, failure=failure)
 
 
 def test_an_administrator_names_who_was_lost_and_not_who_noticed() -> None:

@@ -32,14 +32,12 @@ from veilgraph.deploy.demo import join_site as joining_site
 from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics import door, exposed
-from veilgraph.deploy.metrics.address import Address, read_address
-from veilgraph.deploy.metrics.door import MAX_CONNECTIONS, MAX_HEAD_BYTES, Page, serving
-from veilgraph.deploy.metrics.exposed import pages
-from veilgraph.deploy.metrics.service import Requests, Served, WatchedService
+from veilgraph.deploy.metrics.door import MAX_CONNECTIONS, MAX_HEAD_BYTES, Address, Page, read_address, serving
+from veilgraph.deploy.metrics.exposed import Requests, Served, WatchedService, pages
 from veilgraph.deploy.metrics.site import WatchedSite
-from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
 from veilgraph.deploy.progress import DONE, STATES, STOPPED, Outcome, SiteJobs, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.site_process import STUCK_S, SiteWatch
 
 if TYPE_CHECKING:
     from tests.deploy.consortium import Consortium

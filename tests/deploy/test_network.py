@@ -34,9 +34,9 @@ from veilgraph.deploy.authority import Authority, issue, read_certificate
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import logs, status, stop
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit, admit
-from veilgraph.deploy.orphans import PARENT_VARIABLE
 from veilgraph.deploy.progress import SiteJobs
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.site_process import PARENT_VARIABLE
 from veilgraph.graph.party import unpack_ids
 from veilgraph.link.nats_client import Brokers, client_tls
 from veilgraph.protocol.job import JobSettings

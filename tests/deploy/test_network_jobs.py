@@ -177,7 +177,7 @@ def test_a_private_job_is_in_every_holders_ledger_for_life_and_the_others_heard_
     stands = {}
     for party in HOLDERS:
         kit = Kit.open(consortium.network.kits[party])
-        party_file = kit.party_file()
+        party_file = kit.site.party_file
         assert party_file is not None
         lines = (party_file.parent / "ledger" / "lifetime.jsonl").read_text().splitlines()
         assert sum(json.loads(line)["count"] for line in lines[1:]) == private[party].releases

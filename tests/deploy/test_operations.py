@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from veilgraph.cli import app
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.metrics.exposed import METRICS, READY, pages
-from veilgraph.deploy.metrics.service import Requests, Served, WatchedService
+from veilgraph.deploy.metrics.exposed import METRICS, READY, Requests, Served, WatchedService, pages
 from veilgraph.deploy.metrics.site import WatchedSite
-from veilgraph.deploy.metrics.watch import SiteWatch
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.revocation import install_list
+from veilgraph.deploy.site_process import SiteWatch
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy"
@@ -292,3 +293,72 @@ def test_a_sites_own_process_has_neither_torch_nor_scipy(tmp_path: Path) -> None
         "assert not {'torch', 'scipy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script, str(party)], check=True)
+
+
+# A cluster of Kubernetes
+
+
+def manifests(text: str, name: str) -> dict[str, Any]:
+    """The documents of a file by kind, each held to the schema of its kind where there is a package that has them."""
+    found = {each["kind"]: each for each in yaml.safe_load_all(text)}
+    with suppress(ModuleNotFoundError):
+        validator = import_module("kubernetes_validate")
+        for each in found.values():
+            validator.validate(each, "1.30", strict=True)
+    assert found, name
+    return found
+
+
+def rendered(template: str, values: dict[str, Any]) -> str:
+    """As Helm fills it in; our templates have nothing but single values."""
+
+    def value(found: re.Match[str]) -> str:
+        path = found[1].split(".")
+        at: Any = {"Release": {"Name": "fraud"}, "Values": values}
+        for each in path:
+            at = at[each]
+        return str(at)
+
+    return re.sub(r"\{\{ \.([A-Za-z.]+) \}\}", value, template)
+
+
+@pytest.mark.parametrize("name", ["server", "holder"])
+def test_kubernetes_files_are_of_their_schemas(name: str) -> None:
+    found = manifests((FILES / "kubernetes" / f"{name}.yaml").read_text(encoding="utf-8"), name)
+    assert set(found) == {"StatefulSet", "Service", "NetworkPolicy"}
+    spec = found["StatefulSet"]["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    for container in (*spec["containers"], *spec["initContainers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_the_chart_runs_in_nats_own_chart_what_the_manifest_runs() -> None:
+    """Its values make of that chart's pod, container, claim and service those of kubernetes/server.yaml."""
+    manifest = manifests((FILES / "kubernetes" / "server.yaml").read_text(encoding="utf-8"), "server")
+    chart = yaml.safe_load((FILES / "helm" / "Chart.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((FILES / "helm" / "values.yaml").read_text(encoding="utf-8"))
+    assert [each["name"] for each in chart["dependencies"]] == ["nats"]
+    nats, stateful = values["nats"], manifest["StatefulSet"]["spec"]
+    for off in ("natsBox", "reloader", "promExporter"):
+        assert nats[off] == {"enabled": False}
+    wanted = dict(stateful["template"]["spec"])
+    (container,) = wanted.pop("containers")
+    assert nats["podTemplate"]["merge"]["spec"] == wanted
+    image = nats["container"]["image"]
+    merged = {"name": "site", "image": f"{image['repository']}:{image['tag']}", **nats["container"]["merge"]}
+    assert merged.pop("lifecycle") is None, "the chart's own would ask nats-server of another file"
+    assert [each["containerPort"] for each in merged.pop("ports")] == [8002, 6222]
+    assert [each["containerPort"] for each in container.pop("ports")] == [8002]
+    assert merged == container
+    assert nats["statefulSet"]["merge"]["spec"] == {key: stateful[key] for key in ("replicas", "volumeClaimTemplates")}
+    ports = [(each["port"], each["targetPort"]) for each in nats["service"]["merge"]["spec"]["ports"]]
+    assert ports == [(443, "nats"), (6222, "cluster")]
+    template = (FILES / "helm" / "templates" / "network.yaml").read_text(encoding="utf-8")
+    made = manifests(rendered(template, values), "helm")
+    assert set(made) == {"NetworkPolicy"}
+    opened = [each["port"] for rule in made["NetworkPolicy"]["spec"]["ingress"] for each in rule["ports"]]
+    assert opened == [8002, 6222]

@@ -23,17 +23,17 @@ from veilgraph.deploy.project import ProjectSettings, provision
 
 PARENT = """
 import subprocess, sys, time, os
-from veilgraph.deploy import orphans
-os.environ.update(orphans.begun_here())
+from veilgraph.deploy import site_process
+os.environ.update(site_process.begun_here())
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(60)
 """
 CHILD = """
 import time
-from veilgraph.deploy import orphans
+from veilgraph.deploy import site_process
 {before}
-orphans.end_with_parent({grace_s}, 0.05)
+site_process.end_with_parent({grace_s}, 0.05)
 time.sleep(60)
 """
 ENDS = CHILD.format(before="", grace_s=0.2)

@@ -14,7 +14,7 @@ from tests.link.certificates import DAY, NOW, Project
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.deploy.request import VALID_S, Answer, Request, expiry, read_answer, read_request
 from veilgraph.link.channel import joined
-from veilgraph.link.identity import ADMINISTRATOR, Identity
+from veilgraph.link.identity import ADMINISTRATOR, Identity, Trust
 
 PROJECT, OTHER = Project(), Project()
 OPS, BANK, SHOP = PROJECT.identity("ops@example.org", role=ADMINISTRATOR), *map(PROJECT.identity, ("bank", "shop"))
@@ -27,7 +27,7 @@ def request(**changed) -> Request:
 
 
 def read(message: bytes | memoryview, now=NOW, site: str = "bank", project: str = "cards") -> tuple[Request, str]:
-    return read_request(message, (PROJECT.root,), project, site, now)
+    return read_request(message, Trust((PROJECT.root,)), project, site, now)
 
 
 def enveloped(body: bytes, signer: Identity = OPS, magic: bytes = b"VREQ") -> bytes:
@@ -82,10 +82,10 @@ def test_a_request_is_for_ten_minutes_and_clocks_may_be_off_by_hours(late_s: flo
     roots = (Project(PROJECT.key, NOW - 9 * DAY, NOW + 9 * DAY).root,)
     message, now = request().signed(ops), NOW + timedelta(seconds=late_s)
     if not code:
-        read_request(message, roots, "cards", "bank", now)
+        read_request(message, Trust(roots), "cards", "bank", now)
         return
     with refused(ProtocolError, code=code):
-        read_request(message, roots, "cards", "bank", now)
+        read_request(message, Trust(roots), "cards", "bank", now)
 
 
 def test_whatever_is_changed_is_refused_and_nothing_else_is_raised() -> None:
@@ -149,7 +149,7 @@ def test_an_answer_is_the_sites_own_and_to_this_request() -> None:
     made = Answer(request=asked.id, site="bank", content={"jobs": [{"state": "running"}]})
 
     def answer(message: bytes, to: Request = asked, site: str = "bank") -> Answer:
-        return read_answer(message, (PROJECT.root,), to, site, NOW)
+        return read_answer(message, Trust((PROJECT.root,)), to, site, NOW)
 
     assert answer(made.signed(BANK)) == made
     with refused(ProtocolError, code="other-name"):

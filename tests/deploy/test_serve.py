@@ -14,10 +14,17 @@ import torch
 
 from tests.errors import About, refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.deploy import connections
-from veilgraph.deploy.connections import MAX_BY_ADDRESS, MAX_CONNECTIONS
-from veilgraph.deploy.https import make_self_signed, make_server, make_token_file, read_token, server_tls
-from veilgraph.deploy.metrics.address import read_address
+from veilgraph.deploy import https as connections
+from veilgraph.deploy.https import (
+    MAX_BY_ADDRESS,
+    MAX_CONNECTIONS,
+    make_self_signed,
+    make_server,
+    make_token_file,
+    read_token,
+    server_tls,
+)
+from veilgraph.deploy.metrics.door import read_address
 from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
 from veilgraph.graph.party import pack_ids
 from veilgraph.protocol.job_file import parse_job

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ import pytest
 
 from tests.link.brokers import PROJECT, Broker, Kits, needs_broker, wait_until
 from tests.link.certificates import DAY, NOW
+from veilgraph.deploy import supervisor
 from veilgraph.deploy.asking import Asking, asking
 from veilgraph.deploy.broker import REQUESTS
 from veilgraph.deploy.progress import Outcome
@@ -45,6 +48,10 @@ if asked["does"] == "fails":
     end({"failure": {"kind": "DataError", "lost": "", "error": ""}})
 if asked["does"] == "dies":
     os.kill(os.getpid(), signal.SIGKILL)
+if asked["does"] == "stays":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(0.05)
 signal.signal(signal.SIGTERM, lambda *_: end({"failure": {"kind": "PeerFailed", "lost": "", "error": ""}}))
 while True:
     time.sleep(0.05)
@@ -54,7 +61,7 @@ pytestmark = needs_broker
 
 
 def trusted(identity: Callable[[], Identity]) -> Trust:
-    return identity().roots, identity().revoked
+    return Trust(identity().roots, identity().revoked)
 
 
 class Network:
@@ -95,8 +102,8 @@ class Network:
         for thread in self.threads:
             thread.join(10)
             assert not thread.is_alive()
-        for supervisor in self.supervisors.values():
-            supervisor.close()
+        for each in self.supervisors.values():
+            each.close()
         self.broker.kill()
 
     @contextmanager
@@ -285,7 +292,7 @@ def test_an_end_of_the_site_ends_its_processes(tmp_path: Path) -> None:
         lambda: identity,
         lambda at: [sys.executable, str(program), str(at)],
     )
-    supervisor = Supervisor(site, os.environ)
+    own = Supervisor(site, os.environ)
     made = Request(
         project="cards",
         sites=["bank"],
@@ -294,15 +301,42 @@ def test_an_end_of_the_site_ends_its_processes(tmp_path: Path) -> None:
         job={"does": "waits"},
         work="train",
     )
-    assert supervisor.answer("ops", made.signed(ops), NOW) is not None
-    assert supervisor.running() == 1
+    assert own.answer("ops", made.signed(ops), NOW) is not None
+    assert own.running() == 1
     log = tmp_path / "jobs" / made.id / "log.txt"
     wait_until(lambda: b"epoch" in log.read_bytes())
-    supervisor.close()
-    assert supervisor.running() == 0
+    own.close()
+    assert own.running() == 0
     outcome = Outcome.read(tmp_path / "jobs" / made.id)
     assert outcome is not None
     assert outcome.failure is not None
+
+
+def test_a_process_that_does_not_stop_is_killed(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "GRACE_S", 0.5)
+    with network.administrator() as ops:
+        job_id = run(ops, "stays", ("bank",))
+        log = network.folders["bank"] / job_id / "log.txt"
+        wait_until(lambda: b"library" in log.read_bytes())
+        time.sleep(0.2)
+        ops.ask(["bank"], 20.0, ask="stop", about=job_id)
+        wait_until(lambda: states(ops, job_id)["bank"]["state"] == "stopped")
+
+
+def test_an_answer_has_room_for_the_newest_jobs(network: Network) -> None:
+    folder = network.folders["shop"]
+    made = [folder / f"{number:032x}" for number in range(2000)]
+    for number, each in enumerate(made):
+        each.mkdir()
+        facts = {"name": "n" * 60, "work": "train", "submitted": 1e10 + number}
+        (each / "meta.json").write_text(json.dumps(facts), encoding="utf-8")
+    with network.administrator() as ops:
+        (answer,) = ops.ask(["shop"], 20.0, ask="status").values()
+    for each in made:
+        shutil.rmtree(each)
+    jobs = [job["job"] for job in answer.content["jobs"]]
+    assert 100 < len(jobs) < 2000
+    assert jobs == [each.name for each in made[::-1][: len(jobs)]]
 
 
 def test_an_outcome_that_cannot_be_read_is_none(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class HostileBroker:
         self.address = BrokerAddress("localhost", self.listener.getsockname()[1])
         self.subscribed: dict[str, tuple[ssl.SSLSocket, threading.Lock]] = {}
         self.seen: list[bytes] = []
+        self.answers = True
         threading.Thread(target=self._accept, daemon=True).start()
 
     def brokers(self, party: str) -> Brokers:
@@ -81,7 +82,7 @@ class HostileBroker:
                 word, _, rest = line.strip().partition(b" ")
                 if word == b"SUB":
                     self.subscribed[rest.split()[0].decode()] = (connected, lock)
-                if word == b"PING":
+                if word == b"PING" and self.answers:
                     with lock:
                         connected.sendall(b"PONG\r\n" + self.says)
                 if word == b"PUB":

@@ -11,7 +11,7 @@ from veilgraph.core.errors import LinkError
 from veilgraph.link.channel import ChannelContext
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Identity
-from veilgraph.link.sealed import SealedLink
+from veilgraph.testing.sealed_link import SealedLink
 
 PROJECT = Project()
 

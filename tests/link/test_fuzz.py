@@ -30,7 +30,7 @@ from veilgraph.link import codec as stream
 from veilgraph.link.channel import ChannelContext
 from veilgraph.link.codec import DTYPES, HEADER_BYTES, decode, encode
 from veilgraph.link.factory import MemoryHub, SocketLink, socket_mesh
-from veilgraph.link.sealed import SealedLink
+from veilgraph.testing.sealed_link import SealedLink
 
 CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "1000"))
 LIMIT = 1 << 16

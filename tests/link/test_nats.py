@@ -19,7 +19,7 @@ from tests.link.hostile_broker import Cut, Hand, HostileBroker
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.deploy.broker import Cluster
-from veilgraph.link.channel import HEAD_BYTES, RECEIPT_BYTES, ChannelContext
+from veilgraph.link.channel import HEAD_BYTES, RECEIPT_BYTES, ChannelContext, FrameKind
 from veilgraph.link.nats import WINDOW_BYTES, NatsLink
 from veilgraph.link.nats_client import BrokerAddress, Brokers
 from veilgraph.testing.link import PARTIES, LinksConformance
@@ -203,6 +203,57 @@ def cutting() -> Hand:
 def test_a_hostile_broker_can_delay_and_no_more(hand: Hand) -> None:
     for links in hostile(hand):
         exchanged(links, 6)
+
+
+def test_after_a_lost_connection_everything_is_sent_again_without_a_receipt() -> None:
+    """A probe alone would send the oldest piece, and wait for its receipt before all others."""
+    pieces, lost = list[bytes](), threading.Event()
+
+    def hand(subject: str, payload: bytes) -> list[bytes]:
+        if payload[:1] == b"\x02" and len(payload) > 1000:
+            pieces.append(payload)
+            if len(pieces) == 3:
+                lost.set()
+                raise Cut
+        all_again = len(pieces) > 3 and len(set(pieces)) < len(pieces) and pieces.count(pieces[2]) > 1
+        return [payload] if all_again or not lost.is_set() or payload[:1] == b"\x01" else []
+
+    there = HostileBroker(broker().kits, hand)
+    links = joined(30.0, there)
+    links["A"].send("B", TAG, BIG[:300_000])  # three pieces
+    assert torch.equal(links["B"].receive("A", TAG), BIG[:300_000])
+    again = pieces[3:6]
+    closed(links)
+    there.close()
+    assert again == pieces[:3]
+
+
+def test_messages_without_data_fill_the_window_and_of_many_peers_each_has_less() -> None:
+    """Else a peer that takes nothing has a sender keep messages without end; and 64 peers 1 GiB on their way to one."""
+    flows, parties = threading.Event(), (*PARTIES, *(f"peer-{number}" for number in range(62)))
+    kits, seen = broker().kits, set[bytes]()
+
+    def hand(subject: str, payload: bytes) -> list[bytes]:
+        if payload[:1] == b"\x02" and payload[1] == FrameKind.PIECE:
+            seen.add(payload[1 : 1 + HEAD_BYTES])
+            return [payload] if flows.is_set() else []
+        return [payload]
+
+    there, session = HostileBroker(kits, hand), ChannelContext(next(JOBS), parties)
+    sender = NatsLink(
+        "A", there.brokers("A"), {each: each for each in parties if each != "A"}, kits.identities["A"], session, 30.0
+    )
+    receiver = NatsLink("B", there.brokers("B"), {"A": "A"}, kits.identities["B"], session, 30.0)
+    for step in range(1500):
+        sender.send("B", Tag(Kind.SHARE, step), torch.empty(0))
+    time.sleep(1.0)
+    assert 900 < len(seen) < 1100, "2 MiB of 128, less a piece's, at 1 KiB each"
+    flows.set()
+    for step in range(1500):
+        receiver.receive("A", Tag(Kind.SHARE, step))
+    sender.abort("over")
+    receiver.abort("over")
+    there.close()
 
 
 def test_a_broker_reads_nothing() -> None:

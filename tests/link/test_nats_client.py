@@ -12,12 +12,13 @@ from contextlib import suppress
 import pytest
 
 from tests.errors import refused
-from tests.link.brokers import BROKERS, PROJECT, Broker, Kits, needs_broker
+from tests.link.brokers import BROKERS, PROJECT, Broker, Kits, free_port, needs_broker
 from tests.link.certificates import fresh_key
 from tests.link.hostile_broker import HostileBroker
 from veilgraph.core.errors import ConfigError, DataError, LinkError
+from veilgraph.link import nats_client
 from veilgraph.link.identity import Identity
-from veilgraph.link.nats_client import MAX_PAYLOAD_BYTES, BrokerAddress, Connection, client_tls, token
+from veilgraph.link.nats_client import MAX_PAYLOAD_BYTES, BrokerAddress, Brokers, Connection, client_tls, token
 
 SUBJECT = "vg.A.*.job"
 
@@ -113,6 +114,64 @@ def test_a_broker_of_another_root_or_name_is_refused(kits: Kits) -> None:
     kits.put("right", Identity(BROKERS.certificate("localhost", key := fresh_key()), key, ()))
     there.tls.load_cert_chain(kits.path / "right.crt", kits.path / "right.key")
     Connection(there.address, kits.tls("A"), SUBJECT).drop()
+    there.close()
+
+
+def test_a_silent_broker_is_given_up_and_one_that_answers_is_not(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_client, "SILENCE_S", 0.6)
+    there = HostileBroker(kits)
+    connection = Connection(there.address, kits.tls("A"), SUBJECT)
+    timer = threading.Timer(1.5, lambda: there.tell("vg.A.B.job", b"hi"))
+    timer.start()
+    assert first(connection) == ("vg.A.B.job", b"hi"), "the control"
+    there.answers = False
+    with refused(LinkError, code="broker-silent"):
+        first(connection)
+    connection.drop()
+    there.close()
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_what_accepts_and_does_not_agree_on_keys_is_given_up(
+    kits: Kits, monkeypatch: pytest.MonkeyPatch, drips: bool
+) -> None:
+    """Silent, or a byte of a long TLS record now and then."""
+    monkeypatch.setattr(nats_client, "SILENCE_S", 0.5)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connected, _ = listener.accept()
+            with suppress(OSError), connected:
+                connected.sendall(b"\x16\x03\x03\x40\x00" if drips else b"")
+                while not over.wait(0.1):
+                    connected.sendall(b"\x02" if drips else b"")
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        with pytest.raises((OSError, LinkError)):
+            Connection(BrokerAddress("localhost", listener.getsockname()[1]), kits.tls("A"), SUBJECT)
+        over.set()
+        serving.join(5)
+
+
+def test_a_broker_with_an_older_tls_is_refused(kits: Kits) -> None:
+    there = HostileBroker(kits)
+    there.tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        Connection(there.address, kits.tls("A"), SUBJECT)
+    there.tls.maximum_version = ssl.TLSVersion.TLSv1_3
+    Connection(there.address, kits.tls("A"), SUBJECT).drop()
+    there.close()
+
+
+def test_the_next_broker_is_tried_and_all_are_named(kits: Kits) -> None:
+    there, gone = HostileBroker(kits), BrokerAddress("localhost", free_port())
+    Brokers([gone, there.address], kits.tls("A")).connect(SUBJECT, threading.Event()).drop()
+    with refused(LinkError, code="no-broker") as caught:
+        Brokers([gone, BrokerAddress("127.0.0.1", gone.port)], kits.tls("A")).connect(SUBJECT, threading.Event())
+    assert str(gone) in str(caught.value)
+    assert f"127.0.0.1:{gone.port}" in str(caught.value)
     there.close()
 
 

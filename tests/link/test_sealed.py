@@ -16,13 +16,13 @@ from tests.link.sealing import BANK, PARTIES, PROJECT, SHOP, outcomes, pair
 from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Link, Tag
 from veilgraph.link import channel as channels
-from veilgraph.link import sealed as sealing
 from veilgraph.link.channel import FRAME_BYTES, HEAD_BYTES, MAX_HELLO_BYTES, Channel, ChannelContext, FrameKind
 from veilgraph.link.codec import HEADER_BYTES, encoded_size
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Identity
-from veilgraph.link.sealed import SEALING_BYTES, SealedLink
 from veilgraph.link.view import RecordedLink
+from veilgraph.testing import sealed_link as sealing
+from veilgraph.testing.sealed_link import SEALING_BYTES, SealedLink
 
 TAG = Tag(Kind.SHARE, 3, 1)
 SECRET = torch.arange(4096, dtype=torch.int64)

@@ -29,7 +29,6 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.channel import ChannelContext
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import sealed_key
-from veilgraph.link.sealed import SealedLink
 from veilgraph.link.view import read_view
 from veilgraph.mpc.mask import SecretRounding
 from veilgraph.privacy import noise
@@ -42,6 +41,7 @@ from veilgraph.runtime.launch.inputs import GivenParties
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
+from veilgraph.testing.sealed_link import SealedLink
 
 
 @dataclass(frozen=True)

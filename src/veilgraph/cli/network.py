@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from veilgraph.deploy.kit import Kit
-    from veilgraph.deploy.metrics.address import Address
+    from veilgraph.deploy.metrics.door import Address
     from veilgraph.protocol.consent import Waiting
 
 MetricsOption = Annotated[
@@ -60,18 +60,32 @@ def init_command(
     administrators: Annotated[
         list[str], option("Who submits jobs; may be given several times.", "E-MAIL", name="--administrator")
     ],
+<<<<<<< /tmp/tmp7uim6ql9/o-src_veilgraph_cli_network.py
     server: Annotated[str, option("The server's name in the network.", "HOST")] = "localhost",
     port: Annotated[int, option("Of the server's broker, for all.")] = 8002,
     dealer: Annotated[str | None, option("A machine of its own that deals. Default: the server does.", "NAME")] = None,
     name: Annotated[str, option("Of the consortium.", "NAME")] = "consortium",
     out: Annotated[Path, option("The project file to write.", "FILE")] = Path("project.yaml"),
+=======
+    server: Annotated[str, typer.Option(metavar="HOST", help="The server's name in the network.")] = "localhost",
+    port: Annotated[int, typer.Option(help="Of the server's broker, for all.")] = 8002,
+    dealer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A machine of its own that deals. Default: the server does.")
+    ] = None,
+    broker: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A further broker, at the same port; may be given several times."),
+    ] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Of the consortium.")] = "consortium",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The project file to write.")] = Path("project.yaml"),
+>>>>>>> /tmp/tmp7uim6ql9/t-src_veilgraph_cli_network.py
     replace: Replace = False,
 ) -> None:
     """Write a project file: who takes part, and where the server is."""
     check_new(out, replace=replace)
     from veilgraph.deploy.project import draft_project
 
-    text = draft_project(name, (server, port), holders, administrators, dealer)
+    text = draft_project(name, (server, port), holders, administrators, dealer, broker or ())
     write_whole(out, text.encode())
     echo(f"{out} is written; make everybody's kit with: veilgraph net provision {out}")
 
@@ -151,7 +165,7 @@ def join_command(
 
 
 def _metrics_at(text: str | None, beyond: bool) -> Address | None:
-    from veilgraph.deploy.metrics.address import read_address
+    from veilgraph.deploy.metrics.door import read_address
 
     if text is None and beyond:
         raise typer.BadParameter("is for --metrics; give both, or leave it out", param_hint="--metrics-open")

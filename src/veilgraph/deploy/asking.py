@@ -11,13 +11,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from veilgraph.core.errors import ConfigError, LinkError, ProtocolError
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.broker import REQUESTS
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.progress import Word, Words
 from veilgraph.deploy.request import Answer, Request, expiry, read_answer
 from veilgraph.deploy.roles import Roles
-from veilgraph.link.identity import Identity
+from veilgraph.link.identity import Identity, Trust
 from veilgraph.link.nats_client import Brokers, Connection, token
 
 _AGAIN_S: Final = 2.0
@@ -27,14 +30,7 @@ log = logging.getLogger("veilgraph")
 
 
 class Asking:
-    """An administrator's questions, over a connection that is made again when it is lost.
-
-    Args:
-        name: in the administrator's certificate.
-        project: that the sites are in.
-        identity: of the administrator.
-        brokers: of the project.
-    """
+    """An administrator's questions, over a connection that is made again when it is lost."""
 
     def __init__(self, name: str, project: str, identity: Identity, brokers: Brokers) -> None:
         self._name, self._project, self._identity, self._brokers = name, project, identity, brokers
@@ -94,6 +90,14 @@ class Asking:
                 if len(self._answers) == len(sites) or time.monotonic() >= deadline:
                     return dict(self._answers)
 
+    def jobs(self, sites: Sequence[PartyId], within_s: float) -> dict[PartyId, list[Word]]:
+        """What sites say of their jobs; who answers in another form has not answered. Errors as ``ask``."""
+        said: dict[PartyId, list[Word]] = {}
+        for site, answer in self.ask(sites, within_s, ask="status").items():
+            with suppress(ValidationError):
+                said[site] = Words.model_validate(answer.content).jobs
+        return said
+
     def _changes(self, connection: Connection, sites: int) -> bool:
         return len(self._answers) == sites or self._connection is not connection
 
@@ -124,8 +128,9 @@ class Asking:
         if site is None:
             return
         with suppress(ProtocolError):  # whose it is not, answers nothing: the request is sent again
-            identity = self._identity
-            answer = read_answer(message, identity.roots, request, site, datetime.now(UTC), identity.revoked)
+            # a site's name is the one in its certificate: no party ``server`` here
+            trust = Trust(self._identity.roots, self._identity.revoked)
+            answer = read_answer(message, trust, request, site, datetime.now(UTC))
             with self._changed:
                 self._answers.setdefault(site, answer)
                 self._changed.notify_all()

@@ -13,7 +13,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.files import locked, private_folder, write_whole
@@ -22,8 +22,11 @@ from veilgraph.deploy.revocation import LIST_FILE
 from veilgraph.link.identity import BACKDATED, MAX_LIST_BYTES, RevocationList
 
 LIST_DAYS: Final = 360
+ROOT: Final = "rootCA"
 BROKERS_ROOT: Final = "brokersCA"
-"""Stem of the files of the brokers' root."""
+"""Stems of the files of the two roots, which certify participants and brokers."""
+BROKER_UNIT: Final = "broker"
+"""In the subject of a broker's certificate."""
 _ROOT_DAYS: Final = 3650
 """The participants' certificates are valid for 360 days, and renewed."""
 _ROOT_BITS: Final = 3072
@@ -45,34 +48,35 @@ class Authority:
     @property
     def key_file(self) -> KeyFile:
         """Where the key that signs is."""
-        return KeyFile(self.path, "rootCA")
+        return KeyFile(self.path, ROOT)
 
     @property
     def list_path(self) -> Path:
         """The newest list of revoked certificates: no secret, to be taken to a site."""
         return self.path / LIST_FILE
 
-    def root(self) -> x509.Certificate:
-        """The root certificate. Errors as ``read_certificate``."""
-        return read_certificate(self.path / "rootCA.pem")
+    def root(self, stem: str = ROOT) -> x509.Certificate:
+        """The certificate of a root. Errors as ``read_certificate``."""
+        return read_certificate(self.path / f"{stem}.pem")
 
-    def key(self) -> rsa.RSAPrivateKey:
-        """The root's key.
+    def key(self, stem: str = ROOT) -> rsa.RSAPrivateKey:
+        """A root's key.
 
         Raises:
             ConfigError: it cannot be read, or this is no authority's folder.
             DataError: it does not open.
         """
-        key = self.key_file.read(self.passphrase)
+        key = KeyFile(self.path, stem).read(self.passphrase)
         if not isinstance(key, rsa.RSAPrivateKey):
             raise ConfigError(
-                f"{self.path / 'rootCA.key'}: not an RSA key; give the folder that veilgraph net provision made"
+                f"{self.path / f'{stem}.key'}: not an RSA key; give the folder that veilgraph net provision made"
             )
         return key
 
-    def issued(self) -> list[x509.Certificate]:
-        """All that was certified, in no order."""
-        return [read_certificate(path) for path in sorted((self.path / "issued").glob("*.crt"))]
+    def issued(self, stem: str = ROOT) -> list[x509.Certificate]:
+        """All that a root has certified, in no order."""
+        kept, root = sorted((self.path / "issued").glob("*.crt")), self.root(stem)
+        return [each for each in map(read_certificate, kept) if each.issuer == root.subject]
 
     def keep(self, certificate: x509.Certificate) -> None:
         """Keeps what is about to be handed out, so that it can be revoked: certificates only, no keys."""
@@ -110,7 +114,7 @@ def make_authority(folder: Path, project: str, now: datetime) -> Authority:
         OSError: they cannot be written.
     """
     private_folder(folder)
-    for stem, name in (("rootCA", project), (BROKERS_ROOT, f"{project} brokers")):
+    for stem, name in ((ROOT, project), (BROKERS_ROOT, f"{project} brokers")):
         key = rsa.generate_private_key(public_exponent=65537, key_size=_ROOT_BITS)
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
@@ -123,9 +127,9 @@ def make_authority(folder: Path, project: str, now: datetime) -> Authority:
 
 def issue(
     subject: x509.Name,
-    public: rsa.RSAPublicKey,
+    public: rsa.RSAPublicKey | ec.EllipticCurvePublicKey,
     issuer: x509.Name,
-    key: rsa.RSAPrivateKey,
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey,
     extensions: Sequence[x509.ExtensionType],
     now: datetime,
     until: datetime,

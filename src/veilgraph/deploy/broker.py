@@ -106,14 +106,6 @@ def configuration(
 ) -> str:
     """The whole configuration of one broker.
 
-    Args:
-        name: of the broker, its own in the cluster.
-        listen: its one port.
-        public: where participants find it.
-        files: on its machine.
-        participants: name in the certificates → who it is.
-        cluster: where it is one of several.
-
     Raises:
         ConfigError: a name cannot be a participant's, a certificate is another one's, or peers do not agree.
     """
@@ -161,10 +153,6 @@ system_account: "SYSTEM"
 
 class BrokerProcess:
     """A broker of this machine: ``nats-server``, which is not part of Python.
-
-    Args:
-        folder: for its configuration and its log.
-        configured: gives the configuration as it should be now.
 
     Raises:
         ConfigError: the program is not installed.

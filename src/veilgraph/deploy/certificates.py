@@ -6,6 +6,7 @@ or after, holds a key that nobody else has ever had.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,10 +17,18 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import locked, write_whole
-from veilgraph.deploy.authority import Authority, common_name, issue, read_certificate, read_file
-from veilgraph.deploy.key_file import KeyFile, Passphrase
+from veilgraph.deploy.authority import (
+    BROKERS_ROOT,
+    ROOT,
+    Authority,
+    common_name,
+    issue,
+    read_certificate,
+    read_file,
+)
+from veilgraph.deploy.key_file import Passphrase
 from veilgraph.deploy.kit import Kit, admit
 from veilgraph.deploy.revocation import installed_list
 
@@ -35,29 +44,36 @@ class Fingerprint:
     sha256: str
 
 
-def request_certificate(kit: Kit, out: Path, passphrase: Passphrase | None = None) -> Fingerprint:
+def request_certificate(
+    kit: Kit, out: Path, passphrase: Passphrase | None = None, *, broker: bool = False
+) -> Fingerprint:
     """Makes a key in the kit and a request for a certificate of it, with the name of the kit's certificate.
 
     Args:
         kit: of who asks.
         out: the request to write.
         passphrase: seals the new key. A kit whose key is sealed gets no other: then with the kit's own, if left out.
+        broker: for the broker that the server runs, in place of the server.
 
     Raises:
         RunError: the request or the key cannot be written.
-        ConfigError: the kit's certificate cannot be read, or the passphrase is too short.
+        ConfigError: the kit's certificate cannot be read, the passphrase is too short, or the kit has no broker.
     """
+    if broker and not kit.has_broker:
+        raise ConfigError(f"--broker: the kit of {kit.name} runs no broker; give the server's, or a broker's")
+    own = kit.broker if broker else kit.certified
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    request = x509.CertificateSigningRequestBuilder().subject_name(read_certificate(kit.certificate_path).subject)
-    if passphrase is None and kit.key_file.is_sealed:
-        kit.key_file.read(kit.passphrase)  # the same passphrase, not a mistyped one
+    old = read_certificate(own.certificate)
+    request = x509.CertificateSigningRequestBuilder().subject_name(old.subject)
+    if passphrase is None and own.key.is_sealed:
+        own.key.read(kit.passphrase)  # the same passphrase, not a mistyped one
         passphrase = kit.passphrase
     try:
-        _new_key(kit).write(key, None if passphrase is None else passphrase())
+        own.requested.write(key, None if passphrase is None else passphrase())
         write_whole(out, request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
-    return Fingerprint(kit.name, _fingerprint(key.public_key()))
+    return Fingerprint(_owner(old), _fingerprint(key.public_key()))
 
 
 def sign_certificate(
@@ -86,7 +102,8 @@ def sign_certificate(
     if not isinstance(public, rsa.RSAPublicKey) or public.key_size < KEY_BITS:
         raise DataError(f"{request}: its key is not RSA of at least {KEY_BITS} bits; make it with veilgraph")
     first = _first(signer, wanted, request)
-    root, key = signer.root(), signer.key()
+    stem = BROKERS_ROOT if _is_brokers(first) else ROOT
+    root, key = signer.root(stem), signer.key(stem)
     kept = (x509.SubjectKeyIdentifier, x509.AuthorityKeyIdentifier)
     extensions = [each.value for each in first.extensions if not isinstance(each.value, kept)]
     until = min(now + timedelta(days=days), root.not_valid_after_utc)
@@ -96,30 +113,32 @@ def sign_certificate(
         write_whole(out, certificate.public_bytes(serialization.Encoding.PEM))
     except OSError as error:
         raise RunError(f"{error.filename or out}: cannot be written ({error}); choose another --out") from error
-    return Fingerprint(common_name(first), _fingerprint(public))
+    return Fingerprint(_owner(first), _fingerprint(public))
 
 
 def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
-    """Puts a signed certificate and the key that was made for it in the place of the kit's.
+    """Puts a signed certificate and the key that was made for it in the place of the kit's, or of its broker's.
+
+    A running broker takes its own at once.
 
     Returns:
         Until when it is valid.
 
     Raises:
         DataError: it is not for this kit's new key, of another project, revoked, or not valid now.
-        RunError: the site is running, or nothing was requested.
+        RunError: it is the site's own and the site is running, or nothing was requested.
     """
     new = read_certificate(certificate)
-    old = read_certificate(kit.certificate_path)
-    requested = _new_key(kit)
+    own = kit.broker if kit.has_broker and _is_brokers(new) else kit.certified
+    old, requested = read_certificate(own.certificate), own.requested
     if not requested.exists:
         raise RunError(f"{kit.path}: no certificate was requested with this kit; begin with veilgraph cert request")
     key = requested.read(kit.passphrase)
     if new.public_key() != key.public_key():
         raise DataError(f"{certificate}: is not for the key that this kit requested it for; sign the newest request")
     if new.subject != old.subject:
-        raise DataError(f"{certificate}: is for {new.subject.rfc4514_string()!r}, not for {kit.name}; give its own")
-    _check_issued(kit, new, certificate)
+        raise DataError(f"{certificate}: is for {new.subject.rfc4514_string()!r}, not for {_owner(old)}; give its own")
+    _check_issued(own.root, new, certificate)
     if not new.not_valid_before_utc <= now <= new.not_valid_after_utc:
         raise DataError(
             f"{certificate}: is valid from {new.not_valid_before_utc:%Y-%m-%d} to {new.not_valid_after_utc:%Y-%m-%d}, "
@@ -128,25 +147,27 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
     revoked = installed_list(kit.path)
     if revoked is not None and (fault := revoked.fault(new)):
         raise DataError(f"{certificate}: {fault}", code=fault.code)
-    if kit.key_file.is_sealed and not requested.is_sealed:
+    if own.key.is_sealed and not requested.is_sealed:
         raise RunError(f"{kit.path}: its key has a passphrase now, and the requested one has none; request it anew")
     passphrase = kit.passphrase if requested.is_sealed else None
-    with locked(kit.path, f"{kit.path} is in use: stop its site first, and start it again afterwards"):
+    in_use = f"{kit.path} is in use: stop its site first, and start it again afterwards"
+    with nullcontext() if own.key == kit.broker.key and not own.key.is_sealed else locked(kit.path, in_use):
         # Key and certificate cannot change in one step. A kill in between leaves two that do not belong together,
-        # which join refuses; the new key stays until both are in place, so that installing again mends it.
-        write_whole(kit.certificate_path, new.public_bytes(serialization.Encoding.PEM))
-        kit.key_file.write(key, None if passphrase is None else passphrase())
+        # which join refuses; the new key stays until both are in place, so that installing again mends it. The
+        # certificate comes last: when it has changed, a running broker reads both.
+        own.key.write(key, None if passphrase is None else passphrase())
+        write_whole(own.certificate, new.public_bytes(serialization.Encoding.PEM))
         requested.remove()
-        if kit.kind == "server":
+        if kit.has_broker and not _is_brokers(new):
             admit(kit.path, new)
     return new.not_valid_after_utc
 
 
 def admit_certificate(kit: Kit, certificate: Path) -> str | None:
-    """Has the broker of the server's kit let in another participant, with a certificate that the authority signed.
+    """Has the broker of a kit let in another participant, with a certificate that the authority signed.
 
     Returns:
-        The participant's name; None where the certificate is the server's own, or the kit is no server's.
+        The participant's name; None where the certificate is the kit's own, or the kit has no broker.
 
     Raises:
         ConfigError: the certificate cannot be read.
@@ -154,9 +175,9 @@ def admit_certificate(kit: Kit, certificate: Path) -> str | None:
         RunError: the kit cannot be written.
     """
     new = read_certificate(certificate)
-    if kit.kind != "server" or common_name(new) == kit.certified_name:
+    if not kit.has_broker or common_name(new) == kit.certified_name:
         return None
-    _check_issued(kit, new, certificate)
+    _check_issued(kit.path / "startup" / f"{ROOT}.pem", new, certificate)
     try:
         admit(kit.path, new)
     except OSError as error:
@@ -164,16 +185,17 @@ def admit_certificate(kit: Kit, certificate: Path) -> str | None:
     return common_name(new)
 
 
-def _check_issued(kit: Kit, new: x509.Certificate, path: Path) -> None:
+def _check_issued(root: Path, new: x509.Certificate, path: Path) -> None:
     try:
-        new.verify_directly_issued_by(read_certificate(kit.path / "startup" / "rootCA.pem"))
+        new.verify_directly_issued_by(read_certificate(root))
     except (ValueError, TypeError, InvalidSignature) as error:
         raise DataError(f"{path}: is of another project; have this project's authority sign it") from error
 
 
 def _first(authority: Authority, wanted: x509.CertificateSigningRequest, request: Path) -> x509.Certificate:
     """What was certified of a participant before; None of its keys may come back, and whoever left does not."""
-    named = [old for old in authority.issued() if old.subject == wanted.subject]
+    issued = [*authority.issued(), *authority.issued(BROKERS_ROOT)]
+    named = [old for old in issued if old.subject == wanted.subject]
     if not named:
         raise DataError(
             f"{request}: {wanted.subject.rfc4514_string()!r} is no participant of this project; requests are made with "
@@ -194,8 +216,13 @@ def _first(authority: Authority, wanted: x509.CertificateSigningRequest, request
     return named[0]
 
 
-def _new_key(kit: Kit) -> KeyFile:
-    return KeyFile(kit.path / "startup", "new")
+def _is_brokers(certificate: x509.Certificate) -> bool:
+    return bool(certificate.subject.get_attributes_for_oid(x509.NameOID.ORGANIZATIONAL_UNIT_NAME))
+
+
+def _owner(certificate: x509.Certificate) -> str:
+    name = common_name(certificate)
+    return f"the broker at {name}" if _is_brokers(certificate) else name
 
 
 def _fingerprint(key: rsa.RSAPublicKey) -> str:

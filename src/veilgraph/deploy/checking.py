@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import ValidationError
 
@@ -28,13 +28,7 @@ State = Literal["accepts", "refuses", "waits for approval", "not connected", "no
 
 @dataclass(frozen=True)
 class SiteCheck:
-    """What is known of one site beforehand.
-
-    Attributes:
-        site: a holder, or who deals.
-        state: what it would do.
-        says: why, and the way out; empty where it accepts.
-    """
+    """What is known of one site beforehand."""
 
     site: PartyId
     state: State
@@ -45,12 +39,6 @@ def check_sites(
     kit: Kit, settings: JobSettings, *, within_s: float = WITHIN_S, connect_s: float = 30.0
 ) -> tuple[SiteCheck, ...]:
     """Asks every site that is connected; nothing is aligned or trained, and nobody counts a job.
-
-    Args:
-        kit: an administrator's.
-        settings: the job; its ``data.holders`` are names.
-        within_s: longest wait for all answers.
-        connect_s: longest wait for the server.
 
     Returns:
         The job's holders in its order, then who deals; each has signed its answer.
@@ -63,7 +51,8 @@ def check_sites(
     roles = kit.roles
     sites = (*sites_of(settings, roles), *([] if roles.dealer else [roles.server]))
     with administrator(kit, connect_s) as ops:
-        there = [site for site in sites if site in ops.ask(sites, _ASK_S, ask="status")]
+        said = ops.jobs(sites, _ASK_S)
+        there = [site for site in sites if site in said]
         answers = _ask(ops, settings, there, within_s) if there else {}
     return tuple(
         judged(site, settings, answers.get(site), within_s)
@@ -74,14 +63,7 @@ def check_sites(
 
 
 def judged(name: PartyId, settings: JobSettings, checked: Checked | None, within_s: float) -> SiteCheck:
-    """What an answer says of a site.
-
-    Args:
-        name: of the site.
-        settings: the job that it was asked about.
-        checked: its answer; None: none came.
-        within_s: how long it was waited for.
-    """
+    """What an answer says of a site."""
     if checked is None:
         says = f"none came within {within_s:g} s: look at veilgraph net logs there, or wait --within longer"
         return SiteCheck(name, "no answer", says)
@@ -111,10 +93,10 @@ def _ask(ops: Asking, settings: JobSettings, there: Sequence[PartyId], within_s:
     while begun and len(answers) < len(begun) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         job_id = next(iter(begun.values())).request
-        for site, answer in ops.ask(list(begun), _ASK_S, ask="status").items():
-            word: Mapping[str, Any] = next((each for each in answer.content["jobs"] if each["job"] == job_id), {})
-            if word.get("state") != "running":
-                answers.setdefault(site, read_checked(word.get("checked")))
+        for site, words in ops.jobs(list(begun), _ASK_S).items():
+            word = next((each for each in words if each.job == job_id), None)
+            if word is None or word.state != "running":
+                answers.setdefault(site, read_checked(None if word is None else word.checked))
     return answers
 
 

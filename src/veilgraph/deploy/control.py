@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final, Literal
 
 from veilgraph.core.errors import RunError, error_of_json
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.asking import Asking, administrator
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.progress import Word
 from veilgraph.deploy.roles import Roles
 
 _OURS: Final = " - veilgraph - "
@@ -25,12 +27,7 @@ State = Literal["connected", "not connected"]
 
 @dataclass(frozen=True)
 class Presence:
-    """A party's site.
-
-    Attributes:
-        name: as in its certificate.
-        state: whether it has just answered.
-    """
+    """A party's site."""
 
     name: PartyId
     state: State
@@ -81,12 +78,11 @@ def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
     roles = kit.roles
     sites = parties_of(roles)
     with administrator(kit, connect_s) as ops:
-        answers = ops.ask(sites, _ASK_S, ask="status")
-    presences = tuple(Presence(site, "connected" if site in answers else "not connected") for site in sites)
-    words: dict[str, list[dict[str, Any]]] = {}
-    for answer in answers.values():
-        for each in answer.content["jobs"]:
-            words.setdefault(str(each["job"]), []).append(each)
+        said = ops.jobs(sites, _ASK_S)
+    presences = tuple(Presence(site, "connected" if site in said else "not connected") for site in sites)
+    words: dict[str, list[Word]] = {}
+    for each in chain.from_iterable(said.values()):
+        words.setdefault(each.job, []).append(each)
     jobs = [_status(job_id, each) for job_id, each in words.items()]
     return ProjectStatus(presences, roles, tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True)))
 
@@ -96,30 +92,23 @@ def parties_of(roles: Roles) -> tuple[PartyId, ...]:
     return (*roles.holders, roles.deals)
 
 
-def _status(job_id: str, words: Sequence[Mapping[str, Any]]) -> JobStatus:
+def _status(job_id: str, words: Sequence[Word]) -> JobStatus:
     """Of a job, by what its sites say of it."""
-    state = min((str(each.get("state")) for each in words), key=_STATES.index)
-    told = next((each for each in words if each.get("says")), {})
-    submitted = min(float(each.get("submitted", 0)) for each in words)
+    state = min((each.state for each in words), key=_STATES.index)
+    told = next((each for each in words if each.says), None)
     return JobStatus(
         job_id,
-        next((str(each["name"]) for each in words if each.get("name")), ""),
+        next((each.name for each in words if each.name), ""),
         state,
-        f"{datetime.fromtimestamp(submitted, UTC):%Y-%m-%dT%H:%M:%S}",
-        str(told.get("says", "")) if state == "running" else "",
-        told.get("epoch"),
-        told.get("epochs"),
+        f"{datetime.fromtimestamp(min(each.submitted for each in words), UTC):%Y-%m-%dT%H:%M:%S}",
+        told.says if told and state == "running" else "",
+        None if told is None else told.epoch,
+        None if told is None else told.epochs,
     )
 
 
 def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: float = 30.0) -> str:
     """A job's log: at an administrator that of who deals, at a site its own.
-
-    Args:
-        kit: whose log to read.
-        job_id: default: the newest job.
-        everything: with what the engine says.
-        connect_s: longest wait for the server.
 
     Raises:
         RunError: there is no such job or no log of it.
@@ -161,10 +150,8 @@ def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
 
 def _known(kit: Kit, ops: Asking, job_id: str | None) -> str:
     """The whole id for the beginning of one; the newest job for None."""
-    answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="status")
-    found = {
-        str(each["job"]): float(each.get("submitted", 0)) for one in answers.values() for each in one.content["jobs"]
-    }
+    said = ops.jobs(parties_of(kit.roles), _ASK_S)
+    found = {each.job: each.submitted for each in chain.from_iterable(said.values())}
     ids = sorted((each for each in found if each.startswith(job_id or "")), key=found.__getitem__, reverse=True)
     if not ids or (job_id is not None and len(ids) > 1 and job_id not in ids):
         wanted = "no job was submitted yet" if job_id is None else f"{job_id!r} names {len(ids)} jobs, not one"

@@ -39,13 +39,7 @@ _TRIED_PORTS: Final = 100
 
 @dataclass(frozen=True)
 class LocalNetwork:
-    """A provisioned project whose sites run on this machine.
-
-    Attributes:
-        kits: participant → its kit.
-        administrator: the kit of who submits jobs.
-        sites: participant → the process of its ``veilgraph net join``.
-    """
+    """A provisioned project whose sites run on this machine."""
 
     kits: Mapping[PartyId, Path]
     administrator: Kit
@@ -62,11 +56,6 @@ class LocalNetwork:
 
 def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
     """Exports a data set as three organisations' tables, and trains and predicts on them over a real network.
-
-    Args:
-        out: folder to make.
-        report: called with a line when something happens.
-        epochs: at most.
 
     Returns:
         The label holder's part of the run.
@@ -115,12 +104,7 @@ def run_everything(out: Path, report: Report, epochs: int) -> Path:
 def local_network(
     kits: Mapping[PartyId, Path], party_files: Mapping[PartyId, Path], report: Report
 ) -> Iterator[LocalNetwork]:
-    """Joins the server, every holder and a dealer apart, each in a process of its own, and ends them afterwards.
-
-    Args:
-        kits: participant → kit, as ``provision`` gives them.
-        party_files: holder → party file.
-        report: called when a site is up.
+    """Joins all sites, each in a process of its own, and ends them afterwards.
 
     Raises:
         LinkTimeout: a site did not come up.
@@ -128,12 +112,12 @@ def local_network(
     """
     opened = [Kit.open(kit) for kit in kits.values()]
     administrator = next(kit for kit in opened if kit.kind == "administrator")
-    dealers = [kit.name for kit in opened if kit.kind == "dealer"]
+    others = [kit.name for kit in opened if kit.kind in ("broker", "dealer")]
     with ExitStack() as stack:
         sites: dict[PartyId, subprocess.Popen[bytes]] = {}
         stack.callback(_leave, sites)
         threads = max(1, available_cores() // len(party_files))
-        for party in (SERVER, *dealers, *party_files):
+        for party in (SERVER, *others, *party_files):
             sites[party] = join_site(kits[party], party_files.get(party), threads)
         for party, site in sites.items():
             _await_joined(kits[party], site)
@@ -142,14 +126,7 @@ def local_network(
 
 
 def join_site(kit: Path, party_file: Path | None, threads: int, *options: str) -> subprocess.Popen[bytes]:
-    """Starts ``veilgraph net join`` in a process of its own; what it says goes to join.log in the kit.
-
-    Args:
-        kit: of the site.
-        party_file: of a holder.
-        threads: that it computes in.
-        options: further ones of the command.
-    """
+    """Starts ``veilgraph net join`` in a process of its own; what it says goes to join.log in the kit."""
     party = [] if party_file is None else ["--party", str(party_file)]
     with whole_file(kit / "join.log") as log:
         return subprocess.Popen(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from veilgraph.core.errors import KINDS, ConfigError, LinkTimeout, PeerFailed, VeilgraphError, error_of_json
 from veilgraph.core.types import SERVER, PartyId
@@ -49,14 +49,6 @@ class Failure(BaseModel):
         lost = (error.party or "") if isinstance(error, CONSEQUENCES) else ""
         whole = error.to_json() if party == SERVER and error.code in AGREED else ""
         return cls(kind=type(error).__name__, lost=lost, error=whole if len(whole) <= _MOST_CHARACTERS else "")
-
-    @classmethod
-    def read(cls, text: object) -> Self:
-        """As a site sent it; one without content where it is none."""
-        try:
-            return cls.model_validate_json(text if isinstance(text, str) else "")
-        except ValidationError:
-            return cls()
 
 
 def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:

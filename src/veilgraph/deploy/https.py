@@ -1,7 +1,11 @@
-"""What a service needs to be asked safely: a token that callers show, a certificate, and nothing but HTTPS."""
+"""What a service needs to be asked safely: a token that callers show, a certificate, and nothing but HTTPS.
+
+Its connections are bounded in number, by address and in time: silent ones never keep a request out.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import secrets
@@ -15,23 +19,23 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import new_file, private_folder
 from veilgraph.core.text import Event
-from veilgraph.deploy.connections import BoundedLoop, BoundedProtocol
-from veilgraph.link.identity import BACKDATED
+from veilgraph.deploy.authority import issue
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
 _HOW_TO_MAKE: Final = "make one: umask 077; openssl rand -hex 32 > FILE"
@@ -114,7 +118,13 @@ def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
         RunError: a file exists or cannot be written.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _self_signed(key, _alternative_name(host))
+    now, name = datetime.now(UTC), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilgraph trial service")])
+    extensions = [
+        x509.SubjectAlternativeName([_alternative_name(host)]),
+        x509.BasicConstraints(ca=False, path_length=None),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+    ]
+    certificate = issue(name, key.public_key(), name, key, extensions, now, now + _TRIAL)
     paths = folder / "certificate.pem", folder / "key.pem"
     try:
         private_folder(folder)
@@ -188,13 +198,6 @@ def make_server(app: FastAPI, tls: ssl.SSLContext) -> uvicorn.Server:
 def run_https(app: FastAPI, tls: ssl.SSLContext, host: str, port: int, announce: Callable[[int], None]) -> None:
     """Serves ``app`` until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
 
-    Args:
-        app: what answers.
-        tls: from ``server_tls``.
-        host: name or address to listen at.
-        port: to listen at; 0: one that is free.
-        announce: called with the port once it listens.
-
     Raises:
         ConfigError: the address cannot be listened at, or this is not the main thread.
     """
@@ -256,24 +259,6 @@ def _alternative_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _self_signed(key: ec.EllipticCurvePrivateKey, alternative: x509.GeneralName) -> x509.Certificate:
-    public, now = key.public_key(), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilgraph trial service")])
-    return (
-        x509.CertificateBuilder(subject_name=name, issuer_name=name)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(now + _TRIAL)
-        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-
-
 def _write_new(path: Path, content: bytes) -> None:
     """Writes a file that did not exist."""
     try:
@@ -311,3 +296,86 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+WITHIN_S: Final = 10.0
+"""Longest time of a handshake, and longest time until a whole request has come."""
+MAX_CONNECTIONS: Final = 256
+"""At once, each before and after its handshake. For one more the oldest that waits for its caller is closed."""
+MAX_BY_ADDRESS: Final = 128
+"""Of one address; beyond that its own oldest is closed."""
+
+
+class BoundedLoop(asyncio.SelectorEventLoop):
+    """An event loop that gives a handshake ``WITHIN_S``, and closes the oldest of too many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arriving: dict[object, asyncio.Transport] = {}
+
+    @override
+    async def create_server(self, *args: Any, **how: Any) -> asyncio.Server:
+        if how.get("ssl") is not None:
+            how.setdefault("ssl_handshake_timeout", WITHIN_S)
+        return await super().create_server(*args, **how)
+
+    def _make_ssl_transport(self, rawsock: Any, protocol: Any, *args: Any, **how: Any) -> Any:  # noqa: ANN401 - asyncio's
+        if len(self.arriving) >= MAX_CONNECTIONS:
+            oldest = self.arriving.pop(next(iter(self.arriving)))
+            self.call_soon(oldest.abort)  # after its beginning, which may still be due
+        made = super()._make_ssl_transport(rawsock, protocol, *args, **how)  # type: ignore[misc]
+        self.arriving[protocol] = made
+        return made
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn's protocol, which ends connections that do not ask."""
+
+    since: float
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if isinstance(self.loop, BoundedLoop):
+            self.loop.arriving.pop(self, None)
+        self.since = self.loop.time()
+        self.loop.call_later(WITHIN_S, self._expire)
+        waiting = sorted((each for each in self._others() if each.waits), key=lambda each: each.since)
+        mine = [each for each in waiting if each.address == self.address]
+        too_many = sum(each.address == self.address for each in self._others()) >= MAX_BY_ADDRESS
+        if too_many and mine:
+            mine[0].drop()
+        elif len(self.connections) > MAX_CONNECTIONS and waiting:
+            waiting[0].drop()
+
+    @override
+    def on_response_complete(self) -> None:
+        self.since = self.loop.time()
+        super().on_response_complete()
+
+    @property
+    def address(self) -> str:
+        """Of the caller."""
+        return "" if self.client is None else self.client[0]
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next move is the caller's."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def drop(self) -> None:
+        """Close the connection at once."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _others(self) -> list[BoundedProtocol]:
+        return [each for each in self.connections if isinstance(each, BoundedProtocol) and each is not self]
+
+    def _expire(self) -> None:
+        if self.transport.is_closing():
+            return
+        left = WITHIN_S - (self.loop.time() - self.since)
+        if self.waits and left <= 0:
+            self.drop()
+        else:
+            self.loop.call_later(max(left, 1.0), self._expire)

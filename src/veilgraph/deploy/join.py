@@ -7,9 +7,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -22,12 +23,9 @@ from veilgraph.core.types import SERVER
 from veilgraph.deploy.broker import BrokerProcess
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.metrics.address import Address
-from veilgraph.deploy.metrics.door import serving
-from veilgraph.deploy.metrics.watch import SiteWatch
-from veilgraph.deploy.orphans import begun_here
+from veilgraph.deploy.metrics.door import Address, Page, watched
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
-from veilgraph.deploy.site_process import alive, last_ended
+from veilgraph.deploy.site_process import SiteWatch, alive, begun_here, last_ended
 from veilgraph.deploy.supervisor import Site, Supervisor, attend
 from veilgraph.protocol.consent import all_waiting
 from veilgraph.protocol.party_settings import read_party_settings
@@ -92,10 +90,11 @@ def join(
         _private(kit, runs),
         kit.key_file.opened(kit.passphrase),
         _stop_on_signals() as stopped,
-        _watched(kit, runs, watch, metrics, report),
+        watched(metrics, partial(_pages, kit, runs, watch), report),
     ):
         kit.prepare(party_file, runs, current_list=current_list, restarts=restarts, allows_audit=allows_audit)
-        _check_identity(kit, report)
+        if kit.kind != "broker":  # it is no participant, and meets none
+            _check_identity(kit, report)
         if last_ended(kit, stopped, watch.look, report):
             with alive(kit) as held:
                 _take_part(kit, stopped, held, watch, report, connect_s)
@@ -108,7 +107,7 @@ def _take_part(
     """Runs the server's broker and, at a party, the supervisor, until the site is told to stop."""
     with ExitStack() as stack:
         broker = None
-        if kit.kind == "server":
+        if kit.has_broker:
             broker = BrokerProcess(kit.path / "broker", lambda: kit.broker_configuration(datetime.now(UTC)))
             broker.start([held])
             stack.callback(broker.stop)
@@ -184,25 +183,18 @@ class _Attendance:
     def _tell(self, trouble: str) -> None:
         kit, self._trouble, self.connected = self._kit, trouble, not trouble
         if self.connected and not self.was_connected:
-            self._report(Event("connected", f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.runs_now()}"))
+            self._report(Event("connected", f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.site.runs}"))
         elif self.was_connected:
             words = f"{kit.name} is connected again" if self.connected else f"{kit.name} lost the broker: {trouble}"
             self._report(Event("reconnected" if self.connected else "lost", words, level="warning"))
         self.was_connected |= self.connected
 
 
-@contextmanager
-def _watched(kit: Kit, runs: Path, watch: SiteWatch, metrics: Address | None, report: Report) -> Iterator[None]:
-    """Says how the site is to who asks at an address, if it was given one."""
-    if metrics is None:
-        yield
-        return
-    from veilgraph.deploy.metrics.exposed import METRICS, pages  # noqa: PLC0415  (an extra that a site can do without)
+def _pages(kit: Kit, runs: Path, watch: SiteWatch) -> Mapping[str, Callable[[], Page]]:
+    from veilgraph.deploy.metrics.exposed import pages  # noqa: PLC0415  (an extra that a site can do without)
     from veilgraph.deploy.metrics.site import WatchedSite  # noqa: PLC0415
 
-    with serving(metrics, pages(WatchedSite(kit, runs, watch))) as address:
-        report(Event("metrics", f"metrics at http://{address}{METRICS}", address=str(address)))
-        yield
+    return pages(WatchedSite(kit, runs, watch))
 
 
 @contextmanager
@@ -273,12 +265,7 @@ def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[st
 
 
 class JobNews:
-    """Says when a job of this site begins and how it ends; of what was there before nothing.
-
-    Args:
-        kit: of the site.
-        every_s: seconds between one look and the next.
-    """
+    """Says when a job of this site begins and how it ends; of what was there before nothing."""
 
     def __init__(self, kit: Kit, every_s: float = _NEWS_S) -> None:
         self._jobs, self._every_s, self._looked = SiteJobs(kit), every_s, -every_s

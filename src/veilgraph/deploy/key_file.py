@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,29 +152,6 @@ def in_memory(key: PrivateKey) -> Iterator[Path]:
         os.close(descriptor)
 
 
-@contextmanager
-def view_with_key(kit: Path, key: KeyFile, passphrase: Passphrase | None) -> Iterator[Path]:
-    """A kit in which the key is in the clear, for programs that know no passphrase: a folder of links.
-
-    Unlike ``KeyFile.opened``, any number of processes can have one at a time.
-    """
-    if not key.is_sealed:
-        yield kit
-        return
-    with in_memory(key.read(passphrase)) as path, tempfile.TemporaryDirectory(prefix="veilgraph-kit-") as folder:
-        view = Path(folder)
-        for entry in kit.iterdir():
-            if entry != key.folder:
-                (view / entry.name).symlink_to(entry)
-        startup = view / key.folder.name
-        startup.mkdir()
-        for entry in key.folder.iterdir():
-            if entry not in {key.plain, key.sealed}:
-                (startup / entry.name).symlink_to(entry)
-        (startup / key.plain.name).symlink_to(path)
-        yield view
-
-
 def check_passphrase(passphrase: bytes) -> None:
     """Refuses a new passphrase that is too short.
 
@@ -191,11 +167,6 @@ def check_passphrase(passphrase: bytes) -> None:
 
 def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
     """Seals a key with a passphrase.
-
-    Args:
-        key_file: of the key.
-        folder: the kit or authority; whoever uses it holds it.
-        passphrase: asked for once.
 
     Raises:
         ConfigError: the passphrase is too short.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -20,14 +17,14 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.authority import BROKERS_ROOT, common_name, read_certificate
-from veilgraph.deploy.broker import BrokerFiles, Participant, configuration
+from veilgraph.deploy.broker import BrokerFiles, Cluster, Participant, configuration
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.revocation import current_list, installed_list
 from veilgraph.deploy.roles import Roles, read_roles
 from veilgraph.link.identity import Identity, Trust, load_identity, load_roots
 from veilgraph.link.nats_client import BrokerAddress, Brokers, client_tls
 
-KitKind = Literal["server", "dealer", "holder", "administrator"]
+KitKind = Literal["server", "broker", "dealer", "holder", "administrator"]
 ITS_LOG_SAYS: Final = "its-log-says"
 """Code of the error of a party that failed for what its own log alone says."""
 """All that others are told of a party's own error."""
@@ -44,8 +41,9 @@ class Kit:
 
     Attributes:
         path: the folder.
-        kind: which participant it is for.
-        name: the participant's name: a holder's or dealer's, ``server``, or an administrator's address.
+        kind: which participant it is for; ``broker``: none, a further broker of the project.
+        name: the participant's name: a holder's or dealer's, ``server``, an administrator's address, or a
+            broker's host.
         passphrase: of its private key, should it have one.
     """
 
@@ -69,9 +67,10 @@ class Kit:
             )
         read_roles(path / "startup")  # a kit that was changed is of no use for anything
         kind = _kit_file(path).kind
-        certificate = path / "startup" / ("server.crt" if kind == "server" else "client.crt")
-        name = SERVER if kind == "server" or not certificate.exists() else _common_name(certificate)
-        return cls(path, kind, name, passphrase)
+        kit = cls(path, kind, SERVER, passphrase)
+        if kind == "server" or not kit.certificate_path.exists():
+            return kit
+        return replace(kit, name=_common_name(kit.certificate_path))
 
     @property
     def roles(self) -> Roles:
@@ -112,18 +111,35 @@ class Kit:
         return self.path / "learning"
 
     @property
+    def certified(self) -> Certified:
+        """The participant's own certificate; a further broker's."""
+        if self.kind == "broker":
+            return self.broker
+        startup, stem = self.path / "startup", "server" if self.kind == "server" else "client"
+        return Certified(startup / f"{stem}.crt", KeyFile(startup, stem), startup / "rootCA.pem")
+
+    @property
+    def broker(self) -> Certified:
+        """The certificate of the broker that is run with this kit, where ``has_broker``."""
+        folder = self.path / "broker"
+        return Certified(
+            folder / "broker.crt", KeyFile(folder, "broker"), self.path / "startup" / f"{BROKERS_ROOT}.pem"
+        )
+
+    @property
+    def has_broker(self) -> bool:
+        """Whether a broker is run with it."""
+        return self.kind in ("server", "broker")
+
+    @property
     def certificate_path(self) -> Path:
         """The participant's own certificate."""
-        return self.path / "startup" / f"{self._stem}.crt"
+        return self.certified.certificate
 
     @property
     def key_file(self) -> KeyFile:
         """Where its private key is."""
-        return KeyFile(self.path / "startup", self._stem)
-
-    @property
-    def _stem(self) -> str:
-        return "server" if self.kind == "server" else "client"
+        return self.certified.key
 
     def identity(self) -> Identity:
         """The participant's certificate, key and trusted root, the name in the certificate of party ``server``, and the
@@ -148,7 +164,7 @@ class Kit:
             DataError: one of them is damaged.
         """
         revoked = current_list(self.path, datetime.now(UTC), insist=self._insists())
-        return load_roots(self.path / "startup" / "rootCA.pem"), revoked
+        return Trust(load_roots(self.path / "startup" / "rootCA.pem"), revoked)
 
     def certified_names(self) -> dict[PartyId, str]:
         """Party → the name in its certificate, where that is another one: that of who deals for party ``server``."""
@@ -156,8 +172,7 @@ class Kit:
 
     def _insists(self) -> bool:
         """Whether the site joined with ``--current-list``."""
-        site = self.path / "local" / _SITE_FILE
-        return site.exists() and bool(_read_json(site).get("current_list", False))
+        return (self.path / "local" / _SITE_FILE).exists() and self.site.current_list
 
     @property
     def jobs(self) -> Path:
@@ -184,7 +199,7 @@ class Kit:
         return Brokers(addresses, tls, BrokerAddress.read(proxy) if proxy else None)
 
     def broker_configuration(self, now: datetime) -> str:
-        """The configuration of the server's broker: who may connect with it now.
+        """The configuration of this kit's broker: who may connect with it now, and where it meets the other brokers.
 
         Raises:
             ConfigError: a certificate of a participant cannot be used.
@@ -205,13 +220,16 @@ class Kit:
             )
             for name, own in found.items()
         }
-        folder, startup = self.path / "broker", self.path / "startup"
-        files = BrokerFiles(
-            folder / "broker.crt", folder / "broker.key", startup / f"{BROKERS_ROOT}.pem", startup / "rootCA.pem"
-        )
-        listen = BrokerAddress.read((folder / _LISTEN_FILE).read_text(encoding="ascii"))
-        public = BrokerAddress.read(_kit_file(self.path).brokers[0])
-        return configuration(roles.server, listen, public, files, participants)
+        folder, own = self.path / "broker", self.broker
+        files = BrokerFiles(own.certificate, own.key.plain, own.root, self.path / "startup" / "rootCA.pem")
+        listen, *_ = _addresses(folder / _LISTEN_FILE)
+        name = self.certified_name
+        public = next(each for each in map(BrokerAddress.read, _kit_file(self.path).brokers) if each.host == name)
+        meets = _addresses(folder / _CLUSTER_FILE) if (folder / _CLUSTER_FILE).exists() else None
+        cluster = None if meets is None else Cluster(meets[0], meets[1:])
+        text = configuration(name, listen, public, files, participants, cluster)
+        # A renewed certificate has the path of the old one: without this line the broker would not be told of it.
+        return f"{text}# with certificate {read_certificate(own.certificate).serial_number:x}\n"
 
     def prepare(
         self,
@@ -222,47 +240,79 @@ class Kit:
         restarts: bool = False,
         allows_audit: bool = False,
     ) -> None:
-        """Notes how this machine takes part.
+        """Notes how this machine takes part, as ``SiteFile`` says it."""
+        path = private_folder(self.path / "local") / _SITE_FILE
+        site = SiteFile(
+            party_file=None if party_file is None else party_file.absolute(),
+            runs=runs.absolute(),
+            current_list=current_list,
+            restarts=restarts,
+            allows_audit=allows_audit,
+        )
+        try:
+            write_whole(path, site.model_dump_json(indent=2).encode())
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error}); unpack the kit where you may write") from error
 
-        Args:
-            party_file: the holder's own; None at the server and the dealer.
-            runs: folder of this site's runs.
-            current_list: whether the site takes part only with a current list of revoked certificates.
-            restarts: the dealer's leave to begin a training again, in place of what it has of it.
-            allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
+    @property
+    def site(self) -> SiteFile:
+        """How this machine takes part, as it joined last.
+
+        Raises:
+            ConfigError: it has not joined, or the file cannot be read.
         """
-        local = private_folder(self.path / "local")
-        site = {
-            "party_file": None if party_file is None else str(party_file.absolute()),
-            "runs": str(runs.absolute()),
-            "current_list": current_list,
-            "restarts": restarts,
-            "allows_audit": allows_audit,
-        }
-        _write_json(local / _SITE_FILE, site)
+        return _read_file(self.path / "local" / _SITE_FILE, SiteFile)
 
-    def party_file(self) -> Path | None:
-        """The party file that this site joined with."""
-        value = _read_json(self.path / "local" / _SITE_FILE)["party_file"]
-        return None if value is None else Path(value)
 
-    def restarts(self) -> bool:
-        """Whether this site, the dealer's, joined with leave to begin trainings again."""
-        return _read_json(self.path / "local" / _SITE_FILE).get("restarts") is True
+@dataclass(frozen=True)
+class Certified:
+    """A certificate of a kit.
 
-    def allows_audit(self) -> bool:
-        """Whether this site, the dealer's, joined with leave to audit."""
-        return _read_json(self.path / "local" / _SITE_FILE).get("allows_audit") is True
+    Attributes:
+        certificate: PEM file.
+        key: its private key.
+        root: PEM file of the certificate that issued it.
+    """
 
-    def runs_now(self) -> Path:
-        """Where this site keeps its runs."""
-        return Path(_read_json(self.path / "local" / _SITE_FILE)["runs"])
+    certificate: Path
+    key: KeyFile
+    root: Path
+
+    @property
+    def requested(self) -> KeyFile:
+        """The key of the certificate that was requested in its place, until that is installed."""
+        return KeyFile(self.key.folder, "new")
 
 
 PROXY_VARIABLE: Final = "VEILGRAPH_PROXY"
 """Of the environment: host:port of an HTTP proxy by which this participant reaches the brokers."""
 _KIT_FILE: Final = "kit.json"
 _LISTEN_FILE: Final = "listen"
+_CLUSTER_FILE: Final = "cluster"
+"""Where a broker listens for the others, and where it finds each of them: an address a line."""
+
+
+class SiteFile(BaseModel):
+    """How a machine takes part.
+
+    Attributes:
+        party_file: the holder's own; None at the server and the dealer.
+        runs: folder of this site's runs.
+        current_list: whether the site takes part only with a current list of revoked certificates.
+        restarts: the dealer's leave to begin a training again, in place of what it has of it.
+        allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    party_file: Path | None
+    runs: Path
+    current_list: bool = False
+    restarts: bool = False
+    allows_audit: bool = False
+
+
+_File = TypeVar("_File", bound=BaseModel)
 
 
 class _KitFile(BaseModel):
@@ -282,22 +332,20 @@ def write_kit(startup: Path, kind: KitKind, brokers: Sequence[str]) -> None:
     write_whole(startup / _KIT_FILE, _KitFile(kind=kind, brokers=list(brokers)).model_dump_json(indent=2).encode())
 
 
-def write_listen(folder: Path, address: str) -> None:
-    """Writes where a broker listens: at every address of the machine, unless an address is given.
+def write_listen(folder: Path, listen: BrokerAddress, cluster: Cluster) -> None:
+    """Writes where a broker listens, and where it meets the others, if there are any.
 
     Raises:
         OSError: it cannot be written.
     """
-    found = BrokerAddress.read(address)
-    with suppress(ValueError):
-        ip_address(found.host)
-        write_whole(folder / _LISTEN_FILE, address.encode("ascii"))
-        return
-    write_whole(folder / _LISTEN_FILE, f"0.0.0.0:{found.port}".encode("ascii"))
+    write_whole(folder / _LISTEN_FILE, str(listen).encode("ascii"))
+    if cluster.routes:
+        lines = "\n".join(map(str, (cluster.listen, *cluster.routes)))
+        write_whole(folder / _CLUSTER_FILE, lines.encode("ascii"))
 
 
 def admit(server: Path, certificate: x509.Certificate) -> None:
-    """Has the broker of a server's kit let in who has this certificate, as soon as it looks.
+    """Has the broker of a kit let in who has this certificate, as soon as it looks.
 
     Raises:
         OSError: it cannot be written.
@@ -306,12 +354,22 @@ def admit(server: Path, certificate: x509.Certificate) -> None:
     write_whole(folder / f"{certificate.serial_number:040x}.crt", certificate.public_bytes(Encoding.PEM))
 
 
-def _kit_file(path: Path) -> _KitFile:
-    file = path / "startup" / _KIT_FILE
+def _addresses(path: Path) -> list[BrokerAddress]:
     try:
-        return _KitFile.model_validate_json(file.read_bytes())
+        return [BrokerAddress.read(each) for each in path.read_text(encoding="ascii").split()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); ask for a new start-up kit") from error
+
+
+def _kit_file(path: Path) -> _KitFile:
+    return _read_file(path / "startup" / _KIT_FILE, _KitFile)
+
+
+def _read_file(path: Path, kind: type[_File]) -> _File:
+    try:
+        return kind.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise ConfigError(f"{file}: cannot be read; ask for a new start-up kit") from error
+        raise ConfigError(f"{path}: cannot be read; ask for a new start-up kit") from error
 
 
 def _common_name(certificate: Path) -> str:
@@ -320,18 +378,3 @@ def _common_name(certificate: Path) -> str:
         return str(subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
     except (OSError, ValueError, IndexError) as error:
         raise ConfigError(f"{certificate}: cannot be read ({error}); ask for a new start-up kit") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); ask for a new start-up kit") from error
-    return content
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    try:
-        write_whole(path, json.dumps(content, indent=2).encode())
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error}); unpack the kit where you may write") from error

@@ -22,10 +22,10 @@ from veilgraph.core.text import PrintableRecords
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.deploy.failures import Failure, sites_of
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.orphans import GRACE_S, end_with_parent
 from veilgraph.deploy.progress import DONE, Outcome
 from veilgraph.deploy.request import Request, stored_request
 from veilgraph.deploy.revocation import accept_newer
+from veilgraph.deploy.site_process import GRACE_S, end_with_parent
 from veilgraph.link.channel import ChannelContext
 from veilgraph.link.nats import NatsLink
 from veilgraph.link.view import RecordedLink
@@ -62,16 +62,16 @@ def _run(request: Request, kit: Kit) -> Failure | None:
         settings, party = _part_of(request, kit)
         with _link(request, settings, kit, party) as link:
             take_part(
-                kit.runs_now(),
+                kit.site.runs,
                 settings,
                 party,
                 SITE_WORKS[request.work],
                 link,
                 link,
-                party_file=kit.party_file(),
+                party_file=kit.site.party_file,
                 resume=request.resume,
-                restarts=kit.restarts(),
-                allows_audit=kit.allows_audit(),
+                restarts=kit.site.restarts,
+                allows_audit=kit.site.allows_audit,
                 auditor=_audit,
                 identity=kit.identity(),
                 names=kit.certified_names(),
@@ -95,7 +95,7 @@ def checked(request: Request, kit: Kit) -> Checked:
     try:
         settings, party = _part_of(request, kit)
         kit.identity()  # with which it would sign
-        runs, party_file, consent = kit.runs_now(), kit.party_file(), kit.consent
+        runs, party_file, consent = kit.site.runs, kit.site.party_file, kit.consent
         found = check_here(runs, settings, party, party_file=party_file, job_id=request.id, consent=consent)
     except VeilgraphError as error:
         log.warning("would take part in no job: %s: %s", type(error).__name__, error)

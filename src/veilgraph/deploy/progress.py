@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.files import write_whole
@@ -164,6 +164,38 @@ class Outcome(BaseModel):
             return None
 
 
+class Word(BaseModel):
+    """What a site says of one of its jobs to administrators, who believe no more of it than this form.
+
+    Attributes:
+        job: its id.
+        says: how far it is, or what it waits for, as who deals says it.
+        failure: what others may know of the error that its part failed with.
+        checked: its answer to a check.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    job: Annotated[str, Field(pattern=rf"^{JOB_ID.pattern}$")]
+    name: Annotated[str, Field(max_length=256)] = ""
+    work: Annotated[str, Field(max_length=16)] = ""
+    submitted: Annotated[float, Field(ge=0, le=2**40)] = 0.0
+    state: State
+    epoch: int | None = None
+    epochs: int | None = None
+    failure: Failure | None = None
+    checked: dict[str, Any] | None = None
+    says: Annotated[str, Field(max_length=200)] = ""
+
+
+class Words(BaseModel):
+    """What a site says of its jobs, newest first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    jobs: list[Word]
+
+
 def state_of(folder: Path) -> State:
     """Of a job whose process is gone."""
     outcome = Outcome.read(folder)
@@ -228,7 +260,7 @@ def _part(kit: Kit, job: SiteJob) -> Path | None:
     """This site's part of a job's run; None where it has none."""
     with suppress(VeilgraphError, OSError):
         if job.name and (party := kit.party) is not None:
-            return kit.runs_now() / job.name / "parties" / party
+            return kit.site.runs / job.name / "parties" / party
     return None
 
 

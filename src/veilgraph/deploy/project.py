@@ -21,12 +21,13 @@ from veilgraph.core.files import check_private, make_private, private_folder, wr
 from veilgraph.core.settings import unsettled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
-from veilgraph.deploy.authority import BROKERS_ROOT, Authority, issue, make_authority, read_certificate
+from veilgraph.deploy.authority import BROKER_UNIT, BROKERS_ROOT, Authority, issue, make_authority
+from veilgraph.deploy.broker import Cluster
 from veilgraph.deploy.certificates import DAYS, KEY_BITS
-from veilgraph.deploy.key_file import KeyFile
 from veilgraph.deploy.kit import Kit, KitKind, admit, write_kit, write_listen
 from veilgraph.deploy.roles import Roles, write_roles
 from veilgraph.link.identity import ADMINISTRATOR
+from veilgraph.link.nats_client import BrokerAddress
 
 _HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
 _LISTEN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$"
@@ -36,7 +37,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class ServerAddress(BaseModel):
-    """Where the holders find the server."""
+    """Where the holders find the server's broker, or a further one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,10 +47,21 @@ class ServerAddress(BaseModel):
         None, description="address:port where the broker listens, where that is another one; null: at every address"
     )
 
+    cluster: Port = Field(6222, description="of its broker, for the project's other brokers alone")
+
     @property
-    def address(self) -> str:
+    def address(self) -> BrokerAddress:
         """Where the broker is found."""
-        return f"{self.host}:{self.port}"
+        return BrokerAddress(self.host, self.port)
+
+    @property
+    def listens(self) -> BrokerAddress:
+        """Where it listens on its machine: at every address, unless the project names one."""
+        if self.listen is not None:
+            return BrokerAddress.read(self.listen)
+        with suppress(ValueError):
+            return BrokerAddress(str(ip_address(self.host)), self.port)
+        return BrokerAddress("0.0.0.0", self.port)  # noqa: S104  (it has TLS and takes the project's certificates alone)
 
 
 class ProjectSettings(BaseModel):
@@ -59,6 +71,11 @@ class ProjectSettings(BaseModel):
 
     name: Annotated[str, Field(pattern=_SITE, description="of the consortium")]
     server: ServerAddress
+    brokers: tuple[ServerAddress, ...] = Field(
+        (),
+        max_length=15,
+        description="further brokers, each on a machine of its own: where one fails, all go on with another",
+    )
     holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(
         min_length=2, max_length=26, description="their names, as jobs name them"
     )
@@ -73,7 +90,7 @@ class ProjectSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        names = [*self.sites, self.server.host, *self.administrators]
+        names = [*self.sites, *(each.host for each in self.all_brokers), *self.administrators]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice!r} is named twice; every participant has a name of its own")
@@ -87,6 +104,11 @@ class ProjectSettings(BaseModel):
     def sites(self) -> tuple[PartyId, ...]:
         """Who joins beside the server: the holders and, where it is a machine of its own, the dealer."""
         return self.holders if self.dealer is None else (*self.holders, self.dealer)
+
+    @property
+    def all_brokers(self) -> tuple[ServerAddress, ...]:
+        """The server's, then the further ones: in this order participants try them."""
+        return (self.server, *self.brokers)
 
     @property
     def roles(self) -> Roles:
@@ -112,6 +134,7 @@ def draft_project(
     holders: Sequence[PartyId],
     administrators: Sequence[str],
     dealer: str | None,
+    brokers: Sequence[str] = (),
 ) -> str:
     """The text of a project file.
 
@@ -121,6 +144,7 @@ def draft_project(
         holders: their names.
         administrators: e-mail addresses.
         dealer: a machine of its own that deals; None: the server does.
+        brokers: hosts of further brokers, each at the server's port.
 
     Raises:
         ConfigError: it would break a rule.
@@ -131,6 +155,7 @@ def draft_project(
         "server": {"host": host, "port": port},
         "holders": list(holders),
         **({} if dealer is None else {"dealer": dealer}),
+        **({"brokers": [{"host": each, "port": port} for each in brokers]} if brokers else {}),
         "administrators": list(administrators),
     }
     try:
@@ -147,12 +172,9 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
     ``out/authority`` holds the keys that sign certificates: keep it off the server and off line. Every participant's
     key is made here: whoever provisions could have kept a copy.
 
-    Args:
-        project: who takes part.
-        out: folder to make.
-
     Returns:
-        Participant → its kit. The server is called ``server``, a dealer apart by its name.
+        Participant → its kit. The server is called ``server``, a dealer apart by its name, a further broker by its
+        host.
 
     Raises:
         RunError: ``out`` exists and is not empty, or cannot be written.
@@ -172,7 +194,9 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
         kits = {name: out / "kits" / name for name in kinds}
         for name, kit in kits.items():
             _make_kit(project, authority, name, kinds[name], kit, now)
-        _make_broker(project, authority, kits[SERVER], now)
+        for broker in project.all_brokers:
+            name = SERVER if broker == project.server else broker.host
+            _make_broker(project, authority, broker, kits.setdefault(name, out / "kits" / name), now)
         for kit in kits.values():
             make_private(kit)
     except OSError as error:
@@ -183,7 +207,7 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
 def _make_kit(
     project: ProjectSettings, authority: Authority, name: str, kind: KitKind, path: Path, now: datetime
 ) -> None:
-    startup = private_folder(path / "startup")
+    _make_startup(project, authority, kind, path)
     certified = project.server.host if kind == "server" else name
     subject = [x509.NameAttribute(NameOID.COMMON_NAME, certified)]
     if kind == "administrator":
@@ -194,33 +218,47 @@ def _make_kit(
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
     made = issue(x509.Name(subject), key.public_key(), root.subject, signer, [usage], now, until)
     authority.keep(made)
+    write_whole(Kit.open(path).certificate_path, made.public_bytes(Encoding.PEM))
+    Kit.open(path).key_file.write(key, None)
+
+
+def _make_startup(project: ProjectSettings, authority: Authority, kind: KitKind, path: Path) -> None:
+    """What every kit has."""
+    startup = private_folder(path / "startup")
     for file in ("rootCA.pem", f"{BROKERS_ROOT}.pem"):
         write_whole(startup / file, (authority.path / file).read_bytes())
-    write_roles(startup, project.roles, signer)
-    write_kit(startup, kind, [project.server.address])
-    kit = Kit.open(path)
-    write_whole(kit.certificate_path, made.public_bytes(Encoding.PEM))
-    kit.key_file.write(key, None)
+    write_roles(startup, project.roles, authority.key())
+    write_kit(startup, kind, [str(each.address) for each in project.all_brokers])
 
 
-def _make_broker(project: ProjectSettings, authority: Authority, server: Path, now: datetime) -> None:
-    """What the server's kit has besides: a certificate of its broker, and those of all who may connect with it."""
-    folder = private_folder(server / "broker")
-    host = project.server.host
-    name: x509.GeneralName = x509.DNSName(host)
+def _make_broker(
+    project: ProjectSettings, authority: Authority, broker: ServerAddress, path: Path, now: datetime
+) -> None:
+    """What a kit has for a broker: its certificate, those of all who may connect with it, and where the others are.
+
+    Both ends of a route between brokers show certificates of the brokers' own root.
+    """
+    if broker != project.server:
+        _make_startup(project, authority, "broker", path)
+    folder, own = private_folder(path / "broker"), Kit.open(path).broker
+    name: x509.GeneralName = x509.DNSName(broker.host)
     with suppress(ValueError):
-        name = x509.IPAddress(ip_address(host))
-    brokers = read_certificate(authority.path / f"{BROKERS_ROOT}.pem")
-    signer = KeyFile(authority.path, BROKERS_ROOT).read(authority.passphrase)
+        name = x509.IPAddress(ip_address(broker.host))
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    extensions = [x509.SubjectAlternativeName([name])]
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    until = now + timedelta(days=DAYS)
-    if not isinstance(signer, rsa.RSAPrivateKey):
-        raise RunError(f"{authority.path}: the brokers' key is not RSA; provision the project anew")
-    made = issue(subject, key.public_key(), brokers.subject, signer, extensions, now, until)
-    write_whole(folder / "broker.crt", made.public_bytes(Encoding.PEM))
-    KeyFile(folder, "broker").write(key, None)
-    write_listen(folder, project.server.listen or project.server.address)
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, broker.host),
+            # else the server and its broker would have one subject, and requests to renew them could be mixed up
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, BROKER_UNIT),
+        ]
+    )
+    root, signer = authority.root(BROKERS_ROOT), authority.key(BROKERS_ROOT)
+    extensions, until = [x509.SubjectAlternativeName([name])], now + timedelta(days=DAYS)
+    made = issue(subject, key.public_key(), root.subject, signer, extensions, now, until)
+    authority.keep(made)
+    write_whole(own.certificate, made.public_bytes(Encoding.PEM))
+    own.key.write(key, None)
+    others = [BrokerAddress(each.host, each.cluster) for each in project.all_brokers if each != broker]
+    write_listen(folder, broker.listens, Cluster(BrokerAddress(broker.listens.host, broker.cluster), others))
     for certificate in authority.issued():
-        admit(server, certificate)
+        admit(path, certificate)

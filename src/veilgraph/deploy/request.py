@@ -20,13 +20,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from cryptography import x509
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import PartyId
 from veilgraph.link.channel import joined
-from veilgraph.link.identity import BACKDATED, Identity, RevocationList, administrator_of, check_signed
+from veilgraph.link.identity import BACKDATED, Identity, Trust
 
 MAX_BODY_BYTES: Final = 256 << 10
 VALID_S: Final = 600.0
@@ -116,12 +115,7 @@ def expiry(now: datetime, valid_s: float = VALID_S) -> int:
 
 
 def read_request(
-    message: bytes | memoryview,
-    roots: tuple[x509.Certificate, ...],
-    project: str,
-    site: PartyId,
-    now: datetime,
-    revoked: RevocationList | None = None,
+    message: bytes | memoryview, trust: Trust, project: str, site: PartyId, now: datetime
 ) -> tuple[Request, str]:
     """A request that is for this site, now, and the name of the administrator who made it.
 
@@ -129,19 +123,15 @@ def read_request(
         ProtocolError: it is none; says which check failed.
     """
     body, certificate, signature = _parts(_REQUEST, message)
-    administrator = administrator_of(roots, certificate, signature, joined(_REQUEST, body), now, revoked)
+    administrator = trust.administrator(certificate, signature, joined(_REQUEST, body), now)
     request = _read(Request, body)
     if request.project != project or site not in request.sites:
         raise ProtocolError(f"it is for {', '.join(request.sites)} of project {request.project!r}", code="not-for-here")
-    left_s = request.expires - now.timestamp()
+    left_s, until = request.expires - now.timestamp(), request.expires
     if left_s < 0:
-        raise ProtocolError(
-            f"it expired {-left_s:.0f} s ago; compare the clocks", code="expired", value=request.expires
-        )
+        raise ProtocolError(f"it expired {-left_s:.0f} s ago; compare the clocks", code="expired", value=until)
     if left_s > VALID_S + BACKDATED.total_seconds():
-        raise ProtocolError(
-            f"it is valid for {left_s:.0f} s more; compare the clocks", code="not-yet", value=request.expires
-        )
+        raise ProtocolError(f"it is valid for {left_s:.0f} s more; compare the clocks", code="not-yet", value=until)
     return request, administrator
 
 
@@ -159,21 +149,14 @@ def stored_request(path: Path) -> Request:
     return _read(Request, _parts(_REQUEST, content)[0])
 
 
-def read_answer(
-    message: bytes | memoryview,
-    roots: tuple[x509.Certificate, ...],
-    request: Request,
-    site: PartyId,
-    now: datetime,
-    revoked: RevocationList | None = None,
-) -> Answer:
+def read_answer(message: bytes | memoryview, trust: Trust, request: Request, site: PartyId, now: datetime) -> Answer:
     """What a site answers to a request.
 
     Raises:
         ProtocolError: it is not its answer; says which check failed.
     """
     body, certificate, signature = _parts(_ANSWER, message)
-    check_signed(roots, site, certificate, signature, joined(_ANSWER, body), now, revoked=revoked)
+    trust.check(site, certificate, signature, joined(_ANSWER, body), now)
     answer = _read(Answer, body)
     if answer.request != request.id or answer.site != site:
         raise ProtocolError("it is the answer to another request", code="other-request", party=site)

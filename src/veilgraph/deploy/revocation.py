@@ -27,9 +27,6 @@ log = logging.getLogger("veilgraph")
 def installed_list(kit: Path) -> RevocationList | None:
     """The newest list that this kit has; None if it never had one.
 
-    Args:
-        kit: the folder.
-
     Raises:
         ConfigError: a file cannot be read.
         DataError: the list in the kit is none of this project.
@@ -76,10 +73,6 @@ def current_list(kit: Path, now: datetime, *, insist: bool) -> RevocationList | 
 def accept_newer(kit: Path, pem: bytes) -> bool:
     """Keeps a list that anybody passed on, if it is of this project's authority and newer than the kit's own.
 
-    Args:
-        kit: the folder.
-        pem: the list.
-
     Returns:
         Whether it was newer.
 
@@ -124,33 +117,6 @@ def install_list(kit: Path, file: Path) -> RevocationList:
     if not newer and found is not None and found.pem != given.pem:
         raise RunError(f"{file} is list {given.number}, and list {found.number} is installed; give the newest one")
     return given
-
-
-def refuses(kit: Path, certificate: bytes) -> str | None:
-    """Why this site must not talk with the owner of a certificate; None if nothing is known against it.
-
-    For connections whose certificate was checked in every other respect. Quick: the list is read again only when it
-    has changed, so that this can be asked of every message.
-
-    Args:
-        kit: the folder of the site that was connected to.
-        certificate: the peer's, PEM, as TLS gives it.
-
-    Returns:
-        The reason, for the log. An unreadable certificate or a damaged list is one, too.
-    """
-    try:
-        revoked = installed_list(kit)
-        return None if revoked is None else revoked.fault(_parsed(certificate))
-    except (ConfigError, DataError) as error:
-        return str(error)
-    except ValueError as error:
-        return f"cannot be read: {error}"
-
-
-@lru_cache(maxsize=256)
-def _parsed(certificate: bytes) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(certificate)
 
 
 @lru_cache(maxsize=8)

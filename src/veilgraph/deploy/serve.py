@@ -35,8 +35,7 @@ from veilgraph.deploy.https import (
     run_https,
     server_tls,
 )
-from veilgraph.deploy.metrics.address import Address
-from veilgraph.deploy.metrics.door import serving
+from veilgraph.deploy.metrics.door import Address, watched
 from veilgraph.runtime.store.predictions import Predictions, load_predictions, reading
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
@@ -101,10 +100,6 @@ class Inference:
 
 class NewestInference:
     """The newest joint inference of a run, read again when the parties have made another.
-
-    Args:
-        run: directory of the run, as the label holder has it.
-        report: called with a line when another inference is served, or cannot be read.
 
     Raises:
         RunError: there is no run, no part of the label holder, or no readable inference in it.
@@ -255,28 +250,31 @@ def serve(
         words = f"serving {run} at https://{name}:{at}; stop it with Ctrl-C"
         report(Event("listening", words, port=at))
 
-    with _watched(newest, max_age_s, metrics, report) as counted:
+    with _counting(newest, max_age_s, metrics, report) as counted:
         run_https(_app(newest, token, max_age_s, report, counted), tls, host, port, listening)
 
 
 @contextmanager
-def _watched(
+def _counting(
     newest: NewestInference, max_age_s: float | None, metrics: Address | None, report: Report
 ) -> Iterator[Counted]:
     """Says how the service is to who asks at an address, if it was given one; gives what counts requests."""
     if metrics is None:
         yield lambda *_: None
         return
-    from veilgraph.deploy.metrics.exposed import METRICS, pages  # noqa: PLC0415  (the service can do without)
-    from veilgraph.deploy.metrics.service import Requests, Served, WatchedService  # noqa: PLC0415
+    from veilgraph.deploy.metrics.exposed import (  # noqa: PLC0415
+        Requests,
+        Served,
+        WatchedService,
+        pages,
+    )
 
     def served() -> Served:
         inference = newest.get()
         return Served(inference.age_s(), newest.damaged, _too_old(inference, max_age_s))
 
     requests = Requests()
-    with serving(metrics, pages(WatchedService(served, requests))) as address:
-        report(Event("metrics", f"metrics at http://{address}{METRICS}", address=str(address)))
+    with watched(metrics, lambda: pages(WatchedService(served, requests)), report):
         yield requests.count
 
 

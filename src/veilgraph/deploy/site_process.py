@@ -1,11 +1,20 @@
-"""The processes of a site's last start, which a new start waits for."""
+"""The processes of a site: none of a job's lives on for long without the site, and none meets those of its last start.
+
+Every one is in a session of its own, which no signal to the site's group reaches. So each watches who began it, and
+``join`` waits for those of its last start.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from threading import Thread
 from typing import Final
 
 from veilgraph.core.errors import RunError
@@ -16,7 +25,7 @@ from veilgraph.deploy.progress import site_processes
 
 _POLL_S: Final = 0.2
 LAST_S: Final = 60.0
-"""Longest wait for the processes of the last start: three times what they are given (``orphans.GRACE_S``)."""
+"""Longest wait for the processes of the last start: three times what they are given (``GRACE_S``)."""
 
 Report = Callable[[str], None]
 
@@ -52,3 +61,60 @@ def alive(kit: Kit) -> AbstractContextManager[int]:
     """What every process of a site's start holds for as long as it lives, by inheriting it."""
     folder = private_folder(kit.path / "local")
     return locked(folder, f"{kit.path}: processes of the site's last start are there")
+
+
+PARENT_VARIABLE: Final = "VEILGRAPH_PARENT_PROCESS"
+"""Of a process's environment: the id of the one that began it, which may be gone before it looks for it."""
+GRACE_S: Final = 20.0
+"""In which a job's process may end by itself."""
+_EVERY_S: Final = 1.0
+
+
+def begun_here() -> Mapping[str, str]:
+    """For the environment of a process that this one begins."""
+    return {PARENT_VARIABLE: str(os.getpid())}
+
+
+def end_with_parent(grace_s: float = 0.0, every_s: float = _EVERY_S) -> None:
+    """From now on this process ends when the one that began it has, and those that it begins end likewise with it.
+
+    Args:
+        grace_s: so long after the other's end.
+        every_s: how often it looks.
+    """
+    parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
+    os.environ.update(begun_here())
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every_s)
+        signal.raise_signal(signal.SIGTERM)  # its peers are told
+        time.sleep(grace_s)
+        sys.stderr.write(f"process {parent}, which began this one, has ended, and so does this: {os.getpid()}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+    Thread(target=watch, name="parent", daemon=True).start()
+
+
+STUCK_S: Final = 60.0
+"""``net join`` looks after its site several times a second; without a look for so long it is stuck."""
+
+
+@dataclass
+class SiteWatch:
+    """What ``net join`` notes of its site while it looks after it.
+
+    Attributes:
+        is_up: the site is connected with the broker.
+        restarts: how often the broker was started again, at the server.
+        looked: when it was last looked after.
+    """
+
+    is_up: bool = False
+    restarts: int = 0
+    looked: float = field(default_factory=time.monotonic)
+
+    def look(self) -> None:
+        """The site is looked after."""
+        self.looked = time.monotonic()

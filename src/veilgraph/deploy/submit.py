@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.asking import Asking, administrator, not_connected
-from veilgraph.deploy.failures import CONSEQUENCES, Failure, errors_of, sites_of
+from veilgraph.deploy.failures import CONSEQUENCES, errors_of, sites_of
 from veilgraph.deploy.kit import Kit, SiteWork
-from veilgraph.deploy.request import Answer
+from veilgraph.deploy.progress import Word
 from veilgraph.deploy.roles import Roles
 from veilgraph.protocol.job import JobSettings
 
@@ -79,7 +79,8 @@ def _submit(
     roles = kit.roles
     sites = (*sites_of(settings, roles), *([] if roles.dealer else [roles.server]))
     with administrator(kit, connect_s) as ops:
-        if missing := [site for site in sites if site not in ops.ask(sites, connect_s, ask="status")]:
+        said = ops.jobs(sites, connect_s)
+        if missing := [site for site in sites if site not in said]:
             raise not_connected(missing, roles)
         job = settings.model_dump(mode="json")
         answers = ops.ask(sites, _ANSWER_S, ask="run", job=job, work=work, resume=resume)
@@ -116,16 +117,16 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
         VeilgraphError: it failed; what is known of why.
     """
     said, heard, failed_at = "", dict.fromkeys(sites, time.monotonic()), 0.0
-    known: dict[PartyId, dict[str, Any]] = {}
+    known: dict[PartyId, Word] = {}
     for _ in count():
-        for site, answer in _words(ops, sites).items():
-            known[site] = next((each for each in answer.content["jobs"] if each["job"] == job_id), {})
+        for site, words in _words(ops, sites).items():
+            of_none = Word(job=job_id, state="ended")
+            known[site] = word = next((each for each in words if each.job == job_id), of_none)
             heard[site] = time.monotonic()
-            news = str(known[site].get("says", ""))
-            if news and news != said:
-                said = news
+            if word.says and word.says != said:
+                said = word.says
                 report(f"{job_id[:8]}: {said}")
-        states = {site: each.get("state", "ended") for site, each in known.items()}
+        states = {site: each.state for site, each in known.items()}
         running = [site for site in sites if states.get(site, "running") == "running"]
         if not running:
             break
@@ -140,33 +141,23 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
         time.sleep(_POLL_S)
     if error := cause(known, sites, roles):
         raise error
-    if stopped := [site for site, each in known.items() if each.get("state") == "stopped"]:
+    if stopped := [site for site, state in states.items() if state == "stopped"]:
         raise RunError(f"job {job_id} was stopped at {', '.join(stopped)}; go on with --resume")
 
 
-def _words(ops: Asking, sites: tuple[PartyId, ...]) -> dict[PartyId, Answer]:
+def _words(ops: Asking, sites: tuple[PartyId, ...]) -> dict[PartyId, list[Word]]:
     """What sites say of their jobs; nothing while the broker is away, as when it is started again."""
     try:
-        return ops.ask(sites, _POLL_S * 3, ask="status")
+        return ops.jobs(sites, _POLL_S * 3)
     except LinkError:
         return {}
 
 
-def cause(
-    known: Mapping[PartyId, Mapping[str, Any]], sites: tuple[PartyId, ...], roles: Roles
-) -> VeilgraphError | None:
-    """Why a job failed, by what its sites say; None where none did.
-
-    Args:
-        known: site → its word on the job.
-        sites: of the job.
-        roles: of the project.
-    """
-    failures = {
-        site: Failure.model_validate(each["failure"]) for site, each in known.items() if each.get("failure") is not None
-    }
-    ended = next((site for site, each in known.items() if each.get("state", "ended") == "ended"), None)
-    stopped = any(each.get("state") == "stopped" for each in known.values())
+def cause(known: Mapping[PartyId, Word], sites: tuple[PartyId, ...], roles: Roles) -> VeilgraphError | None:
+    """Why a job failed, by what its sites say; None where none did."""
+    failures = {site: each.failure for site, each in known.items() if each.failure is not None}
+    ended = next((site for site, each in known.items() if each.state == "ended"), None)
+    stopped = any(each.state == "stopped" for each in known.values())
     if not failures and ended is None:
         return None
     if stopped and ended is None and all(each.is_consequence for each in failures.values()):

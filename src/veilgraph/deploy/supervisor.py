@@ -30,15 +30,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from veilgraph.core.errors import LinkError, ProtocolError, VeilgraphError
 from veilgraph.core.files import appended_file, private_folder, write_whole
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.broker import REQUESTS
-from veilgraph.deploy.orphans import GRACE_S
-from veilgraph.deploy.progress import JOB_ID, STOPPED, Outcome, epochs_said, facts_of, state_of, tail
+from veilgraph.deploy.progress import (
+    JOB_ID,
+    STOPPED,
+    Outcome,
+    Word,
+    Words,
+    epochs_said,
+    facts_of,
+    state_of,
+    tail,
+)
 from veilgraph.deploy.request import Answer, Request, check_form, read_request
+from veilgraph.deploy.site_process import GRACE_S
 from veilgraph.link.identity import Identity, Trust
 from veilgraph.link.nats_client import Brokers, Connection, token
 from veilgraph.link.refusals import RefusalLog
@@ -108,8 +120,7 @@ class Supervisor:
         """
         try:
             check_form(message)
-            roots, revoked = self._site.trust()
-            request, who = read_request(message, roots, self._site.project, self._site.name, now, revoked)
+            request, who = read_request(message, self._site.trust(), self._site.project, self._site.name, now)
         except ProtocolError as error:
             self._refusals.add((sender,), error.code, f"a request through the connection of {sender}: {error}")
             return None
@@ -184,31 +195,30 @@ class Supervisor:
         with self._lock:
             alive = self._alive()
         folders = [path for path in self._site.folder.iterdir() if JOB_ID.fullmatch(path.name)]
-        jobs: list[dict[str, Any]] = []
+        jobs: list[Word] = []
         room = _ANSWER_CHARACTERS
         for folder in sorted(folders, key=lambda path: float(facts_of(path).get("submitted", 0)), reverse=True):
-            jobs.append(self._described(folder, alive))
-            room -= len(json.dumps(jobs[-1]))
+            with suppress(ValidationError):  # somebody changed a file of the job
+                jobs.append(self._word(folder, alive))
+                room -= len(json.dumps(jobs[-1].model_dump()))
             if room < 0:  # those before it are older
-                del jobs[-1]
-                break
-        return {"jobs": jobs}
+                return Words(jobs=jobs[:-1]).model_dump()
+        return Words(jobs=jobs).model_dump()
 
-    def _described(self, folder: Path, alive: Sequence[str]) -> dict[str, Any]:
-        outcome = Outcome.read(folder)
-        state = "running" if folder.name in alive else state_of(folder)
+    def _word(self, folder: Path, alive: Sequence[str]) -> Word:
+        outcome = Outcome.read(folder) or Outcome()
         told = _TOLD.findall(tail(folder / "log.txt")) if self._site.tells_log else []
         epoch, epochs = epochs_said("".join(told))
-        return {
+        return Word(
             **facts_of(folder),
-            "epoch": epoch,
-            "epochs": epochs,
-            "job": folder.name,
-            "state": state,
-            "failure": None if outcome is None or outcome.failure is None else outcome.failure.model_dump(),
-            "checked": None if outcome is None else outcome.checked,
-            "says": told[-1].partition(" - INFO - ")[2].strip()[:200] if told else "",
-        }
+            epoch=epoch,
+            epochs=epochs,
+            job=folder.name,
+            state="running" if folder.name in alive else state_of(folder),
+            failure=outcome.failure,
+            checked=outcome.checked,
+            says=told[-1].partition(" - INFO - ")[2].strip()[:200] if told else "",
+        )
 
     def _log(self, request: Request, _message: bytes) -> dict[str, Any]:
         if not self._site.tells_log:

@@ -34,11 +34,7 @@ _OTHER_FILES: Final = 1024
 
 
 class Network:
-    """All ends of one wire, in one process.
-
-    Args:
-        links: party → its end.
-    """
+    """All ends of one wire, in one process."""
 
     def __init__(self, links: Mapping[PartyId, Link]) -> None:
         self._links = links
@@ -96,13 +92,7 @@ class LinkFactory(ABC):
         raise ConfigError(f"link: {type(self).__name__} joins no processes; choose one of {', '.join(joins)}")
 
     def join(self, party: PartyId, arguments: Sequence[str], timeout_s: float) -> Link:
-        """The end of a party, in its own process.
-
-        Args:
-            party: who joins.
-            arguments: of its invitation.
-            timeout_s: longest wait of a receive, in seconds.
-        """
+        """The end of a party, in its own process."""
         raise NotImplementedError
 
 
@@ -121,11 +111,6 @@ IN_PROCESSES: Final = "sockets"
 
 class MemoryHub(Network):
     """Connects all parties of a job.
-
-    Args:
-        parties: names, each once.
-        timeout_s: longest wait of a receive, in seconds.
-        max_message_bytes: limit of one message as it would be encoded.
 
     Raises:
         ConfigError: a name occurs twice.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -284,38 +284,13 @@ class Identity:
         """The newest list that the party has, to be shown to its peers; empty if it has none."""
         return b"" if self.revoked is None else self.revoked.pem
 
-    def informed(self, revocation_list: bytes) -> Identity:
-        """This identity with the newer of two lists: its own, and one that anybody passed on.
-
-        Args:
-            revocation_list: PEM, or empty for none.
-
-        Raises:
-            ProtocolError: it is not a list of the project's authority, or contradicts the own one.
-        """
-        if not revocation_list or revocation_list == self.revocation_list_pem:
-            return self
-        shown = RevocationList.read(revocation_list, self.roots)
-        return replace(self, revoked=shown) if shown.follows(self.revoked) else self
-
     def sign(self, message: bytes) -> bytes:
         """Signs with RSA-PSS (MGF1 and salt of SHA-256), ECDSA with SHA-256, or Ed25519, as the key is."""
         return sign(self.key, message)
 
     def verify_peer(self, party: PartyId, certificate: bytes, signature: bytes, message: bytes, now: datetime) -> None:
-        """Checks that ``message`` was signed by the owner of the certificate that the project gave ``party``.
-
-        Args:
-            party: who the signer must be.
-            certificate: the signer's, PEM.
-            signature: of ``message``, as ``sign`` makes it.
-            message: what was signed.
-            now: current time, with a time zone.
-
-        Raises:
-            ProtocolError: says which check failed.
-        """
-        check_signed(self.roots, party, certificate, signature, message, now, self.server_name, self.revoked)
+        """As ``Trust.check``, with what this party trusts."""
+        Trust(self.roots, self.revoked, self.server_name).check(party, certificate, signature, message, now)
 
 
 def sign(key: PrivateKey, message: bytes) -> bytes:
@@ -329,84 +304,72 @@ def sign(key: PrivateKey, message: bytes) -> bytes:
             return key.sign(message)
 
 
-def check_signed(
-    roots: tuple[x509.Certificate, ...],
-    party: PartyId,
-    certificate: bytes,
-    signature: bytes,
-    message: bytes,
-    now: datetime,
-    server_name: str = SERVER,
-    revoked: RevocationList | None = None,
-) -> None:
-    """``Identity.verify_peer`` for whoever has the project's roots and no certificate of its own.
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whose signatures count: of whom the project's roots have certified, and not revoked.
 
-    Raises:
-        ProtocolError: says which check failed.
+    Attributes:
+        roots: none where no party has a certificate.
+        revoked: the newest list.
+        server_name: the name in the certificate of party ``server``.
     """
-    role = partial(fault_of_role, party=party, server_name=server_name)
-    _check_signed(roots, party, role, certificate, signature, message, now, revoked)
 
+    roots: tuple[x509.Certificate, ...] = ()
+    revoked: RevocationList | None = None
+    server_name: str = SERVER
 
-def administrator_of(
-    roots: tuple[x509.Certificate, ...],
-    certificate: bytes,
-    signature: bytes,
-    message: bytes,
-    now: datetime,
-    revoked: RevocationList | None = None,
-) -> str:
-    """The name of the administrator of the project who signed a message.
+    def check(self, party: PartyId, certificate: bytes, signature: bytes, message: bytes, now: datetime) -> None:
+        """Checks that ``message`` was signed by the owner of the certificate that the project gave ``party``.
 
-    Raises:
-        ProtocolError: nobody who is one did; says which check failed.
-    """
-    found = _check_signed(
-        roots, "an administrator", _fault_of_no_administrator, certificate, signature, message, now, revoked
-    )
-    return str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+        Args:
+            party: who the signer must be.
+            certificate: the signer's, PEM.
+            signature: of ``message``, as ``sign`` makes it.
+            message: what was signed.
+            now: with a time zone.
 
+        Raises:
+            ProtocolError: says which check failed.
+        """
+        role = partial(fault_of_role, party=party, server_name=self.server_name)
+        self._signer(party, role, certificate, signature, message, now)
 
-def _check_signed(
-    roots: tuple[x509.Certificate, ...],
-    who: str,
-    role: Callable[[x509.Certificate], Fault | None],
-    certificate: bytes,
-    signature: bytes,
-    message: bytes,
-    now: datetime,
-    revoked: RevocationList | None,
-) -> x509.Certificate:
-    """The certificate of who signed a message, where nothing is wrong with it."""
-    try:
-        peer = x509.load_pem_x509_certificate(certificate)
-        fault = _fault(peer, roots) or _fault_now(peer, roots, now) or role(peer)
-        if revoked is not None:
-            fault = fault or revoked.fault(peer)
-    except _MALFORMED as error:
-        raise ProtocolError(f"{who}'s certificate cannot be read: {error}", code="unreadable", party=who) from error
-    if fault:
-        raise ProtocolError(f"{who}'s certificate {fault}", code=fault.code, party=who)
-    try:
-        check_signature(peer.public_key(), signature, message)
-    except (InvalidSignature, ValueError) as error:
-        raise ProtocolError(
-            f"{who}'s signature is not by the key of {who}'s certificate", code="signature", party=who
-        ) from error
-    return peer
+    def administrator(self, certificate: bytes, signature: bytes, message: bytes, now: datetime) -> str:
+        """The name of the administrator who signed a message; errors as ``check``."""
+        found = self._signer("an administrator", _fault_of_no_administrator, certificate, signature, message, now)
+        return str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+    def _signer(
+        self,
+        who: str,
+        role: Callable[[x509.Certificate], Fault | None],
+        certificate: bytes,
+        signature: bytes,
+        message: bytes,
+        now: datetime,
+    ) -> x509.Certificate:
+        """The certificate of who signed a message, where nothing is wrong with it."""
+        try:
+            peer = x509.load_pem_x509_certificate(certificate)
+            fault = _fault(peer, self.roots) or _fault_now(peer, self.roots, now) or role(peer)
+            if self.revoked is not None:
+                fault = fault or self.revoked.fault(peer)
+        except _MALFORMED as error:
+            raise ProtocolError(f"{who}'s certificate cannot be read: {error}", code="unreadable", party=who) from error
+        if fault:
+            raise ProtocolError(f"{who}'s certificate {fault}", code=fault.code, party=who)
+        try:
+            check_signature(peer.public_key(), signature, message)
+        except (InvalidSignature, ValueError) as error:
+            words = f"{who}'s signature is not by the key of {who}'s certificate"
+            raise ProtocolError(words, code="signature", party=who) from error
+        return peer
 
 
 def load_identity(
     certificate: Path, key: Path, root: Path, passphrase: bytes | None = None, server_name: str = SERVER
 ) -> Identity:
     """Reads a party's identity and checks that its parts belong together.
-
-    Args:
-        certificate: PEM file that begins with the party's certificate.
-        key: PEM file of its private key.
-        root: PEM file of the project's root certificate, or of several.
-        passphrase: of the key, if it has one.
-        server_name: common name of the certificate of party ``server``.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -425,10 +388,6 @@ def load_identity(
     if fault:
         raise DataError(f"{certificate}: the certificate {fault} (root: {root})", code=fault.code)
     return Identity(own, private, roots, server_name)
-
-
-Trust = tuple[tuple[x509.Certificate, ...], RevocationList | None]
-"""Whose certificates count: a project's roots, and its newest list of revoked ones."""
 
 
 def load_roots(path: Path) -> tuple[x509.Certificate, ...]:

@@ -165,13 +165,7 @@ class Mailbox:
 
 
 class MailboxLink:
-    """One party's end of a wire that puts what comes into a mailbox; a ``Link`` but for ``send`` and ``close``.
-
-    Args:
-        party: name of the party on this end.
-        peers: whom it has a link with.
-        timeout_s: longest wait of a receive, in seconds.
-    """
+    """One party's end of a wire that puts what comes into a mailbox; a ``Link`` but for ``send`` and ``close``."""
 
     def __init__(self, party: PartyId, peers: Iterable[PartyId], timeout_s: float) -> None:
         self._party, self._timeout_s, self._link_peers = party, timeout_s, tuple(peers)

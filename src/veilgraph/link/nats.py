@@ -323,13 +323,7 @@ class NatsLink(MailboxLink):
 
 
 class _Route:
-    """What is on its way to and from one peer. The thread that serves it sends; the reader takes what comes.
-
-    Args:
-        peer: with its channel.
-        subject: of what is sent to it.
-        window: bytes of pieces that may be on their way to it.
-    """
+    """What is on its way to and from one peer. The thread that serves it sends; the reader takes what comes."""
 
     def __init__(self, peer: Peer, subject: str, window: int) -> None:
         self.peer, self.subject, self._window = peer, subject, window

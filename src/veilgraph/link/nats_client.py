@@ -87,12 +87,6 @@ def token(name: PartyId) -> str:
 def client_tls(root: Path, certificate: Path, key: Path, passphrase: bytes | None = None) -> ssl.SSLContext:
     """TLS of a client that accepts brokers of one root alone, and shows its own certificate.
 
-    Args:
-        root: PEM file of the brokers' root.
-        certificate: PEM file of the party's certificate.
-        key: PEM file of its private key.
-        passphrase: of the key, if it has one.
-
     Raises:
         ConfigError: a file cannot be read.
         DataError: a file does not hold what it must, or key and certificate are no pair.
@@ -149,12 +143,6 @@ class Brokers:
 
 class Connection:
     """One connection. Any number of threads may publish, one iterates over ``messages``.
-
-    Args:
-        address: of the broker.
-        tls: as ``client_tls`` makes it.
-        subject: subscribed.
-        proxy: an HTTP proxy.
 
     Raises:
         OSError: the broker cannot be reached, or TLS refuses it.

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Final, Self
 
-from cryptography import x509
 from pydantic import BaseModel, ConfigDict, Field
 
 from veilgraph.core.errors import ProtocolError
-from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.types import PartyId
 from veilgraph.link.channel import joined
-from veilgraph.link.identity import Identity, check_signed
+from veilgraph.link.identity import Identity, Trust
 
 RECORDS: Final = ("disclosures.jsonl", "ledger.jsonl", "evidence.jsonl")
 """What a statement is about, in the order of its extents."""
@@ -31,19 +28,6 @@ _Party = Annotated[str, Field(min_length=1, max_length=256)]
 _Number = Annotated[int, Field(ge=1, le=2**32)]
 Time = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:00$")]
 """UTC in whole seconds, as text: what is signed must not be read and written anew in another form."""
-
-
-@dataclass(frozen=True)
-class Trust:
-    """By what statements are checked.
-
-    Attributes:
-        roots: of the project; none where no party has a certificate.
-        names: party → the name in its certificate, where that is another one (the server's is its host name).
-    """
-
-    roots: tuple[x509.Certificate, ...] = ()
-    names: Mapping[PartyId, str] = field(default_factory=dict)
 
 
 class Attestation(BaseModel):
@@ -98,8 +82,7 @@ class Attestation(BaseModel):
             when, signature = datetime.fromisoformat(self.time), bytes.fromhex(self.signature)
         except ValueError as error:
             raise ProtocolError(f"its time or signature is none ({error})") from error
-        server = trust.names.get(SERVER, SERVER)
-        check_signed(trust.roots, author, self.certificate.encode(), signature, self.content(), when, server)
+        trust.check(author, self.certificate.encode(), signature, self.content(), when)
 
 
 class Extent(BaseModel):

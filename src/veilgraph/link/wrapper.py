@@ -10,11 +10,7 @@ from veilgraph.link.codec import encoded_size
 
 
 class Wrapper:
-    """A ``Link`` that does what the wrapped one does, with its errors.
-
-    Args:
-        link: the link that does the work; closed with this one.
-    """
+    """A ``Link`` that does what the wrapped one does, with its errors."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

@@ -230,7 +230,7 @@ COMMON_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
           forms=(WireFormat("0, 0 … 8", "uint8 [bytes of JSON]; round 3: [32]", "[agreement](#agreement), records"),))
       for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
     *(MessageSpec(Kind.SEAL, ends, "certificate, fresh public key, signature", "public", _SEAL,
-          forms=(WireFormat("0, 0 … 1", "uint8 [bytes]", "handshake of a `SealedLink`, which no command uses"),))
+          forms=(WireFormat("0, 0 … 1", "uint8 [bytes]", "handshake of `testing.sealed_link`, which no command uses"),))
       for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
     *(MessageSpec(Kind.AUDIT_QUESTION, ends, "random pairs of nodes", "random", _ASKED,
           forms=(WireFormat("0, 0 … 1", "uint8 [bytes of JSON]; int64 [pairs, 2]", _AUDIT),))

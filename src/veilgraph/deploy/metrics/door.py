@@ -1,7 +1,7 @@
-"""An HTTP server that answers GET of a few paths and does nothing else, in one thread, bounded in time and memory.
+"""Where metrics are served, to this machine alone unless it is said that others may ask; in one thread, bounded.
 
-No body is read, no connection is kept, no header is looked at. Whoever keeps connections open without asking is cut off
-after seconds, and sooner where another wants in.
+An HTTP server that answers GET of a few paths and does nothing else. No body is read, no connection is kept, no header
+is looked at. Whoever keeps connections open without asking is cut off after seconds, and sooner where another wants in.
 
 No library's: of 96 connections that send a byte now and then, wsgiref lets nobody else in, uvicorn with a limit answers
 503 to all others, http.server and prometheus_client make a thread for each; none of the last three ever cuts them off.
@@ -10,15 +10,71 @@ No library's: of 96 connections that send a byte now and then, wsgiref lets nobo
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.deploy.metrics.address import Address
+from veilgraph.core.text import Event
+
+_SHAPE: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/]+)):(?P<port>\d{1,5})")
+_MOST: Final = 65535
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address of this machine.
+
+    Attributes:
+        host: in numbers.
+        port: 0: any that is free.
+        family: of the socket.
+    """
+
+    host: str
+    port: int
+    family: socket.AddressFamily
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_address(text: str, *, beyond: bool) -> Address:
+    """What ``--metrics`` says.
+
+    Args:
+        text: ``HOST:PORT``; an IPv6 address in brackets.
+        beyond: whether others than this machine may be served.
+
+    Raises:
+        ConfigError: it is no address, or others could reach it and ``beyond`` is not said.
+    """
+    shape = _SHAPE.fullmatch(text)
+    if shape is None or int(shape["port"]) > _MOST:
+        raise ConfigError(
+            f"--metrics {text}: give HOST:PORT, as in 127.0.0.1:9464 or [::1]:9464", key="--metrics", value=text
+        )
+    try:
+        found = socket.getaddrinfo(shape["six"] or shape["name"], None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"--metrics {text}: no such address ({error}); give one of this machine's", key="--metrics", value=text
+        ) from error
+    if not beyond and not all(ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found):
+        raise ConfigError(
+            f"--metrics {text}: other machines could read the metrics there; give a loopback address, as "
+            "127.0.0.1:9464, or say --metrics-open as well",
+            key="--metrics",
+            value=text,
+        )
+    family, *_, place = found[0]
+    return Address(str(place[0]), int(shape["port"]), family)
+
 
 MAX_HEAD_BYTES: Final = 8192
 """Longest request, its headers included; more is not read."""
@@ -33,13 +89,7 @@ _WORDS: Final = {200: "OK", 404: "Not Found", 500: "Internal Server Error", 503:
 
 @dataclass(frozen=True)
 class Page:
-    """An answer.
-
-    Attributes:
-        content: all of it.
-        status: of HTTP.
-        kind: its content type.
-    """
+    """An answer."""
 
     content: bytes
     status: int = 200
@@ -80,6 +130,19 @@ def serving(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterat
         loop.call_soon_threadsafe(door.close)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def watched(
+    address: Address | None, made: Callable[[], Mapping[str, Callable[[], Page]]], report: Callable[[Event], None]
+) -> Iterator[None]:
+    """As ``serving``, and says where; does nothing without an address. ``made`` needs an extra, and is called then."""
+    if address is None:
+        yield
+        return
+    with serving(address, made()) as at:
+        report(Event("metrics", f"metrics at http://{at}/metrics", address=str(at)))
+        yield
 
 
 def _run(loop: asyncio.AbstractEventLoop, door: _Door, listener: socket.socket) -> None:

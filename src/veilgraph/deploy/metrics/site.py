@@ -14,9 +14,9 @@ from prometheus_client.core import Metric
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics.exposed import build, counter, gauge, gauges
-from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs, drift_of, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.revocation import installed_list
+from veilgraph.deploy.site_process import STUCK_S, SiteWatch
 from veilgraph.protocol.consent import all_waiting
 
 
@@ -74,10 +74,12 @@ class WatchedSite:
             yield from gauge("job_drift_index", "The largest population stability index among these.", drift[1])
 
     def _certificates(self) -> Iterator[Metric]:
-        with suppress(OSError, ValueError):
-            ends = x509.load_pem_x509_certificate(self._kit.certificate_path.read_bytes()).not_valid_after_utc
-            words = "When this site's certificate expires, in seconds since 1970."
-            yield from gauge("certificate_expiry_timestamp_seconds", words, ends.timestamp())
+        kept = {"": ("site's", self._kit.certified), "broker_": ("site's broker's", self._kit.broker)}
+        for name, (whose, own) in kept.items():
+            with suppress(OSError, ValueError):
+                ends = x509.load_pem_x509_certificate(own.certificate.read_bytes()).not_valid_after_utc
+                words = f"When this {whose} certificate expires, in seconds since 1970."
+                yield from gauge(f"{name}certificate_expiry_timestamp_seconds", words, ends.timestamp())
         with suppress(VeilgraphError):
             if (revoked := installed_list(self._kit.path)) is not None:
                 words = "When there should be a newer list of revoked certificates, in seconds since 1970."

@@ -23,7 +23,8 @@ from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.files import append, sync_folder
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement, Trust
+from veilgraph.link.identity import Trust
+from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 EVIDENCE: Final = RECORDS[-1]
@@ -353,7 +354,7 @@ class _Check:
                 f"{self._path}, line 1: names no root certificate, so nothing in it is signed: it is of a run on one "
                 "machine, or was made anew; leave --root out for such a run"
             )
-        self._trust = Trust(roots or own, beginning.names)
+        self._trust = Trust(roots or own, server_name=beginning.names.get(SERVER, SERVER))
 
     def records(self) -> list[VerifiedRecord]:
         """The party's records, checked."""
