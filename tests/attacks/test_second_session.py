@@ -158,7 +158,7 @@ def test_a_hello_is_for_one_session_and_one_receiver(kits: Kits) -> None:
 
 def test_two_sessions_share_no_key_though_numbers_begin_anew(kits: Kits) -> None:
     """Even two of one id, as if a request had been taken twice: equal nonces and content, and no equal byte string."""
-    sealed, receipts = set(), set()
+    sealed, receipts = set[bytes](), set[bytes]()
     for session in (FIRST, FIRST, SECOND):
         a, b = (Channel(kits.identities[me], me, to, session, extra=b"extra") for me, to in (("A", "B"), ("B", "A")))
         a.hear(b.hello)

@@ -197,7 +197,8 @@ def test_status_says_who_deals_and_who_is_there(kits: Path, monkeypatch: pytest.
 
 def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def word(job: str, **more: Any) -> Word:
-        return Word(job=job * 32, **{"name": "fraud", "state": "running", "submitted": 1.0} | more)
+        told: dict[str, Any] = {"name": "fraud", "state": "running", "submitted": 1.0} | more
+        return Word(job=job * 32, **told)
 
     said = {
         "localhost": [word("1", epoch=10, epochs=40, says="shop waits for a person"), word("2", submitted=2.0)],

@@ -60,25 +60,14 @@ def init_command(
     administrators: Annotated[
         list[str], option("Who submits jobs; may be given several times.", "E-MAIL", name="--administrator")
     ],
-<<<<<<< /tmp/tmp7uim6ql9/o-src_veilgraph_cli_network.py
     server: Annotated[str, option("The server's name in the network.", "HOST")] = "localhost",
     port: Annotated[int, option("Of the server's broker, for all.")] = 8002,
     dealer: Annotated[str | None, option("A machine of its own that deals. Default: the server does.", "NAME")] = None,
+    broker: Annotated[
+        list[str] | None, option("A further broker, at the same port; may be given several times.", "HOST")
+    ] = None,
     name: Annotated[str, option("Of the consortium.", "NAME")] = "consortium",
     out: Annotated[Path, option("The project file to write.", "FILE")] = Path("project.yaml"),
-=======
-    server: Annotated[str, typer.Option(metavar="HOST", help="The server's name in the network.")] = "localhost",
-    port: Annotated[int, typer.Option(help="Of the server's broker, for all.")] = 8002,
-    dealer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A machine of its own that deals. Default: the server does.")
-    ] = None,
-    broker: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST", help="A further broker, at the same port; may be given several times."),
-    ] = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="Of the consortium.")] = "consortium",
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The project file to write.")] = Path("project.yaml"),
->>>>>>> /tmp/tmp7uim6ql9/t-src_veilgraph_cli_network.py
     replace: Replace = False,
 ) -> None:
     """Write a project file: who takes part, and where the server is."""
@@ -422,6 +411,7 @@ def request_command(
     out: Annotated[Path, option("The request to write; no secret.", "FILE.csr")],
     passphrase_file: PassphraseFile = None,
     passphrase: Annotated[bool, flag("--passphrase", "Ask for one, to seal the key.")] = False,
+    broker: Annotated[bool, flag("--broker", "At the server: for its broker, in place of itself.")] = False,
 ) -> None:
     """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires."""
     from veilgraph.deploy.certificates import request_certificate
@@ -429,7 +419,7 @@ def request_command(
 
     wanted = passphrase or passphrase_file is not None or PASSPHRASE_VARIABLE in os.environ
     source = passphrase_source(passphrase_file, of=kit, fresh=True) if wanted else None
-    found = request_certificate(open_kit(kit, passphrase_file), out, source)
+    found = request_certificate(open_kit(kit, passphrase_file), out, source, broker=broker)
     echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
     echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
 
@@ -459,8 +449,9 @@ def install_command(
 ) -> None:
     """Use what the authority signed from now on: one's certificate with its key, or a list of revoked certificates.
 
-    At the server, another participant's certificate has the broker let it in; a renewed one is not before.
-    For one's own certificate the site must be stopped; for the others it may run. An older list is not installed.
+    At every broker, another participant's certificate has it let that in; a renewed one is not before.
+    For one's own certificate the site must be stopped; for the others, and the broker's, it may run. An older list is
+    not installed.
     """
     from veilgraph.deploy.certificates import admit_certificate, install_certificate
     from veilgraph.deploy.revocation import install_list

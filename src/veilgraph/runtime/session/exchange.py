@@ -35,15 +35,10 @@ from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, tensor_text, text_tensor
-<<<<<<< /tmp/tmp7uim6ql9/o-src_veilgraph_runtime_session_exchange.py
-from veilgraph.link.identity import Identity
-from veilgraph.link.statement import RECORDS, Countersignature, Statement, Trust
-from veilgraph.privacy.ledger_files import LifetimeFile
-from veilgraph.privacy.lifetime_ledger import Lifetime
-=======
 from veilgraph.link.identity import Identity, Trust
 from veilgraph.link.statement import RECORDS, Countersignature, Statement
->>>>>>> /tmp/tmp7uim6ql9/t-src_veilgraph_runtime_session_exchange.py
+from veilgraph.privacy.ledger_files import LifetimeFile
+from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.agreement import MAX_HELLO_BYTES, one_line
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, joined
@@ -224,7 +219,11 @@ class RecordExchange:
             roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
             names=dict(names) if roots else {},
         )
-        self._file, self._identity, self._trust = RecordLog(folder, beginning), identity, Trust(roots, names)
+        self._file, self._identity, self._trust = (
+            RecordLog(folder, beginning),
+            identity,
+            Trust(roots, server_name=names.get(SERVER, SERVER)),
+        )
         self._run, self._party, self._peer_heads = beginning.run, party, peer_heads
         self._others = [other for other in (*job.data.names, SERVER) if other != party]
         self.opened = False
@@ -416,39 +415,3 @@ class RecordExchange:
                     party=party,
                 ) from error
         return found
-<<<<<<< /tmp/tmp7uim6ql9/o-src_veilgraph_runtime_session_exchange.py
-=======
-
-
-def record_exchange(
-    folder: Path,
-    job: JobSettings,
-    party: PartyId,
-    identity: Identity | None,
-    names: Mapping[PartyId, str],
-    peer_heads: PeerHeads,
-) -> RecordExchange:
-    """One party's side of it.
-
-    Args:
-        folder: the party's part of the run.
-        job: settings.
-        party: its name.
-        identity: None on one machine.
-        names: party → the name in its certificate, where that is another one.
-        peer_heads: how far lifetime ledgers are, and were.
-
-    Raises:
-        RunError: a record cannot be read.
-    """
-    roots = () if identity is None else identity.roots
-    beginning = Beginning(
-        run=job.hash(),
-        party=party,
-        salt=system_secrets(SEED_BYTES).hex(),
-        roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
-        names=dict(names) if roots else {},
-    )
-    file, trust = RecordLog(folder, beginning), Trust(roots, server_name=names.get(SERVER, SERVER))
-    return RecordExchange(file, (*job.data.names, SERVER), identity, trust, peer_heads)
->>>>>>> /tmp/tmp7uim6ql9/t-src_veilgraph_runtime_session_exchange.py
