@@ -13,7 +13,6 @@ from torch import Tensor
 from tests.paradigms.horizontal import job
 from veilgraph.core.randomness import LearningStreams, private_seed
 from veilgraph.paradigms.horizontal import node_lists
-from veilgraph.paradigms.horizontal import roles as horizontal_holder
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import predict, train
@@ -43,7 +42,7 @@ def lists(settings: JobSettings, run: Path, monkeypatch: pytest.MonkeyPatch, *, 
         return hashes(key, ids)
 
     with monkeypatch.context() as patch:
-        patch.setattr(horizontal_holder, "node_hashes", noted)
+        patch.setattr(node_lists, "node_hashes", noted)
         train(settings, run, private_seeds=True)
         if again:
             predict(run)

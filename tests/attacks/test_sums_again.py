@@ -339,7 +339,7 @@ def test_a_prediction_sums_nothing(tmp_path: Path) -> None:
 def moved(patch: pytest.MonkeyPatch) -> None:
     """The holders' machines round otherwise."""
     computed = training.summand
-    patch.setattr("veilgraph.paradigms.averaging.roles.summand", lambda *rest: computed(*rest) * (1 + 1e-9))
+    patch.setattr("veilgraph.paradigms.averaging.training.summand", lambda *rest: computed(*rest) * (1 + 1e-9))
 
 
 def test_another_machine_repeats_no_round_over_others_and_none_with_other_weights(
