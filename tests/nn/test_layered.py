@@ -71,9 +71,9 @@ def test_settings_refuse_an_update_that_is_not_monotone(aggregate) -> None:
 
 
 def test_settings_refuse_what_cannot_be_exact_or_has_no_weights() -> None:
-    with refused(ValidationError, key="aggregate", value="mean"):
+    with refused(ValidationError, key="edges", value="may-overlap"):
         HorizontalSettings(aggregate="mean")
-    with refused(ValidationError, key="message", value="none"):
+    with refused(ValidationError, key="server.linear", value="False"):
         horizontal(message="none", server={"linear": False})
 
 

@@ -128,8 +128,13 @@ ALONE = {**RELATIONAL, "initial": {"method": "individual"}}
 OF_EDGES = {"unit": "edge", "degree_bound": 5}
 NOT_THERE: list[tuple[str, dict[str, Any], str, str]] = [
     ("averaged", {"paradigm": "averaging", "model": RELATIONAL}, "local.model", "relational"),
-    ("one edge", {"model": ALONE, "privacy": {"epsilon_total": 8, **OF_EDGES}}, "privacy.schedule", "once"),
-    ("released once", {"model": ALONE, "privacy": {"unit": "row", "epsilon_total": 8}}, "privacy.schedule", "once"),
+    ("one edge", {"model": ALONE, "privacy": {"epsilon_total": 8, **OF_EDGES}}, "model.local.model", "relational"),
+    (
+        "released once",
+        {"model": ALONE, "privacy": {"unit": "row", "epsilon_total": 8}},
+        "model.local.model",
+        "relational",
+    ),
     (
         "one edge in every step",
         {"model": RELATIONAL, "privacy": {"schedule": "every-step", "epsilon_step": 8, **OF_EDGES}},
