@@ -248,9 +248,9 @@ def test_limits_ask_about_perturbed_features_and_count_edges_as_not_noised() -> 
         ({"model": {"initial": {"method": "individual"}}}, "release is for method='perturbed', not 'individual'"),
         ({"model": {"initial": {"release": {"epsilon": 0}}}}, "greater than 0"),
         ({"model": {"initial": {"release": {"low": 2.0}}}}, "low=2.0 must be below high=1.0"),
-        ({"privacy": {"unit": "row", "epsilon_total": 4}}, "leave one of them out"),
-        ({"privacy": {"unit": "row", "epsilon_total": 4, "schedule": "once"}}, "leave one of them out"),
-        ({"data": {"feature_scaling": "standard"}}, "choose none, row or length"),
+        ({"privacy": {"unit": "row", "epsilon_total": 4}}, "leave privacy out"),
+        ({"privacy": {"unit": "row", "epsilon_total": 4, "schedule": "once"}}, "leave privacy out"),
+        ({"data": {"feature_scaling": "standard"}}, "set data.feature_scaling to none or row or length"),
         ({"paradigm": "horizontal"}, "model.initial is not a setting"),
     ],
 )

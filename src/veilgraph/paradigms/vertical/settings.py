@@ -138,12 +138,12 @@ class VerticalJob(JobSettings):
         self._check_parts()
         self._check_batches()
         privacy = self.privacy
-        schedule, label = privacy and privacy.schedule, self.label_privacy and self.label_privacy.epsilon
+        given, label = privacy and "given", self.label_privacy and self.label_privacy.epsilon
         apart = "their ε are not counted together"
         if self.model.initial.release is not None:
             require(
                 "model.initial.method=perturbed",
-                ("privacy", schedule, None, f"it noises what a holder publishes, and {apart}"),
+                ("privacy", given, None, f"it noises what a holder publishes, and {apart}"),
                 ("label_privacy.epsilon", label, None, apart),
                 ("data.feature_scaling", self.data.feature_scaling, _UNSCALED, "each node perturbs its values alone"),
             )

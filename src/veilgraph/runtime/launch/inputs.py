@@ -119,7 +119,9 @@ def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, o
         found = list(parties.items())
     elif isinstance(parties, list | tuple):
         others = _names_of_list(parties, names)
-        found = [(_own_name(each) or other, each) for other, each in zip(others, parties, strict=True)]
+        owners = [_own_name(each) for each in parties]
+        pairs = zip(owners, others, parties, strict=True)
+        found = [(other if own is None else own, each) for own, other, each in pairs]
     else:
         raise wrong_type(
             "parties",
