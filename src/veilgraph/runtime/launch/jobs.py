@@ -181,34 +181,10 @@ def train(
     begin_with: str | Path | None = None,
     study: bool = False,
 ) -> TrainResult:
-    """Trains a job from the start.
+    """Train a job from the start; arguments and errors are those of ``veilgraph.fit``.
 
-    Args:
-        settings: the job.
-        out: the run directory, made here.
-        options: how it is worked on at this machine; None: all parties in threads.
-        parties: what each holder brings, in place of the job's data set: see ``launch.inputs.GivenParties``.
-            Graphs, vertical: row v is the same node at every holder; labels and masks are the label holder's alone.
-            Horizontal: each has rows, labels and masks of its own over the same columns.
-        ids: horizontal, with ``parties``: holder → an id for each of its rows, compared as text. A holder that gives
-            ``Data`` may have them as ``Data.n_id`` in its place. Also of a holder with a ledger for life, which knows
-            nodes by them.
-        ledgers: holder → the folder of its ledger for life, and perhaps limits: see ``ledger_places.GivenLedgers``.
-            Without, a saved graph's is beside its file, and what comes from memory has the ledger of this run alone.
-        private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
-            of the run. Without, all learn from the job's seed: the run can be repeated, but whoever has the job file
-            can compute every party's initial weights, and from them and the first h^0 another's features.
-        record_views: every party keeps what it sends and receives in its part of the run, for the audit: about the
-            bytes of the traffic of the passes that are kept, once at either end.
-        view_passes: of how many passes, beside the newest; 0: of all. Default: 50, and all where holders publish with
-            noise, since that cancels over passes.
-        profile: every party notes when it computes, sends and waits; ``trace.json`` in the run has it together, for
-            chrome://tracing or Perfetto. A session that resumes the run writes a new one in its place.
-        begin_with: directory of a complete run, averaging alone: begin with its weights, whoever its holders were. So
-            holders join, or leave for good.
-        study: nothing of it is released: it is looked at where all the data are, and no ledger for life counts it.
-
-    Raises ``VeilgraphError``: a setting, a party's data or the exchange broke a rule.
+    ``out`` is the run directory, made here. ``options`` say how this machine works on it; None: all parties in threads.
+    With ``study`` nothing of it is released: it is looked at where all the data are, and no ledger for life counts it.
     """
     out = path_of("out", out)
     earlier_path = None if begin_with is None else path_of("begin_with", begin_with, "a run")
@@ -234,24 +210,11 @@ def train(
     return _train(run, "train", options)
 
 
-def resume(
-    path: str | Path,
-    options: RunOptions | None = None,
-    *,
-    restart: bool = False,
-) -> TrainResult:
-    """Goes on with a run that was cut off; with the same ``machines`` bit-identical to an uninterrupted one.
+def resume(path: str | Path, options: RunOptions | None = None, *, restart: bool = False) -> TrainResult:
+    """Go on with a run that was cut off; with the same ``machines`` bit-identical to an uninterrupted one.
 
-    A complete run is returned as it is.
-
-    Args:
-        path: directory of the run.
-        options: as in ``train``.
-        restart: where a party has lost its part, or trained on other data than there is now: begin again, in place of
-            what the others have trained. What is replaced is kept until there is something newer at every party.
-
-    Raises ``RunError``: there is no run at ``path``, or a party's part of it is missing; without ``restart`` also where
-    the parties have no checkpoint in common.
+    Arguments and errors are those of ``api.runs.Run.resume``. What ``restart`` replaces is kept until there is
+    something newer at every party.
     """
     path = path_of("path", path, "a run")
     check_flags(restart=restart)
@@ -270,24 +233,10 @@ def predict(
     *,
     ids: Sequence[str] | None = None,
 ) -> Predictions:
-    """Predicts with a trained run, through the same joint protocol; only the label holder learns the result.
+    """Predict with a complete run; arguments and errors are those of ``api.runs.Run.predict``.
 
-    In a job with ``named_nodes`` no node is predicted but those that are asked for. In paradigm horizontal every holder
-    learns the result of its own nodes. A run from tables reads and encodes them as they are now: nodes added since
-    training are predicted as well. In an organisation's own part of a run across organisations the newest joint
-    inference is read.
-
-    Args:
-        path: a complete run.
-        nodes: which rows to give back, horizontal: of the evaluator's; default: all. The joint computation always
-            covers all nodes, or picks them in secret, so the other parties do not learn which were asked for.
-        options: as in ``train``.
-        ids: which nodes to give back, by id; for runs from tables and horizontal runs, in place of ``nodes``. On one
-            machine any holder's node of a horizontal run.
-
-    Raises:
-        RunError: the run is not complete, or its predictions are at another organisation.
-        ConfigError: a node does not exist, or none is named where only such are predicted.
+    In an organisation's own part of a run across organisations the newest joint inference is read; ``RunError`` where
+    its predictions are at another organisation.
     """
     path = path_of("path", path, "a run")
     check_several("nodes", nodes, "rows")
