@@ -12,8 +12,8 @@ from veilgraph.samples.shipped import demo_settings, shipped_job, with_overrides
 
 GROUPS = {
     "": (
-        "init", "schema", "train", "resume", "predict", "compare", "demo", "audit", "report", "check", "budget",
-        "embed", "tune", "data",
+        "schema", "train", "resume", "predict", "compare", "demo", "audit", "report", "check", "budget",
+        "embed", "init", "tune", "data",
         "net", "cert",
     ),
     "data": ("check", "align", "export", "export-trajectories", "init"),

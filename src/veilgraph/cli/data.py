@@ -1,4 +1,4 @@
-"""Commands for files that people write, and for tables: init, schema, data init, check, align, export."""
+"""Commands for files that people write, and for tables: schema, data check, align, export."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from veilgraph.cli.app import (
     Out,
     Overrides,
     Processes,
-    Replace,
     argument,
-    check_new,
     command,
     data,
     option,
@@ -24,88 +22,7 @@ from veilgraph.cli.app import (
     refuse_given,
 )
 from veilgraph.cli.output import echo, emit, messages, plain, results
-from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.files import fresh_path, write_whole
-from veilgraph.core.types import Protected
-from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
-
-_EPSILON: Final = 4.0
-
-
-@command("init", "veilgraph init bank.yaml shop.yaml telco.yaml --out job.yaml")
-def init_job_command(
-    holders: Annotated[
-        list[str], argument("Their party files; or, where they are elsewhere, their names alone.", "HOLDERS...")
-    ],
-    out: Annotated[Path, option("The job file to write.", "FILE")] = Path("job.yaml"),
-    label_holder: Annotated[
-        str | None, option("Who has what is to be predicted. Default: the only party file that has a label.", "NAME")
-    ] = None,
-    paradigm: Annotated[str, option("vertical, sealed, horizontal, averaging.", "NAME")] = "vertical",
-    select_by: Annotated[
-        str | None,
-        option(
-            "What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc, where the "
-            "paradigm can.",
-            "FIGURE",
-        ),
-    ] = None,
-    protect: Annotated[
-        Protected | None,
-        option("By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md)."),
-    ] = None,
-    epsilon: Annotated[
-        float | None, option(f"Total ε of what --protect names. Default: {_EPSILON:g}.", "E", min=0.001)
-    ] = None,
-    degree_bound: Annotated[
-        int | None, option("The most neighbours of any node; with --protect node and node-edges.", "D", min=1)
-    ] = None,
-    name: Annotated[str | None, option("Of the job. Default: that of its file.", "NAME")] = None,
-    replace: Replace = False,
-) -> None:
-    """Write a job file, with comments, for holders whose party files are there or whose names are known."""
-    from veilgraph.protocol.aligning import match_rates
-    from veilgraph.protocol.job_draft import Protected, draft_job
-    from veilgraph.protocol.job_file import read_job
-    from veilgraph.protocol.party_settings import read_party_settings
-
-    check_new(out, replace=replace)
-    files = [each for each in holders if each.endswith(PARTY_FILE_SUFFIXES)]
-    if files and len(files) != len(holders):
-        other = next(each for each in holders if each not in files)
-        raise ConfigError(
-            f"HOLDERS {other}: is no party file (.yaml), and {files[0]} is; give files alone or names alone"
-        )
-    twice = next((each for place, each in enumerate(holders) if each in holders[:place]), None)
-    if twice is not None:
-        raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
-    parties = {Path(each): read_party_settings(Path(each)) for each in files}
-    if protect is None and (degree_bound, epsilon) != (None, None):
-        raise ConfigError("--epsilon and --degree-bound are for --protect: say what is to be protected, or leave both")
-    drafted = draft_job(
-        out.name.split(".")[0] if name is None else name,
-        paradigm,
-        parties or holders,
-        label_holder,
-        select_by,
-        None if protect is None else Protected(protect, _EPSILON if epsilon is None else epsilon, degree_bound),
-    )
-    write_whole(out, drafted.text.encode())
-    try:
-        for said in match_rates(read_job(out)):
-            echo(said)
-    except DataError as error:  # of a table; the job file is as good
-        echo(f"how many ids are common to all holders is not known: {error}")
-    for decision in drafted.decisions:
-        echo(f"to decide: {decision}")
-    echo(
-        f"{out} is written; "
-        + (
-            f"check it with: veilgraph check {out}"
-            if files
-            else f"hand it in with: veilgraph net submit {out} --kit KIT"
-        )
-    )
+from veilgraph.core.files import fresh_path
 
 
 @command("schema", "veilgraph schema job")

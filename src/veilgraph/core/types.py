@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:  # so that what only needs names starts quickly
     from torch import Tensor
@@ -16,9 +16,6 @@ SERVER: Final[PartyId] = "server"
 
 MASKS: Final = ("train_mask", "val_mask", "test_mask")
 """Of a graph: which nodes are trained with, validated with and tested on."""
-
-Protected = Literal["edge", "node", "node-edges", "label"]
-"""What somebody may ask to be protected in a first draft of a job or of a party file."""
 
 
 class Kind(IntEnum):

@@ -12,8 +12,8 @@ from typing import Final, Literal, Self
 from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.types import Protected
 from veilgraph.tables.column_settings import FormatSettings
+from veilgraph_wizard import Protected
 
 RANDOM: Final = "random"
 _ALIKE: Final = ("strip", "lower")

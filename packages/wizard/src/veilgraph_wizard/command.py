@@ -1,4 +1,4 @@
-"""The command that drafts a party file."""
+"""The commands that draft files which people write: a party file, and a job."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Annotated, Final
 import typer
 import yaml
 
-from veilgraph.cli.app import Replace, check_new, command, data
+from veilgraph.cli.app import Replace, argument, check_new, command, data, option
 from veilgraph.cli.output import echo
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import write_whole
-from veilgraph.core.types import Protected
+from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
+from veilgraph_wizard import Protected
 
+_EPSILON: Final = 4.0
 _MOST_NEIGHBOURS: Final = 1000
 """In a draft: of no tables, for the largest degree that they have would tell of one node."""
 
@@ -167,3 +170,79 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     if protect in ("edge", "node-edges"):
         limits["most_neighbours"] = most_neighbours
     return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
+
+
+@command("init", "veilgraph init bank.yaml shop.yaml telco.yaml --out job.yaml")
+def init_job_command(
+    holders: Annotated[
+        list[str], argument("Their party files; or, where they are elsewhere, their names alone.", "HOLDERS...")
+    ],
+    out: Annotated[Path, option("The job file to write.", "FILE")] = Path("job.yaml"),
+    label_holder: Annotated[
+        str | None, option("Who has what is to be predicted. Default: the only party file that has a label.", "NAME")
+    ] = None,
+    paradigm: Annotated[str, option("vertical, sealed, horizontal, averaging.", "NAME")] = "vertical",
+    select_by: Annotated[
+        str | None,
+        option(
+            "What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc, where the "
+            "paradigm can.",
+            "FIGURE",
+        ),
+    ] = None,
+    protect: Annotated[
+        Protected | None,
+        option("By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md)."),
+    ] = None,
+    epsilon: Annotated[
+        float | None, option(f"Total ε of what --protect names. Default: {_EPSILON:g}.", "E", min=0.001)
+    ] = None,
+    degree_bound: Annotated[
+        int | None, option("The most neighbours of any node; with --protect node and node-edges.", "D", min=1)
+    ] = None,
+    name: Annotated[str | None, option("Of the job. Default: that of its file.", "NAME")] = None,
+    replace: Replace = False,
+) -> None:
+    """Write a job file, with comments, for holders whose party files are there or whose names are known."""
+    from veilgraph.protocol.aligning import match_rates  # noqa: PLC0415
+    from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph_wizard.job_draft import ProtectedJob, draft_job  # noqa: PLC0415
+
+    check_new(out, replace=replace)
+    files = [each for each in holders if each.endswith(PARTY_FILE_SUFFIXES)]
+    if files and len(files) != len(holders):
+        other = next(each for each in holders if each not in files)
+        raise ConfigError(
+            f"HOLDERS {other}: is no party file (.yaml), and {files[0]} is; give files alone or names alone"
+        )
+    twice = next((each for place, each in enumerate(holders) if each in holders[:place]), None)
+    if twice is not None:
+        raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
+    parties = {Path(each): read_party_settings(Path(each)) for each in files}
+    if protect is None and (degree_bound, epsilon) != (None, None):
+        raise ConfigError("--epsilon and --degree-bound are for --protect: say what is to be protected, or leave both")
+    drafted = draft_job(
+        out.name.split(".")[0] if name is None else name,
+        paradigm,
+        parties or holders,
+        label_holder,
+        select_by,
+        None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon, degree_bound),
+    )
+    write_whole(out, drafted.text.encode())
+    try:
+        for said in match_rates(read_job(out)):
+            echo(said)
+    except DataError as error:  # of a table; the job file is as good
+        echo(f"how many ids are common to all holders is not known: {error}")
+    for decision in drafted.decisions:
+        echo(f"to decide: {decision}")
+    echo(
+        f"{out} is written; "
+        + (
+            f"check it with: veilgraph check {out}"
+            if files
+            else f"hand it in with: veilgraph net submit {out} --kit KIT"
+        )
+    )

@@ -40,7 +40,7 @@ _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 
 @dataclass(frozen=True)
-class Protected:
+class ProtectedJob:
     """What a job is to protect: ``unit`` is edge, node, node-edges or label.
 
     Nodes need ``degree_bound``, the most neighbours of one.
@@ -94,7 +94,7 @@ def draft_job(
     parties: Mapping[Path, PartySettings] | Sequence[PartyId],
     label_holder: PartyId | None = None,
     select_by: str | None = None,
-    protected: Protected | None = None,
+    protected: ProtectedJob | None = None,
 ) -> JobDraft:
     """Write a job of few keys, so that the defaults serve.
 
