@@ -105,9 +105,12 @@ def attributes(data: Data, other: Data, settings: StrengthSettings, seed: int) -
         share = attribute.values[auxiliary].mean()
         usual = float(np.log(share / (1 - share)))  # log-odds of who knows nothing of a node
         for name, rows in (("embeddings", outputs.embeddings), ("posteriors", outputs.posteriors)):
-            inferred = infer_attribute(rows, attribute.values, auxiliary, seed=seed)
-            others = {"accuracy": inferred.accuracy, "prior_accuracy": inferred.prior_accuracy}
-            found[f"word {attribute.column} from {name}"] = Attacked(inferred.scores, inferred.truth, usual, others)
+            scores, truth = infer_attribute(rows, attribute.values, auxiliary, seed=seed), attribute.values[~auxiliary]
+            others = {
+                "accuracy": float(((scores > 0) == truth).mean()),
+                "prior_accuracy": float((truth == (share >= 0.5)).mean()),
+            }
+            found[f"word {attribute.column} from {name}"] = Attacked(scores, truth, usual, others)
     return found
 
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from veilgraph.audit.attack import AuditContext, Scene, attack, scored
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import Classifier, Numbers, check_rows, train_classifier, unit_columns
-from veilgraph.audit.statistics import Truth, measure
+from veilgraph.audit.pairs import Numbers, check_rows, train_classifier, unit_columns
+from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
@@ -139,7 +139,7 @@ def _ranked(rows: Callable[[int], Floats], at: Scene) -> Floats:
         infer_attribute(rows(each.column)[columns.asked], each.values[columns.asked], columns.known, seed=seed)
         for each in columns.attributes
     )
-    return np.concatenate([ranks(each.scores) for each in inferred])
+    return np.concatenate([ranks(each) for each in inferred])
 
 
 class Columns:
@@ -214,30 +214,6 @@ class Attribute:
     above: float
     values: Flags
 
-    @property
-    def share(self) -> float:
-        """Of the nodes that have it."""
-        return float(self.values.mean())
-
-
-@dataclass(frozen=True, eq=False)
-class AttributeInference:
-    """What an adversary found out about the nodes whose attribute it did not know.
-
-    Attributes:
-        accuracy: share of them that it gets right.
-        prior_accuracy: the same for naming the value that most auxiliary nodes have.
-        auc: area under the ROC; 0.5 for naming one value.
-        scores: [T] float64, higher = has the attribute; above 0 counts as "has it".
-        truth: [T] bool.
-    """
-
-    accuracy: float
-    prior_accuracy: float
-    auc: float
-    scores: Floats
-    truth: Flags
-
 
 def choose_attributes(features: Numbers, *, count: int, min_share: float = 0.1) -> list[Attribute]:
     """The columns that an attack on them says most about: those whose two values are nearest to equally frequent.
@@ -269,25 +245,16 @@ def auxiliary_nodes(num_nodes: int, share: float, *, seed: int) -> Flags:
     return known
 
 
-def infer_attribute(
-    embeddings: Numbers, values: Flags, auxiliary: Flags, *, seed: int, classifier: Classifier = "logistic"
-) -> AttributeInference:
-    """Attribute inference by a classifier, from ``embeddings`` [N, d] that the adversary has of every node.
+def infer_attribute(embeddings: Numbers, values: Flags, auxiliary: Flags, *, seed: int) -> Floats:
+    """Attribute inference by logistic regression, from ``embeddings`` [N, d] that the adversary has of every node.
 
-    It knows the attribute, ``values`` [N] bool, of the ``auxiliary`` nodes [N] bool; others are read for scoring only.
+    It knows the attribute, ``values`` [N] bool, of the ``auxiliary`` nodes [N] bool alone.
+
+    Returns:
+        Scores of the other nodes, [T] float64, higher = has the attribute; above 0 counts as "has it".
     """
     rows = unit_columns(check_rows("embeddings", embeddings, len(embeddings)))
-    score = train_classifier(classifier, rows[auxiliary], values[auxiliary], seed=seed)
-    truth = values[~auxiliary]
-    scores = score(rows[~auxiliary])
-    usual = values[auxiliary].mean() >= 0.5
-    return AttributeInference(
-        accuracy=float(((scores > 0) == truth).mean()),
-        prior_accuracy=float((truth == usual).mean()),
-        auc=measure(scores, truth).auc,
-        scores=scores,
-        truth=truth,
-    )
+    return train_classifier("logistic", rows[auxiliary], values[auxiliary], seed=seed)(rows[~auxiliary])
 
 
 @dataclass(frozen=True, eq=False)

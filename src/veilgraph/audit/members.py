@@ -131,33 +131,24 @@ def confidence_scores(posteriors: NDArray[Any], labels: NDArray[Any] | None = No
     return _logits_of(shares, shares.argmax(axis=1) if labels is None else labels)
 
 
-def shadow_scores(
-    posteriors: NDArray[Any],
-    shadow_posteriors: NDArray[Any],
-    shadow_members: NDArray[Any],
-    *,
-    labels: NDArray[Any] | None = None,
-    shadow_labels: NDArray[Any] | None = None,
-) -> Floats:
+def shadow_scores(posteriors: NDArray[Any], shadow_posteriors: NDArray[Any], shadow_members: NDArray[Any]) -> Floats:
     """Shadow-model attack: a classifier learns on a model of the adversary's own how members differ from others.
 
-    A logistic regression on the logits of the sorted posteriors, and of the label's posterior where labels are known;
-    members and non-members weigh the same however many there are.
+    A logistic regression on the logits of the sorted posteriors; members and non-members weigh the same however many
+    there are.
 
     Args:
         posteriors: [T, C], the targets' from the attacked model.
         shadow_posteriors: [S, C], from a model trained alike on an auxiliary graph.
         shadow_members: [S] bool, which of those it was trained on.
-        labels: [T] integers, or None.
-        shadow_labels: [S] integers, given if and only if ``labels`` are.
 
     Returns:
         [T] float64, log-odds of membership; ``SHADOW_THRESHOLD`` is the classifier's own decision.
 
     Source: Shokri et al. 2017; Salem et al. 2019 (sorted posteriors); Duddu et al. 2020 (graphs).
     """
-    inputs = _features(_shares("posteriors", posteriors), labels)
-    shadow_inputs = _features(_shares("shadow_posteriors", shadow_posteriors), shadow_labels)
+    inputs = _sorted_logits(_shares("posteriors", posteriors))
+    shadow_inputs = _sorted_logits(_shares("shadow_posteriors", shadow_posteriors))
     _, members = checked_targets(shadow_inputs[:, 0], shadow_members, "shadow_members")
     classifier = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
     return np.asarray(classifier.fit(shadow_inputs, members).decision_function(inputs))
@@ -250,13 +241,10 @@ def _normals(logits: Floats, used: NDArray[np.bool_], side: Literal["with", "wit
     return average, variance**0.5
 
 
-def _features(shares: Floats, labels: NDArray[Any] | None) -> Floats:
-    """Inputs of the shadow attack's classifier, [n, C] or [n, C + 1]: no class has a place of its own."""
+def _sorted_logits(shares: Floats) -> Floats:
+    """Inputs of the shadow attack's classifier, [n, C]: no class has a place of its own."""
     ordered = np.sort(shares, axis=1)[:, ::-1]
-    columns = [_logits_of(ordered, np.full(len(ordered), place)) for place in range(ordered.shape[1])]
-    if labels is not None:
-        columns.append(_logits_of(shares, labels))
-    return np.stack(columns, axis=1)
+    return np.stack([_logits_of(ordered, np.full(len(ordered), place)) for place in range(ordered.shape[1])], axis=1)
 
 
 def _logits_of(shares: Floats, classes: NDArray[np.intp]) -> Floats:

@@ -32,7 +32,7 @@ from scipy.optimize import nnls
 from veilgraph.audit.attack import ALIKE, AuditContext, Scene, attack, scored
 from veilgraph.audit.features import Columns, ranks
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import Numbers, Pairs, check_rows, pair_products
+from veilgraph.audit.pairs import Numbers, check_rows, pair_products
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
@@ -84,7 +84,7 @@ def similarity(at: Scene) -> Outcome:
         expected = np.stack([-first @ update for update in updates])
         scale = float((expected * np.diff(steps, axis=0)).sum() / ((expected**2).sum() or 1.0))
         gram = gram_estimate(steps, updates, prior=first * scale)
-        scores, of = gram_scores(gram, asked.pairs), "all that was opened"
+        scores, of = gram[asked.pairs[:, 0], asked.pairs[:, 1]], "all that was opened"
     else:  # a matrix of all pairs would be too large, and the pairs that are asked about need none
         scores, of = pair_products(evidence.steps[0], asked.pairs), "the first h0 alone"
     return Outcome(
@@ -229,12 +229,6 @@ def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: F
     return np.asarray((estimate + estimate.T) / 2)
 
 
-def gram_scores(gram: Floats, pairs: Pairs, own: Numbers | None = None) -> Floats:
-    """Estimated inner products of pairs, [M], less those of the adversary's own features where they are given."""
-    scores = gram[pairs[:, 0], pairs[:, 1]]
-    return scores if own is None else scores - pair_products(own, pairs)
-
-
 def _check_sequence(name: str, values: Numbers) -> Numbers:
     if not np.isfinite(values).all():
         raise DataError(f"{name}: has values that are not finite; leave out their steps")
@@ -357,9 +351,9 @@ def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -
     return np.asarray(rest - features @ np.linalg.solve(squares, features.T @ rest))
 
 
-def exact_share(found: Floats, truth: Numbers, *, tolerance: float = 0.01) -> float:
-    """Of rows of which every value is found, to a share of the largest that there is."""
-    return float((np.abs(found - truth).max(axis=1) <= tolerance * np.abs(truth).max()).mean())
+def exact_share(found: Floats, truth: Numbers) -> float:
+    """Of rows of which every value is found, to a hundredth of the largest that there is."""
+    return float((np.abs(found - truth).max(axis=1) <= 0.01 * np.abs(truth).max()).mean())
 
 
 def _finite(opened: Numbers) -> Floats:

@@ -27,13 +27,15 @@ MIN_TARGETS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Roc:
-    """All points that the adversary can choose from by its threshold, from "nobody" to "everybody".
+class Rocs:
+    """All points that the adversary can choose from by its threshold, from "nobody" to "everybody", of S samples.
+
+    They are of the same targets, with as many positives and negatives in each.
 
     Attributes:
         thresholds: [K + 1], falling: infinity, then each distinct score.
-        false_positives: [K + 1], how many negatives have a score of at least the threshold.
-        true_positives: [K + 1], how many positives have.
+        false_positives: [S, K + 1], how many negatives have a score of at least the threshold.
+        true_positives: [S, K + 1], how many positives have.
     """
 
     thresholds: Floats
@@ -41,55 +43,14 @@ class Roc:
     true_positives: Counts
 
     @property
-    def false_positive_rate(self) -> Floats:
-        """[K + 1], share of the negatives."""
-        return np.asarray(self.false_positives / self.false_positives[-1])
-
-    @property
-    def true_positive_rate(self) -> Floats:
-        """[K + 1], share of the positives."""
-        return np.asarray(self.true_positives / self.true_positives[-1])
-
-    @property
-    def auc(self) -> float:
-        """See ``Rocs``."""
-        return float(self._alone.auc[0])
-
-    def advantage(self, threshold: float) -> float:
-        """See ``Rocs``."""
-        return float(self._alone.advantage(threshold)[0])
-
-    def tpr_at(self, false_positive_rate: float) -> float:
-        """See ``Rocs``."""
-        return float(self._alone.tpr_at(false_positive_rate)[0])
-
-    @property
-    def _alone(self) -> Rocs:
-        return Rocs(self.thresholds, self.false_positives[None], self.true_positives[None])
-
-    def best_threshold(self) -> float:
-        """Where the advantage is greatest; of several such thresholds the highest, infinity if none beats a guess."""
-        negatives, positives = self.false_positives[-1], self.true_positives[-1]
-        return float(self.thresholds[np.argmax(self.true_positives * negatives - self.false_positives * positives)])
-
-
-@dataclass(frozen=True, eq=False)
-class Rocs:
-    """Those of S samples of the same targets, with as many positives and negatives in each; arrays are [S, K + 1]."""
-
-    thresholds: Floats
-    false_positives: Counts
-    true_positives: Counts
-
-    @property
-    def auc(self) -> Floats:
+    def aucs(self) -> Floats:
         """[S], probability that a positive has a higher score than a negative; a tie counts half."""
         pairs = self.true_positives[:, -1] * self.false_positives[:, -1]
         heights = self.true_positives[:, 1:] + self.true_positives[:, :-1]
         areas = np.einsum("sk,sk->s", np.diff(self.false_positives), heights)  # trapezoids, in whole numbers
         return np.asarray(areas / (2 * pairs))
 
-    def advantage(self, threshold: float) -> Floats:
+    def advantages(self, threshold: float) -> Floats:
         """[S], true minus false positive rate at ``threshold``, in [−1, 1].
 
         It is 2(Acc − 0.5) with positives and negatives of equal weight however many there are.
@@ -97,12 +58,46 @@ class Rocs:
         point = bisect_right(self.thresholds, -threshold, key=operator.neg) - 1
         return _share(self.true_positives, point) - _share(self.false_positives, point)
 
-    def tpr_at(self, false_positive_rate: float) -> Floats:
+    def tprs_at(self, false_positive_rate: float) -> Floats:
         """[S], the highest true positive rate among the points with at most this false positive rate, as they are."""
         negatives = int(self.false_positives[0, -1])
         most = bisect_right(range(negatives + 1), false_positive_rate, key=lambda count: count / negatives) - 1
         points = [np.searchsorted(reached, most, side="right") - 1 for reached in self.false_positives]
         return _share(self.true_positives, np.array(points))
+
+
+class Roc(Rocs):
+    """That of one sample: of all targets once."""
+
+    @property
+    def false_positive_rate(self) -> Floats:
+        """[K + 1], share of the negatives."""
+        return np.asarray(self.false_positives[0] / self.false_positives[0, -1])
+
+    @property
+    def true_positive_rate(self) -> Floats:
+        """[K + 1], share of the positives."""
+        return np.asarray(self.true_positives[0] / self.true_positives[0, -1])
+
+    @property
+    def auc(self) -> float:
+        """See ``aucs``."""
+        return float(self.aucs[0])
+
+    def advantage(self, threshold: float) -> float:
+        """See ``advantages``."""
+        return float(self.advantages(threshold)[0])
+
+    def tpr_at(self, false_positive_rate: float) -> float:
+        """See ``tprs_at``."""
+        return float(self.tprs_at(false_positive_rate)[0])
+
+    def best_threshold(self) -> float:
+        """Where the advantage is greatest; of several such thresholds the highest, infinity if none beats a guess."""
+        negatives, positives = self.false_positives[0, -1], self.true_positives[0, -1]
+        return float(
+            self.thresholds[np.argmax(self.true_positives[0] * negatives - self.false_positives[0] * positives)]
+        )
 
 
 class Ranked:
@@ -119,7 +114,7 @@ class Ranked:
 
     def roc(self) -> Roc:
         """Of all targets."""
-        return Roc(self._thresholds, self._reached(self.negatives[None])[0], self._reached(self.positives[None])[0])
+        return Roc(self._thresholds, self._reached(self.negatives[None]), self._reached(self.positives[None]))
 
     def rocs(self, positives: NDArray[np.intp], negatives: NDArray[np.intp]) -> Rocs:
         """Of S samples, [S, P] and [S, N]: indices of positives and of negatives, repeated or left out at will."""
@@ -171,10 +166,10 @@ _BLOCK: Final = 1 << 14
 """Targets of the samples that are counted at once, so that what is computed on the way stays in the cache."""
 
 _FIGURES: Final[dict[Figure, Callable[[Rocs, float], Floats]]] = {
-    "auc": lambda rocs, threshold: rocs.auc,
-    "advantage": lambda rocs, threshold: rocs.advantage(threshold),
-    "tpr_at_0_1_percent": lambda rocs, threshold: rocs.tpr_at(0.001),
-    "tpr_at_1_percent": lambda rocs, threshold: rocs.tpr_at(0.01),
+    "auc": lambda rocs, threshold: rocs.aucs,
+    "advantage": lambda rocs, threshold: rocs.advantages(threshold),
+    "tpr_at_0_1_percent": lambda rocs, threshold: rocs.tprs_at(0.001),
+    "tpr_at_1_percent": lambda rocs, threshold: rocs.tprs_at(0.01),
 }
 
 ALL_FIGURES: Final[tuple[Figure, ...]] = tuple(_FIGURES)
@@ -246,7 +241,7 @@ def intervals(
     ranked = Ranked(*checked_targets(scores, truth))
     used = ranked.roc().best_threshold() if threshold is None else threshold
     drawn = [_values(figures, ranked.rocs(*block), used) for block in _draws(ranked, seed, samples)]
-    return _percentiles(figures, _values(figures, ranked.rocs(*_all(ranked)), used), drawn, confidence)
+    return _percentiles(figures, _values(figures, ranked.roc(), used), drawn, confidence)
 
 
 def differences(
@@ -265,11 +260,12 @@ def differences(
     """
     attack, other = Ranked(*checked_targets(scores, truth)), Ranked(*checked_targets(baseline, truth))
     used, other_used = attack.roc().best_threshold(), other.roc().best_threshold()
-    drawn = [
-        _values(figures, attack.rocs(*block), used) - _values(figures, other.rocs(*block), other_used)
-        for block in (_all(attack), *_draws(attack, seed, samples))
-    ]
-    return _percentiles(figures, drawn[0], drawn[1:], 0.95)
+
+    def gain(one: Rocs, another: Rocs) -> Floats:
+        return _values(figures, one, used) - _values(figures, another, other_used)
+
+    drawn = [gain(attack.rocs(*block), other.rocs(*block)) for block in _draws(attack, seed, samples)]
+    return _percentiles(figures, gain(attack.roc(), other.roc()), drawn, 0.95)
 
 
 def verdict(
@@ -311,11 +307,6 @@ def verdict(
 def _values(figures: Sequence[Figure], rocs: Rocs, threshold: float) -> Floats:
     """[S, F]."""
     return np.stack([_FIGURES[figure](rocs, threshold) for figure in figures], axis=1)
-
-
-def _all(ranked: Ranked) -> tuple[Places, Places]:
-    """One sample, of every target once."""
-    return np.arange(len(ranked.positives))[None], np.arange(len(ranked.negatives))[None]
 
 
 def _draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[Places, Places]]:

@@ -277,7 +277,6 @@ class NodeCanaries(DrawnCanaries):
         changed = replace(graph, features=compact(features) if graph.features.is_sparse_csr else features)
         if self.labelled != graph.party or graph.labels is None:
             return changed
-            return changed
         values = graph.labels.clone()
         values[self.places] = torch.where(values[self.places] >= 0, self.label_coins.to(values.dtype), -1)
         return replace(changed, labels=values)
