@@ -98,7 +98,8 @@ def _rounds(bank: Asked) -> None:
 
 def _used_up(bank: Asked) -> None:
     bank.says(consent={"jobs": 1})
-    with Journal(bank.kit.consent).held() as journal:
+    journal = Journal(bank.kit.consent)
+    with journal.held():
         journal.append(Entry(time=utc_now(), what="job", id="1", work="train", name="other"))
 
 

@@ -237,7 +237,7 @@ class KilledAt:
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """While the event is set, nothing reaches B's journal, as a dead process writes nothing."""
-    dead, append = threading.Event(), consents._Held.append
+    dead, append = threading.Event(), consents.Journal.append
 
     def alive(held: Any, entry: Any) -> None:
         if dead.is_set() and threading.current_thread().name == "party B":
@@ -245,7 +245,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         append(held, entry)
 
     with monkeypatch.context() as patched:
-        patched.setattr(consents._Held, "append", alive)
+        patched.setattr(consents.Journal, "append", alive)
         yield dead
 
 

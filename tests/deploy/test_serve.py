@@ -28,6 +28,7 @@ from veilgraph.deploy.metrics.door import read_address
 from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
 from veilgraph.graph.party import pack_ids
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judge import Predicted
 from veilgraph.runtime.store.predictions import save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors, save_tensors
 
@@ -44,7 +45,7 @@ def make_run(path, *, ids=IDS, infer=True, parties=("bank", "shop"), reporter="b
     store = run.party("bank")  # whose part it is
     if infer:
         store.model_path.write_bytes(b"the label holder's part of the model")
-        save_predictions(store, FIRST, ids, None if ids is None else ("good", "fraud"))
+        save_predictions(store, Predicted(FIRST), ids, None if ids is None else ("good", "fraud"))
     return path
 
 
@@ -53,7 +54,7 @@ def predictions_file(run):
 
 
 def infer_anew(run, probabilities=SECOND, ids=IDS):
-    save_predictions(RunDirectory.open(run).party("bank"), probabilities, ids, ("good", "fraud"))
+    save_predictions(RunDirectory.open(run).party("bank"), Predicted(probabilities), ids, ("good", "fraud"))
 
 
 def facts_now():
@@ -308,7 +309,7 @@ def damages():
         "too many names",
         lambda run: save_tensors(predictions_file(run), {"probabilities": FIRST[:, :1], **pack_ids(IDS)}, facts_now()),
     )
-    yield "no ids", lambda run: save_predictions(RunDirectory.open(run).party("bank"), SECOND)
+    yield "no ids", lambda run: save_predictions(RunDirectory.open(run).party("bank"), Predicted(SECOND))
 
 
 @pytest.mark.parametrize("damage", [pytest.param(act, id=name) for name, act in damages()])

@@ -15,6 +15,7 @@ from veilgraph.comparison.study import ABOUT, FOUND, Study
 from veilgraph.comparison.ways import AS_JOB, EVERYTHING, NOBODY
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judge import Predicted
 from veilgraph.runtime.store.predictions import save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -50,9 +51,8 @@ def two_classes(run: Path, by: str = "auc") -> Path:
     labels = (graph.labels > 0).long()
     one = (labels + torch.arange(len(labels)) % 7 / 4) / 3
     save_party(replace(graph, labels=labels, num_classes=2), path)
-    save_predictions(
-        RunDirectory.open(run).party("A"), torch.stack([1 - one, one], 1), class_names=["honest <b>", "fraud"]
-    )
+    predicted = Predicted(torch.stack([1 - one, one], 1))
+    save_predictions(RunDirectory.open(run).party("A"), predicted, class_names=["honest <b>", "fraud"])
     return run
 
 

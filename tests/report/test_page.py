@@ -13,6 +13,7 @@ from tests.report.markup import Page, loads_nothing
 from tests.roles.federation import merge
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
+from veilgraph.protocol.judge import Predicted
 from veilgraph.report.page import page_html
 from veilgraph.report.tables import percent
 from veilgraph.runtime.store.predictions import load_predictions, save_predictions
@@ -67,7 +68,7 @@ def test_words_of_others_are_text(copy: Copy) -> None:
     (run / "job.yaml").write_text(yaml.safe_dump(merge(job, {"data": {"root": f"/{HOSTILE}/"}})))
     store = RunDirectory.open(run).party("A")
     held = load_predictions(store)
-    save_predictions(store, held.probabilities, held.ids, [HOSTILE, "b", "c"])
+    save_predictions(store, Predicted(held.probabilities), held.ids, [HOSTILE, "b", "c"])
     report = audit(
         job="plain", more=(finding(HOSTILE, HOSTILE, "edges", "attribute", 0.6, evidence=HOSTILE, note=HOSTILE),)
     )

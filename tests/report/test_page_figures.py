@@ -8,6 +8,7 @@ import pytest
 
 from tests.report.conftest import Copy, page_of
 from veilgraph.graph.party import load_party
+from veilgraph.protocol.judge import Predicted
 from veilgraph.report.disclosures import traffic
 from veilgraph.report.ranking import confusion
 from veilgraph.report.run_data import read_run, scored
@@ -42,7 +43,7 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed(copy: Copy) -> 
     held = load_predictions(store)
     wide = held.probabilities.new_zeros(len(held.classes), 14)
     wide[:, 13] = 1  # everybody is taken for the last class
-    save_predictions(store, wide, class_names=[f"class {index}" for index in range(14)])
+    save_predictions(store, Predicted(wide), class_names=[f"class {index}" for index in range(14)])
     found = confusion(scored(read_run(RunDirectory.open(run))))
     assert found.rows == ()
     assert {one.taken_for for one in found.top} == {"class 13"}

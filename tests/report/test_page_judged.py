@@ -16,6 +16,7 @@ from tests.report.made import two_classes
 from veilgraph.core.errors import RunError
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judge import Predicted
 from veilgraph.report.evaluation import Judged, judged
 from veilgraph.report.ranking import alarms, best_threshold, confusion
 from veilgraph.report.run_data import RunData, Scored, Split, read_run, scored
@@ -164,7 +165,9 @@ def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
     ids = [f"n{node}" for node in nodes]
     store.save_ids(ids)
     mixed = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
-    save_predictions(store, held.probabilities[mixed], [ids[place] for place in mixed.tolist()], held.class_names)
+    save_predictions(
+        store, Predicted(held.probabilities[mixed]), [ids[place] for place in mixed.tolist()], held.class_names
+    )
     check()
 
 

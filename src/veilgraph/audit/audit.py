@@ -44,16 +44,7 @@ At = Callable[[float], None]
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What an audit is asked for.
-
-    Attributes:
-        adversaries: parties, ``CLIENT``, or parties that put their views together, such as ``server+B``; None: each
-            party by itself, and the client.
-        attacks: by name; None: all.
-        limits: attack → what it may find, over the job's own; a number is the highest AUC that passes.
-        seed: of everything drawn; the same seed gives the same audit.
-        shadows: models that adversaries train for membership inference.
-    """
+    """What an audit is asked for: the arguments of ``api.runs.Run.audit``."""
 
     adversaries: tuple[PartyId, ...] | None = None
     attacks: tuple[str, ...] | None = None

@@ -198,17 +198,15 @@ def _quotient(above: Floats, below: Floats) -> Floats:
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
-def _canberra(first: Floats, second: Floats) -> Floats:
-    return np.asarray(_quotient(np.abs(first - second), np.abs(first) + np.abs(second)).sum(axis=1))
-
-
 DISTANCES: dict[str, RowFunction] = {
     "cosine": _cosine,
     "euclidean": lambda first, second: np.sqrt(_squared_euclidean(first, second)),
     "correlation": lambda first, second: _cosine(_centred(first), _centred(second)),
     "chebyshev": lambda first, second: np.asarray(np.abs(first - second).max(axis=1)),
     "bray-curtis": lambda first, second: _quotient(_manhattan(first, second), np.abs(first + second).sum(axis=1)),
-    "canberra": _canberra,
+    "canberra": lambda first, second: np.asarray(
+        _quotient(np.abs(first - second), np.abs(first) + np.abs(second)).sum(axis=1)
+    ),
     "manhattan": _manhattan,
     "squared-euclidean": _squared_euclidean,
 }

@@ -194,23 +194,23 @@ class Consent:
             yield refuses
         except BaseException:
             if taken is not None:
-                with suppress(RunError), self._journal.held() as journal:  # it stays counted then
-                    journal.append(self._entry("returned", of=taken))
+                with suppress(RunError), self._journal.held():  # it stays counted then
+                    self._journal.append(self._entry("returned", of=taken))
             raise
 
     def _take(self, what: Counted) -> tuple[str, str | None]:
-        with self._journal.held() as journal:
-            if renamed(journal.entries, self._entry(what)):
+        with self._journal.held() as entries:
+            if renamed(entries, self._entry(what)):
                 return f"job {self._request.job} was here with other settings: submit these as a job of their own", None
-            goes_on = self._begun(journal.entries) if what == "job" else None
+            goes_on = self._begun(entries) if what == "job" else None
             if goes_on is not None:
                 self._continues = True
                 entry = self._entry("resumed", of=goes_on.id)
-            elif refuses := used_up(self._settings, journal.entries, what, utc_now()):
+            elif refuses := used_up(self._settings, entries, what, utc_now()):
                 return refuses, None
             else:
                 entry = self._entry(what)
-            journal.append(entry)
+            self._journal.append(entry)
         if what == "job":
             self._job = entry.id
         return "", entry.id
@@ -229,8 +229,8 @@ class Consent:
         self._deadline = time.monotonic() + self._settings.approval_wait_s
         asked = self._entry("asked", of=self._job)
         self._shown = self._stack.enter_context(waiting(self._folder, self._request, asked.id))
-        with self._journal.held() as journal:
-            journal.append(asked)
+        with self._journal.held():
+            self._journal.append(asked)
         log.info(
             "%s (%s) waits for approval: veilgraph net consent approve %s --kit %s",
             self._request.settings.name,
@@ -306,37 +306,32 @@ class Journal:
         return _parse(content[: content.rfind(b"\n") + 1])
 
     @contextmanager
-    def held(self) -> Iterator[_Held]:
-        """The journal for this process alone, until the end of the block; others wait. Raises ``RunError``."""
+    def held(self) -> Iterator[list[Entry]]:
+        """All of it, for this process alone, until the end of the block; others wait. Raises ``RunError``."""
         try:
             with locked(self.path.parent, f"{self.path.parent} is in use", wait_s=math.inf):
-                yield _Held(self.path)
+                yield self._whole()
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _unusable(self, error: OSError) -> RunError:
-        return RunError(f"{self.path}: cannot be used ({error}); no job is taken part in uncounted: mend that first")
+    def append(self, entry: Entry) -> None:
+        """Add a line while it is held: it is on the disk when this returns."""
+        append(self.path, _line(entry), sync=True)
 
-
-class _Held:
-    """What a process may do that holds the journal."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        if not path.exists():
-            append(path, b"")
-            sync_folder(path.parent)
-        content = path.read_bytes()
+    def _whole(self) -> list[Entry]:
+        """All lines; one that a crash tore is ended, and counts as anything."""
+        if not self.path.exists():
+            append(self.path, b"")
+            sync_folder(self.path.parent)
+        content = self.path.read_bytes()
         if content and not content.endswith(b"\n"):
             torn = b"\n" + _line(Entry(time=utc_now(), what="torn"))
-            append(path, torn, sync=True)
+            append(self.path, torn, sync=True)
             content += torn
-        self.entries = _parse(content)
+        return _parse(content)
 
-    def append(self, entry: Entry) -> None:
-        """Add a line; it is on the disk when this returns."""
-        append(self._path, _line(entry), sync=True)
-        self.entries.append(entry)
+    def _unusable(self, error: OSError) -> RunError:
+        return RunError(f"{self.path}: cannot be used ({error}); no job is taken part in uncounted: mend that first")
 
 
 def _line(entry: Entry) -> bytes:
@@ -429,7 +424,8 @@ def answer(folder: Path, shown: Waiting, *, approved: bool, reason: str = "") ->
         request=shown.fingerprint,
         reason=reason,
     )
-    with Journal(folder).held() as journal:
+    journal = Journal(folder)
+    with journal.held():
         journal.append(entry)
 
 

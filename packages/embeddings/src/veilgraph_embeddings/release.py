@@ -16,18 +16,20 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Final
 
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import private_folder
 from veilgraph.core.secrets import SecretSource, derive_key, system_secrets
+from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger, LedgerSummary
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.release_cache import fingerprint, releasing
-from veilgraph.runtime.session.publishers import keeper_of
+from veilgraph.privacy.release_cache import FOLDER, fingerprint, releasing
 
 CHANNEL: Final = "embeddings to the public"
 _KEPT: Final = "embeddings"
@@ -139,7 +141,9 @@ def _once(
     A nonce names the payment, which is older than the noise: what is kept without a payment is made anew. A kill leaves
     a payment too many, never one too few.
     """
-    keeper, of = keeper_of(account, what), derive_key(account.lifetime.secret("rows"), fingerprint(rows)).hex()
+    folder = account.lifetime.lines.folder / FOLDER / sha256(what.encode()).hexdigest()
+    keeper = FolderKeeper(private_folder(folder))
+    of = derive_key(account.lifetime.secret("rows"), fingerprint(rows)).hex()
     if (kept := keeper.get(_KEPT)) is not None:
         try:
             released, nonce = kept.tensors["rows"], str(kept.facts["paid"])

@@ -25,7 +25,7 @@ from veilgraph.core.arguments import (
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.text import megabytes
-from veilgraph.core.trace import merge_traces
+from veilgraph.core.trace import merge_traces, write_trace
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
@@ -206,7 +206,7 @@ def train(
         if record_views:
             run.party(party).record_views(view_size(settings, view_passes))
         if profile:
-            run.party(party).keep_trace()
+            write_trace(run.party(party).trace_path, [], {})  # which every later training of the party renews
     return _train(run, "train", options)
 
 

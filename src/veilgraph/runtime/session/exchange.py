@@ -54,10 +54,6 @@ class LedgerHead(BaseModel):
     lines: Annotated[int, Field(ge=1, le=2**32)]
     head: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-    def goes_on_from(self, other: LedgerHead) -> bool:
-        """Whether it is of the same ledger, and further."""
-        return self.ledger == other.ledger and self.lines > other.lines
-
 
 class PeerHeads:
     """One party's: its own, and those that it heard of, in one session.
@@ -93,7 +89,9 @@ class PeerHeads:
         with locked(private_folder(self._folder), f"{self._folder} is in use", wait_s=math.inf):
             for party, head in said.items():
                 path, kept = self._path(party), self._kept(party)
-                if path is not None and head is not None and (kept is None or head.goes_on_from(kept)):
+                if path is None or head is None:
+                    continue
+                if kept is None or (head.ledger == kept.ledger and head.lines > kept.lines):
                     write_whole(path, head.model_dump_json().encode())
 
     def _kept(self, party: PartyId) -> LedgerHead | None:

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.files import write_whole
-from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_facts
 from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
@@ -42,7 +42,6 @@ from veilgraph.runtime.session.preparation import prepare
 from veilgraph.runtime.session.publishers import (
     LifetimeAccount,
     publisher_of,
-    release_streams,
     training_alone,
     with_canaries,
 )
@@ -317,14 +316,10 @@ def compute(session: Session, aligned: Aligned) -> None:
             predicted = role.predictions()
             save_predictions(
                 store,
-                predicted.probabilities,
+                predicted,
                 _predicted_ids(role, aligned.written or aligned.ids, predicted),
                 aligned.class_names,
-                predicted.nodes,
-                predicted.columns,
-                predicted.keys,
                 alike=_predicted_ids(role, aligned.ids, predicted) if aligned.written else None,
-                classes_alone=predicted.classes_alone,
                 calibration=calibration_in(load_facts(store.model_path)),
             )
             forget_named(store)
@@ -390,7 +385,7 @@ def _streams(part: SessionSpec) -> LearningStreams:
         or of_job
     ):
         return LearningStreams(part.store.seed(), part.party)
-    return release_streams(part.lifetime)
+    return LearningStreams(seed_of(part.lifetime.secret("projection")), part.party)
 
 
 def _refuses(part: SessionSpec, aligned: Aligned) -> str:

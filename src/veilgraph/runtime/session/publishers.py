@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from typing import Final
 
 import numpy as np
@@ -17,9 +16,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import locked, private_folder
-from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.core.secrets import system_secrets
-from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger, delta_at
@@ -30,7 +27,7 @@ from veilgraph.privacy.local_publisher import LabelPublisher, LocalPublisher
 from veilgraph.privacy.plan import Plan, SampledPlan
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.privacy.release_cache import FOLDER, LifetimeCache, ReleaseCache, RunCache
+from veilgraph.privacy.release_cache import LifetimeCache, ReleaseCache, RunCache
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
 from veilgraph.protocol.canaries import canaries_in_data
@@ -309,14 +306,3 @@ def snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: obje
 def order_of(each: Keys, common: int) -> Tensor:
     """Return the nodes by their keys, common ones first, which is the same order in every job: Tensor[N] int64."""
     return torch.from_numpy(np.lexsort((each, np.arange(len(each)) >= common)))
-
-
-def release_streams(lifetime: Lifetime) -> LearningStreams:
-    """Of the fixed random weights that rows are made with: the same in every job, so that rows are the same."""
-    return LearningStreams(seed_of(lifetime.secret("projection")), lifetime.lines.header.party)
-
-
-def keeper_of(account: Account, how: str) -> FolderKeeper:
-    """Of what was released as a whole in one way, in a folder of its own."""
-    folder = account.lifetime.lines.folder / FOLDER / sha256(how.encode()).hexdigest()
-    return FolderKeeper(private_folder(folder))

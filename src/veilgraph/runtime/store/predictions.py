@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -27,6 +26,7 @@ from veilgraph.core.text import csv_cell
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph.nn.calibration import Calibration
+from veilgraph.protocol.judge import Predicted
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import MAX_NODES
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors, save_tensors
@@ -204,21 +204,17 @@ class Predictions:
 
 def save_predictions(
     store: PartyStore,
-    probabilities: Tensor,
+    predicted: Predicted,
     ids: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
-    nodes: Tensor | None = None,
-    others: Mapping[str, Tensor] = MappingProxyType({}),
-    keys: Sequence[str] = (),
     *,
     alike: Sequence[str] | None = None,
-    classes_alone: bool = False,
     calibration: Calibration | None = None,
 ) -> None:
     """Writes a holder's predictions as CSV and, with probabilities as the network gives them, as safetensors.
 
-    ``probabilities`` are Tensor[C common or N_p own nodes, or as many as ``nodes`` or other rows, classes]; ``nodes``
-    Tensor[R] int64, where not all are predicted. The rest is as ``Predictions`` has it; ``others`` are its columns.
+    ``predicted`` are of the common or its own nodes, of those that it names, or of other rows; the rest is as
+    ``Predictions`` has it.
     """
     facts: dict[str, Any] = {
         "class_names": None if class_names is None else list(class_names),
@@ -226,14 +222,14 @@ def save_predictions(
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     packed = ({} if ids is None else pack_ids(ids)) | ({} if alike is None else pack_ids(alike, _ALIKE))
-    if nodes is not None:
-        packed[_ROWS] = nodes
-    packed |= {_COLUMN + name: values for name, values in others.items()}
-    facts |= {"columns": list(others)} if others else {}
-    facts |= {"keys": list(keys)} if keys else {}
-    facts |= {"classes_alone": True} if classes_alone else {}
+    if predicted.nodes is not None:
+        packed[_ROWS] = predicted.nodes
+    packed |= {_COLUMN + name: values for name, values in predicted.columns.items()}
+    facts |= {"columns": list(predicted.columns)} if predicted.columns else {}
+    facts |= {"keys": list(predicted.keys)} if predicted.keys else {}
+    facts |= {"classes_alone": True} if predicted.classes_alone else {}
     facts |= {CALIBRATION: asdict(calibration)} if calibration is not None else {}
-    save_tensors(store.path / "predictions.safetensors", {"probabilities": probabilities, **packed}, facts)
+    save_tensors(store.path / "predictions.safetensors", {"probabilities": predicted.probabilities, **packed}, facts)
     write_whole(store.path / "predictions.csv", load_predictions(store).csv().encode())
 
 

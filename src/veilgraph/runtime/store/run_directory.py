@@ -63,7 +63,6 @@ from veilgraph.core.files import (
     write_whole,
 )
 from veilgraph.core.tensor_file import FolderKeeper, Record, load_tensors, save_tensors
-from veilgraph.core.trace import write_trace
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph.link.view import ViewFile
@@ -275,10 +274,6 @@ class PartyStore:
         self.released_path, self.trace_path = path / "released.safetensors", path / "trace.json"
         self.ids_path, self.canaries_path = self.keeper.path(_NODES), self.keeper.path(_CANARIES)
         self.checkpoints = Checkpoints(private_folder(path / "checkpoints"), self.model_path)
-
-    def keep_trace(self) -> None:
-        """Has every later training session of the party keep a trace, in place of the one before."""
-        write_trace(self.trace_path, [], {})
 
     def record_views(self, size: ViewSize) -> None:
         """Has every later session of the party keep what it sends and receives."""
