@@ -24,8 +24,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from pydantic import ValidationError
+
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.settings import first_problem
 
 _FILE: Final = 0o600
 _FOLDER: Final = 0o700
@@ -247,6 +250,8 @@ def undamaged(path: Path | str, way_out: str, fault: str = "damaged") -> Iterato
     """Read a file of ours in the block: one that cannot be read, or is of another form, is a ``RunError``."""
     try:
         yield
+    except ValidationError as error:
+        raise RunError(f"{path}: {fault} ({first_problem(error)}); {way_out}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path}: {fault} ({error}); {way_out}") from error
 

@@ -14,8 +14,9 @@ from rich.table import Table
 from veilgraph.audit.finding import AUDIT_FILE, AuditResult, Finding, Skipped
 from veilgraph.audit.statistics import Interval
 from veilgraph.core.errors import RunError
+from veilgraph.core.files import undamaged
 from veilgraph.core.text import counted, figure, listed
-from veilgraph.report.run_data import RunData, readable
+from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import Axis, LineChart, Span, Tick, add_row, line_chart, table
 
 _VERSION: Final = 2
@@ -35,7 +36,7 @@ def read_audit(run: Path) -> AuditResult | None:
     if not path.is_file():
         return None
     again = f"audit again with: veilgraph audit {run}"
-    with readable(path, again):
+    with undamaged(path, again):
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("version", None) != _VERSION:
             raise RunError(f"{path}: not an audit of version {_VERSION}; {again}")

@@ -14,6 +14,7 @@ from veilgraph.comparison.figures import DRAWS
 from veilgraph.comparison.study import ABOUT, FOUND, Number, Study
 from veilgraph.comparison.ways import AS_JOB, POOLED, beside_job
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import undamaged
 from veilgraph.core.text import counted
 from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import leak_words
@@ -21,7 +22,6 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.run_data import readable
 from veilgraph.report.tables import NOTHING, Axis, Grid, Span, Tick, add_row, environment, table, write_html
 
 TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
@@ -56,7 +56,7 @@ def read_comparison(path: Path) -> Compared:
     if not file.is_file():
         raise RunError(f"{path}: this comparison is not complete; {again}", key="run", value=str(path))
     try:
-        with readable(file, again, key="run"):
+        with undamaged(file, again):
             about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
             return Compared(path, parse_job(about["job"]), Study.model_validate_json(file.read_bytes()))
     except ConfigError as error:  # of the job, as another version has it

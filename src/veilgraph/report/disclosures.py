@@ -12,10 +12,11 @@ from typing import Final
 from pydantic import BaseModel, Field, TypeAdapter
 from rich.table import Table
 
+from veilgraph.core.files import undamaged
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.messages import DisclosureRecord, Protection, statements
-from veilgraph.report.run_data import RunData, readable
+from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import add_row, bar, human_bytes, table
 from veilgraph.runtime.store.records import VerifiedRecord
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -315,7 +316,7 @@ def _entries(found: RunData) -> list[_Entry]:
     files = [whole] if whole.is_file() else [run.party_path(party) / name for party in found.here]
     entries = list[_Entry]()
     for path in filter(Path.is_file, files):
-        with readable(path, "delete it, or train again"):
+        with undamaged(path, "delete it, or train again"):
             entries += TypeAdapter(list[_Entry]).validate_json(path.read_bytes())
     return entries
 

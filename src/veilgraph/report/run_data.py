@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.settings import first_problem
+from veilgraph.core.files import undamaged
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.protocol.figures import CLASS_MEASURES
@@ -31,17 +30,6 @@ from veilgraph.runtime.store.session_log import software_words
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
-
-
-@contextmanager
-def readable(path: Path, way_out: str, key: str | None = None) -> Iterator[None]:
-    """Turn whatever is wrong with a file's content into a ``RunError`` that names the file and the way out."""
-    try:
-        yield
-    except ValidationError as error:
-        raise RunError(f"{path}: damaged ({first_problem(error)}); {way_out}", key=key) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path}: damaged ({error}); {way_out}", key=key) from error
 
 
 class _Spent(BaseModel):
@@ -129,15 +117,8 @@ def read_disclosures(path: Path) -> list[DisclosureRecord]:
         ) from error
     records = []
     for number, line in enumerate(lines, start=1):
-        try:
+        with undamaged(f"{path}, line {number}", "restore the file from a copy, or begin a new run", "no disclosure"):
             records.append(DisclosureRecord.model_validate_json(line))
-        except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in problem["loc"]) or "the line"
-            raise RunError(
-                f"{path}, line {number}: not a disclosure ({field}: {problem['msg']}); restore the file from a copy, "
-                "or begin a new run"
-            ) from error
     return records
 
 
@@ -146,7 +127,7 @@ def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
     found = {}
     for party in run.settings.data.names:
         path = run.party_path(party) / LEDGER_SUMMARY
-        with readable(path, "a new prediction writes it anew from the ledger"):
+        with undamaged(path, "a new prediction writes it anew from the ledger"):
             if path.exists():
                 found[party] = _Spent.model_validate_json(path.read_bytes()).model_dump()
     return found
@@ -160,7 +141,7 @@ def _graph(run: RunDirectory, party: PartyId) -> PartyGraph | None:
 def _table_sizes(paths: Iterable[Path]) -> dict[PartyId, int]:
     """Table sizes from the first alignment that is there; every party has the same."""
     for path in paths:
-        with readable(path, "delete it, and the parties read their tables anew"):
+        with undamaged(path, "delete it, and the parties read their tables anew"):
             if path.is_file():
                 sizes = json.loads(path.read_text(encoding="utf-8")).get("set_sizes", {})
                 return {str(party): int(size) for party, size in sizes.items()}
