@@ -14,7 +14,7 @@ from research.attack_strength_models import classes_of
 from research.attack_strength_settings import Attacked, StrengthSettings, own_seed
 from veilgraph.audit.attack import narrowed
 from veilgraph.audit.features import auxiliary_nodes
-from veilgraph.audit.labels import accuracy, blind_labels, few_of_each, flattened, label_scores, matched
+from veilgraph.audit.labels import KnownLabels, accuracy, blind_labels, few_of_each, flattened, matched
 from veilgraph.audit.pairs import random_pairs
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.partition import split_vertically
@@ -96,15 +96,7 @@ def _completed(data: Data, rows: Floats, seed: int) -> Attacked:
     truth, classes = data.y.numpy(), classes_of(data)
     training, asked = (np.flatnonzero(mask.numpy()) for mask in (data.train_mask, data.test_mask))
     known = few_of_each(truth, training, classes, seed)
-    scores = label_scores(
-        "completion",
-        None,
-        known_nodes=known,
-        known_labels=truth[known],
-        classes=classes,
-        embeddings=rows,
-        seed=seed,
-    )
+    scores = KnownLabels(known, truth[known], classes, seed).completion(None, rows)
     values, right = flattened(scores - scores[asked].mean(axis=0), truth, asked)
     return Attacked(values, right, None, {"accuracy": accuracy(scores, truth, asked)})
 

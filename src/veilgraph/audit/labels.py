@@ -9,7 +9,6 @@ Functions on arrays raise ``DataError`` where arrays do not fit each other or ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,13 +53,13 @@ _TINY: Final = np.finfo(np.float64).tiny
 @attack("labels", "gradients")
 def from_gradients(at: Scene) -> Outcome:
     """Gradients of one class point the same way: clusters of training nodes around a few whose class is known."""
-    return _inferred("clusters", at, training=True)
+    return _inferred(at, training=True, by_clusters=True)
 
 
 @attack("labels", "gradients", "embedding", "masked")
 def completed(at: Scene) -> Outcome:
     """A model of the class, learned from a few known labels, on gradients or embeddings (Fu et al. 2022)."""
-    return _inferred("completion", at, training=bool(at.evidence.steps))
+    return _inferred(at, training=bool(at.evidence.steps))
 
 
 @attack("labels", "gradients", blind=True)
@@ -89,7 +88,7 @@ def blind(at: Scene) -> Outcome:
     )
 
 
-def _inferred(name: str, at: Scene, *, training: bool) -> Outcome:
+def _inferred(at: Scene, *, training: bool, by_clusters: bool = False) -> Outcome:
     evidence, case = at.evidence, at.case
     labels, train, test, classes = case.labels(at.target)
     asked = train if training else test
@@ -99,25 +98,20 @@ def _inferred(name: str, at: Scene, *, training: bool) -> Outcome:
     rows = np.concatenate([known, nodes])  # with noise, rows of others would blur the classes
     places = np.arange(len(known), len(rows))
 
-    def scores(name: str, steps: Sequence[Floats], embeddings: Floats | None) -> Floats:
-        return label_scores(
-            name,
-            np.stack([step[rows] for step in steps[:STEPS]]) if steps else None,
-            known_nodes=np.arange(len(known)),
-            known_labels=labels[known],
-            classes=classes,
-            embeddings=None if embeddings is None else embeddings[rows],
-            seed=case.seed,
-        )
+    few = KnownLabels(np.arange(len(known)), labels[known], classes, case.seed)
 
     def flat(found: Floats) -> tuple[Floats, Truth]:
         centred = found - found[places].mean(axis=0)  # or a class would be ranked high for being frequent
         return flattened(centred, labels[rows], places)
 
     def of_features(features: Floats) -> Floats:
-        return flat(scores("completion", (), features))[0]
+        return flat(few.completion(None, features[rows]))[0]
 
-    found = scores(name, evidence.steps, evidence.rows)
+    gradients = np.stack([step[rows] for step in evidence.steps[:STEPS]]) if evidence.steps else None
+    if by_clusters and gradients is not None:
+        found = few.clusters(gradients)
+    else:
+        found = few.completion(gradients, None if evidence.rows is None else evidence.rows[rows])
     values, truth = flat(found)
     return Outcome(
         values,
@@ -186,17 +180,62 @@ def matched(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:
 
 
 @dataclass(frozen=True, eq=False)
-class _Knowledge:
-    """All that an adversary has; an attack reads what it uses. Arguments are those of ``label_scores``."""
+class KnownLabels:
+    """What an adversary makes of the labels of a few nodes: scores of every node for every class, [N, C] float64.
 
-    nodes: Labels
-    labels: Labels
+    They are comparable between nodes. Nodes of whom an adversary sees nothing, like nodes outside the training set
+    whose gradient is zero, get the same score for every class. Gradients are [S, N, d], of S ≥ 1 steps; where others'
+    rows are noise, those of the attacked and the known nodes alone, or the others blur the clusters.
+
+    Attributes:
+        nodes: [K], distinct rows of the other arrays.
+        labels: [K]; at least one node of every class.
+        classes: C.
+        seed: of the clusters.
+    """
+
+    nodes: NDArray[Any]
+    labels: NDArray[Any]
     classes: int
-    gradients: Floats | None
-    embeddings: Floats | None
     seed: int
 
-    def seeded_cosines(self, rows: Floats, what: str) -> Floats:
+    def clusters(self, gradients: NDArray[Any]) -> Floats:
+        """Cosine to the centres of k-means over all directions, started at the known nodes' mean directions.
+
+        Nodes of unknown label make prototypes better than a few known ones alone.
+
+        Source: Liu et al. 2024, "Similarity-based Label Inference Attack against Training and Inference of Split
+            Learning" (clusters of gradients); Basu et al. 2002, "Semi-supervised Clustering by Seeding".
+        """
+        return self._cosines(directions(mean_rows(gradients)), "gradient")
+
+    def completion(self, gradients: NDArray[Any] | None, embeddings: NDArray[Any] | None = None) -> Floats:
+        """Completes what the adversary has of the model with an output layer of its own, semi-supervised.
+
+        Features are the direction and the length of gradients, and the standardised ``embeddings`` [N, d'], whichever
+        there are. The score is the mean of two distributions over the classes: of a logistic regression on the known
+        nodes, and a softmax of the cosines to clusters of all nodes that start at the known ones. (Fu et al. train by
+        MixMatch.)
+
+        Source: Fu et al. 2022, "Label Inference Attacks Against Vertical Federated Learning", section 4.1.
+        """
+        blocks = []
+        if gradients is not None:
+            rows = mean_rows(gradients)
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            unit = np.sqrt(rows.shape[1])  # as long as a standardised row of that width
+            blocks += [directions(rows) * unit, np.log1p(lengths / (lengths.mean() or 1.0))]
+        if embeddings is not None:
+            count = len(embeddings) if gradients is None else gradients.shape[1]
+            blocks.append(unit_columns(check_rows("embeddings", embeddings, count)))
+        features = np.concatenate(blocks, axis=1)
+        clusters = softmax(_SHARPNESS * self._cosines(directions(features), "features"), axis=1)
+        model = fitted(LogisticRegression(max_iter=1000), features[self.nodes], self.labels)
+        guesses = np.asarray((clusters + model.predict_proba(features)) / 2)
+        guesses[~features.any(axis=1)] = 1 / self.classes
+        return guesses
+
+    def _cosines(self, rows: Floats, what: str) -> Floats:
         """Cosines [N, C] of directions [N, W] to the centres of k-means that starts at the known nodes' means."""
         start, told = np.empty((self.classes, rows.shape[1])), rows[self.nodes].any(axis=1)
         for label in range(self.classes):
@@ -206,93 +245,16 @@ class _Knowledge:
                     f"known_nodes: those of class {label} have no {what}: they are zero; give a training node"
                 )
             start[label] = rows[mine].mean(axis=0)
-        seen, centres = (
-            rows[rows.any(axis=1)],
-            KMeans(self.classes, init=directions(start), n_init=1, random_state=self.seed),
-        )
+        seen = rows[rows.any(axis=1)]
+        centres = KMeans(self.classes, init=directions(start), n_init=1, random_state=self.seed)
         return np.asarray(rows @ directions(fitted(centres, seen, np.zeros(len(seen))).cluster_centers_).T)
-
-
-def _cluster_scores(knowledge: _Knowledge) -> Floats:
-    """Cosine to the centres of k-means over all directions, started at the known nodes' mean directions.
-
-    Nodes of unknown label make prototypes better than a few known ones alone.
-
-    Source: Liu et al. 2024, "Similarity-based Label Inference Attack against Training and Inference of Split
-        Learning" (clusters of gradients); Basu et al. 2002, "Semi-supervised Clustering by Seeding".
-    """
-    assert knowledge.gradients is not None
-    return knowledge.seeded_cosines(directions(knowledge.gradients), "gradient")
-
-
-def _completion_scores(knowledge: _Knowledge) -> Floats:
-    """Completes what the adversary has of the model with an output layer of its own, semi-supervised.
-
-    Features are the direction and the length of gradients, and the standardised embeddings, whichever there are. The
-    score is the mean of two distributions over the classes: of a logistic regression on the known nodes, and a softmax
-    of the cosines to clusters of all nodes that start at the known ones. (Fu et al. train by MixMatch.)
-
-    Source: Fu et al. 2022, "Label Inference Attacks Against Vertical Federated Learning", section 4.1.
-    """
-    blocks = []
-    if knowledge.gradients is not None:
-        lengths = np.linalg.norm(knowledge.gradients, axis=1, keepdims=True)
-        usual = lengths.mean() or 1.0
-        unit = np.sqrt(knowledge.gradients.shape[1])  # as long as a standardised row of that width
-        blocks += [directions(knowledge.gradients) * unit, np.log1p(lengths / usual)]
-    if knowledge.embeddings is not None:
-        blocks.append(unit_columns(knowledge.embeddings))
-    features = np.concatenate(blocks, axis=1)
-    clusters = softmax(_SHARPNESS * knowledge.seeded_cosines(directions(features), "features"), axis=1)
-    model = fitted(LogisticRegression(max_iter=1000), features[knowledge.nodes], knowledge.labels)
-    guesses = np.asarray((clusters + model.predict_proba(features)) / 2)
-    guesses[~features.any(axis=1)] = 1 / knowledge.classes
-    return guesses
-
-
-COMPLETIONS: dict[str, Callable[[_Knowledge], Floats]] = {
-    "clusters": _cluster_scores,
-    "completion": _completion_scores,
-}
-"""The attacks by name; ``completion`` alone reads embeddings, and needs no gradients."""
-
-
-def label_scores(
-    attack: str,
-    gradients: NDArray[Any] | None,
-    *,
-    known_nodes: NDArray[Any],
-    known_labels: NDArray[Any],
-    classes: int,
-    embeddings: NDArray[Any] | None = None,
-    seed: int,
-) -> Floats:
-    """Scores of every node for every class, of an adversary who knows the labels of a few: [N, C] float64.
-
-    They are comparable between nodes. Nodes of whom an adversary sees nothing, like nodes outside the training set
-    whose gradient is zero, get the same score for every class.
-
-    Args:
-        attack: of ``COMPLETIONS``.
-        gradients: [S, N, d], of S ≥ 1 steps; None if the adversary has none. Where others' rows are noise, those of the
-            attacked and the known nodes alone, or the others blur the clusters.
-        known_nodes: [K], distinct rows of the other arrays.
-        known_labels: [K]; at least one node of every class.
-        classes: C.
-        embeddings: [N, d'], what the adversary has of every node; None if nothing.
-        seed: of the clusters.
-    """
-    rows = None if gradients is None else mean_rows(gradients)
-    if embeddings is not None:
-        embeddings = check_rows("embeddings", embeddings, len(embeddings if rows is None else rows)).astype(np.float64)
-    return COMPLETIONS[attack](_Knowledge(known_nodes, known_labels, classes, rows, embeddings, seed))
 
 
 def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tuple[Floats, Truth]:
     """The targets of ``statistics.measure``: is this node of this class?
 
     Args:
-        scores: [N, C], from ``label_scores``.
+        scores: [N, C], of ``KnownLabels``.
         labels: [N] integers, the truth; read at ``nodes`` only.
         nodes: [T] integers, the attacked nodes; none of the known ones, or the figures flatter the attack.
 

@@ -6,17 +6,17 @@ import torch
 from numpy.typing import NDArray
 
 from veilgraph.audit.labels import (
-    COMPLETIONS,
+    KnownLabels,
     accuracy,
     directions,
     flattened,
-    label_scores,
     matched,
     membership_scores,
 )
 from veilgraph.audit.statistics import measure
 
 NODES, WIDTH = 300, 16
+ATTACKS = ("clusters", "completion")
 Labels = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -54,16 +54,16 @@ def attacked(known: Labels, stop: int = NODES // 2) -> Labels:
 
 
 def found_by(attack: str, gradients: Floats | None, labels: Labels, known: Labels, **more: Floats) -> Floats:
-    classes = int(labels.max()) + 1
-    return label_scores(
-        attack, gradients, known_nodes=known, known_labels=labels[known], classes=classes, seed=0, **more
+    few = KnownLabels(known, labels[known], int(labels.max()) + 1, seed=0)
+    return (
+        few.clusters(gradients) if attack == "clusters" and gradients is not None else few.completion(gradients, **more)
     )
 
 
 class TestLinearHead:
     """Gradients are Wᵀ(p − y)/n: their closed form gives everything away."""
 
-    @pytest.mark.parametrize("attack", COMPLETIONS)
+    @pytest.mark.parametrize("attack", ATTACKS)
     @pytest.mark.parametrize("steps", [1, 20])
     def test_one_known_node_a_class_gives_all_training_labels(self, attack, steps):
         for classes in (2, 5):
@@ -74,7 +74,7 @@ class TestLinearHead:
             assert accuracy(scores, labels, attacked(known)) > 0.99
             assert measure(*flattened(scores, labels, attacked(known))).auc > 0.99
 
-    @pytest.mark.parametrize("attack", COMPLETIONS)
+    @pytest.mark.parametrize("attack", ATTACKS)
     def test_nothing_is_said_of_nodes_without_a_gradient(self, attack):
         labels = labels_of(2)
         known = one_of_each(labels)
@@ -88,7 +88,7 @@ class TestLinearHead:
 
 
 class TestNoise:
-    @pytest.mark.parametrize("attack", COMPLETIONS)
+    @pytest.mark.parametrize("attack", ATTACKS)
     @pytest.mark.parametrize("classes", [2, 5])
     def test_pure_noise_gives_nothing_away(self, attack, classes):
         labels, aucs, shares = labels_of(classes), [], []
@@ -109,7 +109,7 @@ class TestNoise:
         noisy = clean + np.random.default_rng(0).normal(size=clean.shape) * 5 * length / np.sqrt(WIDTH)
         members, known = np.arange(NODES) < NODES // 2, np.arange(9)
         assert measure(membership_scores(noisy), members).auc > 0.9 > measure(membership_scores(noisy[:1]), members).auc
-        for attack in COMPLETIONS:
+        for attack in ATTACKS:
             many = accuracy(found_by(attack, noisy, labels, known), labels, attacked(known))
             one = accuracy(found_by(attack, noisy[:1], labels, known), labels, attacked(known))
             assert many > 0.95 > one + 0.1
@@ -118,7 +118,7 @@ class TestNoise:
         random, labels = np.random.default_rng(2), labels_of(4)
         rows = 4 * np.eye(4, WIDTH)[labels] + random.normal(size=(NODES, WIDTH)) * 1.5
         known = one_of_each(labels)
-        scores = {attack: found_by(attack, rows[None], labels, known) for attack in COMPLETIONS}
+        scores = {attack: found_by(attack, rows[None], labels, known) for attack in ATTACKS}
         scores["known alone"] = directions(rows) @ directions(rows[known]).T
         right = {attack: accuracy(found, labels, attacked(known, NODES)) for attack, found in scores.items()}
         assert min(right["clusters"], right["completion"]) > max(0.9, right["known alone"] + 0.2)
@@ -139,7 +139,7 @@ class TestCompletion:
         labels, known = labels_of(3), np.arange(6)
         gradients = training_steps(labels, 2)
         others = np.where(np.arange(NODES) < 6, labels, 2 - labels)
-        for attack in COMPLETIONS:
+        for attack in ATTACKS:
             scores = found_by(attack, gradients, labels, known)
             assert found_by(attack, gradients, others, known).tolist() == scores.tolist()
             assert found_by(attack, gradients, labels, known[::-1]) == pytest.approx(scores, abs=1e-3)
