@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import LocalEvent
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local_features import FeatureMechanism, packed
 from veilgraph.privacy.publisher import PaidPublisher, Spent
@@ -43,7 +42,7 @@ class LocalPublisher(PaidPublisher):
         cache: ReleaseCache | None = None,
         label_cache: ReleaseCache | None = None,
     ) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, mechanism.event())
         self.mechanism, self.response, self._source = mechanism, response, source
         cache = cache or ReleaseCache(ledger)
         self._features = Release(FEATURES, mechanism.event(), repr(mechanism))
@@ -100,12 +99,6 @@ class LocalPublisher(PaidPublisher):
         """Of each node, its features and its label together."""
         return Spent(counts, sum(each.per_release for each in ledger.summary()), sum(ledger.totals().values()))
 
-    @override
-    def about(self) -> dict[str, Any]:
-        event, is_pure = self._features.event, isinstance(self._features.event, LocalEvent)
-        delta = 0.0 if self._ledger is None or is_pure else self._ledger.delta
-        return {"delta": delta, "unit": event.unit, "neighbours": event.neighbours}
-
 
 class LabelPublisher(PaidPublisher):
     """The door of a holder that learns from perturbed labels.
@@ -123,7 +116,7 @@ class LabelPublisher(PaidPublisher):
         source: SecretSource,
         cache: ReleaseCache | None = None,
     ) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, response.event())
         self.response, self._labels, self._source = response, labels, source
         self._cache = cache or ReleaseCache(ledger)
         self._release = Release(LABELS, response.event(), repr(response))
@@ -146,15 +139,6 @@ class LabelPublisher(PaidPublisher):
             f"label_privacy.epsilon={self.response.epsilon:g} of labels that were never perturbed so does not fit what "
             "limits.max_epsilon leaves; lower it, or raise the limit"
         )
-
-    @override
-    def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
-        return Spent(counts, self.response.epsilon if counts else 0.0, max(ledger.totals().values(), default=0.0))
-
-    @override
-    def about(self) -> dict[str, Any]:
-        event = self._release.event
-        return {"delta": 0.0, "unit": event.unit, "neighbours": event.neighbours}
 
 
 def learned_from(labels: Tensor | None, *splits: Tensor | None) -> Tensor:

@@ -7,7 +7,6 @@ release in one of three ways: clipped alone (ε = ∞), with fresh noise, or onc
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +23,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant
 from veilgraph.privacy.aggregation import NoisySums, Then
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.event import Event
+from veilgraph.privacy.event import Event, LocalEvent
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Channel, Plan
@@ -156,10 +155,13 @@ OPEN: Final = Publisher()
 
 
 class PaidPublisher(Publisher):
-    """A door whose releases are paid for: from the holder's ledger in the run; None in a plaintext simulation."""
+    """A door whose releases are paid for: from the holder's ledger in the run; None in a plaintext simulation.
 
-    def __init__(self, ledger: Ledger | None) -> None:
-        self._ledger = ledger
+    ``event`` is what every one of them does; None without noise, which nothing is paid for.
+    """
+
+    def __init__(self, ledger: Ledger | None, event: Event | None) -> None:
+        self._ledger, self._event = ledger, event
 
     @property
     @override
@@ -176,9 +178,10 @@ class PaidPublisher(Publisher):
             counts[each.channel] += each.releases
         return self.spent_on(counts, self._ledger)
 
-    @abstractmethod
     def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
         """What the releases of each channel, all that the ledger has, come to."""
+        each = accountant.per_step(self._event, ledger.delta) if counts and self._event is not None else 0.0
+        return Spent(counts, each, max(ledger.totals().values(), default=0.0))
 
     @override
     def account(self) -> dict[str, Any]:
@@ -192,9 +195,11 @@ class PaidPublisher(Publisher):
         }
         return {name: None if figure == math.inf else figure for name, figure in figures.items()}
 
-    @abstractmethod
     def about(self) -> dict[str, Any]:
         """``delta``, ``unit`` and ``neighbours`` of every ε."""
+        assert self._event is not None
+        delta = 0.0 if self._ledger is None or isinstance(self._event, LocalEvent) else self._ledger.delta
+        return {"delta": delta, "unit": self._event.unit, "neighbours": self._event.neighbours}
 
 
 class NoisedPublisher(PaidPublisher):
@@ -227,11 +232,11 @@ class NoisedPublisher(PaidPublisher):
                 "privacy.joint_noise: a row with a share of a sum's noise is protected inside that sum alone, and the "
                 "same bytes in another would come off by a subtraction; keep nothing of it",
             )
-        super().__init__(ledger)
+        super().__init__(ledger, plan.event)
         self.plan, self._source, self._canaries = plan, source, canaries
         self._cache = cache or ReleaseCache(ledger)
         self.clean = torch.empty(0)
-        self._event, self._alone_event = plan.event, plan.alone_event
+        self._alone_event = plan.alone_event
         self.is_summed = plan.is_summed and self._event is not None
         self._is_joint = self.is_summed and plan.joint is not None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="noise")
@@ -403,12 +408,6 @@ class NoisedPublisher(PaidPublisher):
         if self.plan.releases == 0:
             return Spent({}, 0.0, 0.0)
         return Spent({}, math.inf, math.inf) if self._event is None else super().spent()
-
-    @override
-    def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
-        assert self._event is not None
-        each = accountant.per_step(self._event, ledger.delta) if counts else 0.0
-        return Spent(counts, each, max(ledger.totals().values(), default=0.0))
 
     @override
     def about(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ server's, who could choose them so that the gradients of some nodes alone overfl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import Gaussian, clip_to_grid
 from veilgraph.privacy.plan import SampledPlan
-from veilgraph.privacy.publisher import PaidPublisher, Spent
+from veilgraph.privacy.publisher import PaidPublisher
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ class SampledPublisher(PaidPublisher):
     def __init__(
         self, plan: SampledPlan, ledger: Ledger | None, source: SecretSource, account: Account | None = None
     ) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, plan.event)
         self.plan, self._source, self._account = plan, source, account
         settings = plan.settings
         self._sum = SampledSum(settings.clip, plan.added, settings.sampling_rate)
@@ -190,13 +190,6 @@ class SampledPublisher(PaidPublisher):
     @override
     def affordable_steps(self) -> int | None:
         return None if self._ledger is None else self._left()
-
-    @override
-    def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
-        if not counts:
-            return Spent({}, 0.0, 0.0)
-        total = accountant.total({self.plan.event: counts[CHANNEL]}, ledger.delta)
-        return Spent(counts, self.plan.epsilon_release, total)
 
     @override
     def about(self) -> dict[str, Any]:
