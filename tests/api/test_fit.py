@@ -139,7 +139,7 @@ def test_an_own_local_model_is_kept_with_the_run(tmp_path: Path) -> None:
     job = vg.Job(**{**SETTINGS, "model": {"dim": 4, "local": {"model": "custom"}}})
     run = vg.fit(job, out=tmp_path / "run", custom=keep)
     assert torch.equal(run.predict().classes, run.predictions.classes)
-    assert torch.equal(vg.Run.load(run.path, custom=keep).predict().classes, run.predictions.classes)
+    assert torch.equal(vg.load_run(run.path, custom=keep).predict().classes, run.predictions.classes)
 
 
 class Kept(torch.nn.Module):

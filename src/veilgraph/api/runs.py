@@ -87,11 +87,6 @@ class Run:
         self._custom = custom
         self._compared: Comparison | None = None
 
-    @classmethod
-    def load(cls, path: str | Path, *, custom: CustomModel | None = None) -> Run:
-        """The run in a directory; as ``Run(path)``."""
-        return cls(path, custom=custom)
-
     def __repr__(self) -> str:
         summary = self._directory.summary
         main = self.job.measures.main
