@@ -58,7 +58,7 @@ class Figures:
 def load(path: Path) -> tuple[Values, dict[str, np.ndarray]]:
     """``x0``, ``x1`` [N, F_i], ``a0``, ``a1`` [N, N], ``rows`` [T, N], ``y`` [T, C], weights and velocities; float32.
 
-    They are ``w1`` [F, h], ``w2`` [h, C], and ``v1``, ``v2`` of the same shapes.
+    They are ``w1`` [1 + F, C + h], the bias first, ``w2`` [h, C], and ``v1``, ``v2`` of the same shapes.
     """
     with np.load(path, allow_pickle=False) as arrays:
         values = dict(arrays)

@@ -26,13 +26,23 @@ from research.secure_gnn_spu import spu_python
 from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.networks import NETWORKS
+from veilgraph.paradigms.sealed.plan import hops_of, teleport_of
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 _EPOCHS, _TIMEOUT_S, _STEPS = 2, 3600, 5
+_ONE_NETWORK = {
+    "model.network": "mlp",
+    "model.blocks": ["pooled.10"],
+    "train.epochs": 50,
+    "train.learning_rate": 2.0,
+    "train.weight_decay": 1e-2,
+    "train.select_by": "last",
+    "train.checkpoint_every": 1000,
+}
+"""One trial, so that SPU computes the same."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class PeerRuns:
 
 def measure(python: Path) -> PeerRuns:
     """Ours, SecureGNN, the same network, and ours again."""
-    job = sealed(with_overrides(shipped_job("cora-sealed"), {"train.checkpoint_every": 1000, "timeout_s": 900}))
+    job = sealed(with_overrides(shipped_job("cora-sealed"), _ONE_NETWORK | {"timeout_s": 900}))
     graphs = load_parties(job.data, job.seed)
     vertical = with_overrides(shipped_job("cora"), {"seed": job.seed})
     with installed(job.data.names):
@@ -108,9 +118,10 @@ def _values(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[Values, dict[
     }
     for place, part in enumerate(data.values()):
         values |= {f"x{place}": part.features.numpy(), f"a{place}": _dense(part.edges, sizes.nodes)}
-    decay = NETWORKS[plan.network].suits.decay(sizes.training) if plan.weight_decay is None else plan.weight_decay
-    rate = plan.learning_rates[0]
-    return Values(plan.hops, plan.teleport, rate, plan.momentum, decay), values
+    (trial,), decay = plan.trials, plan.weight_decay
+    assert decay is not None
+    hops = hops_of(trial.blocks[0])
+    return Values(hops, teleport_of(hops), trial.learning_rate, plan.momentum, decay), values
 
 
 def _dense(edges: Tensor, nodes: int) -> np.ndarray:

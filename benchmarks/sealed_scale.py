@@ -18,15 +18,20 @@ from benchmarks.wires import LINK, installed
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.jobs import RunOptions, train
 
-BATCH, STEPS, HOPS = 2048, 300, 2
+BATCH, STEPS, BLOCKS = 2048, 300, ["pooled.2"]
 
 
 def job(nodes: int) -> dict[str, Any]:
     """A whole training in batches of hidden rows, on rows propagated once."""
     return {
         "paradigm": "sealed",
-        "model": {"hops": HOPS},
-        "train": {"epochs": STEPS, "batch_size": min(BATCH, nodes // 4), "checkpoint_every": STEPS},
+        "model": {"network": "mlp", "blocks": BLOCKS},
+        "train": {
+            "epochs": STEPS,
+            "batch_size": min(BATCH, nodes // 4),
+            "checkpoint_every": STEPS,
+            "select_by": "last",
+        },
     }
 
 

@@ -50,9 +50,9 @@ _JOBS: Final[dict[str, dict[str, Any]]] = {
     "averaging": {"train": {**_TRAIN, "epochs": 10}},
     "vertical": {"model": {"local": {"model": "appnp", "hops": 2}}},
     "sealed": {
-        "model": {"network": "linear", "hops": 2, "teleport": 0.2, "relations": "each"},
-        "train": {"epochs": 50},
-        "output": "probabilities",
+        "model": {"network": "linear", "blocks": ["own", "neighbours", "each.2"]},
+        "train": {"select_by": "auc"},
+        "output": "margins",
     },
 }
 """Paradigm → what its job says, chosen by the validation AUC of worlds 100 and 101."""

@@ -73,8 +73,8 @@ def sealed_job(epsilon: float, canaries: int, seed: int) -> JobSettings:
         "paradigm": "sealed",
         "seed": seed,
         "data": {"dataset": "cora", "holders": 2},
-        "model": {"network": "linear", "edge_slots": 1 << 15},
-        "train": {"select_by": "last", "patience": None},
+        "model": {"edge_slots": 1 << 15},
+        "train": {"select_by": "last"},
         "privacy": {**of_edges, "canaries": canaries, "canaries_in": "data"},
     }
     return parse_job(said)

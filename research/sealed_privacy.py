@@ -45,7 +45,8 @@ def job_of(seed: int, epsilon: float | None) -> JobSettings:
         "paradigm": "sealed",
         "seed": seed,
         "data": {"dataset": "cora", "holders": 2},
-        "model": {"network": "linear"},
+        "model": {"network": "linear", "blocks": ["pooled.10"]},
+        "train": {"select_by": "last"},
     }
     if epsilon is not None:
         noise = {"epsilon_total": epsilon} if math.isfinite(epsilon) else {"noise_multiplier": 0.0}

@@ -7,9 +7,9 @@ Two holders are a process and an SPU node each, linked by SPU's brpc over localh
 as it comes (``TrustedFirstParty``): the correlated randomness is holder 0's, which could unmask all. Shared before any
 clock starts: columns, dense adjacency matrices, one-hot training rows, labels and weights. Then, all in SPU:
 
-    set up    D of the summed adjacency, P^K·X of the training rows, by K products of [T, N] with [N, N]
+    set up    D of the summed adjacency, [1 | P^K·X] of the training rows, by K products of [T, N] with [N, N]
     step      one of SGD with momentum on these rows, softmax as SPU has it
-    predict   P^K·X·W₁ of all nodes, the hidden layer and argmax; the classes are opened
+    predict   P^K·X·W₁ of all nodes, the hidden layer beside the linear one, and argmax; the classes are opened
 
 Values are fixed-point numbers of 64 bits, 18 of them after the point. There are no hidden sparse matrices in SPU: edges
 take a product with all N² places, which is what hides them.
@@ -43,7 +43,7 @@ _WEIGHTS = ("w1", "w2", "v1", "v2")
 
 
 def set_up(values: Named, options: Values) -> Named:
-    """``a`` and ``r``: A + I and D^(−1/2); ``x``: all columns; ``rows``: P^K·X of the training rows."""
+    """``a`` and ``r``: A + I and D^(−1/2); ``x``: all columns; ``rows``: [1 | P^K·X] of the training rows."""
     nodes = values["a0"].shape[0]
     adjacency = values["a0"] + values["a1"] + jnp.eye(nodes)
     root = jax.lax.rsqrt(jnp.sum(adjacency, axis=0))
@@ -51,17 +51,19 @@ def set_up(values: Named, options: Values) -> Named:
     start = moved = values["rows"]
     for _ in range(options.hops):
         moved = (1 - options.teleport) * (((moved * root) @ adjacency) * root) + options.teleport * start
-    return {"a": adjacency, "r": root, "x": x, "rows": moved @ x}
+    one = jnp.ones((start.shape[0], 1))
+    return {"a": adjacency, "r": root, "x": x, "rows": jnp.concatenate([one, moved @ x], axis=1)}
 
 
 def step(values: Named, options: Values) -> Named:
     """New weights and velocities."""
     rows, w1, w2 = values["rows"], values["w1"], values["w2"]
-    raw = rows @ w1
-    positive = raw > 0
-    hidden = jnp.where(positive, raw, 0.0)
-    error = (jax.nn.softmax(hidden @ w2) - values["y"]) / rows.shape[0]
-    gradients = rows.T @ jnp.where(positive, error @ w2.T, 0.0), hidden.T @ error
+    raw, classes = rows @ w1, w2.shape[1]
+    positive = raw[:, classes:] > 0
+    hidden = jnp.where(positive, raw[:, classes:], 0.0)
+    error = (jax.nn.softmax(raw[:, :classes] + hidden @ w2) - values["y"]) / rows.shape[0]
+    both = jnp.concatenate([error, jnp.where(positive, error @ w2.T, 0.0)], axis=1)
+    gradients = rows.T @ both, hidden.T @ error
     found: Named = {}
     for place, (weight, gradient) in enumerate(zip((w1, w2), gradients, strict=True), 1):
         speed = options.momentum * values[f"v{place}"] + gradient + options.weight_decay * weight
@@ -71,11 +73,14 @@ def step(values: Named, options: Values) -> Named:
 
 def predict(values: Named, options: Values) -> Named:
     """The class of every node."""
-    start = moved = values["x"] @ values["w1"]
+    classes = values["w2"].shape[1]
+    start = moved = values["x"] @ values["w1"][1:]
     root = values["r"][:, None]
     for _ in range(options.hops):
         moved = (1 - options.teleport) * (root * (values["a"] @ (root * moved))) + options.teleport * start
-    return {"classes": jnp.argmax(jnp.maximum(moved, 0.0) @ values["w2"], axis=1)}
+    made = moved + values["w1"][:1]
+    hidden = jnp.maximum(made[:, classes:], 0.0)
+    return {"classes": jnp.argmax(made[:, :classes] + hidden @ values["w2"], axis=1)}
 
 
 def compiled(function: Callable[[Named, Values], Named], given: Named, options: Values) -> libspu.Executable:

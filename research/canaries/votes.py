@@ -22,7 +22,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine
-from veilgraph.paradigms.sealed.networks.decoupled import VOTES
+from veilgraph.paradigms.sealed.networks.voting import VOTES
 from veilgraph.paradigms.sealed.plan import Context, release_plan
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
@@ -62,8 +62,8 @@ class Votes(Game):
                 {
                     "paradigm": "sealed",
                     "data": {"dataset": "synthetic", "holders": len(HOLDERS)},
-                    "model": {"network": "linear", "edge_slots": 1 << 15, "hops": 0},
-                    "train": {"epochs": 2},
+                    "model": {"blocks": ["own"], "edge_slots": 1 << 15},
+                    "train": {"epochs": 2, "select_by": "last"},
                     "privacy": privacy,
                 }
             )

@@ -29,20 +29,20 @@ from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.runtime.launch.jobs import predict, train
 
 N, TRAINING, HIDDEN = 60, 20, 6
-MLP: Settings = {"model": {"network": "mlp", "hidden": HIDDEN, "hops": 1}, "train": {"epochs": 3}}
-GCN: Settings = {"model": {"network": "gcn", "hops": 1, "directed": True}, "train": {"epochs": 2}}
+MLP: Settings = {"model": {"hidden": HIDDEN, "blocks": ["pooled.1"]}, "train": {"epochs": 3}}
+EACH: Settings = {"model": {"blocks": ["each.2"], "directed": True}, "train": {"epochs": 2}}
 WEIGHTED: Settings = {
-    "model": {"network": "linear", "hops": 1, "edge_weights": True},
+    "model": {"network": "linear", "blocks": ["pooled.1"], "edge_weights": True},
     "train": {"epochs": 1, "batch_size": 8},
 }
 JUDGED: Settings = {
-    "model": {"network": "linear", "hops": 1},
+    "model": {"network": "linear", "blocks": ["pooled.1"]},
     "train": {"select_by": "accuracy", "epochs": 4, "evaluate_every": 1},
 }
-VOTES = merge(voting(epsilon_total=4), {"model": {"hops": 1}, "train": {"epochs": 2}})
+VOTES = merge(voting(epsilon_total=4), {"model": {"blocks": ["pooled.1"]}, "train": {"epochs": 2}})
 JOBS: Mapping[str, tuple[int, Settings, Mapping[str, bool]]] = {
     "mlp": (2, MLP, {}),
-    "gcn": (2, GCN, {"directed": True}),
+    "each": (2, EACH, {"directed": True}),
     "weighted": (2, WEIGHTED, {"weighted": True}),
     "votes": (2, VOTES, {}),
     "three": (3, {**MLP, "train": {"epochs": 1, "select_by": "accuracy"}}, {}),
@@ -149,12 +149,12 @@ LEAKS: Mapping[str, Leak] = {
     "comparisons open without masks": Leak("mlp", compared((TRAINING, HIDDEN)), "B", "bits"),
     "the output's mask is known": Leak("mlp", left_out(is_output), "A", "shares of the mask"),
     "rows of a hop have no masks": Leak("mlp", left_out(is_rows), "A", "shares of masks under"),
-    "hops have the same masks": Leak("gcn", repeated(is_rows), "A", "shares of masks under"),
+    "hops have the same masks": Leak("each", repeated(is_rows), "A", "shares of masks under"),
     "edge weights have no mask": Leak("weighted", left_out(is_weights), "B", "edge weights"),
     "edges have no random order": Leak("mlp", left_out(is_orders), "A", "orders", "orders"),
-    "two graphs have the same random orders": Leak("gcn", repeated(is_orders), "A", "orders", "orders"),
-    "training rows are picked in the clear": Leak("gcn", unshuffled(N), "B", "orders", "orders"),
-    "steps pick by the same random order": Leak("gcn", repeated(is_rows_order), "B", "orders", "orders"),
+    "two graphs have the same random orders": Leak("each", repeated(is_orders), "A", "orders", "orders"),
+    "training rows are picked in the clear": Leak("each", unshuffled(N), "B", "orders", "orders"),
+    "steps pick by the same random order": Leak("each", repeated(is_rows_order), "B", "orders", "orders"),
     "what is dealt is not hidden": Leak("mlp", left_out(is_gate), "B", "what the dealer corrects"),
     "the dealer is told": Leak("mlp", dealer_told, SERVER, "messages from", "one-byte"),
     "two sessions cut alike": Leak("three", cuts_alike, "A", "what all holders open", predicts=True),

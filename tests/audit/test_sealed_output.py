@@ -24,7 +24,7 @@ QUICK = ("link-similarity",)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     folder = tmp_path_factory.mktemp("output")
-    job = small_job(2, {"model": {"network": "linear", "hops": 1}, "train": {"epochs": 2}})
+    job = small_job(2, {"model": {"network": "linear", "blocks": ["pooled.1"]}, "train": {"epochs": 2}})
     path = train(
         saved(folder / "data", job, small_graphs(nodes=N, training=30)), folder / "run", record_views=True
     ).path
@@ -72,7 +72,7 @@ def test_the_own_data_are_features_and_what_a_model_of_them_alone_predicts(run: 
     assert other is not None
     assert [own.shape[1], other.shape[1]] == [case.graph("A").features.shape[1] + 3, case.graph("B").features.shape[1]]
     labels = case.labels("A")[0]
-    assert (own[:, -3:].argmax(axis=1) == labels).mean() > 0.6
+    assert (own[:, -3:].argmax(axis=1) == labels).mean() > 0.5
     for block in (own[:, :-3], own[:, -3:]):
         assert abs((block**2).sum(axis=1).mean() - 1) < 1e-9
 

@@ -99,7 +99,7 @@ def without_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize("output", ["classes", "probabilities"])
+@pytest.mark.parametrize("output", ["classes", "margins"])
 def test_predictions_prove_less_than_the_ledger_says_and_more_where_the_dealer_adds_no_noise(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_a_sealed_job_has_what_its_links_need(files: list[Path], tmp_path: Path)
     said = init(*files, "--paradigm", "sealed", "--out", tmp_path / "job.yaml")
     job = yaml.safe_load((tmp_path / "job.yaml").read_text())
     assert job["model"] == {"edge_weights": True}
-    assert "train" not in job
+    assert (job["train"], job["output"]) == ({"select_by": "auc"}, "margins")
     assert [f"to decide: {path} refuses such a job" in said for path in files] == [False, True, True]
     error = veilgraph("check", tmp_path / "job.yaml")
     assert error.exit_code == 1
@@ -217,7 +217,8 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
             ("edge", "--paradigm", "sealed"),
             {
                 "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": {}},
-                "model": {"network": "linear", "edge_slots": 65536},
+                "model": {"edge_slots": 65536},
+                "train": {"select_by": "last"},
             },
         ),
     ],

@@ -234,9 +234,9 @@ def test_one_release_reveals_nothing_of_the_label_holder(settings: JobSettings, 
 
 SEALED_ALONE = {
     "predicted-classes",
-    "predicted-probabilities",
+    "predicted-margins",
     "named-classes",
-    "named-probabilities",
+    "named-margins",
     "released-weights",
     "sealed-scores",
 }

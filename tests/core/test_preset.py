@@ -70,7 +70,7 @@ VALID: dict[str, dict[str, Any]] = {
     "node-dp": {"paradigm": "node-dp", "release": NODES},
     "node-dp, labels": {"paradigm": "node-dp", "release": {**NODES, "labels": {"holder": "B", "epsilon": 2}}},
     "sealed": {"paradigm": "sealed", "data": TABLES},
-    "sealed, checked": {"paradigm": "sealed", "dealer_checks": 0.5},
+    "sealed, checked": {"paradigm": "sealed", "dealer_checks": 0.5, "train": {"select_by": "last"}},
     "sealed, words": {"paradigm": "sealed", "data": WORDS},
 }
 """Kind → a job that is valid with the papers' defaults."""
@@ -315,8 +315,8 @@ def test_paradigms_that_choose_nothing() -> None:
         assert "train.class_weights" not in keys(perturbed)
     values = {"paradigm": "horizontal", "data": TABLES, "horizontal": {"task": {"name": "values"}}}
     assert keys(values) == {"data.feature_scaling", "model.server.batch_norm"}
-    assert chosen["sealed"] == {"data.feature_scaling", "train.class_weights"}
-    assert keys({"paradigm": "sealed", "data": WORDS}) == {"train.class_weights"}
+    assert chosen["sealed"] == of_data
+    assert keys({"paradigm": "sealed", "data": WORDS}) == {"train.class_weights", "train.epochs"}
 
 
 @nightly

@@ -215,8 +215,8 @@ def test_horizontal_party_files_accept_their_job(tmp_path):
 
 
 def test_sealed_party_files_accept_their_job_and_nothing_else(tmp_path):
-    job = parse_job({"paradigm": "sealed", "data": {"dataset": "synthetic"}, "output": "probabilities"})
+    job = parse_job({"paradigm": "sealed", "data": {"dataset": "synthetic"}, "output": "margins"})
     files = export_dataset(job.data, tmp_path / "out", 1.0, 0, job=job)
-    accepted = {"predicted-classes", "predicted-probabilities"}
+    accepted = {"predicted-classes", "predicted-margins", "sealed-scores"}
     assert {frozenset(read_party_settings(path).limits.leakage) for path in files.values()} == {frozenset(accepted)}
     assert read_job(tmp_path / "out" / "job.yaml").paradigm == "sealed"

@@ -58,7 +58,7 @@ VERTICAL = {
     "data": {"graphs": {"A": "a", "B": "b"}, "label_holder": "A"},
     "train": {"epochs": 3},
 }
-JOBS = {"vertical": parse_job(VERTICAL), "sealed": small_job(2, {"output": "probabilities"})}
+JOBS = {"vertical": parse_job(VERTICAL), "sealed": small_job(2, {"output": "margins"})}
 
 
 @pytest.fixture(scope="module", params=JOBS)

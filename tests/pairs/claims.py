@@ -77,7 +77,7 @@ def _other_results(pair: Pair) -> Iterator[str]:
     paradigm = pair.job.settings.paradigm
     distance = float((run.predictions.probabilities - uncut.predictions.probabilities).abs().max())
     if paradigm == "sealed":
-        if pair.job.settings.model_dump()["output"] == "probabilities" and distance > _TOLERANCE:
+        if pair.job.settings.model_dump()["output"] == "margins" and distance > _TOLERANCE:
             yield f"a resumed run differs from the uncut one by {distance:.3g}"
         return
     if distance:

@@ -166,13 +166,16 @@ def _node_dp(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
 
 def _sealed(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
     holders, nodes = draw.choice([2, 2, 3]), draw.choice([16, 24])
-    network = draw.choice(["linear", "mlp", "sign", "gcn", "appnp"])
-    model: dict[str, Any] = {"network": network, "hops": draw.choice([1, 2]), "hidden": 3}
-    changes: dict[str, Any] = {"output": draw.choice(["classes", "probabilities"])}
-    if network == "linear" and draw.random() < 0.5:
+    model: dict[str, Any] = {"network": draw.choice(["linear", "mlp"]), "hidden": 3}
+    changes: dict[str, Any] = {"output": draw.choice(["classes", "margins"])}
+    blocks = ["own", "pooled.1", "pooled.2", "pooled.4"]
+    if model["network"] == "linear" and draw.random() < 0.5:
         changes["privacy"] = {"unit": "edge", "aggregation": {}, "noise_multiplier": 2.0}
         model["edge_slots"] = 1024
-    train = _train(draw, select_by="last" if "privacy" in changes else draw.choice(["last", "accuracy"]))
+    else:
+        blocks += ["neighbours", "each.1"]
+    model["blocks"] = draw.sample(blocks, draw.randint(1, 3))
+    train = _train(draw, select_by="last" if "privacy" in changes else draw.choice(["last", "accuracy", "auc"]))
     del train["train"]["patience"]
     settings = {"model": model, "seed": draw.randrange(1000), **changes}
     training = draw.choice([6, nodes - 4])

@@ -92,7 +92,7 @@ def test_a_weighted_rare_class_has_its_true_share_now_and_later(tmp_path: Path) 
 
 def test_a_sealed_job_calibrates_what_it_opens_and_no_more(tmp_path: Path) -> None:
     few: dict[str, Any] = {"paradigm": "sealed", "train": {"epochs": 4, "class_weights": "balanced"}}
-    run = trained(tmp_path / "open", {**few, "output": "probabilities"})
+    run = trained(tmp_path / "open", {**few, "output": "margins"})
     true, own, told = shares(run)
     assert own > 2 * true
     assert told == pytest.approx(true, rel=0.5)

@@ -126,8 +126,11 @@ def node_dp(given: list[PartyGraph], **settings: Any) -> Tensor:
 
 def sealed(given: list[PartyGraph], **model: Any) -> Tensor:
     weighted = given[0].edge_weight is not None
-    content = {"hops": 2, "edge_weights": weighted, "edge_slots": 4 * EDGES, **model}
-    job = SealedJob.model_validate({"data": {"holders": ["A", "B"]}, "model": content, "train": {"epochs": 2}})
+    content = {"blocks": ["pooled.2"], "edge_weights": weighted, "edge_slots": 4 * EDGES, **model}
+    train = {"epochs": 2, "select_by": "last"}
+    job = SealedJob.model_validate(
+        {"data": {"holders": ["A", "B"]}, "model": content, "train": train, "output": "margins"}
+    )
     return torch.as_tensor(trained_twin(job, [given[0], nobody(given[1])]).predict()).double()
 
 
@@ -164,8 +167,7 @@ CASES: dict[str, Any] = {
         for hops in (0, 2)
     },
     "node-dp, noisy sums": (noisy_sums, {}),
-    **{f"sealed, {each}": (sealed, {"network": each}) for each in ("linear", "appnp", "gcn", "mlp", "sign")},
-    "sealed, relations: each": (sealed, {"relations": "each"}),
+    **{f"sealed, {each}": (sealed, {"blocks": [each]}) for each in ("neighbours", "pooled.2", "each.5")},
 }
 """What computes over edges → its output."""
 

@@ -37,7 +37,9 @@ def sealed(folder: Path, holders: int) -> JobSettings:
     for graph in small_graphs(holders, nodes=16, columns=3, training=6, seed=1):
         save_party(graph, folder / f"{graph.party}.safetensors")
         paths[graph.party] = str(folder / f"{graph.party}.safetensors")
-    content = sealed_job(holders, SHORT, {"model": {"hops": 1}}).model_dump(mode="json", exclude_unset=True)
+    content = sealed_job(holders, SHORT, {"model": {"blocks": ["pooled.1"]}}).model_dump(
+        mode="json", exclude_unset=True
+    )
     scaling = {key: value for key, value in content["data"].items() if key == "feature_scaling"}
     return parse_job({**content, "data": {**scaling, "graphs": paths}})
 

@@ -55,7 +55,7 @@ VERTICAL: Mapping[str, Settings] = {
     "drawn order": {"model": {"dim": 4, "local": {"model": "sage-lstm"}}, "train": {"epochs": 1}},
 }
 SEALED: Settings = {
-    "output": "probabilities",
+    "output": "margins",
     "model": {"network": "mlp", "max_degree": 30, "edge_slots": 155},
     "train": {"batch_size": 4},
 }

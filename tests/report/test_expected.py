@@ -101,7 +101,8 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
         {
             "paradigm": "sealed",
             "data": {"dataset": "cora"},
-            "model": {"network": "linear", "edge_slots": 8192},
+            "model": {"edge_slots": 8192},
+            "train": {"select_by": "last"},
             "privacy": votes,
         }
     )

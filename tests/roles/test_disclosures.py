@@ -203,9 +203,9 @@ def test_a_prediction_has_a_row_for_everything() -> None:
 SEALED: dict[str, JobSettings] = {
     "sealed, noise on edges": sealed_job(2, voting(epsilon_total=4.0)),
     "sealed, judged": sealed_job(2, {"train": {"select_by": "accuracy"}}),
-    "sealed, checked, probabilities": sealed_job(2, {"output": "probabilities", "dealer_checks": 0.5}),
+    "sealed, checked, margins": sealed_job(2, {"output": "margins", "dealer_checks": 0.5}),
     "sealed, named and released": sealed_job(2, {"named_nodes": 5, "release": "holders"}),
-    "sealed, named probabilities": sealed_job(2, {"named_nodes": 5, "output": "probabilities"}),
+    "sealed, named margins": sealed_job(2, {"named_nodes": 5, "output": "margins"}),
 }
 
 

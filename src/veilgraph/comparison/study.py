@@ -258,7 +258,7 @@ def _looked_for(job: JobSettings, party: Path | None) -> str:
 
 def _ranking(job: JobSettings) -> JobSettings:
     """The job with probabilities of all nodes as its output, which rank test nodes."""
-    ranked = {"output": "probabilities", "named_nodes": None}
+    ranked = {"output": "margins", "named_nodes": None}
     return with_overrides(job, {key: value for key, value in ranked.items() if hasattr(job, key)})
 
 

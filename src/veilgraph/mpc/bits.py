@@ -46,7 +46,7 @@ def to_planes(integers: Tensor) -> Tensor:
     """Integers [entries] → bit planes, int64 [32 or 64, words]: the lowest bit's first, zeros beyond the last entry."""
     width = integers.element_size()
     padded = np.zeros((words_for(integers.numel()) * WORD_BITS, width), np.uint8)
-    little_endian = integers.numpy().astype(f"<i{width}", copy=False)
+    little_endian = integers.contiguous().numpy().astype(f"<i{width}", copy=False)
     padded[: integers.numel()] = little_endian.view(np.uint8).reshape(-1, width)
     bits = np.unpackbits(padded, axis=1, bitorder="little")
     packed = np.packbits(np.ascontiguousarray(bits.T), axis=1, bitorder="little")

@@ -1,4 +1,4 @@
-"""What sealed networks compute, spelled out with dense matrices."""
+"""What the sealed network computes, spelled out with dense matrices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.inputs import own_data, plan_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 
+STANDARD = {"data": {"feature_scaling": "standard"}}
+
 
 def graphs_of(job: SealedJob, **sizes: int) -> list[PartyGraph]:
     """Small graphs as a job wants them."""
@@ -17,53 +19,50 @@ def graphs_of(job: SealedJob, **sizes: int) -> list[PartyGraph]:
     return small_graphs(len(job.data.names), directed=model.directed, weighted=model.edge_weights, **sizes)
 
 
-def normalised(job: SealedJob, graphs: list[PartyGraph]) -> Tensor:
-    """P of these graphs together, dense."""
-    nodes = graphs[0].num_nodes
-    adjacency = torch.eye(nodes, dtype=torch.float64)
+def adjacency(graphs: list[PartyGraph]) -> Tensor:
+    """A of these graphs together, dense."""
+    found = torch.zeros((graphs[0].num_nodes,) * 2, dtype=torch.float64)
     for graph in graphs:
         weights = torch.ones(graph.num_edges) if graph.edge_weight is None else graph.edge_weight
-        adjacency.index_put_((graph.edge_index[1], graph.edge_index[0]), weights.to(torch.float64), accumulate=True)
-    degrees = adjacency.sum(1)
-    if job.model.normalization == "random-walk":
-        return adjacency / degrees[:, None]
-    return adjacency * degrees.rsqrt()[:, None] * degrees.rsqrt()
+        found.index_put_((graph.edge_index[1], graph.edge_index[0]), weights.to(torch.float64), accumulate=True)
+    return found
 
 
-def moved(job: SealedJob, rows: Tensor, group: list[PartyGraph]) -> Tensor:
-    """Rows after K hops over the edges of some holders, with teleport, by a dense matrix."""
-    plan, start, p = plan_of(job), rows, normalised(job, group)
-    for _ in range(plan.hops):
-        rows = (1 - plan.teleport) * p @ rows + plan.teleport * start
+def moved(rows: Tensor, graphs: list[PartyGraph], hops: int) -> Tensor:
+    """Rows after K hops over the edges of some holders; from four hops on a tenth comes back in each."""
+    p = adjacency(graphs) + torch.eye(len(rows))
+    p *= p.sum(1)[:, None].rsqrt() * p.sum(1).rsqrt()
+    start, back = rows, 0.1 if hops > 3 else 0.0
+    for _ in range(hops):
+        rows = (1 - back) * p @ rows + back * start
     return rows
 
 
-def summed_over(job: SealedJob, blocks: Tensor, groups: list[list[PartyGraph]]) -> Tensor:
-    """Blocks of columns, each after hops over the edges of a group, added up."""
-    pairs = zip(blocks.chunk(len(groups), 1), groups, strict=True)
-    return torch.stack([moved(job, block, group) for block, group in pairs]).sum(0)
+def part(job: SealedJob, graphs: list[PartyGraph], holder: int, name: str) -> Tensor:
+    """A holder's columns as a part of the first weights multiplies them, by its name."""
+    own, width = own_data(job, graphs[holder]).features, graphs[holder].features.shape[1]
+    if name == "neighbours":
+        return own[:, width:]
+    kind, *which = name.split(".")
+    over = [graph for graph in graphs if graph.party in which] if kind == "each" else graphs
+    return own[:, :width] if kind == "own" else moved(own[:, :width], over, int(which[0]))
 
 
-def spelled_out(job: SealedJob, graphs: list[PartyGraph], weights: list[Tensor]) -> Tensor:
-    """Logits of every node, by dense matrices."""
-    model, plan = job.model, plan_of(job)
-    groups = [[graph] for graph in graphs] if plan.each else [graphs]
-    x = torch.cat([own_data(job, graph).features for graph in graphs], 1)
+def whole_rows(job: SealedJob, graphs: list[PartyGraph], rows: Tensor) -> Tensor:
+    """Z of every node, of the first trial's blocks: a one, and columns that are standardised over some rows."""
+    plan = plan_of(job)
+    names = [
+        f"{block}{over}"
+        for block in plan.trials[0].blocks
+        for over in ([f".{graph.party}" for graph in graphs] if block.startswith("each") else [""])
+    ]
+    z = torch.cat([part(job, graphs, place, name) for name in names for place in range(len(graphs))], 1)
+    if plan.standard:
+        z = (z - z[rows].mean(0)) * (z[rows].var(0, correction=0) + 2**-8).rsqrt()
+    return torch.cat([torch.ones((len(z), 1), dtype=torch.float64), z], 1)
 
-    def side_by_side(rows: Tensor) -> Tensor:
-        return torch.cat([moved(job, rows, group) for group in groups], 1)
 
-    def summed_up(blocks: Tensor) -> Tensor:
-        return summed_over(job, blocks, groups)
-
-    if model.network == "linear":
-        return side_by_side(x) @ weights[0]
-    if model.network == "mlp":
-        return (side_by_side(x) @ weights[0]).relu() @ weights[1]
-    if model.network == "gcn":
-        return summed_up(summed_up(x @ weights[0]).relu() @ weights[1])
-    if model.network == "appnp":
-        return summed_up((x @ weights[0]).relu() @ weights[1])
-    first = [part[:, : part.shape[1] // (1 + model.own_hops)] for part in (own_data(job, g).features for g in graphs)]
-    pooled = [side_by_side(torch.cat(first, 1))] if plan.hops else []
-    return (torch.cat([x, *pooled], 1) @ weights[0]).relu() @ weights[1]
+def logits_by(z: Tensor, weights: list[Tensor], classes: int = 3) -> Tensor:
+    """softmax's argument: Z·W + relu(Z·U)·V."""
+    made = z @ weights[0]
+    return made if len(weights) == 1 else made[:, :classes] + made[:, classes:].relu() @ weights[1]

@@ -18,7 +18,7 @@ from veilgraph.mpc.sealed import machine
 from veilgraph.mpc.sealed.correlations import rounded_gaussian
 
 KEY = bytes(range(32))
-PROBABILITIES: Settings = {"output": "probabilities"}
+MARGINS: Settings = {"output": "margins"}
 
 
 def voting(**privacy: Any) -> Settings:

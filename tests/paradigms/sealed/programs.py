@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -15,10 +17,12 @@ from tests.mpc.sealed.parties import run
 from tests.roles.federation import Settings, merge
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.plan import Trial
+from veilgraph.paradigms.sealed.program import TRIAL, WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.protocol.job_file import parse_job
@@ -64,14 +68,30 @@ def small_job(holders: int = 2, *changes: Settings) -> SealedJob:
         "paradigm": "sealed",
         "seed": 5,
         "timeout_s": 20,
-        "data": {"dataset": "synthetic", "holders": holders},
-        "model": {"hidden": 6, "hops": 2, "teleport": 0.125},
-        "train": {"epochs": 3, "checkpoint_every": 2, "learning_rate": 0.75},
+        "data": {"dataset": "synthetic", "holders": holders, "feature_scaling": "none"},
+        "model": {"network": "mlp", "hidden": 6, "blocks": ["pooled.2"]},
+        "train": {
+            "epochs": 3,
+            "checkpoint_every": 2,
+            "learning_rate": 0.75,
+            "select_by": "last",
+            "class_weights": "none",
+        },
     }
     return sealed(parse_job(merge(base, *changes)))
 
 
-Outcome = Mapping[str, Any]
+@contextmanager
+def trying(*trials: Trial) -> Iterator[None]:
+    """Whatever job tries these inside."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("veilgraph.paradigms.sealed.inputs.trials_of", lambda _: trials)
+        yield
+
+
+def numbers(program: SealedProgram) -> list[Tensor]:
+    """The twin's weights as they are."""
+    return [weight.public.clone() for weight in program.weights if weight.public is not None]
 
 
 def outcomes(
@@ -116,9 +136,9 @@ def trained(program: SealedProgram, steps: int) -> tuple[Mapping[str, Tensor], T
 
 
 def summed(found: Mapping[PartyId, tuple[Mapping[str, Tensor], Tensor | None]], bits: int) -> dict[str, Tensor]:
-    """The weights that the holders' shares add up to, as numbers."""
+    """The trained weights that the holders' shares add up to, as numbers."""
     holders = [party for party in found if party not in (SERVER, TWIN)]
-    names = [name for name in found[holders[0]][0] if name.startswith("weight")]
+    names = [name for name in found[holders[0]][0] if name.startswith("weight") and name[-1].isdigit()]
     return {name: sum_of([found[holder][0][name] for holder in holders]) * 2.0**-bits for name in names}
 
 
@@ -132,7 +152,18 @@ def weights(run: Path) -> dict[str, Tensor]:
     directory = RunDirectory.open(run)
     parts = [load_tensors(directory.party(name).model_path)[0] for name in directory.settings.data.names]
     names = [name for name in parts[0] if name.startswith("weight")]
-    return {name: sum((part[name] for part in parts[1:]), start=parts[0][name]) for name in names}
+    found = {name: sum((part[name] for part in parts[1:]), start=parts[0][name]) for name in names}
+    return found | {TRIAL: parts[0][TRIAL]}
+
+
+def layers(run: Path) -> list[Tensor]:
+    """The weights of a run's layers, as numbers."""
+    return [weight * 2.0**-WEIGHT_BITS for name, weight in sorted(weights(run).items()) if name[-1].isdigit()]
+
+
+def scaled(job: SealedJob, graphs: list[PartyGraph]) -> list[PartyGraph]:
+    """What a run makes of its holders' graphs before anything else."""
+    return [scale_features(graph, job.data.feature_scaling) for graph in graphs]
 
 
 def saved(folder: Path, job: SealedJob, graphs: list[PartyGraph]) -> SealedJob:
@@ -141,4 +172,4 @@ def saved(folder: Path, job: SealedJob, graphs: list[PartyGraph]) -> SealedJob:
     paths = {graph.party: folder / f"{graph.party}.safetensors" for graph in graphs}
     for graph in graphs:
         save_party(graph, paths[graph.party])
-    return job.model_copy(update={"data": type(job.data)(graphs=paths)})
+    return job.model_copy(update={"data": type(job.data)(graphs=paths, feature_scaling=job.data.feature_scaling)})

@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
-from tests.paradigms.sealed.programs import saved, small_graphs, small_job, weights
-from tests.roles.federation import Settings
+from tests.paradigms.sealed.dense import STANDARD
+from tests.paradigms.sealed.programs import layers, numbers, saved, scaled, small_graphs, small_job
+from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -26,7 +27,6 @@ from veilgraph.mpc.sealed.correlations import Stream
 from veilgraph.mpc.sealed.machine import DealerMachine, Machine
 from veilgraph.paradigms.sealed import roles
 from veilgraph.paradigms.sealed.paradigm import costs_of
-from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together, trained_twin
@@ -36,8 +36,8 @@ from veilgraph.runtime.launch.jobs import predict, resume, train
 OPENED = 2
 CHECKED: Settings = {"dealer_checks": OPENED / (1 + OPENED)}
 JOBS: dict[str, Settings] = {
-    "mlp, each": {"model": {"network": "mlp", "relations": "each"}, "train": {"epochs": 7}},
-    "gcn": {"model": {"network": "gcn", "hops": 1}},
+    "each": {"model": {"blocks": ["each.2"]}, "train": {"epochs": 7}},
+    "standard": merge(STANDARD, {"model": {"blocks": ["neighbours", "pooled.4"]}, "train": {"learning_rate": 0.125}}),
     "released, none predicted": {"release": "holders", "named_nodes": 3, "train": {"batch_size": 3}},
 }
 
@@ -64,11 +64,9 @@ def test_every_message_of_a_session_is_one_that_was_committed_to(
     plain = saved(tmp_path / "data", small_job(2, JOBS[name]), small_graphs())
     job = plain.model_copy(update=CHECKED)
     run = train(job, tmp_path / "run")
-    twin = trained_twin(job, small_graphs())
-    for weight, share in weights(run.path).items():
-        expected = twin.weights[int(weight.removeprefix("weight."))].public
-        assert expected is not None
-        assert float((share * 2.0**-WEIGHT_BITS - expected).abs().max()) < 3e-3
+    twin = trained_twin(job, scaled(job, small_graphs()))
+    for weight, expected in zip(layers(run.path), numbers(twin), strict=True):
+        assert float((weight - expected).abs().max()) < 3e-3
     assert len(opened) == 1 + OPENED
     traffic = json.loads((run.path / "traffic.json").read_text())
     sent = Counter[str]()

@@ -16,15 +16,16 @@ import yaml
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.apart import apart
+from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.programs import small_graphs, small_job, weights
-from tests.roles.federation import Settings
+from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
 from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed.plan import Context
-from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import predicting_twin
@@ -37,14 +38,17 @@ from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
-PROBABILITIES: Settings = {"output": "probabilities", "model": {"max_degree": 30, "edge_slots": 155}}
+MARGINS: Settings = {"output": "margins", "model": {"max_degree": 30, "edge_slots": 155}}
 CASES: dict[str, Settings] = {
-    "mlp": {"model": {"network": "mlp"}},
-    "sign, each, judged": {
-        "model": {"network": "sign", "relations": "each"},
+    "mlp": {},
+    "each, judged": {
+        "model": {"blocks": ["own", "each.2"]},
         "train": {"select_by": "accuracy", "evaluate_every": 3},
     },
-    "gcn, named": {"model": {"network": "gcn", "hops": 1}, "named_nodes": 6},
+    "standard, named": merge(
+        STANDARD,
+        {"model": {"blocks": ["neighbours", "pooled.1"]}, "train": {"learning_rate": 0.125}, "named_nodes": 6},
+    ),
 }
 NEW = ("N1", "N2", "N3")
 
@@ -53,7 +57,7 @@ class Tables:
     """A trained run, and the tables that it is from."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        job = small_job(2, PROBABILITIES, settings)
+        job = small_job(2, MARGINS, settings)
         export_organisations(small_graphs(), folder / "tables", overlap=0.9, seed=1, job=job)
         self.folder = folder / "tables"
         for party in "AB":
@@ -95,7 +99,7 @@ class Tables:
         def one(asked: torch.Tensor | None) -> torch.Tensor:
             found = predicting_twin(job, [graphs[name] for name in "AB"], weights(self.run), asked).predict()
             assert found is not None
-            return found
+            return logits_of(found).softmax(1)
 
         return one
 
@@ -167,7 +171,7 @@ def test_new_nodes_are_predicted_as_the_twin_does(tables: Tables, graphs: dict[P
 
 
 def test_an_id_that_is_not_common_costs_nothing_and_is_told_to_nobody(tmp_path: Path) -> None:
-    tables = Tables(tmp_path, CASES["gcn, named"])
+    tables = Tables(tmp_path, CASES["standard, named"])
     job = sealed(RunDirectory.open(tables.run).settings)
     with refused(ConfigError, key="ids", value="nobody"):
         predict(tables.run, ids=["C000001", "nobody"])
@@ -249,7 +253,7 @@ def once(factory: pytest.TempPathFactory) -> Tables:
 
 
 def test_across_organisations_the_label_holder_names_nodes_at_its_own_site(tmp_path: Path) -> None:
-    job = small_job(2, PROBABILITIES, CASES["gcn, named"])
+    job = small_job(2, MARGINS, CASES["standard, named"])
     files = export_organisations(small_graphs(), tmp_path / "tables", overlap=1, seed=1, job=job)
     for path in files.values():
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(causes(job))}}))

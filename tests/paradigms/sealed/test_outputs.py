@@ -13,9 +13,18 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.paradigms.cutting import CutError
-from tests.paradigms.sealed.dense import graphs_of, moved, normalised, spelled_out, summed_over
-from tests.paradigms.sealed.programs import TWIN, outcomes, saved, small_graphs, small_job, summed, weights
-from tests.roles.federation import Settings
+from tests.paradigms.sealed.dense import STANDARD, graphs_of, logits_by, part, whole_rows
+from tests.paradigms.sealed.programs import (
+    TWIN,
+    numbers,
+    outcomes,
+    saved,
+    small_graphs,
+    small_job,
+    summed,
+    weights,
+)
+from tests.roles.federation import Settings, merge
 from veilgraph.api.runs import load_run
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.tensor_file import FolderKeeper
@@ -24,9 +33,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.inputs import own_data, plan_of
+from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.paradigm import costs_of
-from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
+from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedLabelHolder, check_learning
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
@@ -39,17 +48,16 @@ from veilgraph.runtime.store.predictions import name_ahead
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 MOST = 7
-NAMED: Settings = {"named_nodes": MOST, "output": "probabilities"}
+NAMED: Settings = {"named_nodes": MOST, "output": "margins"}
 RELEASED: Settings = {"release": "holders"}
 NETWORKS: dict[str, Settings] = {
     "linear": {"model": {"network": "linear"}},
-    "mlp, each": {"model": {"network": "mlp", "relations": "each"}},
-    "sign": {"model": {"network": "sign", "hops": 0}},
-    "sign, pooled, each": {"model": {"network": "sign", "own_hops": 1, "relations": "each"}},
-    "gcn": {"model": {"network": "gcn", "hops": 1}},
-    "gcn, each": {"model": {"network": "gcn", "hops": 1, "relations": "each"}},
-    "appnp, each": {"model": {"network": "appnp", "relations": "each"}},
+    "mlp, each": {"model": {"blocks": ["each.2"]}},
+    "mlp, own and far": {"model": {"blocks": ["own", "pooled.4"]}},
+    "linear, standard": merge(STANDARD, {"model": {"network": "linear", "blocks": ["neighbours", "own", "each.1"]}}),
+    "mlp, standard": merge(STANDARD, {"model": {"blocks": ["own", "pooled.2", "neighbours"]}}),
 }
+NETWORKS = {name: merge(each, {"train": {"learning_rate": 0.125}}) for name, each in NETWORKS.items()}
 
 
 # Named nodes
@@ -62,20 +70,23 @@ def test_named_nodes_are_predicted_as_the_twin_does(name: str) -> None:
     asked = torch.tensor([11, 3, 28])
     found = named(job, graphs_of(job), asked)
     expected = found[TWIN]
-    assert expected.shape == (3, 3)
+    assert expected.shape == (3, 2)
     assert float((found["A"] - expected).abs().max()) < 4e-3
     assert [found[party] for party in ("B", "C", SERVER)] == [None] * 3
-    job = small_job(3, NETWORKS[name], {"output": "probabilities"})
+    job = small_job(3, NETWORKS[name], {"output": "margins"})
     assert torch.allclose(named(job, graphs_of(job), None)[TWIN][asked], expected, atol=1e-9)
 
 
 def named(
     job: SealedJob, graphs: list[PartyGraph], asked: Tensor | None, links: dict[str, RecordedLink] | None = None
 ) -> dict[str, Any]:
-    """What a prediction with the initial weights opens, by party."""
+    """What a prediction opens, by party, with weights that are not zero."""
 
     def program(party: SealedProgram) -> Tensor | None:
         party.enter(trains=False)
+        rows, width = party.weights[0].shape
+        first = (torch.arange(rows * width).reshape(rows, width) % 5) << WEIGHT_BITS - 3
+        party.weights[0] = party._machine.constant(first, WEIGHT_BITS)
         return party.predict()
 
     return outcomes(job, graphs, program, links, trains=False, asked=asked, keeps=True)
@@ -103,7 +114,7 @@ def test_messages_tell_how_many_nodes_are_named_and_not_which() -> None:
     ("settings", "of_a", "of_b"),
     [
         ({"named_nodes": 3}, set(), {"named-classes"}),
-        (NAMED, set(), {"named-classes", "named-probabilities"}),
+        (NAMED, set(), {"named-classes", "named-margins"}),
         (RELEASED, {"released-weights"}, {"released-weights", "predicted-classes"}),
     ],
 )
@@ -163,11 +174,11 @@ def test_predictions_of_named_nodes_end_where_the_job_says(quiet: tuple[SealedJo
     twin = predicting_twin(job, small_graphs(), weights(run.path), torch.tensor([4, 2, 29])).predict()
     assert twin is not None
     assert found.nodes.tolist() == asked
-    assert float((found.probabilities - twin[[0, 1, 0, 2]]).abs().max()) < 4e-3
+    assert float((found.probabilities - logits_of(twin).softmax(1)[[0, 1, 0, 2]]).abs().max()) < 4e-3
     load_run(run.path).report()
-    assert kinds_got(run.path, "A", "prediction_traffic.json")["B", "mask_share"] == 3 * 3 * 8 + HEADER_BYTES + ONE_BIT
+    assert kinds_got(run.path, "A", "prediction_traffic.json")["B", "mask_share"] == 3 * 2 * 8 + HEADER_BYTES + ONE_BIT
     lines = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()
-    assert {name for line in lines for name in json.loads(line)["reveals"]} == {"named-classes", "named-probabilities"}
+    assert {name for line in lines for name in json.loads(line)["reveals"]} == {"named-classes", "named-margins"}
     with refused(ConfigError, code="refused"):
         predict(run.path, [0, 1, 2, 3, 5])
     assert len(predict(run.path, [0, 1, 2, 3]).nodes) == 4
@@ -253,7 +264,7 @@ def one_step(program: SealedProgram) -> tuple[Any, Any]:
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str) -> None:
-    """What the shares add up to, of which the twin has the same; of the first layer every weight is one holder's."""
+    """As they multiply columns that are not standardised; of the first layer all but the bias is one holder's."""
     job = small_job(3, NETWORKS[name], RELEASED)
     graphs = graphs_of(job, nodes=40)
     found = outcomes(job, graphs, one_step)
@@ -261,50 +272,40 @@ def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str)
     assert found[SERVER][1] == {}
     context, data = together(job, graphs)
     network = SealedProgram(PlainMachine(list(data)), context).network
-    covered = torch.zeros_like(exact)
+    covered = torch.zeros(len(exact))
     for holder in "ABC":
         assert found[holder][1].keys() == {holder}
         parts = found[holder][1][holder]
         assert parts.keys() == twin[holder].keys() == network.parts(holder).keys()
-        for part, (rows, columns) in network.parts(holder).items():
-            assert torch.equal(parts[part], exact[rows, columns])
-            assert float((parts[part] - twin[holder][part]).abs().max()) < 2e-3
-            covered[rows, columns] += 1
-    assert bool((covered == 1).all())
+        for name_, rows in network.parts(holder).items():
+            assert context.plan.standard or torch.equal(parts[name_], exact[rows])
+            assert float((parts[name_] - twin[holder][name_]).abs().max()) < 4e-3
+            covered[rows] += 1
+    assert covered[0] == 0
+    assert bool((covered[1:] == 1).all())
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_part_multiplies_what_its_name_says(name: str) -> None:
-    """Holders' parts times what their names say, added up, are the first layer of the network by dense matrices."""
-    job = small_job(3, NETWORKS[name], RELEASED, {"output": "probabilities"})
+    """Holders' parts times what their names say, added up, are but for a bias the network by dense matrices."""
+    job = small_job(3, NETWORKS[name], RELEASED)
     graphs = graphs_of(job, nodes=40)
     program = trained_twin(job, graphs, 1)
-    trained = [weight.public for weight in program.weights if weight.public is not None]
-    terms = [
-        multiplied(job, graphs, place, part) @ weight
-        for place, own in enumerate(program.release().values())
-        for part, weight in own.items()
-    ]
-    found: Tensor = torch.stack(terms).sum(0)
-    if len(trained) > 1:
-        found = found.relu() @ trained[1]
-    if job.model.network in ("gcn", "appnp"):
-        groups = [[graph] for graph in graphs] if plan_of(job).each else [graphs]
-        found = summed_over(job, found, groups)
-    assert torch.allclose(found, spelled_out(job, graphs, trained), atol=1e-9)
-
-
-def multiplied(job: SealedJob, graphs: list[PartyGraph], holder: int, name: str) -> Tensor:
-    """What a holder's part of the first weights multiplies, by its name."""
-    plan, own = plan_of(job), own_data(job, graphs[holder]).features
-    columns = own[:, : own.shape[1] // (1 + plan.own_hops)]
-    kind, _, which = name.partition(".")
-    if kind == "own":
-        for _ in range(int(which)):
-            columns = normalised(job, [graphs[holder]]) @ columns
-        return columns
-    over = [graph for graph in graphs if graph.party == which] if which else graphs
-    return columns if kind == "columns" else moved(job, columns, over)
+    made = torch.stack(
+        [
+            part(job, graphs, place, name) @ weight
+            for place, own in enumerate(program.release().values())
+            for name, weight in own.items()
+        ]
+    ).sum(0)
+    rows = together(job, graphs)[1]["A"].rows
+    assert rows is not None
+    z, weights = whole_rows(job, graphs, rows), numbers(program)
+    expected = z @ weights[0]
+    assert torch.allclose(made - made[0], expected - expected[0], atol=2e-3)
+    logits = program.network.predict(program.weights).public
+    assert logits is not None
+    assert torch.allclose(logits, logits_by(z, weights), atol=2e-3)
 
 
 def test_released_weights_are_opened_under_masks_of_their_own() -> None:
@@ -316,7 +317,7 @@ def test_released_weights_are_opened_under_masks_of_their_own() -> None:
     stages = {stage.name: stage for stage in costs_of(context, 1).stages}
     assert "predict" not in stages
     assert stages["release"].rounds == 2 * 3
-    widths = {holder: 3 * 6 * columns for holder, columns in context.sizes.columns.items()}
+    widths = {holder: 3 * (3 + 6) * columns for holder, columns in context.sizes.columns.items()}
     for holder in "ABC":
         opened = sum(2 * (HEADER_BYTES + 8 * width) for width in widths.values())
         told = sum(HEADER_BYTES + 8 * width for other, width in widths.items() if other != holder)
@@ -336,11 +337,11 @@ def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
         run = train(job, tmp_path / "run")
     twin = trained_twin(job, small_graphs(), 1).release()
     whole = weights(run.path)["weight.0"].to(torch.float64) * 2.0**-(WEIGHT_BITS)
-    for party, start, stop in (("A", 0, 5), ("B", 5, 11)):
+    for party, start, stop in (("A", 1, 6), ("B", 6, 12)):
         parts, facts = load_tensors(RunDirectory.open(run.path).party(party).released_path)
-        assert parts.keys() == {"pooled.A", "pooled.B"}
-        assert torch.equal(parts["pooled.A"], whole[start:stop])
-        assert torch.equal(parts["pooled.B"], whole[11 + start : 11 + stop])
+        assert parts.keys() == {"each.2.A", "each.2.B"}
+        assert torch.equal(parts["each.2.A"], whole[start:stop])
+        assert torch.equal(parts["each.2.B"], whole[11 + start : 11 + stop])
         assert facts == {}
         assert all(float((parts[name] - twin[party][name]).abs().max()) < 2e-3 for name in parts)
     lines = (run.path / "parties" / "A" / "disclosures.jsonl").read_text().splitlines()
@@ -354,10 +355,10 @@ def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
 
 def test_of_released_weights_many_columns_make_training_rows_and_their_classes() -> None:
     """As the revelation says: X_Bᵀ·E is solved for the errors E of its nodes, zero where a node is not trained on."""
-    job = small_job(2, {"model": {"network": "linear", "hops": 0}, "train": {"epochs": 1}}, RELEASED)
+    job = small_job(2, {"model": {"network": "linear", "blocks": ["own"]}, "train": {"epochs": 1}}, RELEASED)
     graphs = small_graphs(columns=40, training=9)
     found = outcomes(job, graphs, one_step)
-    released, x = found["B"][1]["B"]["pooled"], own_data(job, graphs[1]).features
+    released, x = found["B"][1]["B"]["own"], own_data(job, graphs[1]).features
     errors = torch.linalg.lstsq(x.T, released).solution
     assert graphs[0].train_mask is not None
     assert graphs[0].labels is not None

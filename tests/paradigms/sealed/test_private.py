@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,20 +18,22 @@ from tests import nightly
 from tests.errors import refused
 from tests.mpc.sealed.parties import NAMES, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
-from tests.paradigms.sealed.dense import graphs_of
-from tests.paradigms.sealed.private import KEY, PROBABILITIES, noise_from, noise_of, pairs, voting, with_edges
+from tests.paradigms.sealed.dense import STANDARD, graphs_of
+from tests.paradigms.sealed.private import KEY, MARGINS, noise_from, noise_of, pairs, voting, with_edges
 from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_job, summed, trained
-from tests.roles.federation import Settings
+from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import SecretSource
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.correlations import rounded_gaussian
 from veilgraph.mpc.sealed.functions import BITS, one_hot_of_largest
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.inputs import edges_once, own_data, padded, slots_of
-from veilgraph.paradigms.sealed.networks.decoupled import VOTE_BITS
+from veilgraph.paradigms.sealed.networks.network import Network
+from veilgraph.paradigms.sealed.networks.propagation import Propagation
+from veilgraph.paradigms.sealed.networks.voting import VOTE_BITS, Voting
 from veilgraph.paradigms.sealed.plan import deviation_of, release_plan
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -42,12 +44,9 @@ FEW, MANY = 8, 26
 CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
     "rows": (2, FEW, (voting(noise_multiplier=0.5),)),
     "rows, no noise": (3, FEW, (voting(),)),
-    "columns, directed walk": (
-        3,
-        MANY,
-        (voting(epsilon_total=4), {"model": {"directed": True, "normalization": "random-walk"}}),
-    ),
-    "no hop, batches": (2, FEW, (voting(epsilon_total=1), {"model": {"hops": 0}, "train": {"batch_size": 3}})),
+    "columns, directed": (3, MANY, (voting(epsilon_total=4), {"model": {"directed": True, "blocks": ["pooled.4"]}})),
+    "no hop, batches": (2, FEW, (voting(epsilon_total=1), {"model": {"blocks": ["own"]}, "train": {"batch_size": 3}})),
+    "standard": (2, MANY, (voting(epsilon_total=4), merge(STANDARD, {"train": {"learning_rate": 0.125}}))),
 }
 
 
@@ -55,7 +54,7 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_parties_compute_what_the_twin_does_with_the_same_noise(case: str) -> None:
     holders, training, changes = CASES[case]
-    job = small_job(holders, PROBABILITIES, {"train": {"epochs": 6}}, *changes)
+    job = small_job(holders, MARGINS, {"train": {"epochs": 6}}, *changes)
     graphs = graphs_of(job, nodes=60, training=training)
     with noise_from(KEY):
         found = outcomes(job, graphs, lambda program: trained(program, 6), noise=noise_of())
@@ -65,9 +64,9 @@ def test_parties_compute_what_the_twin_does_with_the_same_noise(case: str) -> No
         twin = found[TWIN][0][name]
         assert float((weight * scale[name] - twin).abs().max()) < 2e-3, name
         assert float(twin.abs().max()) > 2e-2, name
-    probabilities = {party: one[1] for party, one in found.items() if one[1] is not None}
-    assert probabilities.keys() == {"A", TWIN}
-    assert float((probabilities["A"] - probabilities[TWIN]).abs().max()) < 4e-3
+    margins = {party: one[1] for party, one in found.items() if one[1] is not None}
+    assert margins.keys() == {"A", TWIN}
+    assert float((margins["A"] - margins[TWIN]).abs().max()) < 4e-3
 
 
 class Counting(PlainMachine):
@@ -283,7 +282,7 @@ TRIALS, CLAIMED, DELTA, EPOCHS = 80, 1.0, 1e-3, 6
 
 
 def outcomes_of(edges: list[tuple[int, int]], trials: int, noise: SecretSource | None, **privacy: float) -> Tensor:
-    """What the label holder is given of nodes 0 and 5 over trials, where B has these edges: [trials, 6] logarithms.
+    """What the label holder is given of nodes 0 and 5 over trials, where B has these edges: [trials, 4] margins.
 
     Args:
         edges: of B, both ways.
@@ -291,12 +290,12 @@ def outcomes_of(edges: list[tuple[int, int]], trials: int, noise: SecretSource |
         noise: of votes; None: there is none, though they are trained on as if there were.
         privacy: of the job.
     """
-    training = {"train": {"epochs": EPOCHS, "learning_rate": 1}, "model": {"hops": 0}}
-    job = small_job(2, PROBABILITIES, training, voting(**privacy))
+    training = {"train": {"epochs": EPOCHS, "learning_rate": 1}, "model": {"blocks": ["own"]}}
+    job = small_job(2, MARGINS, training, voting(**privacy))
     context, data = together(job, with_edges(small_graphs(nodes=6, training=5), 1, pairs(*edges)))
     machine = Counting if noise is None else partial(PlainMachine, noise=noise)
     found = [trained(SealedProgram(machine(list(data)), context), EPOCHS)[1] for _ in range(trials)]
-    return torch.stack([each[[0, 5]].log().flatten() for each in found if each is not None])
+    return torch.stack([each[[0, 5]].flatten() for each in found if each is not None])
 
 
 def proven(**privacy: float) -> float:
@@ -312,10 +311,51 @@ def proven(**privacy: float) -> float:
     half = TRIALS // 2
     moved = torch.cat([world[:half] - world[:half].mean(0) for world in seen])
     spread = moved.T @ moved / len(moved)
-    direction = torch.linalg.pinv(spread + 1e-6 * spread.trace() * torch.eye(6)) @ (there - absent)
+    direction = torch.linalg.pinv(spread + 1e-6 * spread.trace() * torch.eye(4)) @ (there - absent)
     scores = [(world[half:] - (there + absent) / 2) @ direction > 0 for world in seen]
     hits, alarms = (int(score.sum()) for score in scores)
     return epsilon_lower_bound(hits, alarms, half, DELTA, 0.999)
+
+
+@pytest.mark.parametrize("block", ["neighbours", "quantiles", "each.1", "each.2"])
+def test_blocks_over_others_own_edges_are_refused_for_one_edge_would_show(
+    block: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without votes, an edge of B's shows in what A is told if such a block is made of B's edges after all."""
+
+    def shown(block: str) -> float:
+        valid = small_job(2, MARGINS, voting(epsilon_total=4))
+        job = valid.model_copy(update={"model": valid.model.model_copy(update={"blocks": ("own", block)})})
+        found = []
+        for edges in ([(0, 5)], []):
+            context, data = together(job, with_edges(small_graphs(), 1, pairs(*edges)))
+            found.append(trained(SealedProgram(Silent(list(data)), context), 3)[1])
+        there, absent = found
+        assert there is not None
+        assert absent is not None
+        return float((there - absent).abs().max())
+
+    with refused(ConfigError, key="model.blocks"):
+        small_job(2, voting(epsilon_total=4), {"model": {"blocks": ["own", block]}})
+    assert shown("pooled.1") == 0
+    if block.startswith("each."):  # which is made at home: hops have another lock
+        assert shown(block) == 0
+        monkeypatch.setattr("veilgraph.paradigms.sealed.program.network_of", lambda _: Unlocked)
+    assert shown(block) > 1e-3
+
+
+class Unlocked(Voting):
+    """Hops go over all holders' edges."""
+
+    def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
+        return Network._relations(self, holders)
+
+
+class Silent(PlainMachine):
+    """A twin whose votes come to nothing: what is told hangs on all else."""
+
+    def noised(self, summands: Summands, deviation: float) -> Summands:
+        return Summands(torch.zeros_like(summands.part), summands.bits)
 
 
 def test_one_edge_shows_in_predictions_without_noise() -> None:

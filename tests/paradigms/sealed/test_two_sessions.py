@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests import nightly
+from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import outcomes, saved, small_graphs, small_job
 from tests.paradigms.sealed.two_sessions import (
@@ -20,13 +21,14 @@ from tests.paradigms.sealed.two_sessions import (
     nodes_with_equal_low_bits,
     repeated_messages,
 )
-from tests.roles.federation import Settings
+from tests.roles.federation import Settings, merge
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
+from veilgraph.paradigms.sealed.networks.network import GAIN_BITS
+from veilgraph.paradigms.sealed.program import TRIAL, WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.runtime.launch.jobs import predict
@@ -122,7 +124,7 @@ def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
 
 def whole_numbers(program: SealedProgram) -> dict[str, Tensor]:
     """What the shares of all holders add up to; how many bits velocities have hangs on the learning rate."""
-    bits = {"roots": FINE_BITS, "rows": BITS, "weight.votes": BITS}
+    bits = {"roots.0": FINE_BITS, "rows": BITS, "weight.mean": BITS, "weight.gain": GAIN_BITS, "weight.trial": 0}
     weight = {name: WEIGHT_BITS for name in program.shares() if name.startswith("weight.")}
     velocity = {f"velocity.{n}": each.bits for n, each in enumerate(program.velocities) if each is not None}
     return {
@@ -149,31 +151,22 @@ def alike(one: list[tuple[object, Tensor]], other: list[tuple[object, Tensor]]) 
 
 
 NETWORKS: Mapping[str, Settings] = {
-    "linear": {},
+    "linear": {"model": {"network": "linear"}},
     "mlp": {},
-    "sign": {"model": {"hops": 1, "own_hops": 1}},
-    "gcn": {"model": {"hops": 1}},
-    "appnp": {"model": {"hops": 1}},
+    "far": {"model": {"blocks": ["own", "pooled.4"]}},
+    "standard": merge(STANDARD, {"train": {"learning_rate": 0.125}}),
 }
-CACHED = {("linear", MANY), ("mlp", MANY), ("sign", MANY)}
-"""Where training propagates columns: the session that does has them, and one that resumes has not."""
 
 
-@pytest.mark.parametrize("select_by", ["last", "accuracy"])
+@pytest.mark.parametrize("select_by", ["last", "accuracy", "auc"])
 @pytest.mark.parametrize("training", [FEW, MANY])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_same_place_is_not_the_same_computation_in_every_session(
     network: str, training: int, select_by: str
 ) -> None:
     """So no draw may follow from a place: a session that resumes computes anew what the first one had cached."""
-    changes: Settings = {"train": {"select_by": select_by}}
-    whole, resumed = computed(job_of(network, NETWORKS[network], changes), training)
-    found = differing(whole, resumed)
-    judged = {"score"} if select_by == "accuracy" else set()
-    if network in ("gcn", "appnp"):  # a session multiplies the teleport into the scales at its first hop
-        assert found == {"step"}
-    else:
-        assert found == judged | ({"predict"} if (network, training) in CACHED else set())
+    whole, resumed = computed(small_job(2, JUDGED, NETWORKS[network], {"train": {"select_by": select_by}}), training)
+    assert differing(whole, resumed) == {"predict"}  # what hops need, and columns where these were propagated
 
 
 # What is drawn
@@ -203,7 +196,7 @@ class Draws:
     ("holders", "changes"),
     [
         (2, {"model": {"network": "linear"}}),
-        (3, {"model": {"network": "gcn", "hops": 1}}),
+        (3, merge(STANDARD, {"train": {"learning_rate": 0.125}})),
         (2, voting(noise_multiplier=2.0)),
     ],
     ids=["two", "three", "votes"],
@@ -238,6 +231,8 @@ def test_two_sessions_draw_from_different_keys(
 
 
 def integers(shares: Mapping[str, Any], holders: int) -> dict[str, Tensor]:
-    """For the twin: what the holders' shares add up to."""
+    """For the twin: what the holders' shares add up to, and the trial, which all of them know."""
     parts = [shares[name] for name in "ABC"[:holders]]
-    return {name: torch.stack([part[name].long() for part in parts]).sum(0) for name in parts[0]}
+    return {name: torch.stack([part[name].long() for part in parts]).sum(0) for name in parts[0]} | {
+        TRIAL: parts[0][TRIAL]
+    }

@@ -1,4 +1,4 @@
-"""Random jobs that a consortium could submit: every network, hubs, weights, relations, rates and scales of columns."""
+"""Random jobs that a consortium could submit: blocks of every kind, hubs, weights, rates and scales of columns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.programs import small_job
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.settings import SealedJob
 
 _SCALES: Final = (1e-3, 1.0, 1.0, 30.0, 1e3)
-"""Factors of columns, which matter where rows have no unit length."""
+"""Factors of all of a holder's columns, or of each by itself."""
+_BLOCKS: Final = ("own", "neighbours", "pooled.1", "pooled.2", "pooled.10", "each.1", "each.3")
 
 
 def hub_edges(nodes: int, degree: int, hub: int, generator: torch.Generator) -> Tensor:
@@ -31,7 +32,7 @@ def federation(
     holders: int,
     nodes: int,
     degree: int,
-    scale: float = 1.0,
+    skews: bool = False,
     directed: bool = False,
     weighted: bool = False,
     same_hub: bool = False,
@@ -43,11 +44,15 @@ def federation(
     labels[:classes] = torch.arange(classes)
     train = torch.zeros(nodes, dtype=torch.bool)
     train[torch.randperm(nodes, generator=generator)[: max(classes, nodes // draw.choice([2, 4, 10]))]] = True
+    if labels[train].unique().numel() < 2:
+        train[:2] = True
     graphs, first = [], draw.randrange(nodes)
     for holder in range(holders):
         width = draw.randint(3, 12)
         centres = torch.randn(classes, width, generator=generator)
-        features = (centres[labels] + 0.7 * torch.randn(nodes, width, generator=generator)) * scale
+        features = (centres[labels] + 0.7 * torch.randn(nodes, width, generator=generator)) * (
+            torch.tensor(draw.choices(_SCALES, k=width)) if skews else 1.0
+        )
         sources = torch.randint(nodes, (2 * nodes,), generator=generator)
         targets = torch.randint(nodes, (2 * nodes,), generator=generator)
         alike = labels[sources] == labels[targets]
@@ -77,43 +82,39 @@ def valid_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
     draw = random.Random(seed)
     holders, nodes = draw.choice([2, 2, 3]), draw.choice([30, 60, 120])
     directed, weighted, hub = draw.random() < 0.25, draw.random() < 0.3, draw.random() < 0.4
-    network = draw.choice(list(NETWORKS))
-    unit_rows = draw.random() < 0.7
+    standard = draw.random() < 0.5
     graphs = federation(
         draw,
         holders=holders,
         nodes=nodes,
         degree=draw.randint(nodes // 3, nodes - 2) if hub else 0,
-        scale=1.0 if unit_rows else draw.choice(_SCALES),
+        skews=draw.random() < 0.4,
         directed=directed,
         weighted=weighted,
         same_hub=draw.random() < 0.5,
     )
     model: dict[str, Any] = {
-        "network": network,
-        "hops": draw.choice([None, None, 1, 3]),
-        "teleport": draw.choice([None, None, 0.0, 0.5]),
+        "network": draw.choice(["linear", "mlp"]),
+        "blocks": draw.sample(_BLOCKS, draw.randint(1, 4)),
         "hidden": draw.choice([4, 16]),
         "directed": directed,
         "edge_weights": weighted,
-        "relations": draw.choice(["pooled", "pooled", "each"]),
-        "normalization": draw.choice(["symmetric", "symmetric", "random-walk"]),
-        "unit_rows": unit_rows,
     }
     train: dict[str, Any] = {
         "epochs": draw.choice([6, 12]),
-        "learning_rate": draw.choice([None, None, None, 0.05, 0.3, 1.0]),
+        "learning_rate": draw.choice([None, None, 0.05, 0.25] if standard else [None, None, 0.3, 2.0]),
         "batch_size": draw.choice([None, None, 7]),
         "class_weights": draw.choice(["none", "balanced"]),
-        "select_by": draw.choice(["last", "last", "accuracy"]),
+        "select_by": draw.choice(["last", "last", "accuracy", "auc"]),
         "evaluate_every": 3,
     }
-    settings: dict[str, Any] = {"model": model, "train": train}
-    settings["output"] = draw.choice(["classes", "probabilities"])
+    settings: dict[str, Any] = {"model": model, "train": train, "output": draw.choice(["classes", "margins"])}
+    if standard:
+        settings |= STANDARD
     if draw.random() < 0.2:
         settings["privacy"] = {"unit": "edge", "epsilon_total": draw.choice([2, 8]), "aggregation": {}}
-        model |= {"network": "linear", "relations": "pooled", "edge_weights": False, "directed": directed}
-        model["edge_slots"] = 1 << 14
+        pooled = [block for block in model["blocks"] if block == "own" or block.startswith("pooled")]
+        model |= {"network": "linear", "blocks": pooled or ["own"], "edge_weights": False, "edge_slots": 1 << 14}
         train["select_by"] = "last"
         graphs = [replace(graph, edge_weight=None) for graph in graphs]
     return small_job(holders, settings), graphs

@@ -25,6 +25,7 @@ ROWS_AT_ONCE: Final = 1 << 20
 _BEGIN: Final = np.datetime64("2025-01-01T00:00:00", "s")
 _CLASSES: Final = ("no", "yes")
 _TRAIN: Final = {"epochs": 100, "select_by": "last", "patience": None}
+_SEALED_TRAIN: Final = {"select_by": "auc"}
 _JOBS: Final = {"horizontal": False, "averaging": False, "vertical": True, "sealed": True}
 """Paradigm → whether its holders have the same customers: the first bank, the shop and the telecom; else all banks."""
 
@@ -39,9 +40,9 @@ def export_payments(
 
     In a folder for each bank, ``shop`` and ``telecom``: ``nodes``, ``edges`` and ``party.yaml``; at banks also
     ``transfers``, their ledger, which no job reads. Beside these ``horizontal.yaml``, ``averaging.yaml``,
-    ``vertical.yaml`` and ``sealed.yaml``, which differ in ``paradigm`` and ``data`` alone, and ``truth/`` with
-    ``customers``, ``patterns`` and the ``transfers`` that are part of one. Party files
-    accept what these jobs reveal, and the probabilities of a sealed one.
+    ``vertical.yaml`` and ``sealed.yaml``, which differ in ``paradigm``, ``data`` and, the last one, ``train``, and
+    ``truth/`` with ``customers``, ``patterns`` and the ``transfers`` that are part of one. Party files accept what
+    these jobs reveal, and the margins of a sealed one.
 
     Returns:
         Organisation → its party file.
@@ -56,7 +57,7 @@ def export_payments(
         files = {name: out / name / "party.yaml" for name in names}
         contents = {paradigm: _job(paradigm, world, files) for paradigm in _JOBS}
         jobs = [parse_job(content, paradigm) for paradigm, content in contents.items()]
-        jobs.append(parse_job(contents["sealed"] | {"output": "probabilities"}))
+        jobs.append(parse_job(contents["sealed"] | {"output": "margins"}))
         ids = pa.array(node_ids(np.arange(len(world.customers))))
         orders = np.random.default_rng(seed)
         for name, file in files.items():
@@ -78,7 +79,7 @@ def _job(paradigm: str, world: PaymentsWorld, files: Mapping[PartyId, Path]) -> 
         "paradigm": paradigm,
         "seed": world.seed,
         "data": {"parties": brought, "label_holder": world.banks[0], "feature_scaling": "standard"},
-        "train": _TRAIN,
+        "train": _SEALED_TRAIN if paradigm == "sealed" else _TRAIN,
     }
 
 

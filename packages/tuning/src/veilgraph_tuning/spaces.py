@@ -56,12 +56,11 @@ def node_dp(job: NodeDpJob) -> Space:
 
 def sealed(job: SealedJob) -> Space:
     """Sealed jobs: gradient descent with steps larger than Adam's."""
-    return {
-        "train.learning_rate": Span(0.03, 2, log=True),
+    space: Space = {
+        "train.learning_rate": Span(0.03, 4, log=True),
         "train.weight_decay": Span(1e-4, 0.03, log=True),
-        "model.hops": Span(1, 12, whole=True),
-        "model.teleport": Span(0, 0.5),
     }
+    return space if job.privacy is not None else {**space, "model.hidden": _WIDTHS}
 
 
 def vertical(job: VerticalJob) -> Space:

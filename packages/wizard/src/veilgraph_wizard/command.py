@@ -160,7 +160,9 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     from veilgraph.samples.organisations import accepting  # noqa: PLC0415
 
     drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
-    jobs = [parse_job({"paradigm": each, "data": drafted}, "--accept") for each in paradigms]
+    # Of a sealed job scores too: what ``init`` writes where classes are two.
+    opened = {"sealed": {"output": "margins"}}
+    jobs = [parse_job({"paradigm": each, "data": drafted, **opened.get(each, {})}, "--accept") for each in paradigms]
     limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
     comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if limits else []
     if protect is not None:

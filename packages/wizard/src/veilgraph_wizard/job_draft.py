@@ -24,6 +24,7 @@ _HEAD: Final = """# Keys that are not here have their defaults: docs/settings.md
 # Any may be replaced for once, as with --set train.epochs=100.
 """
 _RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, one of them rare"
+_MARGINS: Final = "what the label holder learns of a node: a score, to rank by; classes: less, the class alone"
 _NUMBERS: Final = "what is learnt: the tables have numbers to predict"
 _ALIKE: Final = "each holder its own columns, to mean 0 and variance 1"
 _TOGETHER: Final = (
@@ -123,6 +124,7 @@ def draft_job(
         content["train"] = {"select_by": select_by}
     elif any(label is not None and len(label.classes) == 2 for label in (each.nodes.label for each in here.values())):
         _take(content, comments, "train.select_by", "auc", _RANKED)
+        _take(content, comments, "output", "margins", _MARGINS)
     if any(settings.nodes.target is not None for settings in here.values()):
         _take(content, comments, f"{paradigm}.task", {"name": "values"}, _NUMBERS)
     features = [feature for settings in here.values() for feature in settings.nodes.features]
@@ -178,14 +180,15 @@ def _named(names: Sequence[PartyId], given: PartyId) -> PartyId:
 
 
 def _take(content: dict[str, Any], comments: dict[str, str], key: str, value: object, why: str) -> None:
-    group, name = key.split(".")
+    *group, name = key.split(".")
     tried = deepcopy(content)
-    tried.setdefault(group, {})[name] = value
+    at = tried.setdefault(group[0], {}) if group else tried
+    at[name] = value
     try:
         parse_job(tried)
     except ConfigError:
         return
-    content.setdefault(group, {})[name] = value
+    content.update(tried)
     comments[name] = why
 
 

@@ -187,10 +187,9 @@ class DealtGraph(HiddenGraph):
 
 @dataclass(frozen=True, eq=False)
 class PlainGraph(HiddenGraph):
-    """In the twin, where everybody sees the edges."""
+    """In the twin, where everybody sees the edges: what each counts, target by source."""
 
-    edges: Tensor
-    weights: Tensor
+    adjacency: sp.csr_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,8 +262,9 @@ class Hide(Operation[HiddenGraph]):
     @override
     def plain(self) -> PlainGraph:
         assert self.edges is not None
-        weights = torch.ones(self.edges.shape[1]) if self.weights is None else self.weights
-        return PlainGraph(*self._sizes, self.edges, weights.to(torch.float64))
+        weights = np.ones(self.edges.shape[1]) if self.weights is None else self.weights.to(torch.float64).numpy()
+        places = self.edges[1].numpy(), self.edges[0].numpy()
+        return PlainGraph(*self._sizes, sp.csr_array((weights, places), shape=(self.nodes, self.nodes)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,7 +344,7 @@ class Hop(Operation[Summands]):
         total = self.wire.known.clone()
         for graph in self.graphs:
             assert isinstance(graph, PlainGraph)
-            total.index_add_(0, graph.edges[1], self.wire.known[graph.edges[0]] * graph.weights[:, None])
+            total += torch.from_numpy(graph.adjacency @ self.wire.known.numpy())
         return Summands(total, self.wire.bits + self.weight_bits)
 
 

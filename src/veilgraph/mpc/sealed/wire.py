@@ -71,6 +71,10 @@ class Wire:
         """Transposed."""
         return self.map(torch.t)
 
+    def columns(self, places: Tensor) -> Wire:
+        """Some columns, by their number: [N, d] → [N, n]."""
+        return self.map(lambda part: part.index_select(1, places.to(part.device)))
+
     def sum(self, dim: int) -> Wire:
         """Sums along a dimension, which stays with size 1."""
         return self.map(lambda part: part.sum(dim, keepdim=True, dtype=part.dtype))
@@ -209,6 +213,11 @@ class Summands:
     def scaled(self, factor: float, bits: int) -> Summands:
         """A multiple, by a public number rounded to so many fractional bits, which are added to its own."""
         return Summands(_scaled(self.part, round(factor * 2.0**bits), bits), self.bits + bits)
+
+    def halved(self, times: int) -> Summands:
+        """The number divided by 2^times: more fractional bits."""
+        part = self.part * 2.0**-times if self.part.is_floating_point() else self.part
+        return Summands(part, self.bits + times)
 
     def _check(self, other: Summands) -> None:
         if self.bits != other.bits or self.part.dtype != other.part.dtype:

@@ -27,8 +27,9 @@ from veilgraph.link.view import Seen
 from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.hops import steps_of
 from veilgraph.paradigms.sealed.inputs import hidden_edges
-from veilgraph.paradigms.sealed.networks.decoupled import VOTES
+from veilgraph.paradigms.sealed.networks.voting import VOTES
 from veilgraph.paradigms.sealed.plan import deviation_of, shrink
+from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.canaries import Inserted
@@ -47,7 +48,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.messages import rows_of
 from veilgraph.protocol.view import Floats, View, numbers
 
-_SCORES: Final = ("sealed-scores", "how many validation nodes are right, at every evaluation")
+_SCORES: Final = ("sealed-scores", "how many validation nodes, or pairs of them, are right, at every evaluation")
 _NAMED: Final = ("named-classes", "predictions of the nodes that it named")
 _RELEASED: Final = ("released-weights", "weights of its own columns")
 
@@ -87,7 +88,7 @@ class SealedSource(Source):
         messages = _output(trained)
         if not messages or trained.predicted is None:
             return
-        told = "classes" if sealed(view.settings).output == "classes" else "probabilities"
+        told = "classes" if sealed(view.settings).output == "classes" else "margins"
         rows = _rows(trained.predicted)
         yield Evidence("posteriors", f"predicted {told}", view.others, rows=rows, messages=messages)
         beside = f"its own data, what it predicts from them, and the predicted {told}"
@@ -166,16 +167,16 @@ class SealedSource(Source):
         weighted = own.model.edge_weights or everything.edge_weight is not None
         like = own.model_copy(
             update={
-                "output": "probabilities",
+                "output": "margins",
                 "privacy": None,
                 "model": own.model.model_copy(update={"edge_weights": weighted, "edge_slots": None}),
-                "train": own.train.model_copy(update={"epochs": epochs, "select_by": "last", "learning_rates": None}),
+                "train": own.train.model_copy(update={"epochs": epochs, "select_by": "last"}),
                 "data": own.data.model_copy(update={"holders": (everything.party,), "label_holder": None}),
             }
         )
         found = trained_twin(like, [replace(everything, val_mask=None, test_mask=None)]).predict()
         assert found is not None
-        return found.to(torch.float64)
+        return logits_of(found).softmax(dim=1)
 
 
 def _rows(read: Callable[[], Tensor]) -> Floats | None:

@@ -4,20 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from veilgraph.core.errors import DataError, RangeOverflow
+from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph, check_classes
-from veilgraph.paradigms.sealed.networks import NETWORKS
-from veilgraph.paradigms.sealed.networks.decoupled import own_blocks
-from veilgraph.paradigms.sealed.plan import MOST_OPENED, OwnData, Plan, deviation_of
-from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings
+from veilgraph.paradigms.sealed.plan import (
+    MOST_JUDGED,
+    MOST_RANKED,
+    MOST_TOLD,
+    NEIGHBOURS,
+    OWN,
+    QUANTILES,
+    THRESHOLDS,
+    OwnData,
+    Plan,
+    Trial,
+    deviation_of,
+)
+from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.protocol.judge import balanced_weights
+
+_OF_WORDS: Final = (
+    Trial(("pooled.10",), deep=False, learning_rate=4.0, weight_decay=1e-3),
+    Trial(("each.2",), deep=False, learning_rate=4.0, weight_decay=1e-3),
+    Trial((OWN, "pooled.2"), deep=True, learning_rate=2.0, weight_decay=1e-2),
+)
+_OF_TABLES: Final = (
+    Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=5e-3),
+    Trial((OWN,), deep=True, learning_rate=0.25, weight_decay=5e-3),
+    Trial((OWN, QUANTILES, NEIGHBOURS, "pooled.10"), deep=True, learning_rate=0.125, weight_decay=5e-3),
+    Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
+    Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
+)
+_MOST_DEVIATIONS: Final = 32.0
+"""Columns are clipped there: farther out nothing is learned."""
+_LEAST_STEPS: Final = 20
+"""Of a trial: what is trained for fewer says nothing."""
+
+
+def trials_of(job: SealedJob) -> tuple[Trial, ...]:
+    """What a job tries, one after the other: what is stated, else what has suited data of that kind."""
+    model, train, standard = job.model, job.train, job.data.feature_scaling == "standard"
+    found: tuple[Trial, ...] = _OF_TABLES if standard else _OF_WORDS
+    shallow, deep = (next(trial for trial in found if trial.deep == deep) for deep in (False, True))
+    if job.privacy is not None:
+        found = (replace(shallow, blocks=model.blocks or ("pooled.10",)),)
+    elif model.blocks is not None:
+        found = tuple(replace(trial, blocks=model.blocks) for trial in (deep, shallow))
+    if model.network is not None:
+        kept = tuple(trial for trial in found if trial.deep == (model.network == "mlp"))
+        found = kept or tuple(replace(trial, deep=model.network == "mlp") for trial in found)
+    if train.learning_rate is not None:
+        found = tuple(replace(trial, learning_rate=train.learning_rate) for trial in found)
+    most = 1 if train.select_by == "last" else max(1, train.epochs // _LEAST_STEPS)
+    return tuple(dict.fromkeys(found))[:most]
 
 
 def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
@@ -27,27 +74,20 @@ def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
         job: validated.
         nodes: N, which noise may depend on; None: what is asked for does not depend on noise.
     """
-    model, train, suits = job.model, job.train, NETWORKS[job.model.network].suits
+    model, train = job.model, job.train
     return Plan(
-        network=model.network,
-        hops=suits.hops if model.hops is None else model.hops,
-        teleport=suits.teleport if model.teleport is None else model.teleport,
-        symmetric=model.normalization == "symmetric",
+        trials=trials_of(job),
+        standard=job.data.feature_scaling == "standard",
         directed=model.directed,
         weighted_edges=model.edge_weights,
-        each=model.relations == "each",
-        own_hops=model.own_hops if model.network == "sign" else 0,
         hidden=model.hidden,
-        # Rows that a random walk averages at a hub are nearly alike: a smaller rate suits them.
-        learning_rates=train.learning_rates
-        or (train.learning_rate or suits.learning_rate * (1 if model.normalization == "symmetric" else 0.5),),
         steps=train.epochs,
         momentum=train.momentum,
         weight_decay=train.weight_decay,
         batch=train.batch_size,
         weighted=train.class_weights == "balanced",
+        ranks=train.select_by == "auc",
         seed=job.seed,
-        unit_rows=model.unit_rows,
         output=job.output,
         release=job.release == "holders",
         votes=None if job.privacy is None else deviation_of(job, nodes),
@@ -92,7 +132,7 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
     Raises:
         DataError: it does not fit the job's public bounds.
     """
-    model, plan, common = job.model, plan_of(job), graph.common_part()
+    plan, common = plan_of(job), graph.common_part()
     if common.edge_weight is not None and not plan.weighted_edges:
         way_out = "leave weights out" if job.privacy else "set model.edge_weights: true, or leave weights out"
         raise DataError(
@@ -108,7 +148,7 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
         _check_slots(job, graph.party, hidden_edges(job, common))
     else:
         _check_edges(job, common, weights)
-    return OwnData(_columns(model, plan, graph), hidden_edges(job, common), weights)
+    return OwnData(_columns(plan, graph), hidden_edges(job, common), weights)
 
 
 def _check_slots(job: SealedJob, party: PartyId, edges: Tensor) -> None:
@@ -213,12 +253,36 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
     judged = graph.val_mask.nonzero()[:, 0]
     if not judged.numel():
         raise DataError(
-            f"party {graph.party!r}: train.select_by=accuracy counts common validation nodes, and there are none; mark "
-            "some, or set it to last",
+            f"party {graph.party!r}: train.select_by={job.train.select_by} judges steps by common validation nodes, "
+            "and there are none; mark some, or set it to last",
             key="train.select_by",
             value=job.train.select_by,
         )
+    judged = judged[torch.randperm(judged.numel(), generator=streams.generator("judged"))]
+    judged = judged[ranked_first(graph.labels[judged])[:MOST_JUDGED]]
     return replace(own, judged=judged, judged_labels=graph.labels[judged])
+
+
+def ranked_first(labels: Tensor) -> Tensor:
+    """The order of nodes in which those come first that are ranked against all others: int64 [V].
+
+    These are of every class in turn; of two classes of the second one alone, for all pairs are of one node of each.
+    """
+    turn = torch.zeros_like(labels)
+    for label in range(int(labels.max()) + 1):
+        turn[labels == label] = torch.arange(int((labels == label).sum()))
+    if int(labels.max()) <= 1:
+        turn = 1 - labels
+    order = torch.argsort(turn, stable=True)
+    rest = order[MOST_RANKED:].sort().values
+    return torch.cat([order[:MOST_RANKED], rest])
+
+
+def most_right(labels: Tensor, select_by: str) -> int:
+    """How many nodes can be right of those that steps are judged by, or pairs of them: 1 or more."""
+    if select_by != "auc":
+        return labels.numel()
+    return max(1, int((labels[:MOST_RANKED, None] != labels[None]).sum()))
 
 
 def _weights(graph: PartyGraph) -> Tensor | None:
@@ -232,24 +296,54 @@ def _both_ways(edges: Tensor, weights: Tensor | None) -> bool:
     return np.array_equal(there[:, np.lexsort(there)], back[:, np.lexsort(back)])
 
 
-def _columns(model: SealedModelSettings, plan: Plan, graph: PartyGraph) -> Tensor:
-    """What a holder puts in of every common node. Hops of its own pass nodes that others do not know as well."""
-    known = graph if plan.own_hops else graph.common_part()
+def _columns(plan: Plan, graph: PartyGraph) -> Tensor:
+    """What a holder puts in of every common node: float64 [N, F], clipped where it is to be standardised."""
+    known = graph if len(plan.home) > 1 else graph.common_part()
     columns = known.features.to_dense().to(torch.float64)
-    if model.unit_rows:
-        columns = nn.functional.normalize(columns, dim=1)
-    if plan.own_hops:
-        columns = own_blocks(
-            OwnData(columns, known.edge_index, _weights(known)), plan.own_hops, symmetric=plan.symmetric
-        )
-    columns = columns[: graph.common]
-    largest = float(columns.abs().max()) if columns.numel() else 0.0
-    if not largest < MOST_OPENED:
-        raise RangeOverflow(
-            f"party {graph.party!r}: its columns have values up to {largest:.3g}, and the ring holds {MOST_OPENED:,}: "
-            "set model.unit_rows to true, or scale the columns (data.feature_scaling: standard)",
-            code="beyond-the-ring",
-            key="model.unit_rows",
-            value=model.unit_rows,
-        )
-    return columns
+    columns = columns.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if plan.standard else nn.functional.normalize(columns)
+    made = {
+        OWN: lambda: columns,
+        NEIGHBOURS: lambda: neighbours(columns, known.edge_index, _weights(known)),
+        QUANTILES: lambda: with_means(quantiles(columns), known.edge_index, _weights(known)),
+    }
+    return torch.cat([made[block]() for block in plan.home], 1)[: graph.common]
+
+
+def quantiles(columns: Tensor) -> Tensor:
+    """Whether a value is above each of seven quantiles of its column: 1 or 0, float64 [N, 7·min(F, 16)].
+
+    Of the 16 columns that have most different values; 0 where a column has 8 different values or fewer.
+    """
+    different = torch.tensor([column.unique().numel() for column in columns.T])
+    found = columns.new_zeros((len(columns), THRESHOLDS * min(len(different), MOST_TOLD)))
+    at = torch.arange(1, THRESHOLDS + 1, dtype=columns.dtype) / (THRESHOLDS + 1)
+    for place, column in enumerate(different.argsort(descending=True, stable=True)[:MOST_TOLD]):
+        if different[column] > THRESHOLDS + 1:
+            above = columns[:, column, None] > torch.from_numpy(np.quantile(columns[:, column].numpy(), at.numpy()))
+            found[:, place * THRESHOLDS : (place + 1) * THRESHOLDS] = above
+    return found
+
+
+def with_means(columns: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor:
+    """Columns, and beside them their means over the sources of every node's edges: float64 [N, 2·F]."""
+    return torch.cat([columns, neighbours(columns, edges, weights)[:, : columns.shape[1]]], 1)
+
+
+def neighbours(columns: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor:
+    """Means and deviations over the sources of every node's edges, and log(1 + degree): float64 [N, 2·F + 1].
+
+    Zero where a node has no edge. Nodes that others do not know count as well.
+
+    Args:
+        columns: float64 [N, F].
+        edges: int64 [2, E].
+        weights: float64 [E]; None: all edges alike.
+    """
+    nodes, (sources, targets) = len(columns), edges.numpy()
+    counts = np.ones(len(sources)) if weights is None else weights.numpy()
+    adjacency = csr_array((counts, (targets, sources)), (nodes, nodes))
+    degrees = torch.from_numpy(np.asarray(adjacency.sum(axis=1)))[:, None]
+    some = degrees.clamp_min(2.0**-16)
+    mean = torch.from_numpy(adjacency @ columns.numpy()) / some
+    square = torch.from_numpy(adjacency @ columns.square().numpy()) / some
+    return torch.cat([mean, (square - mean.square()).clamp_min(0).sqrt(), degrees.log1p()], 1)

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+import torch
+
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER, PartyId
@@ -19,14 +21,25 @@ from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.mpc.sealed.machine import CountingMachine
 from veilgraph.paradigms.sealed.inputs import fit_bounds_to, most_edges_at_a_node, plan_of, slots_of
-from veilgraph.paradigms.sealed.networks import network_of
-from veilgraph.paradigms.sealed.plan import Context, Sizes, release_plan
-from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.plan import (
+    MOST_JUDGED,
+    NEIGHBOURS,
+    OWN,
+    QUANTILES,
+    Context,
+    Plan,
+    Sizes,
+    hops_of,
+    is_pooled,
+    release_plan,
+    width_of,
+)
+from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import check_ranges, in_one_place
-from veilgraph.privacy.plan import Plan
+from veilgraph.privacy.plan import Plan as ReleasePlan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedData, AlignedSessions
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage
@@ -53,6 +66,29 @@ def _noise(job: SealedJob) -> str:
         "holder knows: ε bounds what all predictions of the run together tell of one edge of theirs. Columns, and the "
         f"edges of {job.data.label_party}, have no noise."
     )
+
+
+_BLOCKS: Final = {
+    OWN: "holders' columns",
+    NEIGHBOURS: "what each makes of them over its own edges",
+    QUANTILES: "whether they are above their quantiles",
+}
+
+
+def _network(job: SealedJob, plan: Plan) -> str:
+    """What is trained on."""
+    over = f"{job.data.label_party}'s own edges" if job.privacy is not None else "all holders' edges together"
+    words = [
+        _BLOCKS.get(block)
+        or f"columns after {counted(hops_of(block), 'hop')} over "
+        + (over if is_pooled(block) else "every holder's edges by themselves")
+        for block in plan.blocks
+    ]
+    kinds = {trial.deep for trial in plan.trials}
+    kind = "A linear model" if kinds == {False} else f"A linear model beside a hidden layer of {plan.hidden}"
+    votes = ", and on votes of neighbours over all other holders' edges, counted once, with noise" * bool(job.privacy)
+    tried = f", {counted(len(plan.trials), 'choice')} of them tried" if len(plan.trials) > 1 else ""
+    return f"{kind} on rows that are made once, of {listed(words)}{votes}{tried}"
 
 
 _ITEM = 8
@@ -85,7 +121,7 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
             program.score(step + 1)
             evaluations += 1
     if context.plan.release or sizes.asked != 0:
-        program.restore({}, training=False)
+        program.restore({TRIAL: torch.tensor([_dearest(context)])}, training=False)
     if context.plan.release:
         program.release()
     if sizes.asked != 0:
@@ -102,7 +138,25 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
         stages.insert(0, _checks(machine.dealt, 1 / (1 - dealer_checks)))
-    return Costs(stages, _memory(sizes, machine.widest))
+    return Costs(stages, _memory(sizes, context.plan, machine.widest))
+
+
+def _dearest(context: Context) -> int:
+    """The trial whose release and prediction send most bytes: nobody knows beforehand which one is taken."""
+    found = []
+    for trial in range(len(context.plan.trials)):
+        machine = CountingMachine(list(context.sizes.columns), SERVER)
+        program = SealedProgram(machine, context)
+        program.enter(trains=True)
+        program.begin()
+        machine.costs.clear()
+        machine.at("")
+        program.restore({TRIAL: torch.tensor([trial])}, training=False)
+        if context.plan.release:
+            program.release()
+        program.predict()
+        found.append(sum(sum(cost.sent.values()) for cost in machine.costs.values()))
+    return max(range(len(found)), key=found.__getitem__)
 
 
 def _checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
@@ -115,12 +169,13 @@ def _checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
     return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
 
 
-def _memory(sizes: Sizes, widest: int) -> Mapping[PartyId, int]:
+def _memory(sizes: Sizes, plan: Plan, widest: int) -> Mapping[PartyId, int]:
     """Columns of all holders under masks, the masks that a party knows, and what is in hand at once."""
-    everything = _COPIES * _ITEM * sizes.nodes * sum(sizes.columns.values())
+    put_in = {holder: plan.put_in(columns) for holder, columns in sizes.columns.items()}
+    everything = _COPIES * _ITEM * sizes.nodes * sum(put_in.values())
     slots = max(sizes.nodes + edges for edges in sizes.edges.values())
     common = _BASE + everything + _HELD * _ITEM * (widest + slots)
-    own = {holder: _COPIES * _ITEM * sizes.nodes * columns for holder, columns in sizes.columns.items()}
+    own = {holder: _COPIES * _ITEM * sizes.nodes * columns for holder, columns in put_in.items()}
     return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}
 
 
@@ -128,20 +183,15 @@ _WIDE: Final = 3 * 8
 """Bytes of what the dealer sends for an element of a result, at most."""
 
 
+def _rows_of(hello: Hello) -> int:
+    return hello.training + hello.validation
+
+
 class SealedData(AlignedData[SealedJob]):
     """What sealed jobs begin with."""
 
     def check_graphs(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
         check_ranges(job, graphs)
-
-    def unknown_range(self, job: SealedJob) -> str:
-        if job.model.unit_rows:
-            return ""
-        return (
-            "model.unit_rows=false: whether columns fit the ring follows from all holders' nodes and edges together. "
-            "Where they do not, the job ends without predictions. Set model.unit_rows to true, or check it on graphs "
-            "that are on one machine (data.graphs, of veilgraph data align)"
-        )
 
     def fit_bounds_to(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
         return fit_bounds_to(job, graphs)
@@ -164,10 +214,10 @@ class SealedSessions(AlignedSessions[SealedJob]):
                 nodes,
                 label_holder.training,
                 label_holder.classes,
-                {holder: (1 + plan.own_hops) * own.columns for holder, own in sizes.items()},
+                {holder: own.columns for holder, own in sizes.items()},
                 {holder: slots_of(job, own.edges) for holder, own in sizes.items()},
                 job.model.max_degree,
-                label_holder.validation,
+                min(label_holder.validation, MOST_JUDGED) if job.passes.evaluates else 0,
                 0 if job.outcome.predicts_named else None,
             ),
             plan,
@@ -184,19 +234,22 @@ class SealedSessions(AlignedSessions[SealedJob]):
         fields |= {"nodes": (1, MAX_NODES), "features": (1, MAX_FEATURES), "edges": (1, MAX_NODES)}
         if party == job.data.label_party:
             # None of them where nothing is trained: the role holds a training to at least one.
-            judged = (0, MAX_NODES) if job.passes.evaluates else (0, 0)
+            judged = (0, MOST_JUDGED) if job.passes.evaluates else (0, 0)
             fields |= {"classes": (2, LARGEST_DIVISOR), "training": (0, MAX_NODES), "validation": judged}
             fields["asked"] = (0, job.named_nodes or 0)
         return fields
 
     def unread_bytes(self, job: SealedJob, hellos: Mapping[PartyId, Hello]) -> int:
         nodes = max(hello.nodes for hello in hellos.values())
-        relations = len(job.data.names) if job.model.relations == "each" else 1
-        columns = relations * sum(hello.features for hello in hellos.values())
-        training = max(hello.training for hello in hellos.values())
-        classes = max(hello.classes for hello in hellos.values())
-        width = max(columns, classes, job.model.hidden) if training >= columns else max(columns, training, classes)
-        return 2 * _WIDE * nodes * max(width, 256) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
+        plan = plan_of(job)
+        holders = [hello.features for hello in hellos.values()]
+        columns = sum(
+            sum(width_of(block, own) for own in holders) * (len(holders) if block.startswith("each.") else 1)
+            for block in plan.blocks
+        )
+        rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_rows_of, lambda each: each.classes))
+        width = max(columns, rows, classes + job.model.hidden, 256)
+        return 2 * _WIDE * nodes * width + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
         if aligned.graph is None:
@@ -213,10 +266,11 @@ class SealedPrivacy(Privacy[SealedJob]):
     def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
         return {
             **super().protecting(unit, epsilon, degree_bound),
-            "model": {"network": "linear", "edge_slots": 1 << 16},
+            "model": {"edge_slots": 1 << 16},
+            "train": {"select_by": "last"},
         }
 
-    def plan(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:
+    def plan(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> ReleasePlan | None:
         return release_plan(job, party, nodes)
 
     def largest_epsilon(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> float:
@@ -245,7 +299,7 @@ class SealedGuarantee(Guarantee[SealedJob]):
         if job.privacy is None:
             return [
                 "to have it, for edges, add to the job privacy: {unit: edge, epsilon_total: 4, aggregation: {}}, which "
-                "needs model.network=linear and model.edge_slots"
+                "needs train.select_by=last and model.edge_slots"
             ]
         return [
             "columns have no noise: what predictions tell of features, ε does not bound",
@@ -284,7 +338,7 @@ class SealedWords(Words[SealedJob]):
 
     def describe(self, job: SealedJob) -> list[str]:
         names = listed(job.data.names)
-        told = "the class" if job.output == "classes" else "the probability of every class"
+        told = "the class" if job.output == "classes" else "a score of every class"
         nodes = "every node"
         if job.named_nodes is not None:
             nodes = (
@@ -298,15 +352,12 @@ class SealedWords(Words[SealedJob]):
         if job.dealer_checks:
             dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
         plan = plan_of(job)
-        network = network_of(plan).words.format(
-            hops=counted(plan.hops, "hop"), own_hops=counted(plan.own_hops, "hop"), hidden=plan.hidden
-        )
         noise = [] if job.privacy is None else [_noise(job)]
         return [
             f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is "
             f"masked: nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, "
             f"gradient or score{but}.",
-            f"{network}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
+            f"{_network(job, plan)}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
             f"{job.data.label_party} learns {told} that is predicted for {nodes}, and nothing else; the server deals "
             f"random numbers, {dealer}.",
             *noise,

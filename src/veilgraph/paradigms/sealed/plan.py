@@ -47,10 +47,10 @@ class Sizes:
     Attributes:
         nodes: N.
         training: T.
-        validation: V; 0 where no model is judged.
+        validation: V that steps are judged by; 0 where none is.
         asked: R, nodes that are predicted; None: all.
         classes: C.
-        columns: holder → number of the columns that it puts in, in the job's order.
+        columns: holder → number of its own columns, in the job's order.
         edges: holder → padded number of its directed edges.
         max_degree: bound of every node's degree over all holders, the node itself included.
     """
@@ -106,59 +106,125 @@ class OwnData:
         return found.digest()
 
 
+OWN: Final = "own"
+NEIGHBOURS: Final = "neighbours"
+QUANTILES: Final = "quantiles"
+_HOME: Final = (OWN, NEIGHBOURS, QUANTILES)
+THRESHOLDS: Final = 7
+"""Of a column that is told above and below its quantiles."""
+MOST_TOLD: Final = 16
+"""Columns of a holder of which that is made: those with most different values."""
+_NEAR: Final = 3
+"""Hops up to which no row is brought back: so near, all of what a node's neighbours have is wanted."""
+_BACK: Final = 0.1
+MOST_JUDGED: Final = 2048
+"""Validation nodes that steps are judged by, at most."""
+MOST_RANKED: Final = 64
+"""Of these, those that are ranked against all others, at most."""
+
+
+def hops_of(block: str) -> int:
+    """Of a block by name; 0 where it is made at home."""
+    return int(block.split(".")[1]) if "." in block else 0
+
+
+def width_of(block: str, columns: int) -> int:
+    """How many columns a block has that is made of so many, over the edges of one holder or of all together."""
+    if block == NEIGHBOURS:
+        return 2 * columns + 1
+    return 2 * THRESHOLDS * min(columns, MOST_TOLD) if block == QUANTILES else columns
+
+
+def is_pooled(block: str) -> bool:
+    """Whether its hops are over all holders' edges together, and not over each one's by themselves."""
+    return block.startswith("pooled.")
+
+
+def teleport_of(hops: int) -> float:
+    """α, what comes back of x in every hop (APPNP, Klicpera et al. 2019): far rows would else be nearly alike."""
+    return 0.0 if hops <= _NEAR else _BACK
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is learned from, and how fast.
+
+    Attributes:
+        blocks: of columns, by name: ``own``; ``neighbours`` and ``quantiles``, made of them at home; ``pooled.k`` and
+            ``each.k``, own columns after k hops over all holders' edges together, or over every holder's by themselves.
+        deep: whether there is a hidden layer.
+        learning_rate: of SGD with momentum.
+        weight_decay: of L2.
+    """
+
+    blocks: tuple[str, ...]
+    deep: bool
+    learning_rate: float
+    weight_decay: float
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is computed.
 
     Attributes:
-        network: which.
-        hops: K.
-        teleport: α, what comes back of x in every hop.
-        symmetric: whether P is the symmetric normalisation.
+        trials: made one after the other, each from the beginning.
+        standard: whether columns are standardised; else no entry of the holders' columns is above 1 in magnitude.
         directed: whether edges count in their direction alone.
         weighted_edges: whether they have weights.
-        each: whether every holder's edges are a relation of their own, normalised by themselves, and not all pooled.
-        own_hops: of the holders over their own edges, in plaintext, whose blocks lie side by side in their columns.
         hidden: width of the hidden layer.
-        learning_rates: tried one after the other, each from the beginning.
-        steps: in all.
+        steps: of all trials together.
         momentum: of the velocity.
-        weight_decay: of L2; None: what suits the network and the number of training rows.
+        weight_decay: of L2; None: what suits the trial and the number of training rows.
         batch: rows of a step; None: all.
         weighted: whether rows have weights in the loss.
+        ranks: whether a step is judged by how many pairs of validation nodes it ranks rightly, and not by how many
+            of them it classifies rightly.
         seed: of the initial weights, which are public.
-        unit_rows: whether no entry of the holders' columns is above 1 in magnitude.
         output: what the label holder learns of a node.
         release: whether holders learn the weights of their own columns.
         votes: standard deviation of the noise on a count of votes over all holders' edges but the label holder's; 0:
             there is none. None: there are no votes, and hops go over all edges.
     """
 
-    network: str
-    hops: int
-    teleport: float
-    symmetric: bool
+    trials: tuple[Trial, ...]
+    standard: bool
     directed: bool
     weighted_edges: bool
-    each: bool
-    own_hops: int
     hidden: int
-    learning_rates: tuple[float, ...]
     steps: int
     momentum: float
     weight_decay: float | None
     batch: int | None
     weighted: bool
+    ranks: bool
     seed: int
-    unit_rows: bool
-    output: Literal["classes", "probabilities"]
+    output: Literal["classes", "margins"]
     release: bool
     votes: float | None = None
 
     @property
+    def blocks(self) -> tuple[str, ...]:
+        """Of all trials, each once."""
+        return tuple(dict.fromkeys(block for trial in self.trials for block in trial.blocks))
+
+    @property
+    def home(self) -> tuple[str, ...]:
+        """The blocks that a holder makes at home and puts in, side by side: its own columns always."""
+        return tuple(block for block in _HOME if block == OWN or block in self.blocks)
+
+    def put_in(self, columns: int) -> int:
+        """How many columns a holder of so many puts in."""
+        return sum(width_of(block, columns) for block in self.home)
+
+    @property
     def crosses(self) -> bool:
         """Whether anything goes over edges that others' columns, or votes, go over too."""
-        return self.hops > 0 or self.votes is not None
+        return any(map(hops_of, self.blocks)) or self.votes is not None
+
+    def trial_of(self, step: int) -> int:
+        """Which one a step is of, counted from 0."""
+        return min(step // (self.steps // len(self.trials)), len(self.trials) - 1)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
@@ -10,21 +10,28 @@ from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
+from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import ERROR_BITS, largest, largest_place, range_tests, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks import network_of
-from veilgraph.paradigms.sealed.networks.network import one_hot
-from veilgraph.paradigms.sealed.plan import MOST_OPENED, Context
+from veilgraph.paradigms.sealed.networks.propagation import one_hot
+from veilgraph.paradigms.sealed.plan import MOST_OPENED, MOST_RANKED, Context
 from veilgraph.paradigms.sealed.settings import exact_rates
 
 WEIGHT_BITS: Final = 24
 _LEAST_BITS: Final = 8
 """Of what sums over rows are multiplied by: velocities and weights are multiplied by as many or more."""
+_FEW: Final = 140
+"""Training rows on which decays were chosen."""
 MOST_WEIGHT: Final = 1 << 11
 """A sum of products with a row of L1 norm up to 2^9 then keeps below 2^20, which the ring holds."""
+TRIAL: Final = "weight.trial"
+"""Name of the number of the trial that weights are of, kept with them at every party; it is public."""
 OUTSIDE: Final = "range.failed"
 """Name of the number of range tests that have failed in training, kept with the weights."""
+
+_BEFORE: Final = "range.before"
 
 
 class SealedProgram:
@@ -38,31 +45,65 @@ class SealedProgram:
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
         self.network = network_of(context.plan)(machine, context)
-        self.shapes = self.network.shapes
-        suits, stated = self.network.suits, context.plan.weight_decay
-        total = context.sizes.training
-        rows = min(context.plan.batch or total, total)
+        rows = self._rows_of_a_step
         self._scale = max(rows, 1).bit_length() - 1
         """Gradients are sums over rows divided by 2^scale; what is left of the division is in rates and decay."""
-        rest = max(rows, 1) / 2**self._scale
-        self._weight_decay = rest * (suits.decay(total) if stated is None else stated)
-        self._rates, self._halvings = exact_rates([rate / rest for rate in context.plan.learning_rates])
+        self._rest: float = max(rows, 1) / 2.0**self._scale
+        self._rates, self._halvings = exact_rates([trial.learning_rate / self._rest for trial in context.plan.trials])
+        self.trial = 0
+        self.outside = self.before = machine.constant(torch.zeros(1, dtype=torch.int64))
+        """How many range tests have failed: in all, and before the first step."""
         self.weights: list[Wire] = []
         self.velocities: list[Wire | None] = []
         self._begin_anew()
         self._judged: Wire | None = None
+        self._pairs: Wire | None = None
         self._targets: tuple[Wire, Wire | None] | None = None
+
+    @property
+    def _rows_of_a_step(self) -> int:
+        total = self._context.sizes.training
+        return min(self._context.plan.batch or total, total)
 
     @property
     def _velocity_bits(self) -> int:
         """A learning rate n/2^k is a multiplication by n and k more fractional bits."""
         return WEIGHT_BITS - self._halvings
 
+    @property
+    def _weight_decay(self) -> float:
+        """Of rows of length 1: the more training rows there are, the less a prior on the weights counts."""
+        plan, found = self._context.plan, self.network.trial.weight_decay
+        if not plan.standard:
+            found *= min(1, _FEW / max(self._context.sizes.training, 1))
+        decay = found if plan.weight_decay is None else plan.weight_decay
+        return self._rest * decay
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Of the trial's weights."""
+        return self.network.shapes
+
+    def _take(self, trial: int) -> None:
+        """Goes on with another trial's weights."""
+        self.trial, self.network.trial = trial, self._context.plan.trials[trial]
+
+    @property
+    def now(self) -> tuple[int, Sequence[Wire], Wire]:
+        """The trial, its weights, and how many range tests have failed: what a prediction is made of."""
+        return self.trial, tuple(self.weights), self.outside
+
+    def go_back(self, then: tuple[int, Sequence[Wire], Wire]) -> None:
+        """To what was ``now``, in this session."""
+        trial, weights, self.outside = then
+        self._take(trial)
+        self.weights = list(weights)
+
     def _begin_anew(self) -> None:
         initial = self.network.initial(WEIGHT_BITS)
         self.weights = [self._machine.constant(weight, WEIGHT_BITS) for weight in initial]
         self.velocities = [None] * len(self.weights)
-        self.outside = self._machine.constant(torch.zeros(1, dtype=torch.int64))
+        self.outside = self.before
 
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""
@@ -72,6 +113,7 @@ class SealedProgram:
     def begin(self) -> None:
         """What is computed once in a training, before its steps."""
         self.network.prepare()
+        self.before = self._machine.open(self._outside())
 
     def _enter_targets(self) -> tuple[Wire, Wire | None]:
         """Classes of the training rows, one-hot, and their weights in the loss; once a session that trains."""
@@ -89,8 +131,13 @@ class SealedProgram:
         """This party's summand of every weight, and of what training goes on from, by name: int64."""
         named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
         named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
-        named |= {OUTSIDE: self.outside, **{name: kept.wire for name, kept in self.network.kept().items()}}
-        return {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
+        named |= {
+            OUTSIDE: self.outside,
+            _BEFORE: self.before,
+            **{name: kept.wire for name, kept in self.network.kept().items()},
+        }
+        shares = {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
+        return shares | {TRIAL: torch.tensor([self.trial])}
 
     def check(self, saved: Mapping[str, Tensor]) -> None:
         """Refuses shares that are of another network or release.
@@ -105,6 +152,7 @@ class SealedProgram:
                 code="other-release",
                 key=OUTSIDE,
             )
+        self._take_saved(saved)
         for place, shape in enumerate(self.shapes):
             found = saved.get(f"weight.{place}")
             if found is None or tuple(found.shape) != shape:
@@ -125,16 +173,36 @@ class SealedProgram:
             saved: this party's, none at the dealer.
             training: whether training goes on; else weights alone are needed.
         """
-        for place, shape in enumerate(self.shapes):
-            self.weights[place] = self._restored(saved, f"weight.{place}", shape, WEIGHT_BITS)
-            if training:
-                self.velocities[place] = self._restored(saved, f"velocity.{place}", shape, self._velocity_bits)
+        self._take_saved(saved)
+        shapes = self.shapes
+        self.weights = [
+            self._restored(saved, f"weight.{place}", shape, WEIGHT_BITS) for place, shape in enumerate(shapes)
+        ]
+        if training:
+            self.velocities = [
+                self._restored(saved, f"velocity.{place}", shape, self._velocity_bits)
+                for place, shape in enumerate(shapes)
+            ]
         self.outside = self._restored(saved, OUTSIDE, (1,), 0)
+        if training:
+            self.before = self._restored(saved, _BEFORE, (1,), 0)
         for name, kept in self.network.kept().items():
             if training or kept.predicts:
                 setattr(kept.owner, kept.attribute, self._restored(saved, name, kept.shape, kept.bits))
         if training:
             self.network.resume()
+
+    def _take_saved(self, saved: Mapping[str, Tensor]) -> None:
+        """The trial whose weights were saved, which all parties know; the first where nothing was."""
+        place = int(saved[TRIAL]) if TRIAL in saved else 0
+        if not 0 <= place < len(self._context.plan.trials):
+            raise RunError(
+                f"{TRIAL}: the saved shares are of trial {place}, and the job has {len(self._context.plan.trials)}; "
+                "give the files of this party's own run",
+                code="other-network",
+                key=TRIAL,
+            )
+        self._take(place)
 
     def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
@@ -150,7 +218,9 @@ class SealedProgram:
             self._targets = self._enter_targets()
         self.network.arrive(number, self.weights)
         machine.at(f"step {number}")
-        if number % self._steps_of_a_rate == 0:
+        trial = self._context.plan.trial_of(number)
+        if not number or trial != self._context.plan.trial_of(number - 1):
+            self._take(trial)
             self._begin_anew()
         wanted = self._wanted(number)
         targets, row_weights = self._targets
@@ -158,20 +228,16 @@ class SealedProgram:
         error = softmax(machine, passed.logits) - targets[wanted]
         if row_weights is not None:
             error = times(machine, error, row_weights[wanted])
-        rate = self._rates[number // self._steps_of_a_rate]
+        rate = self._rates[trial]
         bits = max(self._scale, _LEAST_BITS)
         for place, gradient in enumerate(self.network.backward(self.weights, passed, error)):
             self._update(place, gradient.scaled(2.0**-self._scale, bits), rate)
         self.outside = machine.open(self._outside(updated=True))
 
-    @property
-    def _steps_of_a_rate(self) -> int:
-        return self._context.plan.steps // len(self._context.plan.learning_rates)
-
     def _wanted(self, number: int) -> slice:
         """The training rows of a step; their order is a secret of the label holder's."""
         total = self._context.sizes.training
-        rows = min(self._context.plan.batch or total, total)
+        rows = self._rows_of_a_step
         start = min(number * rows % total, total - rows)
         return slice(start, start + rows)
 
@@ -218,47 +284,73 @@ class SealedProgram:
         bit = machine.open(machine.value(machine.negative(-outside)))
         told = [machine.reveal(bit, holder) for holder in machine.holders]  # all learn it before any of them ends
         if any(float(each) > 0 for each in told if each is not None):
-            rates = ", ".join(f"{rate:g}" for rate in self._context.plan.learning_rates)
+            rate = self.network.trial.learning_rate
             raise RangeOverflow(
-                f"train.learning_rate={rates}: training or prediction has left the range of the ring, so nothing is "
-                "predicted. Lower train.learning_rate, set model.unit_rows to true, or scale the columns "
-                "(data.feature_scaling: standard), and train anew",
+                f"train.learning_rate={rate:g}: training or prediction has left the range of the ring, so nothing is "
+                "predicted. Set train.learning_rate to less, or scale the columns (data.feature_scaling: standard), "
+                "and train anew",
                 code="left-range",
                 key="train.learning_rate",
-                value=rates,
+                value=rate,
             )
 
     def score(self, number: int) -> Tensor | None:
-        """How many validation nodes are classified rightly, [1, 1] at the label holder; None at all others.
+        """How well a step does, [1, 1] at the label holder; None at all others.
 
-        A node is right where no logit is above that of its class. Nothing else is opened: neither which nodes these
-        are, nor which of them are right, nor what the others are taken for.
+        The number of validation nodes of whose logits none is above that of their class, or of pairs of them that are
+        ranked rightly. Nothing else is opened: neither which nodes these are, nor which of them are right, nor what the
+        others are taken for.
 
         Args:
             number: counts all steps of the job from 1.
         """
         machine, context = self._machine, self._context
-        sizes, owner = context.sizes, context.label_party
-        self.network.normalise()
+        owner, size = context.label_party, (context.sizes.validation, context.sizes.classes)
         machine.at(f"score {number}")
         if self._judged is None:
             labels = context.of(owner, "judged_labels")
-            classes = None if labels is None else one_hot(labels, sizes.classes).to(torch.int64)
-            self._judged = machine.put(owner, classes, (sizes.validation, sizes.classes), 0)
-        logits = self.network.predict(self.weights)
-        logits = machine.open(machine.pick(owner, context.of(owner, "judged"), sizes.validation, logits))
-        own = machine.product(torch.mul, logits, self._judged).map(lambda part: part.sum(1, keepdim=True))
-        right = ~machine.negative(machine.open(own) - largest(machine, logits))
-        count = machine.open(machine.value(right).map(lambda part: part.sum(0, keepdim=True)))
+            classes = None if labels is None else one_hot(labels, size[1]).to(torch.int64)
+            self._judged = machine.put(owner, classes, size, 0)
+        logits = self.network.judged(self.weights)
+        right = self._right_pairs(logits) if context.plan.ranks else self._right_nodes(logits)
         # A step that has left the range counts as none right, or its number could make it the best one.
         inside = ~machine.negative(-machine.open(self._outside())[:, None])
-        return machine.reveal(machine.open(machine.gate(inside, count)), owner)
+        return machine.reveal(machine.open(machine.gate(inside, machine.open(right))), owner)
+
+    def _right_nodes(self, logits: Wire) -> Summands:
+        assert self._judged is not None
+        own = self._machine.product(torch.mul, logits, self._judged).map(lambda part: part.sum(1, keepdim=True))
+        right = ~self._machine.negative(self._machine.open(own) - largest(self._machine, logits))
+        return self._machine.value(right).map(lambda part: part.sum(0, keepdim=True))
+
+    def _right_pairs(self, logits: Wire) -> Summands:
+        """Pairs of nodes of two classes, of which the one of the first node's class has the larger logit of it.
+
+        Logits are taken less their mean over all classes; of equal ones the pair is not right. Which pairs are of two
+        classes is the label holder's secret.
+        """
+        machine, owner, labels = self._machine, self._context.label_party, self._judged
+        assert labels is not None
+        first = min(MOST_RANKED, logits.shape[0])
+        if self._pairs is None:
+            own = self._context.of(owner, "judged_labels")
+            apart = None if own is None else (own[:first, None] != own[None]).to(torch.int64)
+            self._pairs = machine.put(owner, apart, (first, logits.shape[0]), 0)
+        classes = logits.shape[1]
+        whole = logits.times(classes) - logits.sum(1)
+        others = machine.open(machine.product(matmul, labels[:first], whole.T))
+        own_logits = machine.open(
+            machine.product(torch.mul, labels[:first], whole[:first]).map(lambda part: part.sum(1, keepdim=True))
+        )
+        right = machine.open(machine.value(machine.negative(others - own_logits)))
+        both = machine.product(torch.mul, right, self._pairs)
+        return both.map(lambda part: part.sum().reshape(1, 1))
 
     def predict(self) -> Tensor | None:
-        """What the label holder learns: classes [N, 1] or probabilities [N, C]; None at all others.
+        """What the label holder learns: classes [N, 1] or margins [N, C − 1]; None at all others.
 
-        Of R named nodes [R, 1] or [R, C] in their order: they are picked out of the logits of all nodes, by an order
-        that nobody else learns, and nothing is computed of the others beyond these.
+        Of R named nodes [R, 1] or [R, C − 1] in their order: they are picked out of the logits of all nodes, by an
+        order that nobody else learns, and nothing is computed of the others beyond these.
         """
         machine, context = self._machine, self._context
         asked, owner = context.sizes.asked, context.label_party
@@ -267,12 +359,16 @@ class SealedProgram:
         values = self.network.predict(self.weights)
         if asked is not None:
             values = machine.open(machine.pick(owner, context.of(owner, "asked"), asked, values))
-        found = largest_place(machine, values) if context.plan.output == "classes" else softmax(machine, values)
+        if context.plan.output == "classes":
+            found = largest_place(machine, values)
+        else:
+            # Under a fresh mask: that of the logits is in other values as well.
+            found = machine.open(machine.split(values[:, 1:] - values[:, :1]))
         self.check_range(machine.open(self._outside()))
         return machine.reveal(found, owner)
 
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
-        """Weights of the first layer that multiply a holder's own columns: holder → name → float64 [F_i, d].
+        """Weights of the first layer that multiply a holder's columns as they are: holder → name → float64 [F_i, d].
 
         A holder has its own alone, the dealer none. They are opened under a fresh mask first, which nothing else is
         under.
@@ -281,11 +377,17 @@ class SealedProgram:
         machine.at("range")
         self.check_range(self.outside)
         machine.at("release")
+        first = self.network.effective(self.weights[0])
         for holder in self._context.sizes.columns:
             parts = self.network.parts(holder)
-            blocks = [self.weights[0][rows, columns] for rows, columns in parts.values()]
+            blocks = [first[rows] for rows in parts.values()]
             told = machine.reveal(machine.open(machine.split(joined(blocks))), holder)
             if told is not None:
                 sizes = [block.shape[0] for block in blocks]
                 found[holder] = dict(zip(parts, torch.split(told, sizes), strict=True))
         return found
+
+
+def logits_of(found: Tensor) -> Tensor:
+    """Of margins [R, C − 1], the first class's being 0: float64 [R, C]."""
+    return torch.cat([torch.zeros((len(found), 1), dtype=found.dtype), found], 1)

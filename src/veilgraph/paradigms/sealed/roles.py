@@ -1,7 +1,7 @@
 """The parties of a sealed job run one program: holders, one of them with the labels, and the dealer at the server.
 
 Of named nodes every party counts for itself, before anything of a prediction is opened, and takes part in no more than
-the job says: what the label holder learns in all is so many classes, or rows of probabilities, however it chooses
+the job says: what the label holder learns in all is so many classes, or rows of margins, however it chooses
 nodes, and whatever it changes between two predictions.
 """
 
@@ -25,9 +25,9 @@ from veilgraph.link.collectives import gather
 from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, unfinished
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.nn.calibration import Calibration
-from veilgraph.paradigms.sealed.inputs import own_data, plan_of, slots_of, with_labels
+from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
-from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram
+from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
@@ -336,12 +336,18 @@ def _passed(epoch: int) -> Tag:
     return Tag(Kind.READY, epoch, 1)
 
 
-class ValidationCount(Scores):
-    """Of a step, of which the label holder knows but how many validation nodes are right."""
+class OneNumber(Scores):
+    """Of a step, of which the label holder knows but how many validation nodes, or pairs of them, are right."""
+
+    @classmethod
+    def of(cls, select_by: str, right: float) -> OneNumber:
+        """A share, by what it is called."""
+        ranks = select_by == "auc"
+        return cls(math.nan, 0.0, math.nan, math.nan if ranks else right, None, right if ranks else None)
 
     @override
     def record(self) -> dict[str, float | None]:
-        return {"val_accuracy": self.val_accuracy}
+        return {"val_accuracy": self.val_accuracy} if self.val_auc is None else {"val_auc": self.val_auc}
 
 
 class NoScores(Scores):
@@ -384,11 +390,11 @@ class SealedDealer(SealedRole):
 
 
 class DealerShares(Shares):
-    """The dealer's, which has none."""
+    """The dealer's, which has none: it knows of which trial the holders' are."""
 
     @override
     def state(self) -> dict[str, Tensor]:
-        return {}
+        return {TRIAL: torch.tensor([self._program.trial])} if self.saved is None else self.saved
 
 
 class HolderShares(Shares):
@@ -470,7 +476,7 @@ class SealedHolder(SealedRole):
     def hello(self) -> Hello:
         stated = {
             "nodes": self.graph.common,
-            "features": self._own.features.shape[1],
+            "features": self.graph.num_features,
             "edges": slots_of(self._job, self._own.edges.shape[1]),
         }
         return super().hello().model_copy(update=stated)
@@ -559,8 +565,8 @@ class SealedLabelHolder(SealedHolder, Judge):
     @override
     def learn(self, found: Tensor | None) -> None:
         assert found is not None
-        if self._job.output == "probabilities":
-            self.logits = found.clamp_min(2.0**-16).log()
+        if self._job.output == "margins":
+            self.logits = logits_of(found)
             return
         classes = found[:, 0].round().to(torch.int64)
         self.logits = _SURE * nn.functional.one_hot(classes, self._objective.classes).to(torch.float64)
@@ -573,21 +579,22 @@ class SealedLabelHolder(SealedHolder, Judge):
     def judge(self, found: Tensor | None) -> None:
         assert found is not None
         assert self._own.judged is not None
-        self._right = int(found) / self._own.judged.numel()
+        assert self._own.judged_labels is not None
+        self._right = int(found) / most_right(self._own.judged_labels, self._job.train.select_by)
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
-        """Where probabilities of all nodes are opened: classes alone say nothing of how sure they are."""
-        return super().calibration(probabilities) if self._job.output == "probabilities" else None
+        """Where margins of all nodes are opened: classes alone say nothing of how sure they are."""
+        return super().calibration(probabilities) if self._job.output == "margins" else None
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:
         """While training the one number that is known; of classes alone no ranking can be made."""
         if self._learns:
-            return ValidationCount(math.nan, 0.0, math.nan, self._right, None)
+            return OneNumber.of(self._job.train.select_by, self._right)
         if self.predicted is not None:
             return NoScores(math.nan, math.nan, math.nan, math.nan, None)
         found = self._objective.score(self.logits.detach(), everything=everything)
-        if self._job.output == "probabilities":
+        if self._job.output == "margins":
             return found
         return replace(found, val_auc=None, test_auc=None, val_ap=None, test_ap=None)

@@ -39,10 +39,10 @@ PREDICTIONS: Final = Revelation[SealedJob](
     lambda job: f"output={job.output}",
     _others,
 )
-PROBABILITIES: Final = Revelation[SealedJob](
-    "predicted-probabilities",
-    "The label holder learns the probability of every class for every common node, which tells more of all "
-    "holders' features and edges than the class alone.",
+MARGINS: Final = Revelation[SealedJob](
+    "predicted-margins",
+    "The label holder learns of every common node by how much the score of every class is above the first one's, which "
+    "tells as much as probabilities: more of all holders' features and edges than the class alone.",
     lambda job: f"output={job.output}",
     _others,
 )
@@ -53,10 +53,10 @@ NAMED: Final = Revelation[SealedJob](
     lambda job: f"named_nodes={job.named_nodes}",
     _others,
 )
-NAMED_PROBABILITIES: Final = Revelation[SealedJob](
-    "named-probabilities",
-    "The label holder learns the probability of every class for the nodes that it names, which tells more of all "
-    "holders' features and edges than the class alone.",
+NAMED_MARGINS: Final = Revelation[SealedJob](
+    "named-margins",
+    "The label holder learns of the nodes that it names by how much the score of every class is above the first one's, "
+    "which tells as much as probabilities: more of all holders' features and edges than the class alone.",
     lambda job: f"output={job.output}",
     _others,
 )
@@ -70,14 +70,15 @@ RELEASED: Final = Revelation[SealedJob](
 )
 SCORES: Final = Revelation[SealedJob](
     "sealed-scores",
-    "The label holder learns at every evaluation how many validation nodes the network classifies rightly, which "
-    "depends on all holders' features and edges, and all parties whether that was the best so far.",
+    "The label holder learns at every evaluation how many validation nodes the network classifies rightly, or how many "
+    "pairs of them it ranks rightly, which depends on all holders' features and edges; all parties learn whether that "
+    "was the best so far.",
     lambda job: f"train.select_by={job.train.select_by}",
     _others,
 )
 CLASSES_ONLY: Final = Condition[SealedJob]("`output: classes`", lambda job: job.output == "classes")
-SCORED: Final = Condition[SealedJob]("`select_by: accuracy`", lambda job: job.train.select_by != "last")
-WITH_PROBABILITIES: Final = Condition[SealedJob]("`output: probabilities`", lambda job: job.output == "probabilities")
+SCORED: Final = Condition[SealedJob]("`select_by: accuracy` or `auc`", lambda job: job.train.select_by != "last")
+WITH_MARGINS: Final = Condition[SealedJob]("`output: margins`", lambda job: job.output == "margins")
 ALL_NODES: Final = Condition[SealedJob]("`named_nodes: null`", lambda job: not job.outcome.predicts_named)
 NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
 CHECKED: Final = Condition[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
@@ -215,12 +216,12 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(
         Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
-        "shares of the mask of the predicted probabilities",
+        "shares of the mask of the predicted margins",
         "share",
         _OUTPUT,
-        (PREDICTIONS, PROBABILITIES),
-        (WITH_PROBABILITIES, ALL_NODES),
-        forms=(WireFormat("k, 0", "int64 [N, C]", "inference"),),
+        (PREDICTIONS, MARGINS),
+        (WITH_MARGINS, ALL_NODES),
+        forms=(WireFormat("k, 0", "int64 [N, C − 1]", "inference"),),
     ),
     MessageSpec(
         Kind.MASK_SHARE,
@@ -235,12 +236,12 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(
         Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
-        "shares of the mask of the named nodes' probabilities",
+        "shares of the mask of the named nodes' margins",
         "share",
         _NAMED,
-        (NAMED, NAMED_PROBABILITIES),
-        (WITH_PROBABILITIES, NAMED_NODES),
-        forms=(WireFormat("k, 0", "int64 [named, C]", "prediction"),),
+        (NAMED, NAMED_MARGINS),
+        (WITH_MARGINS, NAMED_NODES),
+        forms=(WireFormat("k, 0", "int64 [named, C − 1]", "prediction"),),
     ),
     MessageSpec(
         Kind.MASK_SHARE,
@@ -264,7 +265,7 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(
         Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
-        "shares of the mask of how many validation nodes are right",
+        "shares of the mask of how many validation nodes, or pairs of them, are right",
         "share",
         _COUNT,
         (SCORES,),

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from veilgraph.core.settings import Settings
+from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
 from veilgraph.privacy.settings import AggregationSettings, PrivacySettings
@@ -20,49 +21,37 @@ _MOST_HALVINGS: Final = 8
 
 
 class SealedModelSettings(Settings):
-    """Propagation P^K·X of the pooled graph, once, and a network on its rows.
+    """Rows that are made once, of holders' columns and hops over their hidden edges, and a network on them.
 
-    P is normalised by degrees over all holders, which nobody learns.
+    Hops are normalised by degrees that nobody learns.
     """
 
-    network: Literal["linear", "mlp", "sign", "gcn", "appnp"] = Field(
-        "mlp",
-        description="linear, mlp: on rows propagated once; sign: on every holder's own hops, made in plaintext, and "
-        "pooled ones beside them; gcn, appnp: with hops in every step",
+    network: Literal["linear", "mlp"] | None = Field(
+        None, description="mlp: with a hidden layer beside the linear one; null: both are tried where steps are judged"
     )
-    hidden: int = Field(16, ge=1, le=4096, description="width of the hidden layer, of which network: linear has none")
-    hops: int | None = Field(
+    hidden: int = Field(16, ge=1, le=4096, description="width of the hidden layer")
+    blocks: (
+        tuple[
+            Annotated[str, Field(pattern=r"^(own|neighbours|quantiles|(pooled|each)\.([1-9]|[1-5][0-9]|6[0-4]))$")], ...
+        ]
+        | None
+    ) = Field(
         None,
-        ge=0,
-        le=64,
-        description="K: how far rows go over all holders' edges together; null: what suits the network",
-    )
-    own_hops: int = Field(
-        2, ge=1, le=16, description="network: sign: how far every holder propagates its columns over its own edges"
+        min_length=1,
+        max_length=16,
+        description="what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that "
+        "each makes of them over its own edges, at home; quantiles: whether they are above their quantiles, likewise; "
+        "pooled.K, each.K: all columns after K hops over all holders' edges together, or over each one's by "
+        "themselves; null: several that suit the data are tried",
     )
     directed: bool = Field(
         False, description="edges count from source to target alone; false: every holder's go both ways, as is checked"
     )
-    teleport: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="α: the share of a node's own row that every hop brings back; null: what suits the network",
-    )
     edge_weights: bool = Field(
         False, description="edges count what their weights say, which stay hidden; false: weights are refused"
     )
-    relations: Literal["pooled", "each"] = Field(
-        "pooled",
-        description="pooled: hops go over all holders' edges together; each: over every holder's by themselves, with "
-        "weights of their own in the first layer",
-    )
-    normalization: Literal["symmetric", "random-walk"] = Field(
-        "symmetric", description="P = D^-1/2·A·D^-1/2 or D^-1·A, with self-loops, over all holders' edges"
-    )
-    unit_rows: bool = Field(True, description="each holder divides its own columns of a node by their L2 norm")
     max_degree: int = Field(
-        4095, ge=4, le=16384, description="bound of a node's degree over all holders; each may use its share of it"
+        8191, ge=4, le=16384, description="bound of a node's degree over all holders; each may use its share of it"
     )
     edge_slots: int | None = Field(
         None,
@@ -70,55 +59,40 @@ class SealedModelSettings(Settings):
         description="edges that every holder seems to have; null: its own number, rounded up by up to a quarter",
     )
 
+    @property
+    def goes_far(self) -> bool:
+        """Whether hops go over edges that others' columns go over too."""
+        return self.blocks is None or any("." in block for block in self.blocks)
+
+    @model_validator(mode="after")
+    def _check_blocks(self) -> Self:
+        if self.blocks is not None and len(set(self.blocks)) < len(self.blocks):
+            raise ValueError(f"blocks={list(self.blocks)}: each is there once; leave the second one out")
+        return self
+
 
 class SealedTrainSettings(TrainSettings):
     """Training: SGD with momentum, an epoch being one step over all training rows, or over ``batch_size`` of them."""
 
-    epochs: int = Field(50, ge=1, description="steps, those with all learning rates together")
+    epochs: int = Field(250, ge=1, description="steps, those of all trials together")
     learning_rate: float | None = Field(  # type: ignore[assignment]
-        None, gt=0, le=2**16, description="rounded to a whole number over a power of two; null: what suits the network"
-    )
-    learning_rates: tuple[Annotated[float, Field(gt=0, le=2**16)], ...] | None = Field(
-        None,
-        min_length=1,
-        max_length=16,
-        description="several that are tried one after the other from the same beginning, each in as many of the "
-        "epochs; with select_by: accuracy, in place of learning_rate",
+        None, gt=0, le=2**16, description="rounded to a whole number over a power of two; null: what suits a trial"
     )
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float | None = Field(  # type: ignore[assignment]
-        None, ge=0, le=1, description="of L2; null: what suits the network"
+        None, ge=0, le=1, description="of L2; null: what suits a trial"
     )
-    patience: int | None = Field(
-        None,
-        ge=1,
-        description="with select_by: accuracy: evaluations without a better one before stopping; null: never",
+    patience: None = None
+    select_by: Literal["last", "accuracy", "auc"] = Field(
+        "accuracy",
+        description="accuracy: of several trials the step is taken that has most validation nodes right; auc: that "
+        "ranks most of up to 64 × 2,048 pairs of them rightly; the label holder learns that number at every evaluation "
+        "and nothing else, and the others whether it was the best so far; last: one trial, whose last step is taken, "
+        "and nobody learns how any did",
     )
-    select_by: Literal["last", "accuracy"] = Field(
-        "last",
-        description="last: the last step is taken, and nobody learns how any did; accuracy: the one with most "
-        "validation nodes right, of which the label holder learns the number at every evaluation and nothing else, and "
-        "the others whether it was the best so far",
-    )
-    evaluate_every: int = Field(5, ge=1, description="steps between evaluations")
+    evaluate_every: int = Field(10, ge=1, description="steps between evaluations")
     batch_size: int | None = Field(None, ge=1, description="training rows of a step, in a secret order; null: all")
     refresh_every: None = None
-
-    @model_validator(mode="after")
-    def _check_rates(self) -> Self:
-        if self.learning_rates is None:
-            return self
-        if self.learning_rate is not None or self.select_by == "last" or self.patience is not None:
-            raise ValueError(
-                f"learning_rates={self.learning_rates} are tried one after the other, and the best step of all is "
-                "taken: leave learning_rate and patience out and set select_by to accuracy"
-            )
-        if self.epochs % len(self.learning_rates):
-            raise ValueError(
-                f"epochs={self.epochs} are the steps with all {len(self.learning_rates)} learning_rates together: take "
-                "a multiple of their number"
-            )
-        return self
 
 
 def exact_rates(rates: Sequence[float]) -> tuple[tuple[int, ...], int]:
@@ -136,8 +110,10 @@ class SealedJob(JobSettings):
     paradigm: Literal["sealed"] = "sealed"
     model: SealedModelSettings = Field(SealedModelSettings(), description="the network of the sealed paradigm")
     train: SealedTrainSettings = SealedTrainSettings()
-    output: Literal["classes", "probabilities"] = Field(
-        "classes", description="what the label holder learns of a node that is predicted"
+    output: Literal["classes", "margins"] = Field(
+        "classes",
+        description="what the label holder learns of a node that is predicted; margins: by how much the score of every "
+        "class is above the first one's, which makes probabilities, and ranks nodes",
     )
     named_nodes: int | None = Field(
         None,
@@ -163,9 +139,15 @@ class SealedJob(JobSettings):
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """Words are left as they are: the rows of each holder have length 1 (``model.unit_rows``)."""
+        """Words are left as they are: columns that are not standardised have rows of length 1 at each holder."""
         if said.get("data.dataset") not in OF_WORDS:
             yield Choice("data.feature_scaling", "standard", "columns have units of their own")
+        if said.get("privacy") is not None or said.get("dealer_checks"):
+            yield Choice("train.select_by", "last", "nothing is told of how steps do", needed=True)
+        elif said.get("data.dataset") not in OF_WORDS:
+            yield Choice("train.select_by", "auc", "accuracy says little of rare classes")
+        if said.get("data.dataset") in OF_WORDS:
+            yield Choice("train.epochs", 120, "three trials of 40 steps")
         yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
 
     @model_validator(mode="after")
@@ -201,7 +183,7 @@ class SealedJob(JobSettings):
         rule = "each holder's share of model.max_degree", (self.model.max_degree - 1) // len(self.data.names)
         bounded: tuple[PartyId, ...] = (self.data.label_party,)
         if self.privacy is None:
-            bounded = () if self.model.hops == 0 else self.data.names
+            bounded = self.data.names if self.model.goes_far else ()
         return InputRules(weights=self.model.edge_weights, degree_rules=dict.fromkeys(bounded, rule))
 
     @property
@@ -235,8 +217,6 @@ def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
         ("privacy.unit", privacy.unit, "edge", "noise is on sums over edges, and columns are used as they are"),
         ("privacy.schedule", privacy.schedule, "once", "votes are counted a single time"),
         ("privacy.predictions", privacy.predictions, 0, "later predictions have the same noise, and cost nothing more"),
-        ("model.network", job.model.network, "linear", "the others compute over all holders' edges in every step"),
-        ("model.relations", job.model.relations, "pooled", "votes of all holders' edges have one noise together"),
         ("model.edge_weights", job.model.edge_weights, False, "a vote counts 1, and a weight may be any number"),
         ("train.select_by", job.train.select_by, "last", "how many validation nodes are right is told without noise"),
         (
@@ -251,6 +231,16 @@ def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
             raise ValueError(
                 f"{name}={value!r} with privacy in a sealed job: {why}; set {name} to {needed!r}, or leave privacy out"
             )
+    if job.model.network == "mlp":
+        raise ValueError(
+            "model.network='mlp' with privacy in a sealed job: a linear model is trained on votes; leave it out"
+        )
+    apart = [block for block in job.model.blocks or () if block != "own" and not block.startswith("pooled.")]
+    if apart:
+        raise ValueError(
+            f"model.blocks={list(job.model.blocks or ())} with privacy in a sealed job: of others' edges nothing is "
+            f"used but votes, and {listed(apart)} would use them; leave them out"
+        )
     _check_votes(privacy.aggregation)
     if job.model.edge_slots is None:
         raise ValueError(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -17,9 +15,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import own_data, plan_of, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
-from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.protocol.judge import Judgement, Objective, Scores
+from veilgraph.protocol.judge import Judgement, Objective
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 
 
@@ -48,7 +46,7 @@ def together(
         labelled.num_nodes,
         0 if own.rows is None else own.rows.numel(),
         classes,
-        {party: one.features.shape[1] for party, one in data.items()},
+        {graph.party: graph.num_features for graph in graphs},
         {party: slots_of(job, one.edges.shape[1]) for party, one in data.items()},
         job.model.max_degree,
         0 if own.judged is None else own.judged.numel(),
@@ -77,6 +75,21 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
     return program
 
 
+def chosen_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
+    """After all steps, with the weights of the one that is taken."""
+    program = _begun(job, graphs)
+    best, taken = -1.0, program.now
+    for epoch in range(1, job.train.epochs + 1):
+        program.step(epoch - 1)
+        if _is_judged(job, epoch):
+            right = float(program.score(epoch) or 0)
+            if right > best:
+                best, taken = right, program.now
+    if job.passes.evaluates:
+        program.go_back(taken)
+    return program
+
+
 def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
     """Refuse a job that would end because its numbers leave the ring's range: the twin trains and predicts first.
 
@@ -84,17 +97,7 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
         RangeOverflow: numbers leave the range.
         DataError: as ``own_data`` and ``with_labels``.
     """
-    program = _begun(job, graphs)
-    best, taken = -1.0, (program.weights, program.outside)
-    for epoch in range(1, job.train.epochs + 1):
-        program.step(epoch - 1)
-        if _is_judged(job, epoch):
-            right = float(program.score(epoch) or 0)
-            if right > best:
-                best, taken = right, (list(program.weights), program.outside)
-    if job.passes.evaluates:
-        program.weights, program.outside = taken
-    program.predict()
+    chosen_twin(job, graphs).predict()
 
 
 def predicting_twin(
@@ -115,15 +118,11 @@ def predicting_twin(
     return program
 
 
-_LEAST: Final = 2.0**-16
-"""Of a probability in fixed point."""
-
-
 def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> PlainResult:
     """Trains the job's network on one graph, with numbers that are not rounded.
 
-    Which step is taken is judged as in the job: by right validation nodes alone, or not at all. Probabilities are known
-    here, whatever the job's ``output``.
+    Which step is taken is judged as in the job: by all validation nodes, or not at all. Margins are known here,
+    whatever the job's ``output``.
 
     Args:
         job: the federated job.
@@ -133,7 +132,7 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
     weighted = job.model.edge_weights or graph.edge_weight is not None
     model = job.model.model_copy(update={"edge_weights": weighted, "edge_slots": None})
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
-    changes = {"output": "probabilities", "named_nodes": None, "privacy": None, "model": model, "data": data}
+    changes = {"output": "margins", "named_nodes": None, "privacy": None, "model": model, "data": data}
     program = _begun(job.model_copy(update=changes), [graph])
     objective = Objective(graph, job.train, torch.float64)
     judgement, metrics, best = Judgement(), list[Record](), None
@@ -143,14 +142,13 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         if _is_judged(job, epoch):
             logits = _logits(program)
-            right = objective.score(logits).val_accuracy
-            record["val_accuracy"] = right
-            judgement = judgement.after(epoch, Scores(math.nan, 0.0, math.nan, right, None), job.train.select_by)
+            scores = replace(objective.score(logits), val_loss=0.0)
+            name = f"val_{job.train.select_by}"
+            record[name] = scores.summary()[name]
+            judgement = judgement.after(epoch, scores, job.train.select_by)
             best = logits if judgement.best_epoch == epoch else best
         metrics.append(record)
         progress(metrics)
-        if judgement.stops(job.train):
-            break
     output = _logits(program) if best is None else best
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
@@ -164,4 +162,4 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
 def _logits(program: SealedProgram) -> Tensor:
     found = program.predict()
     assert found is not None  # one place knows all
-    return found.clamp_min(_LEAST).log()
+    return logits_of(found)

@@ -298,7 +298,7 @@ class VerticalBaselines(seam.Baselines[VerticalJob]):
         return pooled(inputs.settings, inputs.graphs, progress)
 
     def beside(self, job: VerticalJob) -> Mapping[str, Any]:
-        return {"paradigm": "sealed", "output": "probabilities"}
+        return {"paradigm": "sealed", "output": "margins"}
 
 
 class VerticalWords(seam.Words[VerticalJob]):

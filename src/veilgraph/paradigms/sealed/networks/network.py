@@ -1,217 +1,46 @@
-"""What a network of a sealed job is, and propagation over all holders' hidden edges: v ← (1 − α)·P·v + α·x.
+"""The network of sealed jobs: softmax(Z·W + relu(Z·U)·V) on rows Z that are made once, before any step.
 
-P = D^(−1/2)·Ã·D^(−1/2) or D^(−1)·Ã, Ã = I + Σ_i A_i over all holders, whose degrees D nobody learns; or over one of
-them alone, which knows its own.
+A row of Z is blocks side by side: 1, for the bias; holders' own columns; what each made of them at home, also over its
+own edges; and columns after hops, over all holders' edges together or over each one's. Which of these are
+learned from, and whether there is a hidden layer, is tried: a trial has weights of its blocks alone.
+
+Linear propagation does not depend on weights, so no step has a hop in it. Rows are wanted at training and validation
+nodes that nobody but the label holder may know. Where these are more than all columns, the columns are propagated and
+the label holder picks its rows. Else a hidden one-hot column for each training node is propagated and multiplied with
+every holder's columns, and validation nodes are picked out of the logits of all nodes. Prediction likewise propagates
+either what the first weights make of the columns, or the columns.
+
+Columns with units of their own (``data.feature_scaling: standard``) are standardised inside, by means and deviations
+over the training rows, which nobody learns: hops leave columns with very different spreads.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
-from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, relu, times
-from veilgraph.mpc.sealed.hops import HiddenGraph
+from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root, relu, times
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Ring, Summands, Wire, joined, side_by_side
-from veilgraph.paradigms.sealed.plan import Context
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, one_hot
+from veilgraph.paradigms.sealed.plan import OWN, Context, Trial, hops_of, is_pooled, teleport_of, width_of
 
-EDGE_BITS: Final = 16
-"""Of edges' weights."""
-NARROW_DEGREE: Final = 1 << 13
-"""The largest degree over which entries up to 1 are summed in Z_2^32, where they have 16 fractional bits or more."""
-AT_ONCE: Final = 1 << 21
-"""Entries of the columns that go on together."""
-
-
-class Propagation:
-    """One party's part in it, over the edges of some holders.
-
-    Args:
-        machine: of the party.
-        context: of the job.
-        holders: whose edges; where it is one alone, it knows the degrees.
-
-    Attributes:
-        roots: D^(−1/2), [N, 1] with ``FINE_BITS``; None before they are computed.
-    """
-
-    def __init__(self, machine: Machine, context: Context, holders: Sequence[PartyId]) -> None:
-        self._machine, self._context, self._holders = machine, context, tuple(holders)
-        self._graphs: dict[bool, list[HiddenGraph]] = {}
-        self._weight_bits = EDGE_BITS if context.plan.weighted_edges else 0
-        self.roots: Wire | None = None
-        self._scaling: dict[bool, tuple[Wire, Wire, Wire, Wire]] = {}
-
-    def enter(self, *, transposed: bool) -> None:
-        """The holders put their edges in; once a session.
-
-        Args:
-            transposed: whether Pᵀ is needed as well. Of edges that go both ways, with weights alike, it has the same.
-        """
-        self._graphs[False] = [self._entered(holder) for holder in self._holders]
-        self._graphs[True] = self._graphs[False]
-        if transposed and self._context.plan.directed:
-            self._graphs[True] = [self._entered(holder, transposed=True) for holder in self._holders]
-
-    def _entered(self, holder: PartyId, *, transposed: bool = False) -> HiddenGraph:
-        edges, sizes = self._context.of(holder, "edges"), self._context.sizes
-        weights = self._context.of(holder, "edge_weights")
-        if edges is not None and transposed:
-            edges = edges.flip(0)
-        return self._machine.hidden_graph(holder, edges, sizes.nodes, sizes.edges[holder], weights, self._weight_bits)
-
-    def neighbours(self, wire: Wire) -> Summands:
-        """Sums over every target's sources, without the node itself, and nothing normalised.
-
-        Args:
-            wire: [N, d] of Z_2^32.
-        """
-        return self._machine.hop(self._graphs[False], wire) - self._machine.split(wire)
-
-    def enter_roots(self) -> None:
-        """The roots of a single holder, which knows them."""
-        (owner,) = self._holders
-        own, nodes = self._context.data.get(owner), self._context.sizes.nodes
-        roots = None if own is None else (1 + own.degrees(nodes)).rsqrt()[:, None]
-        self.roots = self._machine.put(owner, roots, (nodes, 1), FINE_BITS)
-
-    def compute_roots(self) -> None:
-        """The roots of several holders together."""
-        self.roots = inverse_root(self._machine, self._degrees(), self._context.sizes.max_degree)[:, None]
-
-    def _degrees(self) -> Summands:
-        """Of all of them together, the node itself counted once."""
-        nodes = self._context.sizes.nodes
-        total = torch.zeros(nodes, dtype=torch.float64)
-        for holder in self._holders:
-            own = self._context.data.get(holder)
-            if own is not None:
-                total += own.degrees(nodes) + (holder == self._holders[0])
-        return self._machine.summands(total, (nodes,), self._weight_bits)
-
-    def __call__(
-        self,
-        columns: Sequence[Wire],
-        hops: int,
-        teleport: float = 0.0,
-        *,
-        transposed: bool = False,
-        narrow: bool = False,
-    ) -> Wire:
-        """What x is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with as many fractional bits.
-
-        Columns go on by themselves, as many at a time as keep what is in hand small.
-
-        Args:
-            columns: of x, side by side.
-            hops: K.
-            teleport: α.
-            transposed: whether with Pᵀ.
-            narrow: whether no entry of x is above 1 in magnitude. Then no sum over a node's edges is above its degree
-                (D^(−1)·Ã has rows that add up to 1, Ã·D^(−1) columns), and sums are made in Z_2^32.
-        """
-        narrow = narrow and not self._weight_bits and self._context.sizes.max_degree <= NARROW_DEGREE
-        total = sum(part.shape[1] for part in columns)
-        width = max(1, AT_ONCE // columns[0].shape[0])
-        if total <= width or not hops:
-            columns = [joined(columns, 1)]
-        if not hops:
-            return columns[0]
-        if transposed not in self._scaling:
-            self._scaling[transposed] = self._scales(teleport, transposed=transposed)
-        scales = self._scaling[transposed]
-        blocks = (part[:, start : start + width] for part in columns for start in range(0, part.shape[1], width))
-        return side_by_side(
-            (
-                self._hops(block, hops, teleport, scales, self._graphs[transposed], 32 if narrow else 64)
-                for block in blocks
-            ),
-            total,
-        )
-
-    def _hops(
-        self,
-        wire: Wire,
-        hops: int,
-        teleport: float,
-        scales: tuple[Wire, Wire, Wire, Wire],
-        graphs: Sequence[HiddenGraph],
-        ring: Ring,
-    ) -> Wire:
-        machine, (first, between, last, brought) = self._machine, scales
-        coarser = max(0, wire.bits - self._narrow_bits) if ring == 32 else 0
-        scaled = machine.product(torch.mul, wire, first)
-        for hop in range(hops):
-            narrowed = machine.open(scaled, FINE_BITS + coarser, ring)
-            summed = machine.open(machine.hop(graphs, narrowed), self._weight_bits)
-            summed = summed.times(1 << coarser).halved(coarser)
-            ends = hop == hops - 1
-            scaled = machine.product(torch.mul, summed, last if ends else between)
-            if teleport and ends:
-                scaled = scaled + machine.split(wire).scaled(teleport, FINE_BITS)
-            elif teleport:
-                scaled = scaled + machine.product(torch.mul, wire, brought)
-        return machine.open(scaled, FINE_BITS)
-
-    @property
-    def _narrow_bits(self) -> int:
-        """Of entries up to 1 whose sums over the largest degree are below 2^30."""
-        return 30 - self._context.sizes.max_degree.bit_length()
-
-    def _scales(self, teleport: float, *, transposed: bool) -> tuple[Wire, Wire, Wire, Wire]:
-        """What rows are multiplied by before the first hop, between hops, after the last, and where α brings them back.
-
-        Once a session: 1 − α and α are multiplied into these, so that rows keep 22 bits above the point.
-        """
-        machine, symmetric = self._machine, self._context.plan.symmetric
-        assert self.roots is not None
-        inverse = times(machine, self.roots, self.roots, FINE_BITS)
-        one = machine.constant(torch.full(self.roots.shape, 1 << FINE_BITS), FINE_BITS)
-        into, out = (self.roots, self.roots) if symmetric else (inverse, one) if transposed else (one, inverse)
-        if not teleport:
-            return into, inverse, out, into
-        parts = [machine.split(part) for part in (inverse, out, into)]
-        shares = [
-            part.scaled(share, FINE_BITS) for part, share in zip(parts, (1 - teleport,) * 2 + (teleport,), strict=True)
-        ]
-        between, last, brought = (machine.open(share, FINE_BITS) for share in shares)
-        return into, between, last, brought
-
-
-Parts = dict[str, tuple[slice, slice]]
-"""Name → rows and columns of the first weights."""
-
-
-_FEW: Final = 140
-"""Training rows on which decays were chosen."""
-
-
-@dataclass(frozen=True)
-class Suits:
-    """What suits a network where the job leaves it open.
-
-    Attributes:
-        hops: K.
-        learning_rate: of SGD with momentum on unit rows.
-        weight_decay: of L2, with up to ``_FEW`` training rows.
-        teleport: α.
-    """
-
-    hops: int
-    learning_rate: float
-    weight_decay: float
-    teleport: float = 0.1
-
-    def decay(self, rows: int) -> float:
-        """Of L2 with T training rows: the more there are, the less a prior on the weights counts."""
-        return self.weight_decay * min(1, _FEW / max(rows, 1))
+Parts = dict[str, slice]
+"""Name → rows of the first weights."""
+_LEAST_VARIANCE: Final = 2.0**-8
+"""Added to every variance: columns are multiplied by 2^4 at most."""
+_VARIANCE_BITS: Final = 16
+GAIN_BITS: Final = FINE_BITS - _VARIANCE_BITS // 2
+"""Of what columns are multiplied by."""
+_MOST_VARIANCE: Final = 1 << 10
+_COARSE_BITS: Final = 12
+"""Of rows that are squared: squares of 2^6 of 2^17 rows fit the ring."""
 
 
 @dataclass(frozen=True)
@@ -243,166 +72,365 @@ class Passed:
     """What a forward pass leaves for the backward one.
 
     Attributes:
-        logits: [B, C], of the wanted training rows.
-        wanted: which rows these are.
-        inner: what the network itself needs.
+        rows: [B, columns] of the trial's blocks.
+        logits: [B, C].
+        hidden: relu(Z·U) and where it lets through; None without a hidden layer.
     """
 
+    rows: Wire
     logits: Wire
-    wanted: slice
-    inner: Sequence[Wire | Bit]
+    hidden: tuple[Wire, Bit] | None
 
 
-class Network(ABC):
-    """One party's part in a network.
+class Network:
+    """One party's part in it.
 
     Args:
         machine: of the party.
         context: of the job.
-    """
 
-    suits: ClassVar[Suits]
-    words: ClassVar[str]
-    """What it is, for people, with ``{hops}``, ``{own_hops}`` and ``{hidden}`` in it."""
+    Attributes:
+        trial: whose weights are meant.
+        watched: what was opened since its range was last tested: all that is not bounded by what was tested before.
+        columns: of every holder, [N, F_i], in the job's order.
+        rows: of the training nodes, and of the validation nodes that steps are judged by where columns are propagated:
+            [T + V, all columns]; None before they are made.
+        mean, gain: of every column but the bias's, over the training rows: [1, all other columns].
+    """
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self.machine, self.context = machine, context
-        holders = list(context.sizes.edges)
-        groups = [[holder] for holder in holders] if context.plan.each and context.plan.hops else [holders]
-        self.relations = [Propagation(machine, context, group) for group in groups]
-        """What is propagated over: all holders' edges together, or each one's by themselves."""
+        self.trial = context.plan.trials[0]
         self.watched: list[Wire] = []
-        """What was opened since its range was last tested: all that is not bounded by what was tested before."""
         self.columns: list[Wire] = []
-        """Of every holder, [N, F_i], in the job's order."""
+        self.rows: Wire | None = None
+        self.mean: Wire | None = None
+        self.gain: Wire | None = None
+        self.edges = HiddenEdges(machine, context)
+        holders = tuple(context.sizes.edges)
+        self.relations = self._relations(holders)
+        """Block of hops → what it goes over, by name."""
+        self._spread: dict[str, Wire] = {}
+        self._of_trial: dict[Trial, Wire] = {}
+
+    def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
+        machine, context = self.machine, self.context
+        blocks = [block for block in context.plan.blocks if hops_of(block)]
+        pooled = Propagation(machine, context, self.edges, holders)
+        each = {holder: Propagation(machine, context, self.edges, [holder]) for holder in holders}
+        return {
+            block: {block: pooled} if is_pooled(block) else {f"{block}.{holder}": each[holder] for holder in holders}
+            for block in blocks
+        }
 
     @property
-    @abstractmethod
+    def _propagations(self) -> list[Propagation]:
+        """Each once."""
+        return list(dict.fromkeys(each for relations in self.relations.values() for each in relations.values()))
+
+    @property
+    def width(self) -> int:
+        """Of what the first weights make of a row."""
+        classes = self.context.sizes.classes
+        return classes + self.context.plan.hidden if self.trial.deep else classes
+
+    @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Of the weights."""
+        """Of the weights: W and U side by side, and V."""
+        classes, hidden = self.context.sizes.classes, self.context.plan.hidden
+        first = 1 + sum(self._sizes[block] for block in self.trial.blocks) + self.beside, self.width
+        return [first, (hidden, classes)] if self.trial.deep else [first]
 
-    @abstractmethod
+    @property
+    def beside(self) -> int:
+        """Columns behind the blocks."""
+        return 0
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        """Block → its columns."""
+        holders = self.context.sizes.columns
+        return {
+            block: sum(self._width_of(holder, block) for holder in holders) * len(self.relations.get(block, (block,)))
+            for block in (*self.context.plan.home, *self.relations)
+        }
+
     def parts(self, holder: PartyId) -> Parts:
-        """Where the first weights of a holder's own columns are, by what these are when they are multiplied.
+        """Where the trial's first weights of a holder's own columns are, by what these are when they are multiplied.
 
-        ``columns``: as they were put in; ``own.k``: after k hops over its own edges; ``pooled``: after K hops over all
-        edges together; ``pooled.B``: over holder B's. Later layers have no part that is one holder's.
+        ``own``: as they were put in; ``neighbours``, ``quantiles``: as ``inputs`` makes them; ``pooled.k``: after k
+        hops over all edges together; ``each.k.B``: over holder B's. The hidden layer has no part that is one holder's.
         """
+        found, start = Parts(), 1
+        for block in self.trial.blocks:
+            for name in self.relations.get(block, {block: None}):
+                for other in self.context.sizes.columns:
+                    size = self._width_of(other, block)
+                    if other == holder and size:
+                        found[name] = slice(start, start + size)
+                    start += size
+        return found
 
-    @property
-    def blocks(self) -> int:
-        """Of as many columns each, that a holder puts in side by side: its own, and their hops over its own edges."""
-        return 1 + self.context.plan.own_hops
-
-    def place(self, holder: PartyId) -> slice:
-        """Where a holder's columns are among those of all, counted in one of its blocks."""
-        start, columns = 0, self.context.sizes.columns
-        for other, width in columns.items():
-            if other == holder:
-                break
-            start += width // self.blocks
-        return slice(start, start + columns[holder] // self.blocks)
-
-    @property
-    def relation_names(self) -> list[str]:
-        """Of what was propagated over each."""
-        if len(self.relations) == 1:
-            return ["pooled"]
-        return [f"pooled.{holder}" for holder in self.context.sizes.edges]
+    def _width_of(self, holder: PartyId, block: str) -> int:
+        return width_of(block, self.context.sizes.columns[holder])
 
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""
-        sizes = self.context.sizes
+        sizes, plan = self.context.sizes, self.context.plan
         self.columns = [
-            self.machine.put(holder, self.context.of(holder, "features"), (sizes.nodes, columns), BITS)
+            self.machine.put(holder, self.context.of(holder, "features"), (sizes.nodes, plan.put_in(columns)), BITS)
             for holder, columns in sizes.columns.items()
         ]
-        for relation in self.relations if self.context.plan.hops else []:
-            relation.enter(transposed=trains)
-            if self.context.plan.each:
-                relation.enter_roots()
+        for each in self._propagations:
+            each.enter(transposed=trains)
 
     def normalise(self) -> None:
         """What hops need, once a session."""
-        if self._computes_roots and self.relations[0].roots is None:
-            self.machine.at("degrees")
-            self.relations[0].compute_roots()
-
-    @property
-    def _computes_roots(self) -> bool:
-        return bool(self.context.plan.hops) and not self.context.plan.each
+        for each in self._propagations:
+            each.normalise()
 
     def prepare(self) -> None:
-        """What training needs once, beyond that."""
+        """What training needs once, beyond that: the rows."""
         self.normalise()
+        self.machine.at("rows")
+        rows = self._plain_rows()
+        self.rows = self._standardised(rows) if self.context.plan.standard else rows
 
     def kept(self) -> dict[str, Kept]:
         """What is made once and kept with the weights, by name, in the order in which it becomes wires again."""
-        if not self._computes_roots:
-            return {}
-        return {"roots": Kept(self.relations[0], "roots", (self.context.sizes.nodes, 1), FINE_BITS)}
+        sizes, columns = self.context.sizes, sum(self._sizes[block] for block in self.context.plan.blocks)
+        found = {
+            f"roots.{place}": Kept(each, "roots", (sizes.nodes, 1), FINE_BITS)
+            for place, each in enumerate(self._propagations)
+            if not each.is_owned
+        }
+        found["rows"] = Kept(self, "rows", (self._row_count, 1 + columns), BITS)
+        if self.context.plan.standard:
+            found["weight.mean"] = Kept(self, "mean", (1, columns), BITS, predicts=True)
+            found["weight.gain"] = Kept(self, "gain", (1, columns), GAIN_BITS, predicts=True)
+        return found
 
-    def resume(self) -> None:  # noqa: B027 - most do nothing
+    def resume(self) -> None:
         """A training that is gone on with has again what is kept."""
+        self._of_trial.clear()
 
-    def arrive(self, step: int, weights: Sequence[Wire]) -> None:  # noqa: B027 - most do nothing
+    def arrive(self, step: int, weights: Sequence[Wire]) -> None:
         """Before a step of the job, counted from 0, with the weights as they are."""
 
-    @abstractmethod
+    def initial(self, bits: int) -> list[Tensor]:
+        """Initial weights of the trial, which are public: int64; W is zero, U and V as of Glorot and Bengio 2010."""
+        generator = torch.Generator().manual_seed(self.context.plan.seed)
+
+        def glorot(rows: int, columns: int) -> Tensor:
+            drawn = torch.empty((rows, columns), dtype=torch.float64).uniform_(-1, 1, generator=generator)
+            return drawn.mul_((6 / (rows + columns)) ** 0.5 * 2.0**bits).round_().to(torch.int64)
+
+        (rows, width), *second = self.shapes
+        classes = self.context.sizes.classes
+        return [
+            torch.cat(
+                [torch.zeros((rows, classes), dtype=torch.int64), *([glorot(rows, width - classes)] * len(second))], 1
+            ),
+            *(glorot(*shape) for shape in second),
+        ]
+
     def forward(self, weights: Sequence[Wire], wanted: slice) -> Passed:
         """Logits of some of the training rows."""
+        return self._logits(weights, self._trial_rows()[wanted])
 
-    @abstractmethod
+    def judged(self, weights: Sequence[Wire]) -> Wire:
+        """Logits of the validation nodes that steps are judged by: [V, C]."""
+        sizes, owner = self.context.sizes, self.context.label_party
+        if self._propagates_columns:
+            return self._logits(weights, self._trial_rows()[sizes.training :]).logits
+        picked = self.machine.pick(owner, self.context.of(owner, "judged"), sizes.validation, self.predict(weights))
+        return self.machine.open(picked)
+
+    @property
+    def _propagates_columns(self) -> bool:
+        """Whether rows are picked out of the columns of all nodes, and no hidden one-hot columns are propagated."""
+        sizes = self.context.sizes
+        return sizes.training + sizes.validation >= self._sizes[OWN] or not self.relations
+
+    def _logits(self, weights: Sequence[Wire], rows: Wire) -> Passed:
+        return self._head(weights, rows, self.linear(rows, weights[0]))
+
+    def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire) -> Passed:
+        """Of what the first weights make of rows."""
+        if not self.trial.deep:
+            return Passed(rows, made, None)
+        classes = self.context.sizes.classes
+        hidden = relu(self.machine, made[:, classes:])
+        return Passed(rows, made[:, :classes] + self.linear(hidden[0], weights[1]), hidden)
+
     def backward(self, weights: Sequence[Wire], passed: Passed, error: Wire) -> list[Summands]:
         """Gradients of the weights, from that of the logits [B, C]."""
+        if passed.hidden is None:
+            return [self.machine.product(transposed_matmul, passed.rows, error)]
+        hidden, gate = passed.hidden
+        back = self.opened(self.machine.product(matmul, error, weights[1].T), error.bits)
+        both = joined([error, self.machine.open(self.machine.gate(gate, back))], 1)
+        return [
+            self.machine.product(transposed_matmul, passed.rows, both),
+            self.machine.product(transposed_matmul, hidden, error),
+        ]
 
-    @abstractmethod
     def predict(self, weights: Sequence[Wire]) -> Wire:
         """Logits of every node: [N, C]."""
+        first = self.effective(weights[0])
+        return self._head(weights, first, self._made_of_all(first)).logits
 
-    def moved(self, blocks: Wire) -> Wire:
-        """Σ_r P_r^K·B_r of one block of columns for each relation: [N, R·d] → [N, d]."""
-        width = blocks.shape[1] // len(self.relations)
-        total: Wire | None = None
-        for place, relation in enumerate(self.relations):
-            found = self.spread(relation, blocks[:, place * width : (place + 1) * width])
-            total = found if total is None else total + found
+    def effective(self, first: Wire) -> Wire:
+        """The trial's first weights as they multiply columns that are not standardised: gain·w, the bias less means."""
+        if self.gain is None or self.mean is None:
+            return first
+        machine, places = self.machine, self._places(self.trial.blocks)[1:] - 1
+        last = 1 + places.numel()
+        columns = times(machine, first[1:last], self.gain.columns(places).T, first.bits)
+        moved = self.opened(machine.product(matmul, self.mean.columns(places), columns), first.bits)
+        self.watched.append(columns)
+        return joined([first[:1] - moved, columns, *([first[last:]] if self.beside else [])])
+
+    def _made_of_all(self, first: Wire) -> Wire:
+        """What the first weights make of every node's row: [N, width]."""
+        machine, nodes, start = self.machine, self.context.sizes.nodes, 1
+        total: Summands = machine.split(first[:1]).map(lambda part: part.expand(nodes, -1)).scaled(1.0, BITS)
+        moved: list[Wire] = []
+        for block in self.trial.blocks:
+            relations = self.relations.get(block)
+            if relations is None:
+                parts = [self._home(place, block) for place in range(len(self.columns))]
+                total, start = total + self._sum_of(parts, first, start), start + self._sizes[block]
+                continue
+            for name, relation in relations.items():
+                own = self._own()
+                if name in self._spread or self._sizes[OWN] <= self.width:
+                    total = total + self._sum_of([self._moved_columns(block, name, relation)], first, start)
+                else:
+                    moved.append(self.spread(block, relation, self.opened(self._sum_of(own, first, start))))
+                start += self._sizes[OWN]
+        made = self.opened(total)
+        for part in moved:
+            made = made + part
+        return made
+
+    def _sum_of(self, columns: Sequence[Wire], weight: Wire, start: int) -> Summands:
+        """Σ_i X_i·W_i, of weights from a row on."""
+        total: Summands | None = None
+        for part in columns:
+            product = self.machine.product(matmul, part, weight[start : start + part.shape[1]])
+            start, total = start + part.shape[1], product if total is None else total + product
         assert total is not None
         return total
 
-    def moved_back(self, error: Wire, *, narrow: bool = False) -> Wire:
-        """What ``moved`` does to gradients: [N, d] → [N, R·d]; ``narrow`` as in ``Propagation``."""
-        return joined([self.spread(each, error, transposed=True, narrow=narrow) for each in self.relations], 1)
+    def _own(self) -> list[Wire]:
+        return [self._home(place, OWN) for place in range(len(self.columns))]
 
-    def spread(self, relation: Propagation, *columns: Wire, transposed: bool = False, narrow: bool = False) -> Wire:
-        """P_r^K·B of columns side by side, or with Pᵀ; ``narrow`` as in ``Propagation``, else it is watched."""
-        plan = self.context.plan
-        found = relation(columns, plan.hops, plan.teleport, transposed=transposed, narrow=narrow)
+    def _home(self, place: int, block: str) -> Wire:
+        """A holder's own columns, or what it made of them at home."""
+        holder, start = list(self.context.sizes.columns)[place], 0
+        for other in self.context.plan.home:
+            stop = start + self._width_of(holder, other)
+            if other == block:
+                break
+            start = stop
+        return self.columns[place][:, start:stop]
+
+    def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
+        """All own columns after a block's hops, once a session."""
+        if name not in self._spread:
+            self._spread[name] = self.spread(block, relation, *self._own(), narrow=not self.context.plan.standard)
+        return self._spread[name]
+
+    def spread(
+        self, block: str, relation: Propagation, *columns: Wire, transposed: bool = False, narrow: bool = False
+    ) -> Wire:
+        """P^K·B of columns side by side, or with Pᵀ; ``narrow`` as in ``Propagation``, else it is watched."""
+        hops = hops_of(block)
+        found = relation(columns, hops, teleport_of(hops), transposed=transposed, narrow=narrow)
         self.watched.extend([] if narrow else [found])
         return found
 
-    def glorot(self, bits: int) -> list[Tensor]:
-        """Initial weights, which are public: int64."""
-        generator = torch.Generator().manual_seed(self.context.plan.seed)
-        return [
-            torch.empty(shape, dtype=torch.float64)
-            .uniform_(-1, 1, generator=generator)
-            .mul_((6 / sum(shape)) ** 0.5 * 2.0**bits)
-            .round_()
-            .to(torch.int64)
-            for shape in self.shapes
-        ]
+    @property
+    def _row_count(self) -> int:
+        sizes = self.context.sizes
+        return sizes.training + (sizes.validation if self._propagates_columns else 0)
 
-    def initial(self, bits: int) -> list[Tensor]:
-        """As ``glorot``, where the network does not say otherwise."""
-        return self.glorot(bits)
+    def _plain_rows(self) -> Wire:
+        """[T + V, 1 and the columns of all blocks]."""
+        machine, sizes, context = self.machine, self.context.sizes, self.context
+        owner, count = context.label_party, self._row_count
+        rows, judged = context.of(owner, "rows"), context.of(owner, "judged")
+        one = machine.constant(torch.full((count, 1), 1 << BITS), BITS)
+        if self._propagates_columns:
+            parts = [part for block in context.plan.blocks for part in self._everywhere(block)]
+            everything = joined(parts, 1)
+            picked = [self.opened(machine.pick(owner, rows, sizes.training, everything))]
+            if sizes.validation:
+                picked.append(self.opened(machine.pick(owner, judged, sizes.validation, everything)))
+            return joined([one, joined(picked)], 1)
+        columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
+        start = machine.put(owner, columns, (sizes.nodes, count), BITS)
+        found = [one]
+        for block in context.plan.blocks:
+            relations = self.relations.get(block)
+            if relations is None:
+                parts = [self._home(place, block) for place in range(len(self.columns))]
+                found += [self.opened(machine.product(matmul, start.T, part)) for part in parts]
+                continue
+            for relation in relations.values():
+                moved = self.spread(block, relation, start, transposed=True, narrow=True).T
+                found += [self.opened(machine.product(matmul, moved, part)) for part in self._own()]
+        return joined(found, 1)
 
-    def hidden_training_rows(self, wanted: slice) -> tuple[PartyId, Tensor | None, int]:
-        """Who knows the wanted training rows, which they are, and how many."""
-        context = self.context
-        rows = context.of(context.label_party, "rows")
-        count = len(range(*wanted.indices(context.sizes.training)))
-        return context.label_party, None if rows is None else rows[wanted], count
+    def _everywhere(self, block: str) -> list[Wire]:
+        """A block's columns at all nodes."""
+        relations = self.relations.get(block)
+        if relations is None:
+            return [self._home(place, block) for place in range(len(self.columns))]
+        return [self._moved_columns(block, name, relation) for name, relation in relations.items()]
+
+    def _standardised(self, rows: Wire) -> Wire:
+        """Every column less its mean, over its deviation, both over the training rows; the bias's is left as it is."""
+        machine, training = self.machine, self.context.sizes.training
+        columns = rows[:, 1:]
+        self.mean = self._mean_of(machine.split(columns[:training]), BITS)
+        centred = columns - self.mean
+        coarse = machine.open(machine.split(centred[:training]), BITS - _COARSE_BITS)
+        variance = self._mean_of(machine.product(torch.mul, coarse, coarse), _VARIANCE_BITS)
+        self.watched += [variance, columns]
+        whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)
+        root = inverse_root(machine, machine.split(whole[0]), _MOST_VARIANCE << _VARIANCE_BITS)
+        self.gain = root[None].halved(-_VARIANCE_BITS // 2)
+        return joined([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
+
+    def _mean_of(self, rows: Summands, bits: int) -> Wire:
+        """Over rows: [T, F] → [1, F]."""
+        count = rows.shape[0]
+        scale = count.bit_length() - 1
+        total = rows.map(lambda part: part.sum(0, keepdim=True)).halved(scale)
+        fewer = self.machine.open(total, max(0, total.bits - ERROR_BITS))
+        share = self.machine.split(fewer).scaled(2.0**scale / count, FINE_BITS)
+        return self.machine.open(share, share.bits - bits)
+
+    def _trial_rows(self) -> Wire:
+        """Of the trial's blocks."""
+        assert self.rows is not None
+        if self.trial not in self._of_trial:
+            self._of_trial = {self.trial: self._beside(self.rows.columns(self._places(self.trial.blocks)))}
+        return self._of_trial[self.trial]
+
+    def _beside(self, rows: Wire) -> Wire:
+        """With what is behind the blocks."""
+        return rows
+
+    def _places(self, blocks: Sequence[str]) -> Tensor:
+        """Columns of a whole row that are the bias's, and these blocks': int64."""
+        places, start = dict[str, Tensor](), 1
+        for block in self.context.plan.blocks:
+            places[block] = torch.arange(start, start + self._sizes[block])
+            start += self._sizes[block]
+        return torch.cat([torch.zeros(1, dtype=torch.int64), *(places[block] for block in blocks)])
 
     def linear(self, left: Wire, weight: Wire) -> Wire:
         """left·W, opened."""
@@ -412,35 +440,3 @@ class Network(ABC):
         """With so many fractional bits, and watched."""
         self.watched.append(self.machine.open(summands, summands.bits - bits))
         return self.watched[-1]
-
-    def from_columns(self, columns: Sequence[Wire], weight: Wire) -> Wire:
-        """Σ_i X_i·W_i over the holders' columns: [N, d]."""
-        return self.opened(self.sum_of_columns(columns, weight))
-
-    def sum_of_columns(self, columns: Sequence[Wire], weight: Wire) -> Summands:
-        """The same before it is opened."""
-        start, total = 0, None
-        for part in columns:
-            product = self.machine.product(matmul, part, weight[start : start + part.shape[1]])
-            start, total = start + part.shape[1], product if total is None else total + product
-        assert total is not None
-        return total
-
-    def gradient_of_columns(self, columns: Sequence[Wire], error: Wire) -> Summands:
-        """Xᵀ·E of all holders' columns, one below the other: [F, d]."""
-        parts = [self.machine.product(transposed_matmul, part, error) for part in columns]
-        return Summands(torch.cat([part.part for part in parts]), parts[0].bits)
-
-    def hidden_error(self, error: Wire, weight: Wire, gate: Bit) -> Wire:
-        """The gradient below a ReLU, of the one above the weights that follow it."""
-        back = self.opened(self.machine.product(matmul, error, weight.T), error.bits)
-        return self.machine.open(self.machine.gate(gate, back))
-
-    def activated(self, wire: Wire) -> tuple[Wire, Bit]:
-        """ReLU, and where it lets through."""
-        return relu(self.machine, wire)
-
-
-def one_hot(places: Tensor, size: int) -> Tensor:
-    """float64 [n, size]."""
-    return torch.nn.functional.one_hot(places, size).to(torch.float64)

@@ -1,0 +1,150 @@
+"""What `sealed` reaches beside `vertical` and boosting on pooled tables, by defaults alone: docs/sealed.md.
+
+``python -m research.sealed_peers --seeds 5`` measures what ``docs/sealed-peers.json`` lacks, and goes on where it was
+cut off; ``--sets digits,cora`` that alone; ``--write`` puts the table into the page. Networks are the protocols' twins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from research.presets import DOCS, FIRST_SEED, SETS, Set
+from veilgraph import __version__
+from veilgraph.comparison.ways import boosting
+from veilgraph.core.files import write_whole
+from veilgraph.graph.partition import isolate, pool
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.program import logits_of
+from veilgraph.paradigms.sealed.settings import sealed
+from veilgraph.paradigms.sealed.twin import chosen_twin
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judge import Objective
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import fit
+
+FIGURES: Final = DOCS / "sealed-peers.json"
+PAGE: Final = DOCS / "sealed.md"
+BEGIN: Final = "### What it reaches\n"
+END: Final = "\n- Test nodes"
+"""Of the page, around the table."""
+_WORDS: Final = tuple(Set(name, {"dataset": name, "holders": 2}, "accuracy", True) for name in ("citeseer", "pubmed"))
+ALL: Final = (*(each for each in SETS if each.name not in ("facebook", "github")), *_WORDS)
+_NAMES: Final = {"auc": "test_auc", "accuracy": "test_accuracy"}
+
+
+def _job(each: Set, seed: int, paradigm: str) -> JobSettings:
+    content: dict[str, Any] = {"preset": "auto", "paradigm": paradigm, "seed": seed, "data": dict(each.data)}
+    if paradigm == "sealed":
+        content |= {"output": "margins", "model": {"max_degree": 16384}}
+    return parse_job(content)
+
+
+def _sealed(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    job = sealed(_job(each, seed, "sealed"))
+    found = chosen_twin(job, graphs).predict()
+    assert found is not None
+    return _scores(job, graphs[0], logits_of(found))
+
+
+def _vertical(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    job = _job(each, seed, "vertical")
+    return fit(PlainNetwork(job, graphs, job.data.label_party)).summary
+
+
+def _pooled(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    job = _job(each, seed, "sealed")
+    return _boosted(job, pool(graphs, "A"))
+
+
+def _alone(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    job = _job(each, seed, "sealed")
+    return _boosted(job, isolate(graphs, "A", "A"))
+
+
+def _boosted(job: JobSettings, graph: PartyGraph) -> Mapping[str, Any]:
+    likely = boosting(graph, job.seed, balanced=job.train.class_weights == "balanced")
+    return _scores(job, graph, torch.from_numpy(np.log(np.clip(likely, 1e-12, None))))
+
+
+def _scores(job: JobSettings, graph: PartyGraph, logits: Tensor) -> Mapping[str, Any]:
+    return Objective(graph, job.train, torch.float64).score(logits, everything=True).summary()
+
+
+Way = Callable[[Set, int, Sequence[PartyGraph]], Mapping[str, Any]]
+WAYS: Final[Mapping[str, Way]] = {
+    "sealed": _sealed,
+    "vertical": _vertical,
+    "pooled: boosting": _pooled,
+    "A: boosting": _alone,
+}
+
+
+def measure(each: Set, seeds: Sequence[int], ways: Sequence[str], found: dict[str, list[float | None]]) -> None:
+    """Ways of a set: figure and average precision of the test nodes; kept after each."""
+    for seed in seeds:
+        for way in ways:
+            key = f"{each.name}/{way}/{seed}"
+            if key in found:
+                continue
+            job = _job(each, seed, "vertical" if way == "vertical" else "sealed")
+            graphs = list(paradigm_of(job).data.load(job).graphs)
+            started = time.perf_counter()
+            summary = WAYS[way](each, seed, graphs)
+            found[key] = [summary[_NAMES[each.figure]], summary.get("test_ap")]
+            content = {"version": __version__, "torch": torch.__version__, "test": found}
+            write_whole(FIGURES, (json.dumps(content, indent=1) + "\n").encode())
+            sys.stderr.write(f"{key}: {found[key]} ({time.perf_counter() - started:.0f} s)\n")
+
+
+def table(found: Mapping[str, list[float | None]]) -> list[str]:
+    """Markdown: a row for each set with anything measured, AUC with average precision behind it, or accuracy."""
+    lines = [f"| data set | figure | seeds | {' | '.join(WAYS)} |", f"|---|---|---:|{'---:|' * len(WAYS)}"]
+    for each in ALL:
+        of = {way: [v for k, v in found.items() if k.startswith(f"{each.name}/{way}/")] for way in WAYS}
+        if of["sealed"]:
+            figure = "AUC (AP)" if each.figure == "auc" else "accuracy"
+            cells = [each.name, figure, str(len(of["sealed"])), *(_shown(values) for values in of.values())]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _shown(values: Sequence[Sequence[float | None]]) -> str:
+    parts = [[value for value in column if value is not None] for column in zip(*values, strict=True)]
+    shown = [f"{fmean(part):.3f}" + (f" ± {stdev(part):.3f}" if len(part) > 1 else "") for part in parts if part]
+    return shown[0] + (f" ({shown[1]})" if len(shown) > 1 else "") if shown else "–"
+
+
+def main() -> None:
+    """Measures, and perhaps writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sets", default=",".join(each.name for each in ALL))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--write", action="store_true", help="measure nothing, and put the table into the page")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    found = json.loads(FIGURES.read_text(encoding="utf-8"))["test"] if FIGURES.exists() else {}
+    if arguments.write:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        after = rest.partition(END)[2]
+        PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(table(found)) + f"\n{END}{after}", encoding="utf-8")
+        return
+    for each in ALL:
+        if each.name in arguments.sets.split(","):
+            measure(each, range(FIRST_SEED, FIRST_SEED + arguments.seeds), arguments.ways.split(","), found)
+
+
+if __name__ == "__main__":
+    main()
