@@ -102,7 +102,7 @@ def measure(each: Set, seeds: Sequence[int], ways: Sequence[str], found: dict[st
             graphs = list(paradigm_of(job).data.load(job).graphs)
             started = time.perf_counter()
             summary = WAYS[way](each, seed, graphs)
-            found[key] = [summary[_NAMES[each.figure]], summary.get("test_ap")]
+            found[key] = [value and round(value, 4) for value in (summary[_NAMES[each.figure]], summary.get("test_ap"))]
             content = {"version": __version__, "torch": torch.__version__, "test": found}
             write_whole(FIGURES, (json.dumps(content, indent=1) + "\n").encode())
             sys.stderr.write(f"{key}: {found[key]} ({time.perf_counter() - started:.0f} s)\n")
@@ -115,7 +115,8 @@ def table(found: Mapping[str, list[float | None]]) -> list[str]:
         of = {way: [v for k, v in found.items() if k.startswith(f"{each.name}/{way}/")] for way in WAYS}
         if of["sealed"]:
             figure = "AUC (AP)" if each.figure == "auc" else "accuracy"
-            cells = [each.name, figure, str(len(of["sealed"])), *(_shown(values) for values in of.values())]
+            seeds = "/".join(dict.fromkeys(str(len(values)) for values in of.values() if values))
+            cells = [each.name, figure, seeds, *(_shown(values) for values in of.values())]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 
