@@ -279,7 +279,8 @@ def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str)
         assert parts.keys() == twin[holder].keys() == network.parts(holder).keys()
         for name_, rows in network.parts(holder).items():
             assert context.plan.standard or torch.equal(parts[name_], exact[rows])
-            assert float((parts[name_] - twin[holder][name_]).abs().max()) < 4e-3
+            expected = twin[holder][name_]
+            assert float((parts[name_] - expected).abs().max()) < 4e-3 * max(1.0, float(expected.abs().max()))
             covered[rows] += 1
     assert covered[0] == 0
     assert bool((covered[1:] == 1).all())
