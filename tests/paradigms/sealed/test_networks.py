@@ -259,3 +259,15 @@ def test_of_two_classes_the_second_is_ranked_against_the_first_and_of_more_each(
     three = torch.arange(300) % 3
     assert torch.bincount(three[ranked_first(three)[:63]]).tolist() == [21] * 3
     assert most_right(three[ranked_first(three)], "auc") == 64 * 200
+
+
+def test_pairs_of_validation_nodes_of_one_class_are_refused() -> None:
+    """No pair could be right, so the first step that is judged would be taken, and nobody told why."""
+    graphs = small_graphs()
+    labels, val = graphs[0].labels, graphs[0].val_mask
+    assert labels is not None
+    assert val is not None
+    graphs[0] = replace(graphs[0], val_mask=val & (labels == 1))
+    with refused(DataError, key="train.select_by", value="auc", party="A"):
+        together(small_job(2, {"train": {"select_by": "auc"}}), graphs)
+    together(small_job(2, {"train": {"select_by": "accuracy"}}), graphs)

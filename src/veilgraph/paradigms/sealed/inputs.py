@@ -232,7 +232,7 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
         classes: C.
 
     Raises:
-        DataError: there are no training nodes, or all are of one class.
+        DataError: there are no training nodes, or all are of one class; or none to judge steps by.
     """
     assert graph.labels is not None
     assert graph.train_mask is not None
@@ -258,6 +258,13 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
             key="train.select_by",
             value=job.train.select_by,
         )
+    if job.train.select_by == "auc" and graph.labels[judged].unique().numel() < 2:
+        raise DataError(
+            f"party {graph.party!r}: train.select_by=auc ranks common validation nodes of two classes, and all are of "
+            "one; mark some of another, or set it to accuracy",
+            key="train.select_by",
+            value="auc",
+        )
     judged = judged[torch.randperm(judged.numel(), generator=streams.generator("judged"))]
     judged = judged[ranked_first(graph.labels[judged])[:MOST_JUDGED]]
     return replace(own, judged=judged, judged_labels=graph.labels[judged])
@@ -282,7 +289,7 @@ def most_right(labels: Tensor, select_by: str) -> int:
     """How many nodes can be right of those that steps are judged by, or pairs of them: 1 or more."""
     if select_by != "auc":
         return labels.numel()
-    return max(1, int((labels[:MOST_RANKED, None] != labels[None]).sum()))
+    return int((labels[:MOST_RANKED, None] != labels[None]).sum())
 
 
 def _weights(graph: PartyGraph) -> Tensor | None:
