@@ -15,7 +15,7 @@ from tests.paradigms.sealed.programs import TWIN, numbers, outcomes, small_graph
 from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.inputs import most_right, neighbours, own_data, plan_of, ranked_first
+from veilgraph.paradigms.sealed.inputs import most_right, neighbours, own_data, plan_of, quantiles, ranked_first
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.twin import together, trained_twin
@@ -271,3 +271,13 @@ def test_pairs_of_validation_nodes_of_one_class_are_refused() -> None:
     with refused(DataError, key="train.select_by", value="auc", party="A"):
         together(small_job(2, {"train": {"select_by": "auc"}}), graphs)
     together(small_job(2, {"train": {"select_by": "accuracy"}}), graphs)
+
+
+def test_quantiles_tell_a_column_above_each_of_its_octiles() -> None:
+    """Of 16 columns with most different values, the first ones first; zero where there are eight values or fewer."""
+    wide = torch.arange(90, dtype=torch.float64)[torch.randperm(90, generator=torch.Generator().manual_seed(1))]
+    few = torch.arange(90, dtype=torch.float64) % 8
+    found = quantiles(torch.stack([few, wide], 1))
+    assert torch.equal(found[:, :7], (wide[:, None] > torch.arange(1, 8) * 89 / 8).double())
+    assert torch.equal(found[:, 7:], torch.zeros(90, 7, dtype=torch.float64))
+    assert quantiles(torch.rand(30, 20, dtype=torch.float64)).shape == (30, 7 * 16)
