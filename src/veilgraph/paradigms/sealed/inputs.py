@@ -258,7 +258,7 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
             key="train.select_by",
             value=job.train.select_by,
         )
-    if job.train.select_by == "auc" and graph.labels[judged].unique().numel() < 2:
+    if job.train.select_by == "auc" and bool((graph.labels[judged] == graph.labels[judged[0]]).all()):
         raise DataError(
             f"party {graph.party!r}: train.select_by=auc ranks common validation nodes of two classes, and all are of "
             "one; mark some of another, or set it to accuracy",
