@@ -29,7 +29,7 @@ from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, one_hot
-from veilgraph.paradigms.sealed.plan import OWN, Context, Trial, hops_of, is_pooled, teleport_of, width_of
+from veilgraph.paradigms.sealed.plan import MOST_OPENED, OWN, Context, Trial, hops_of, is_pooled, teleport_of, width_of
 
 Parts = dict[str, slice]
 """Name → rows of the first weights."""
@@ -38,7 +38,6 @@ _LEAST_VARIANCE: Final = 2.0**-8
 _VARIANCE_BITS: Final = 16
 GAIN_BITS: Final = FINE_BITS - _VARIANCE_BITS // 2
 """Of what columns are multiplied by."""
-_MOST_VARIANCE: Final = 1 << 10
 _COARSE_BITS: Final = 12
 """Of rows that are squared: squares of 2^6 of 2^17 rows fit the ring."""
 
@@ -400,7 +399,7 @@ class Network:
         variance = self._mean_of(machine.product(torch.mul, coarse, coarse), _VARIANCE_BITS)
         self.watched += [variance, columns]
         whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)
-        root = inverse_root(machine, machine.split(whole[0]), _MOST_VARIANCE << _VARIANCE_BITS)
+        root = inverse_root(machine, machine.split(whole[0]), MOST_OPENED << _VARIANCE_BITS)
         self.gain = root[None].halved(-_VARIANCE_BITS // 2)
         return joined([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
 
