@@ -76,19 +76,19 @@ _BLOCKS: Final = {
 
 
 def _network(job: SealedJob, plan: Plan) -> str:
-    """What is trained on."""
+    """What is trained, in sentences."""
     over = f"{job.data.label_party}'s own edges" if job.privacy is not None else "all holders' edges together"
-    words = [
-        _BLOCKS.get(block)
-        or f"columns after {counted(hops_of(block), 'hop')} over "
-        + (over if is_pooled(block) else "every holder's edges by themselves")
-        for block in plan.blocks
-    ]
-    kinds = {trial.deep for trial in plan.trials}
-    kind = "A linear model" if kinds == {False} else f"A linear model beside a hidden layer of {plan.hidden}"
+    parts = [_BLOCKS[block] for block in plan.blocks if block in _BLOCKS]
+    for pooled, where in ((True, over), (False, "every holder's edges by themselves")):
+        hops = sorted(hops_of(block) for block in plan.blocks if hops_of(block) and is_pooled(block) == pooled)
+        if hops:
+            parts.append(f"columns after {listed([str(each) for each in hops])} hops over {where}")
     votes = ", and on votes of neighbours over all other holders' edges, counted once, with noise" * bool(job.privacy)
-    tried = f", {counted(len(plan.trials), 'choice')} of them tried" if len(plan.trials) > 1 else ""
-    return f"{kind} on rows that are made once, of {listed(words)}{votes}{tried}"
+    deep = any(trial.deep for trial in plan.trials)
+    kind = f"A linear model beside a hidden layer of {plan.hidden}" if deep else "A linear model"
+    tried = f" It tries {counted(len(plan.trials), 'choice')} of these and of rates." if len(plan.trials) > 1 else ""
+    steps = f"{counted(job.train.epochs, 'step')} of SGD with momentum"
+    return f"{kind} is trained in {steps} on rows that are made once, of {listed(parts)}{votes}.{tried}"
 
 
 _ITEM = 8
@@ -348,6 +348,8 @@ class SealedWords(Words[SealedJob]):
         but = ""
         if job.release == "holders":
             but = ", but that every holder learns the weights of its own columns in the first layer at the end"
+        judges, named = job.passes.evaluates, job.outcome.predicts_named
+        judged = ", and at every evaluation one number, which says how well the step does" if judges else ""
         dealer = "sees no message between holders, and must not collude with one of them"
         if job.dealer_checks:
             dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
@@ -357,12 +359,14 @@ class SealedWords(Words[SealedJob]):
             f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is "
             f"masked: nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, "
             f"gradient or score{but}.",
-            f"{_network(job, plan)}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
-            f"{job.data.label_party} learns {told} that is predicted for {nodes}, and nothing else; the server deals "
-            f"random numbers, {dealer}.",
+            _network(job, plan),
+            f"{job.data.label_party} learns {told} that is predicted for {nodes}{judged}. It learns nothing else. The "
+            f"server deals random numbers, {dealer}.",
             *noise,
-            "What all are told are sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
-            + (", and how many nodes are named." if job.outcome.predicts_named else "."),
+            "All are told sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
+            + ", validation nodes that judge, and which step is best so far" * judges
+            + ", and how many nodes are named" * named
+            + ".",
         ]
 
     def collusion(self, job: SealedJob) -> str:
