@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -81,6 +83,30 @@ def test_empty_messages_are_bounded_too() -> None:
         box.put("A", Tag(Kind.SHARE, step), torch.empty(0))
     with refused(ProtocolError, code="unread", value=1048576, party="A"):
         box.take("A", Tag(Kind.SHARE, 1023), 0)
+
+
+def test_there_is_room_until_half_is_unread_and_where_something_is_waited_for() -> None:
+    cost = 60 + 100 + BOOKKEEPING_BYTES
+    box, data = Mailbox("B", ["A", "C"], max_unread_bytes=4 * cost), torch.zeros(100, dtype=torch.uint8)
+    for step in range(3):
+        assert box.wait_for_room("A", 0)
+        box.put("A", Tag(Kind.SHARE, step), data)
+    assert not box.wait_for_room("A", 0.05)
+    assert box.has_room("C")
+    with ThreadPoolExecutor(1) as later:
+        waits = later.submit(box.take, "A", Tag(Kind.SHARE, 3), 10)
+        assert box.wait_for_room("A", 10)
+        box.put("A", Tag(Kind.SHARE, 3), data)
+        assert waits.result(10) is data
+    assert not box.has_room("A")
+    with ThreadPoolExecutor(1) as later:
+        waiter = later.submit(box.wait_for_room, "A", 10)
+        box.take("A", Tag(Kind.SHARE, 1), 0)
+        assert waiter.result(10)
+    box.put("A", Tag(Kind.SHARE, 4), data)
+    assert not box.has_room("A")
+    box.fail("A", PeerFailed("gone"))
+    assert box.has_room("A"), "whoever fills the box must see that nothing more is wanted"
 
 
 def test_a_limit_of_one_message() -> None:

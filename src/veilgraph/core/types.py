@@ -145,7 +145,7 @@ class Link(Protocol):
         """Whether, within ``timeout_s`` seconds, ``receive`` would return or fail at once; takes nothing."""
 
     def expect(self, unread_bytes: int) -> None:
-        """Says how much of one sender's may wait for ``receive`` from now on; whoever sends more has failed."""
+        """Says how much of one sender's may wait for ``receive`` from now on; see ``Mailbox``."""
 
     def close(self) -> None:
         """Ends the connection; messages not yet received are dropped."""

@@ -126,7 +126,7 @@ class MemoryHub(Network):
         super().__init__(self._ends)
         self._gone: dict[PartyId, PeerFailed] = {}
         self._lock = threading.Lock()
-        self._max_message_bytes = max_message_bytes
+        self._max_message_bytes, self._timeout_s = max_message_bytes, timeout_s
 
     @override
     def link(self, party: PartyId) -> Link:
@@ -174,6 +174,9 @@ class MemoryHub(Network):
             raise LinkError(f"{words}: {own}", code="closed", key=tag, party=to)
         if failure is not None:
             raise PeerFailed(f"{words}: {failure}", code="closed", key=tag, party=to) from failure
+        if not self._ends[to].wait_for_room(sender, self._timeout_s):
+            words += f": it took nothing for {self._timeout_s:g} s"
+            raise LinkTimeout(words, code="not-taken", key=tag, value=tensor.nbytes, party=to)
         self._ends[to].put(sender, tag, tensor)
 
     def _check_known(self, party: PartyId) -> None:
@@ -188,13 +191,14 @@ class MemoryLink(MailboxLink):
     def __init__(self, hub: MemoryHub, party: PartyId, parties: Iterable[PartyId], timeout_s: float) -> None:
         super().__init__(party, [other for other in parties if other != party], timeout_s)
         self._hub = hub
-        self.put, self.fail = self._mailbox.put, self._mailbox.fail
+        self.put, self.fail, self.wait_for_room = self._mailbox.put, self._mailbox.fail, self._mailbox.wait_for_room
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-        """Hands over a detached ``tensor``; never blocks. Nobody changes it afterwards.
+        """Hands over a detached ``tensor``; blocks while much is unread. Nobody changes it afterwards.
 
         Raises:
             PeerFailed: the receiver is gone.
+            LinkTimeout: the receiver did not make room in time.
             ProtocolError: the receiver is unknown, or the message has no encoding.
             LinkError: this end is closed.
         """
@@ -242,8 +246,9 @@ def socket_mesh(parties: Iterable[PartyId]) -> dict[PartyId, dict[PartyId, socke
 class SocketLink(MailboxLink):
     """One party's end of the connections with all its peers.
 
-    A thread per peer reads all the time, so two parties that send each other large messages at once never block each
-    other. The link owns the sockets from now on. Make it in the process that uses it: threads do not survive a fork.
+    A thread per peer reads as long as there is room, so two parties that send each other large messages at once do not
+    block each other, and one that is faster than its receiver waits. The link owns the sockets from now on. Make it in
+    the process that uses it: threads do not survive a fork.
 
     Args:
         party: name of the party on this end.
@@ -321,7 +326,7 @@ class SocketLink(MailboxLink):
         fill = partial(_fill, connection, peer)
         failure: LinkError = PeerFailed(f"the reader of {peer} stopped")
         try:
-            while True:
+            while self._mailbox.wait_for_room(peer):
                 self._mailbox.put(peer, *read_message(fill, self._max_message_bytes))
         except ProtocolError as error:
             failure = error.told(f"{peer} sent what cannot be decoded: {error}", peer)

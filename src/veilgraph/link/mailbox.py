@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
@@ -30,11 +29,14 @@ class Mailbox:
 
     A failure of a sender ends what it may still deliver; what it delivered before can still be taken.
 
+    A wire takes nothing of a sender for whom there is no room: one that is faster than the reader waits.
+
     Args:
         owner: the party that reads.
         senders: the parties that may deliver.
         max_unread_bytes: how much of one sender's may wait unread, each message counted as its encoded size and
-            ``BOOKKEEPING_BYTES``. More is that sender's failure: it runs ahead further than any protocol lets it.
+            ``BOOKKEEPING_BYTES``. There is room until half of it waits. More than all of it is that sender's failure:
+            what the reader waits for should have come before.
     """
 
     def __init__(self, owner: PartyId, senders: Iterable[PartyId], max_unread_bytes: int = MAX_UNREAD_BYTES) -> None:
@@ -43,6 +45,7 @@ class Mailbox:
         self._max_unread_bytes = max_unread_bytes
         self._unread: dict[PartyId, dict[Tag, Tensor]] = {sender: {} for sender in senders}
         self._unread_bytes = dict.fromkeys(self._unread, 0)
+        self._awaited: dict[PartyId, list[Tag]] = {sender: [] for sender in self._unread}
         self._used: dict[tuple[PartyId, Kind], OrderedDict[Tag, None]] = {}
         self._failures: dict[PartyId, LinkError] = {}
         self._closed = False
@@ -85,16 +88,13 @@ class Mailbox:
             ProtocolError: ``sender`` broke the protocol before, or is not one of the mailbox's senders.
             LinkError: the mailbox was closed.
         """
-        deadline = time.monotonic() + timeout_s
         with self._changed:
             unread = self._unread_from(sender)
-            while tag not in unread:
+            if not self._wait(sender, tag, timeout_s):
+                words = f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_summary(unread)} from it"
+                raise LinkTimeout(words, key=tag, value=timeout_s, party=sender)
+            if tag not in unread:
                 self._check_open(sender, tag)
-                remaining_s = deadline - time.monotonic()
-                if remaining_s <= 0:
-                    words = f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_summary(unread)} from it"
-                    raise LinkTimeout(words, key=tag, value=timeout_s, party=sender)
-                self._changed.wait(min(remaining_s, threading.TIMEOUT_MAX))
             return self._remove(sender, tag)
 
     def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
@@ -104,10 +104,22 @@ class Mailbox:
             ProtocolError: ``sender`` is not one of the mailbox's senders.
         """
         with self._changed:
-            unread = self._unread_from(sender)
-            return self._changed.wait_for(
-                lambda: tag in unread or self._closed or sender in self._failures, min(timeout_s, threading.TIMEOUT_MAX)
+            return self._wait(sender, tag, timeout_s)
+
+    def has_room(self, sender: PartyId) -> bool:
+        """Whether a message of ``sender`` may come in now: little of it is unread, or the reader waits for it."""
+        with self._changed:
+            return (
+                2 * self._unread_bytes[sender] <= self._max_unread_bytes
+                or any(tag not in self._unread[sender] for tag in self._awaited[sender])
+                or self._closed
+                or sender in self._failures
             )
+
+    def wait_for_room(self, sender: PartyId, timeout_s: float = threading.TIMEOUT_MAX) -> bool:
+        """Whether, within ``timeout_s`` seconds, there is room."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.has_room(sender), min(timeout_s, threading.TIMEOUT_MAX))
 
     def expect(self, unread_bytes: int) -> None:
         """Changes the limit of unread bytes of each sender; what waits already may stay."""
@@ -133,6 +145,18 @@ class Mailbox:
             for unread in self._unread.values():
                 unread.clear()
             self._changed.notify_all()
+
+    def _wait(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """As ``comes``. Until then there is room for all that ``sender`` sends."""
+        unread = self._unread_from(sender)
+        self._awaited[sender].append(tag)
+        self._changed.notify_all()
+        try:
+            return self._changed.wait_for(
+                lambda: tag in unread or self._closed or sender in self._failures, min(timeout_s, threading.TIMEOUT_MAX)
+            )
+        finally:
+            self._awaited[sender].remove(tag)
 
     def _unread_from(self, sender: PartyId) -> dict[Tag, Tensor]:
         if sender not in self._unread:

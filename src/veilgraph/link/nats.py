@@ -12,7 +12,8 @@ NATS loses messages: when a broker ends, when a connection does, when a consumer
 peer's receipt for it, or for a later one, has come; pieces of ``WINDOW_BYTES`` at most are on their way to a peer.
 Pieces are taken in their one order: message for message, piece for piece, as their sealed heads say. A receiver that
 sees a later piece repeats its newest receipt, as does one whose connection was made anew, and the sender then sends
-again all that is not acknowledged. Where nothing comes back, it sends its oldest piece again, as a probe.
+again all that is not acknowledged. Where nothing comes back, it sends its oldest piece again, as a probe. Who has no
+room for more of a peer's keeps its receipts back until there is some.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ _BOOKKEEPING_BYTES: Final = 1 << 10
 """What a piece costs beside its bytes: else a window of empty messages would have no end."""
 _RETRY_S: Final = 0.2
 _PING_EVERY_S: Final = 1.0
+_ROOM_S: Final = 0.01
+"""How often a peer that waits for room is looked after: room comes when the role receives, which wakes nobody here."""
 _PROBE_S: Final = 1.0
 _LONGEST_PROBE_S: Final = 8.0
 _LONGEST_PAUSE_S: Final = 2.0
@@ -152,9 +155,10 @@ class NatsLink(MailboxLink):
         """
         self._check_sends(to, tag, closed=False)
         route, (header, data) = self._routes[to], encode(tag, tensor, self._max_message_bytes)
+        size = data.nbytes + _BOOKKEEPING_BYTES
 
         def goes_on() -> bool:
-            full = bool(route.queue) and route.queued_bytes + data.nbytes > QUEUE_BYTES
+            full = bool(route.queue) and route.queued_bytes + size > QUEUE_BYTES
             return not full or route.peer.failure is not None or self._closing.is_set()
 
         with route.changed:
@@ -166,7 +170,7 @@ class NatsLink(MailboxLink):
                 raise PeerFailed(words, key=tag, party=to) from failure
             self._check_sends(to, tag, closed=self._closing.is_set())
             route.queue.append((header, data))
-            route.queued_bytes += data.nbytes
+            route.queued_bytes += size
         route.wake.set()
 
     def close(self) -> None:
@@ -224,8 +228,8 @@ class NatsLink(MailboxLink):
 
     def _tend(self, route: _Route) -> float:
         """Does what is due for a peer; returns the seconds until something may be due again."""
-        now, peer = time.monotonic(), route.peer
-        for receipt in route.owed():
+        now, peer, has_room = time.monotonic(), route.peer, self._mailbox.has_room(route.peer.name)
+        for receipt in route.owed(of_pieces=has_room):
             self._publish(route, _RECEIPT, receipt)
         if peer.failure is None and peer.silent():
             peer.fail_silent(self._trouble)
@@ -249,7 +253,8 @@ class NatsLink(MailboxLink):
         for frame in route.lost(now):
             self._publish(route, _FRAME, frame)
         if (piece := route.next_piece(now)) is None:
-            return min(route.ping_at - now, _RETRY_S if route.kept else _PING_EVERY_S)
+            soon_s = _RETRY_S if route.kept else _PING_EVERY_S
+            return min(route.ping_at - now, soon_s if has_room else _ROOM_S)
         self._publish(route, _FRAME, piece)
         return 0.0
 
@@ -368,7 +373,7 @@ class _Route:
             self._index += 1
             if self._index == message.count:
                 _, data = self.queue.popleft()
-                self.queued_bytes -= data.nbytes
+                self.queued_bytes -= data.nbytes + _BOOKKEEPING_BYTES
                 self._message = None
                 self.changed.notify_all()
         return piece
@@ -475,8 +480,8 @@ class _Route:
             if self._newest:
                 self._owed.setdefault(FrameKind.PIECE, self._newest)
 
-    def owed(self) -> Sequence[bytes]:
-        """Receipts to be sent now."""
+    def owed(self, *, of_pieces: bool) -> Sequence[bytes]:
+        """Receipts to be sent now; who gets none of pieces sends no more than a window."""
         with self.changed:
-            owed, self._owed = tuple(self._owed.values()), {}
-        return owed
+            now = [kind for kind in self._owed if of_pieces or kind != FrameKind.PIECE]
+            return [self._owed.pop(kind) for kind in now]

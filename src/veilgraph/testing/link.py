@@ -265,6 +265,26 @@ class LinksConformance(ABC):
         with pytest.raises(ProtocolError, match="A"):
             network["B"].receive("A", TAG)
 
+    def test_who_is_faster_than_its_receiver_waits_and_loses_nothing(
+        self, connect: Connect, later: ThreadPoolExecutor
+    ) -> None:
+        network, data = connect(timeout_s=60.0), torch.zeros(4 << 20, dtype=torch.uint8)
+        network["B"].expect(64 << 20)
+
+        def send(count: int) -> None:
+            for step in range(count):
+                network["A"].send("B", Tag(Kind.SHARE, step), data)
+
+        network["A"].send("B", Tag(Kind.SEED), data)
+        network["B"].receive("A", Tag(Kind.SEED))
+        sent = later.submit(send, 32)  # twice what may be unread
+        time.sleep(2.0)
+        network["server"].send("B", TAG, torch.ones(1))
+        assert _same(network["B"].receive("server", TAG), torch.ones(1))
+        for step in range(32):
+            assert _same(network["B"].receive("A", Tag(Kind.SHARE, step)), data)
+        sent.result(60.0)
+
     def test_no_thread_stays_after_close(self, connect: Connect) -> None:
         before = {thread.ident for thread in threading.enumerate() if thread.is_alive()}
         for link in connect().values():

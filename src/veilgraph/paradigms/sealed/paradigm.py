@@ -249,7 +249,8 @@ class SealedSessions(AlignedSessions[SealedJob]):
         )
         rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_rows_of, lambda each: each.classes))
         width = max(columns, rows, classes + job.model.hidden, 256)
-        return 2 * _WIDE * nodes * width + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
+        slots = nodes + max(hello.edges for hello in hellos.values())
+        return _WIDE * (2 * nodes * width + 4 * slots) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
         if aligned.graph is None:
