@@ -127,7 +127,7 @@ def test_rows_are_told_as_soon_as_they_are_known(found: Study, where: Path) -> N
 def test_there_is_every_way(found: Study) -> None:
     own = ["A alone", "A: logistic", "A: boosting"]
     pooled = ["pooled", "pooled: network", "pooled: boosting", "pooled: logistic"]
-    without = ["pooled − B's columns", "pooled − B's links"]
+    without = ["pooled − all links", "pooled − B's columns", "pooled − B's links"]
     assert [line.name for line in found.ways] == [
         *own,
         "vertical",
@@ -188,18 +188,21 @@ def test_without_a_part_it_is_as_if_that_were_not_there() -> None:
     job = small()
     inputs = inputs_of(job)
     kinds = ways(inputs)
-    b, whole = inputs.graphs[1], {name: kinds[f"pooled: {name}"].way for name in ("network", "boosting")}
+    (a, b), whole = inputs.graphs, {name: kinds[f"pooled: {name}"].way for name in ("network", "boosting")}
     better = max(whole, key=lambda name: validated(whole[name](lambda _: None), inputs.graphs[0]))
     bare = PartyGraph("B", torch.zeros(b.num_nodes, 1), b.edge_index, b.edge_weight)
     unlinked = PartyGraph("B", b.features, torch.zeros(2, 0, dtype=torch.int64))
-    for name, less in (("columns", bare), ("links", unlinked)):
-        rest = pool([inputs.graphs[0], less], "A")
-        result = paradigm_of(job).baselines.pooled(Inputs(job, [inputs.graphs[0], less]), lambda records: None)
-        assert rest.num_nodes == b.num_nodes
+    lone = replace(a, edge_index=torch.zeros(2, 0, dtype=torch.int64), edge_weight=None)
+    for name, left in (
+        ("B's columns", [a, bare]),
+        ("B's links", [a, unlinked]),
+        ("all links", [lone, unlinked]),
+    ):
+        result = paradigm_of(job).baselines.pooled(Inputs(job, left), lambda records: None)
         network = result.output.softmax(dim=1).double().numpy()
-        apart = boosting(pool([inputs.graphs[0], less], "A", relational=True), job.seed, balanced=False)
+        apart = boosting(pool(left, "A", relational=True), job.seed, balanced=False)
         expected = {"network": network, "boosting": apart}[better]  # the same learner, with and without
-        assert np.allclose(kinds[f"pooled − B's {name}"].way(lambda records: None), expected)
+        assert np.allclose(kinds[f"pooled − {name}"].way(lambda records: None), expected)
 
 
 def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
@@ -342,7 +345,7 @@ def test_what_was_trained_is_not_trained_again(found: Study, where: Path) -> Non
     assert (where / studies.FOUND).read_bytes() == before
     with pytest.raises(KeyboardInterrupt):
         compare_job(small(), where, seeds=3, stage=never)
-    assert asked == ["seed 2: A alone (1 of 12)"]
+    assert asked == ["seed 2: A alone (1 of 13)"]
     told = json.loads(before)
     assert told["seeds"] == [0, 1]
     assert told["ways"][3]["figures"]["auc"]["value"] == pytest.approx(values(found)["vertical"]["auc"], abs=1e-6)

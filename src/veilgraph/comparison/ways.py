@@ -208,14 +208,17 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
     found |= {name: Kind(way, most, EVERYTHING, about) for name, way, most, about in of_pooled}
     found[f"{POOLED}: logistic"] = _of_library("logistic", pool(graphs, holder), job, "all holders'", EVERYTHING)
     others = [each for each in graphs if each.party != holder]
-    for each in others:
-        no_columns = replace(each, features=torch.zeros(each.num_nodes, 1, dtype=each.features.dtype))
-        no_links = replace(each.with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None)
-        for what, less in (("columns", no_columns), ("links", no_links)):
-            rest = Inputs(job, [less if graph is each else graph for graph in graphs])
-            about = f"the same learner as pooled, without {each.party}'s {what}: what these bring"
-            way = partial(pooled, _in_one_place(rest))
-            found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING, about)
+    no_links = [replace(each.with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None) for each in graphs]
+    rest = {"all links": no_links}
+    for place, each in enumerate(graphs):
+        if each.party != holder:
+            no_columns = replace(each, features=torch.zeros(each.num_nodes, 1, dtype=each.features.dtype))
+            for what, less in (("columns", no_columns), ("links", no_links[place])):
+                rest[f"{each.party}'s {what}"] = [*graphs[:place], less, *graphs[place + 1 :]]
+    for what, left in rest.items():
+        about = f"the same learner as pooled, without {what}: what these bring"
+        way = partial(pooled, _in_one_place(Inputs(job, left)))
+        found[f"{POOLED} − {what}"] = Kind(way, epochs, EVERYTHING, about)
     return found | {f"{each.party} alone, lent labels": alone(each.party, inputs, shares=LABELS) for each in others}
 
 
