@@ -20,7 +20,9 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.paradigms.sealed.networks.network import GAIN_BITS
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import TRIAL, WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
@@ -92,6 +94,17 @@ def trying(*trials: Trial) -> Iterator[None]:
 def numbers(program: SealedProgram) -> list[Tensor]:
     """The twin's weights as they are."""
     return [weight.public.clone() for weight in program.weights if weight.public is not None]
+
+
+def whole_numbers(program: SealedProgram) -> dict[str, Tensor]:
+    """What the shares of all holders add up to; how many bits velocities have hangs on the learning rate."""
+    bits = {"roots.0": FINE_BITS, "rows": BITS, "weight.mean": BITS, "weight.gain": GAIN_BITS, "weight.trial": 0}
+    weight = {name: WEIGHT_BITS for name in program.shares() if name.startswith(("weight.", "summed"))}
+    velocity = {f"velocity.{n}": each.bits for n, each in enumerate(program.velocities) if each is not None}
+    return {
+        name: (share * 2.0 ** (weight | velocity | bits).get(name, 0)).round().long()
+        for name, share in program.shares().items()
+    }
 
 
 def outcomes(

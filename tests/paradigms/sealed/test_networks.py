@@ -11,11 +11,22 @@ from sklearn.metrics import roc_auc_score
 
 from tests.errors import refused
 from tests.paradigms.sealed.dense import STANDARD, adjacency, graphs_of, logits_by, whole_rows
-from tests.paradigms.sealed.programs import TWIN, numbers, outcomes, small_graphs, small_job, summed, trained, trying
+from tests.paradigms.sealed.programs import (
+    TWIN,
+    numbers,
+    outcomes,
+    small_graphs,
+    small_job,
+    summed,
+    trained,
+    trying,
+    whole_numbers,
+)
 from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import most_right, neighbours, own_data, plan_of, quantiles, ranked_first
+from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.twin import together, trained_twin
@@ -107,6 +118,31 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     logits = logits_by(z, numbers(begun))
     assert margins is not None
     assert torch.allclose(margins, logits[:, 1:] - logits[:, :1], atol=1e-3)
+
+
+@pytest.mark.parametrize("network", ["linear", "mlp"])
+def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
+    network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a second trial, of which decay leaves little of the initial weights, and from a checkpoint on."""
+    changes = on("own", "pooled.1", network=network), {"train": {"epochs": 40, "weight_decay": 0.05}}, BALANCED, MARGINS
+    job = small_job(2, *changes)
+    trials = [replace(plan_of(job).trials[0], blocks=blocks) for blocks in (("own", "pooled.1"), ("pooled.1", "own"))]
+    graphs = graphs_of(job, training=FEW)
+    with trying(*trials):
+        found, cut_off = trained_twin(job, graphs), trained_twin(job, graphs, 27)
+        resumed = SealedProgram(PlainMachine(["A", "B"]), together(job, graphs)[0])
+        resumed.enter(trains=True)
+        resumed.restore(whole_numbers(cut_off), training=True)
+        for step in range(27, 40):
+            resumed.step(step)
+        assert found.network.sums_rows
+        monkeypatch.setattr(Network, "sums_rows", False)
+        stepped = trained_twin(job, graphs)
+    for program in (found, resumed):
+        for weight, expected in zip(numbers(program), numbers(stepped), strict=True):
+            assert float(expected.abs().max()) > 0.1
+            assert torch.allclose(weight, expected, atol=1e-4)
 
 
 def test_decay_that_suits_falls_with_the_number_of_training_rows() -> None:

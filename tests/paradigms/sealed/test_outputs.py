@@ -265,7 +265,7 @@ def one_step(program: SealedProgram) -> tuple[Any, Any]:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str) -> None:
     """As they multiply columns that are not standardised; of the first layer all but the bias is one holder's."""
-    job = small_job(3, NETWORKS[name], RELEASED)
+    job = small_job(3, NETWORKS[name], RELEASED, {"train": {"evaluate_every": 1}})
     graphs = graphs_of(job, nodes=40)
     found = outcomes(job, graphs, one_step)
     exact, twin = summed(found, WEIGHT_BITS)["weight.0"], found[TWIN][1]

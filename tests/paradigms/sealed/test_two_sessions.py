@@ -13,7 +13,7 @@ from torch import Tensor
 from tests import nightly
 from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.private import voting
-from tests.paradigms.sealed.programs import outcomes, saved, small_graphs, small_job
+from tests.paradigms.sealed.programs import outcomes, saved, small_graphs, small_job, whole_numbers
 from tests.paradigms.sealed.two_sessions import (
     ALL,
     cut_and_resumed,
@@ -25,10 +25,8 @@ from tests.roles.federation import Settings, merge
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.networks.network import GAIN_BITS
-from veilgraph.paradigms.sealed.program import TRIAL, WEIGHT_BITS, SealedProgram
+from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.runtime.launch.jobs import predict
@@ -122,17 +120,6 @@ def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
     return machines[0], machines[1]
 
 
-def whole_numbers(program: SealedProgram) -> dict[str, Tensor]:
-    """What the shares of all holders add up to; how many bits velocities have hangs on the learning rate."""
-    bits = {"roots.0": FINE_BITS, "rows": BITS, "weight.mean": BITS, "weight.gain": GAIN_BITS, "weight.trial": 0}
-    weight = {name: WEIGHT_BITS for name in program.shares() if name.startswith("weight.")}
-    velocity = {f"velocity.{n}": each.bits for n, each in enumerate(program.velocities) if each is not None}
-    return {
-        name: (share * 2.0 ** (weight | velocity | bits).get(name, 0)).round().long()
-        for name, share in program.shares().items()
-    }
-
-
 def differing(whole: Recording, resumed: Recording) -> set[str]:
     """The kinds of places that both have, and at which they open different forms or values."""
     return {
@@ -166,7 +153,9 @@ def test_the_same_place_is_not_the_same_computation_in_every_session(
 ) -> None:
     """So no draw may follow from a place: a session that resumes computes anew what the first one had cached."""
     whole, resumed = computed(small_job(2, JUDGED, NETWORKS[network], {"train": {"select_by": select_by}}), training)
-    assert differing(whole, resumed) == {"predict"}  # what hops need, and columns where these were propagated
+    # What hops need, and columns where these were propagated; products of rows where these are few.
+    again = {"step"} if network == "far" and training == FEW else set()
+    assert differing(whole, resumed) == {"predict"} | again
 
 
 # What is drawn

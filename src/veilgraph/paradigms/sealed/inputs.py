@@ -82,6 +82,7 @@ def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
         weighted_edges=model.edge_weights,
         hidden=model.hidden,
         steps=train.epochs,
+        kept_every=train.evaluate_every,
         momentum=train.momentum,
         weight_decay=train.weight_decay,
         batch=train.batch_size,

@@ -174,6 +174,7 @@ class Plan:
         weighted_edges: whether they have weights.
         hidden: width of the hidden layer.
         steps: of all trials together.
+        kept_every: after so many steps, and after the last, weights are judged or kept.
         momentum: of the velocity.
         weight_decay: of L2; None: what suits the trial and the number of training rows.
         batch: rows of a step; None: all.
@@ -193,6 +194,7 @@ class Plan:
     weighted_edges: bool
     hidden: int
     steps: int
+    kept_every: int
     momentum: float
     weight_decay: float | None
     batch: int | None
@@ -221,6 +223,10 @@ class Plan:
     def crosses(self) -> bool:
         """Whether anything goes over edges that others' columns, or votes, go over too."""
         return any(map(hops_of, self.blocks)) or self.votes is not None
+
+    def is_kept(self, steps: int) -> bool:
+        """Whether weights after so many steps are judged or kept."""
+        return steps % self.kept_every == 0 or steps == self.steps
 
     def trial_of(self, step: int) -> int:
         """Which one a step is of, counted from 0."""

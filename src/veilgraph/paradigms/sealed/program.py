@@ -32,6 +32,8 @@ OUTSIDE: Final = "range.failed"
 """Name of the number of range tests that have failed in training, kept with the weights."""
 
 _BEFORE: Final = "range.before"
+_SUMMED: Final = "summed"
+"""Name of what training rows count in the first weights, where steps change that."""
 
 
 class SealedProgram:
@@ -53,7 +55,10 @@ class SealedProgram:
         self.trial = 0
         self.outside = self.before = machine.constant(torch.zeros(1, dtype=torch.int64))
         """How many range tests have failed: in all, and before the first step."""
-        self.weights: list[Wire] = []
+        self.learned: list[Wire] = []
+        """What steps change: the weights, or what each training row counts in the first ones."""
+        self._weights: list[Wire] | None = None
+        self._left = 1.0
         self.velocities: list[Wire | None] = []
         self._begin_anew()
         self._judged: Wire | None = None
@@ -84,6 +89,19 @@ class SealedProgram:
         """Of the trial's weights."""
         return self.network.shapes
 
+    @property
+    def weights(self) -> list[Wire]:
+        """Of the trial, W and U side by side, and V; all parties ask for them at once, for they may have to be made."""
+        if self._weights is None:
+            first, *more = self.learned
+            self._weights = [self.network.first(first, self._left), *more]
+        return self._weights
+
+    @weights.setter
+    def weights(self, weights: list[Wire]) -> None:
+        self._weights = weights
+        self.learned = [*self.learned[:1], *weights[1:]] if self.network.sums_rows else weights
+
     def _take(self, trial: int) -> None:
         """Goes on with another trial's weights."""
         self.trial, self.network.trial = trial, self._context.plan.trials[trial]
@@ -101,6 +119,8 @@ class SealedProgram:
 
     def _begin_anew(self) -> None:
         initial = self.network.initial(WEIGHT_BITS)
+        none = torch.zeros(self.network.learned_shapes[0], dtype=torch.int64)
+        self.learned = [self._machine.constant(none, WEIGHT_BITS)]
         self.weights = [self._machine.constant(weight, WEIGHT_BITS) for weight in initial]
         self.velocities = [None] * len(self.weights)
         self.outside = self.before
@@ -129,7 +149,10 @@ class SealedProgram:
 
     def shares(self) -> dict[str, Tensor]:
         """This party's summand of every weight, and of what training goes on from, by name: int64."""
-        named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
+        named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.learned)}
+        if self.network.sums_rows:
+            made = None if self._weights is None else self._weights[0]
+            named |= {_SUMMED: self.learned[0], "weight.0": made}
         named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
         named |= {
             OUTSIDE: self.outside,
@@ -153,16 +176,20 @@ class SealedProgram:
                 key=OUTSIDE,
             )
         self._take_saved(saved)
-        for place, shape in enumerate(self.shapes):
-            found = saved.get(f"weight.{place}")
+        needed = {f"weight.{place}": shape for place, shape in enumerate(self.shapes)}
+        if _SUMMED in saved:
+            needed = {**needed, _SUMMED: self.network.learned_shapes[0]}
+            needed.pop("weight.0")
+        for name, shape in needed.items():
+            found = saved.get(name)
             if found is None or tuple(found.shape) != shape:
                 has = "nothing" if found is None else str(list(found.shape))
                 raise RunError(
-                    f"weight.{place}: the saved shares are {has}, and the network needs {list(shape)} with the columns "
+                    f"{name}: the saved shares are {has}, and the network needs {list(shape)} with the columns "
                     "and classes that there are now; give the files of this party's own run and the columns and "
                     "classes that it was trained on, or train anew",
                     code="other-network",
-                    key=f"weight.{place}",
+                    key=name,
                     value=has,
                 )
 
@@ -174,10 +201,13 @@ class SealedProgram:
             training: whether training goes on; else weights alone are needed.
         """
         self._take_saved(saved)
-        shapes = self.shapes
-        self.weights = [
-            self._restored(saved, f"weight.{place}", shape, WEIGHT_BITS) for place, shape in enumerate(shapes)
-        ]
+        summed = training and self.network.sums_rows
+        shapes = self.network.learned_shapes if training else self.shapes
+        names = [_SUMMED if summed and not place else f"weight.{place}" for place in range(len(shapes))]
+        found = [self._restored(saved, *each, WEIGHT_BITS) for each in zip(names, shapes, strict=True)]
+        self.weights = found
+        if summed:
+            self.learned, self._weights = found, None
         if training:
             self.velocities = [
                 self._restored(saved, f"velocity.{place}", shape, self._velocity_bits)
@@ -216,23 +246,35 @@ class SealedProgram:
         machine = self._machine
         if self._targets is None:
             self._targets = self._enter_targets()
-        self.network.arrive(number, self.weights)
+        self.network.arrive(number, self.learned)
         machine.at(f"step {number}")
-        trial = self._context.plan.trial_of(number)
-        if not number or trial != self._context.plan.trial_of(number - 1):
+        plan = self._context.plan
+        trial = plan.trial_of(number)
+        if not number or trial != plan.trial_of(number - 1):
             self._take(trial)
             self._begin_anew()
-        wanted = self._wanted(number)
+        wanted, taken = self._wanted(number), number - trial * (plan.steps // len(plan.trials))
         targets, row_weights = self._targets
-        passed = self.network.forward(self.weights, wanted)
+        passed = self.network.forward(self.learned, wanted, self._left_after(taken))
         error = softmax(machine, passed.logits) - targets[wanted]
         if row_weights is not None:
             error = times(machine, error, row_weights[wanted])
         rate = self._rates[trial]
         bits = max(self._scale, _LEAST_BITS)
-        for place, gradient in enumerate(self.network.backward(self.weights, passed, error)):
+        for place, gradient in enumerate(self.network.backward(self.learned, passed, error)):
             self._update(place, gradient.scaled(2.0**-self._scale, bits), rate)
+        self._weights, self._left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
+        if plan.is_kept(number + 1):
+            _ = self.weights
         self.outside = machine.open(self._outside(updated=True))
+
+    def _left_after(self, taken: int) -> float:
+        """What decay leaves of the initial weights after so many steps of a trial, beside what these add."""
+        left, velocity = 1.0, 0.0
+        for _ in range(taken):
+            velocity = self._context.plan.momentum * velocity + self._weight_decay * left
+            left -= self._rates[self.trial] * 2.0**-self._halvings * velocity
+        return left
 
     def _wanted(self, number: int) -> slice:
         """The training rows of a step; their order is a secret of the label holder's."""
@@ -244,7 +286,7 @@ class SealedProgram:
     def _update(self, place: int, gradient: Summands, rate: int) -> None:
         """SGD: v ← μ·v + gradient + decay·W, opened; W ← W − rate·v, which is linear."""
         machine, plan = self._machine, self._context.plan
-        velocity, weight, bits = self.velocities[place], self.weights[place], gradient.bits
+        velocity, weight, bits = self.velocities[place], self.learned[place], gradient.bits
         if velocity is not None:
             gradient = gradient + machine.split(velocity).scaled(plan.momentum, bits - velocity.bits)
         if self._weight_decay:
@@ -252,7 +294,7 @@ class SealedProgram:
             gradient = gradient + decayed
         velocity = machine.open(gradient, bits - self._velocity_bits)
         self.velocities[place] = velocity
-        self.weights[place] = weight - velocity.halved(self._halvings).times(rate)
+        self.learned[place] = weight - velocity.halved(self._halvings).times(rate)
 
     def _outside(self, *, updated: bool = False) -> Summands:
         """How many range tests have failed: [1].
@@ -267,7 +309,7 @@ class SealedProgram:
             # What is multiplied by this many bits and 38 more is 2^22 at most: a quarter of what the ring holds.
             most = 1 << min(12, 22 - max(self._scale, _LEAST_BITS))
             tests += [range_tests(velocity, most) for velocity in self.velocities if velocity is not None]
-            tests += [range_tests(weight, MOST_WEIGHT) for weight in self.weights]
+            tests += [range_tests(weight, MOST_WEIGHT) for weight in self.learned]
         failed = machine.value(~machine.negative(joined(tests)))
         return failed.map(lambda part: part.sum(0, keepdim=True)) + machine.split(self.outside)
 

@@ -12,6 +12,10 @@ either what the first weights make of the columns, or the columns.
 
 Columns with units of their own (``data.feature_scaling: standard``) are standardised inside, by means and deviations
 over the training rows, which nobody learns: hops leave columns with very different spreads.
+
+Where training rows Z_T are far fewer than columns, the first weights W are not stepped: c·W_0 + Z_Tᵀ·A is, in A. The
+gradient of W is Z_Tᵀ·E, so a step adds to A what it would add to W but for Z_Tᵀ, and Z_T·W = c·Z_T·W_0 + (Z_T·Z_Tᵀ)·A.
+What a step multiplies, opens and tests is then as small as the rows are few. c is public: what decay leaves of W_0.
 """
 
 from __future__ import annotations
@@ -111,6 +115,7 @@ class Network:
         """Block of hops → what it goes over, by name."""
         self._spread: dict[str, Wire] = {}
         self._of_trial: dict[Trial, Wire] = {}
+        self._products: dict[Trial, tuple[Wire, Wire]] = {}
 
     def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
         machine, context = self.machine, self.context
@@ -139,6 +144,21 @@ class Network:
         classes, hidden = self.context.sizes.classes, self.context.plan.hidden
         first = 1 + sum(self._sizes[block] for block in self.trial.blocks) + self.beside, self.width
         return [first, (hidden, classes)] if self.trial.deep else [first]
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether the first weights are a sum of the training rows, and a step changes what each counts in it.
+
+        Not where columns are standardised: products of two rows may then be large.
+        """
+        plan, training = self.context.plan, self.context.sizes.training
+        return not (plan.standard or self.beside) and (plan.batch or training) >= training <= self.shapes[0][0] // 2
+
+    @property
+    def learned_shapes(self) -> list[tuple[int, int]]:
+        """Of what steps change: the weights, or A [T, width] in place of the first."""
+        first, *more = self.shapes
+        return [(self.context.sizes.training, self.width) if self.sums_rows else first, *more]
 
     @property
     def beside(self) -> int:
@@ -212,6 +232,7 @@ class Network:
     def resume(self) -> None:
         """A training that is gone on with has again what is kept."""
         self._of_trial.clear()
+        self._products.clear()
 
     def arrive(self, step: int, weights: Sequence[Wire]) -> None:
         """Before a step of the job, counted from 0, with the weights as they are."""
@@ -233,9 +254,28 @@ class Network:
             *(glorot(*shape) for shape in second),
         ]
 
-    def forward(self, weights: Sequence[Wire], wanted: slice) -> Passed:
-        """Logits of some of the training rows."""
-        return self._logits(weights, self._trial_rows()[wanted])
+    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> Passed:
+        """Logits of some of the training rows, from what steps change; ``left``: c of the initial first weights."""
+        rows = self._trial_rows()[wanted]
+        if not self.sums_rows:
+            return self._logits(learned, rows)
+        both, begun = self._row_products()
+        made = self.machine.product(matmul, both, learned[0])
+        return self._head(learned, rows, self.opened(made + self.machine.split(begun).scaled(left, learned[0].bits)))
+
+    def _row_products(self) -> tuple[Wire, Wire]:
+        """Z_T·Z_Tᵀ [T, T] and Z_T·W_0 [T, width] of the trial."""
+        if self.trial not in self._products:
+            rows = self._training_rows()
+            begun = self.machine.constant(self.initial(BITS)[0], BITS)
+            self._products = {self.trial: (self.linear(rows, rows.T), self.linear(rows, begun))}
+        return self._products[self.trial]
+
+    def first(self, learned: Wire, left: float) -> Wire:
+        """The first weights, of what steps change in their place."""
+        begun = self.machine.split(self.machine.constant(self.initial(learned.bits)[0], learned.bits))
+        total = self.machine.product(transposed_matmul, self._training_rows(), learned) + begun.scaled(left, BITS)
+        return self.opened(total, learned.bits)
 
     def judged(self, weights: Sequence[Wire]) -> Wire:
         """Logits of the validation nodes that steps are judged by: [V, C]."""
@@ -263,16 +303,21 @@ class Network:
         return Passed(rows, made[:, :classes] + self.linear(hidden[0], weights[1]), hidden)
 
     def backward(self, weights: Sequence[Wire], passed: Passed, error: Wire) -> list[Summands]:
-        """Gradients of the weights, from that of the logits [B, C]."""
+        """Gradients of the weights, from that of the logits [B, C]; of A's like those of Z_T·W, the errors."""
         if passed.hidden is None:
-            return [self.machine.product(transposed_matmul, passed.rows, error)]
+            return [self._first_gradient(passed.rows, error)]
         hidden, gate = passed.hidden
         back = self.opened(self.machine.product(matmul, error, weights[1].T), error.bits)
         both = joined([error, self.machine.open(self.machine.gate(gate, back))], 1)
         return [
-            self.machine.product(transposed_matmul, passed.rows, both),
+            self._first_gradient(passed.rows, both),
             self.machine.product(transposed_matmul, hidden, error),
         ]
+
+    def _first_gradient(self, rows: Wire, error: Wire) -> Summands:
+        if self.sums_rows:
+            return self.machine.split(error).scaled(1.0, rows.bits)
+        return self.machine.product(transposed_matmul, rows, error)
 
     def predict(self, weights: Sequence[Wire]) -> Wire:
         """Logits of every node: [N, C]."""
@@ -418,6 +463,9 @@ class Network:
         if self.trial not in self._of_trial:
             self._of_trial = {self.trial: self._beside(self.rows.columns(self._places(self.trial.blocks)))}
         return self._of_trial[self.trial]
+
+    def _training_rows(self) -> Wire:
+        return self._trial_rows()[: self.context.sizes.training]
 
     def _beside(self, rows: Wire) -> Wire:
         """With what is behind the blocks."""
