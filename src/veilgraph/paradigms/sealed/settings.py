@@ -148,6 +148,7 @@ class SealedJob(JobSettings):
             yield Choice("train.select_by", "auc", "accuracy says little of rare classes")
         if said.get("data.dataset") in OF_WORDS:
             yield Choice("train.epochs", 120, "three trials of 40 steps")
+            yield Choice("train.evaluate_every", 20, "two evaluations of a trial")
         yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
 
     @model_validator(mode="after")
