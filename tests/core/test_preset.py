@@ -316,7 +316,11 @@ def test_paradigms_that_choose_nothing() -> None:
     values = {"paradigm": "horizontal", "data": TABLES, "horizontal": {"task": {"name": "values"}}}
     assert keys(values) == {"data.feature_scaling", "model.server.batch_norm"}
     assert chosen["sealed"] == of_data
-    assert keys({"paradigm": "sealed", "data": WORDS}) == {"train.class_weights", "train.epochs"}
+    assert keys({"paradigm": "sealed", "data": WORDS}) == {
+        "train.class_weights",
+        "train.epochs",
+        "train.evaluate_every",
+    }
 
 
 @nightly
