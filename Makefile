@@ -35,7 +35,7 @@ TORCH ?= constraints.txt
 # Where make dist puts what it builds.
 DIST ?= dist
 # Distributions of their own that add commands and parts by entry points.
-PACKAGES := packages/datasets packages/embeddings packages/machines packages/trajectories packages/tuning packages/wizard
+PACKAGES := packages/datasets packages/embeddings packages/machines packages/testing packages/trajectories packages/tuning packages/wizard
 TABLES ?= table2 table3 table4
 SEEDS ?= 3
 

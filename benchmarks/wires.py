@@ -18,6 +18,7 @@ from typing import Final
 
 from torch import Tensor
 from typing_extensions import override
+from veilgraph_testing.sealed_link import SealedLink
 
 from veilgraph.core.errors import LinkError
 from veilgraph.core.types import SERVER, Link, PartyId, Tag
@@ -27,7 +28,6 @@ from veilgraph.link.channel import ChannelContext
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.factory import SocketFactory
 from veilgraph.link.wrapper import Wrapper
-from veilgraph.testing.sealed_link import SealedLink
 
 LINK: Final = "measured"
 _ROOT: Final = Path(__file__).parents[1]

@@ -40,11 +40,11 @@ NOISY = {
 }
 SUITE = """
 from veilgraph.link.factory import LINKS
-from veilgraph.testing.attack import AttackConformance
-from veilgraph.testing.dataset import DataSetConformance
-from veilgraph.testing.link import LinkConformance
-from veilgraph.testing.mechanism import MechanismConformance
-from veilgraph.testing.paradigm import ParadigmConformance
+from veilgraph_testing.attack import AttackConformance
+from veilgraph_testing.dataset import DataSetConformance
+from veilgraph_testing.link import LinkConformance
+from veilgraph_testing.mechanism import MechanismConformance
+from veilgraph_testing.paradigm import ParadigmConformance
 
 
 class TestLogistic(MechanismConformance):

@@ -36,8 +36,8 @@ TASK = {
     "train": {"epochs": 2, "patience": None},
 }
 SUITE = """
-from veilgraph.testing.combine import CombineConformance
-from veilgraph.testing.local_model import LocalModelConformance
+from veilgraph_testing.combine import CombineConformance
+from veilgraph_testing.local_model import LocalModelConformance
 from veilgraph.paradigms.averaging.testing import TaskConformance
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 from tests.attacks.histories import EPSILON, UNITS, learned, lifetime_in, outcomes, seen
 from tests.chance import fixed_chance
@@ -25,7 +26,6 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.samples.shipped import with_overrides
-from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 CUSTOMERS, FRAUDS, TARGET = 1200, 240, 7
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 from tests.privacy.chance import fixed
 from tests.tables.writing import party, write
@@ -20,7 +21,6 @@ from veilgraph.privacy.aggregation import NoisySums, pair_matrix
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.plan import aggregation_sensitivity
 from veilgraph.tables.edges import read_edges
-from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 EPSILON, DELTA, SURE = 1.0, 1e-5, 0.999
 AT_MOST = 20

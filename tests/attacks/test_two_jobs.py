@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 from tests import nightly
 from tests.attacks.histories import UNITS, lifetime_in, outcomes, seen
@@ -22,7 +23,6 @@ from tests.privacy.jobs import make_graphs, private_job
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job import JobSettings
 from veilgraph.samples.shipped import with_overrides
-from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 TRIALS, EPSILON, DELTA, SURE = 12, 0.5, 1e-5, 0.95
 QUIET = 0.3

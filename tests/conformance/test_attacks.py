@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from veilgraph_testing.attack import AttackConformance
+
 from veilgraph.protocol.job import ATTACKS
-from veilgraph.testing.attack import AttackConformance
 
 OF_A_RUN = {
     "link-influence": "it asks the trained network; tests/audit/test_twin.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from veilgraph.testing.dataset import DataSetConformance
+from veilgraph_testing.dataset import DataSetConformance
 
 
 class TestDigits(DataSetConformance):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from veilgraph_testing.link import PARTIES, LinkConformance
+from veilgraph_testing.sealed_link import SealedLink
 
 from tests.link.certificates import Project
 from veilgraph.core.types import Kind, Link, PartyId, Tag
@@ -13,8 +15,6 @@ from veilgraph.link.channel import MAX_HELLO_BYTES, ChannelContext
 from veilgraph.link.codec import encode
 from veilgraph.link.factory import LINKS
 from veilgraph.link.view import RecordedLink
-from veilgraph.testing.link import PARTIES, LinkConformance
-from veilgraph.testing.sealed_link import SealedLink
 
 Links = Mapping[PartyId, Link]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from veilgraph_testing.mechanism import FeatureMechanismConformance, MechanismConformance
+
 from veilgraph.privacy.settings import FEATURE_MECHANISMS, MECHANISMS
-from veilgraph.testing.mechanism import FeatureMechanismConformance, MechanismConformance
 
 
 class TestGaussian(MechanismConformance):

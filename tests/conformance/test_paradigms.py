@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.paradigm import ParadigmConformance
 
 from tests.paradigms.horizontal import VALUES, ids_of, valued
 from veilgraph.graph.dataset import load_named_graphs, load_parts
@@ -18,7 +19,6 @@ from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.store.run_directory import RunDirectory
-from veilgraph.testing.paradigm import ParadigmConformance
 
 SHORT: Mapping[str, Any] = {"epochs": 3, "patience": None, "checkpoint_every": 1, "select_by": "last"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
+from veilgraph_testing.publisher import PublisherConformance
 
 from tests.privacy.planned import job, planned
 from veilgraph.core.secrets import system_secrets
@@ -10,7 +11,6 @@ from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local_features import MultiBit
 from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
-from veilgraph.testing.publisher import PublisherConformance
 
 
 class TestOpen(PublisherConformance):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save
+from veilgraph_testing.keeper import KeeperConformance
 
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.core.tensor_file import FolderKeeper, Keeper, MemoryKeeper
-from veilgraph.testing.keeper import KeeperConformance
 
 
 class TestFolder(KeeperConformance):

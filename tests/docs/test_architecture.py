@@ -43,8 +43,8 @@ def test_the_table_of_seams_is_true() -> None:
     tables = {}
     for seam, is_a, table, groups, suite, toy in rows:
         assert found(seam).__doc__
-        for name in re.findall(r"`(\w+)\.(\w+)`", suite):
-            assert found(f"testing.{'.'.join(name)}").__doc__
+        for module, name in re.findall(r"`(\w+)\.(\w+)`", suite):
+            assert getattr(import_module(f"veilgraph_testing.{module}"), name).__doc__
         assert all((SOURCE.parents[1] / "tests" / "toys" / name).is_file() for name in re.findall(r"`(.*?)`", toy))
         if "`" not in table:
             continue

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from veilgraph_testing.sealed_link import SealedLink
+
 from tests.link.altered import Alter, AlteredLink, unaltered
 from tests.link.certificates import Project
 from veilgraph.core.errors import LinkError
 from veilgraph.link.channel import ChannelContext
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Identity
-from veilgraph.testing.sealed_link import SealedLink
 
 PROJECT = Project()
 

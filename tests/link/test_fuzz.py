@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from veilgraph_testing.sealed_link import SealedLink
 
 from tests.link.altered import AlteredLink, unaltered
 from tests.link.certificates import NOW, Project
@@ -30,7 +31,6 @@ from veilgraph.link import codec as stream
 from veilgraph.link.channel import ChannelContext
 from veilgraph.link.codec import DTYPES, HEADER_BYTES, decode, encode
 from veilgraph.link.factory import MemoryHub, SocketLink, socket_mesh
-from veilgraph.testing.sealed_link import SealedLink
 
 CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "1000"))
 LIMIT = 1 << 16

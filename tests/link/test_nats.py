@@ -12,6 +12,7 @@ from itertools import count
 
 import pytest
 import torch
+from veilgraph_testing.link import PARTIES, LinksConformance
 
 from tests.errors import refused
 from tests.link.brokers import Broker, Kits, free_port, needs_broker, wait_until
@@ -22,7 +23,6 @@ from veilgraph.deploy.broker import Cluster
 from veilgraph.link.channel import HEAD_BYTES, RECEIPT_BYTES, ChannelContext, FrameKind
 from veilgraph.link.nats import WINDOW_BYTES, NatsLink
 from veilgraph.link.nats_client import BrokerAddress, Brokers
-from veilgraph.testing.link import PARTIES, LinksConformance
 
 pytestmark = needs_broker
 JOBS = (f"job-{number}" for number in count())

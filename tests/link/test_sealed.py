@@ -8,6 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from veilgraph_testing import sealed_link as sealing
+from veilgraph_testing.sealed_link import SEALING_BYTES, SealedLink
 
 from tests.errors import check, refused
 from tests.link.altered import Alter, AlteredLink, unaltered
@@ -21,8 +23,6 @@ from veilgraph.link.codec import HEADER_BYTES, encoded_size
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Identity
 from veilgraph.link.view import RecordedLink
-from veilgraph.testing import sealed_link as sealing
-from veilgraph.testing.sealed_link import SEALING_BYTES, SealedLink
 
 TAG = Tag(Kind.SHARE, 3, 1)
 SECRET = torch.arange(4096, dtype=torch.int64)

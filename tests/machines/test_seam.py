@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from veilgraph_machines.testing import check_machines
+from veilgraph_testing.local_model import LocalModelConformance
 
 import veilgraph as vg
 from tests.errors import refused
@@ -13,7 +14,6 @@ from veilgraph.core import settings as registry
 from veilgraph.core.errors import ConfigError
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.runtime.launch.jobs import RunOptions, train
-from veilgraph.testing.local_model import LocalModelConformance
 
 
 @pytest.mark.parametrize("name", [name for name in LOCAL_MODELS.own if LOCAL_MODELS[name].is_partitioned])

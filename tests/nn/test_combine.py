@@ -1,5 +1,7 @@
 import pytest
 import torch
+from veilgraph_testing.combine import CombineConformance
+from veilgraph_testing.graphs import check_part
 
 from tests.errors import refused
 from tests.nn.graphs import dense, random_adjacency
@@ -8,8 +10,6 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.combine import COMBINES, CombineSettings, build_combine, combine_settings
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.testing.combine import CombineConformance
-from veilgraph.testing.graphs import check_part
 
 HOLDERS = 3
 

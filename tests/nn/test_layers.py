@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from veilgraph_testing.graphs import without_edges
 
 from tests.nn.graphs import random_adjacency
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.layers import ACTIVATIONS, HeadSettings, ServerSettings, build_deep, build_head, dropout
 from veilgraph.paradigms.vertical.network import HolderNetwork, InitialSettings, ModelSettings
-from veilgraph.testing.graphs import without_edges
 
 STREAMS = LearningStreams(0, "server")
 

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch_geometric.nn import APPNP, GCNConv, GINConv, GraphConv, SAGEConv
 from torch_geometric.nn.aggr import VariancePreservingAggregation
+from veilgraph_testing.local_model import LocalModelConformance
 
 from tests.errors import refused
 from tests.nn.graphs import random_adjacency
@@ -14,7 +15,6 @@ from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.testing.local_model import LocalModelConformance
 
 DIM = 8
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch_geometric.nn import RGCNConv
+from veilgraph_testing.graphs import random_graph, random_rows, seeded, without_edges
 
 from tests import nightly
 from veilgraph.core.randomness import LearningStreams
@@ -15,7 +16,6 @@ from veilgraph.graph.rules import Relation
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.testing.graphs import random_graph, random_rows, seeded, without_edges
 
 DIM, NODES = 4, 12
 TWO = (Relation("calls"), Relation("pays"))

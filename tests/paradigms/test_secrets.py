@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from veilgraph_testing.sealed_link import SealedLink
 
 from tests.link.certificates import Project, fresh_key
 from tests.paradigms.exported import export, over
@@ -41,7 +42,6 @@ from veilgraph.runtime.launch.inputs import GivenParties
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
-from veilgraph.testing.sealed_link import SealedLink
 
 
 @dataclass(frozen=True)

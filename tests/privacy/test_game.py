@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 from tests.privacy.chance import fixed
 from tests.privacy.lifetime.ledgers import ledger
@@ -30,7 +31,6 @@ from veilgraph.privacy.mechanism import JamesStein, Laplace
 from veilgraph.privacy.plan import for_unit
 from veilgraph.privacy.release_cache import LifetimeCache, Release
 from veilgraph.privacy.settings import MECHANISMS
-from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 CLIP, DELTA, FAILURE = 2.0, 0.02, 1e-6
 TRIALS, MATRICES, ROWS = 60_000, 2000, 4

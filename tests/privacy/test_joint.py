@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import comb, ndtr
 from torch import Tensor
+from veilgraph_testing.mechanism import check_event
 
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
@@ -27,7 +28,6 @@ from veilgraph.privacy.noise import gaussian, granularity
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher
 from veilgraph.privacy.release_cache import RunCache
-from veilgraph.testing.mechanism import check_event
 
 SIGMA, CLIP, BITS = 2.0, 1.5, 32
 SHAPE = (6000, 4)

@@ -5,8 +5,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from veilgraph.testing.lower_bound import epsilon_lower_bound
+from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 
 def share_limit(positives, trials, tail, upper):

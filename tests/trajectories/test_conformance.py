@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from veilgraph_testing.dataset import DataSetConformance
 from veilgraph_trajectories import trajectories
 from veilgraph_trajectories.settings import TrajectoriesSettings
 
@@ -19,7 +20,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.testing import TaskConformance
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import read_job
-from veilgraph.testing.dataset import DataSetConformance
 
 SMALL: Mapping[str, Any] = {"cameras": 2, "recordings": 1, "frames": 12, "objects": 3}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from veilgraph_testing.graphs import seeded
 from veilgraph_trajectories import trajectories
 from veilgraph_trajectories.export import export_trajectories
 from veilgraph_trajectories.settings import TrajectoriesSettings
@@ -26,7 +27,6 @@ from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.limits import refusal
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.launch.jobs import train
-from veilgraph.testing.graphs import seeded
 
 Places = dict[tuple[int, int], np.ndarray[tuple[int], np.dtype[np.float64]]]
 OBSERVE, PREDICT, TRAIN, VAL = 3, 4, 12, 20

@@ -1,7 +1,7 @@
 """An attack, and what an auditor has to score it with and an adversary has not: the truth, everybody's data, models.
 
 ``ATTACKS`` finds an attack by its name. A package adds its own, an ``Attack``, by an entry point of the group
-``veilgraph.attacks``; ``veilgraph.testing.attack`` holds it to what all of them promise. What an adversary is granted
+``veilgraph.attacks``; ``veilgraph_testing.attack`` holds it to what all of them promise. What an adversary is granted
 to know is drawn from the truth and named as such. Across organisations nobody has all that: see ``audit.across``.
 
 Views come first. Of parties that put theirs together, whoever knows its own summand has the sum of the others' only;

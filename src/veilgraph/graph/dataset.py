@@ -1,7 +1,7 @@
 """A data set, and how the ``data`` of a job becomes one graph per holder.
 
 ``graph.settings.DATASETS`` finds one by the name in a job. A package adds its own, an instance of a subclass of
-``DataSet``, by an entry point of the group ``veilgraph.datasets``; ``veilgraph.testing.dataset`` holds it to the rules.
+``DataSet``, by an entry point of the group ``veilgraph.datasets``; ``veilgraph_testing.dataset`` holds it to the rules.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What joins the parties of a job that all run on one machine: threads by memory, processes by sockets.
 
 ``LINKS`` finds a wire by its name. A package adds its own, an instance of a subclass of ``LinkFactory``, by an entry
-point of the group ``veilgraph.links``; ``veilgraph.testing.link`` holds it to what all links promise. Across
+point of the group ``veilgraph.links``; ``veilgraph_testing.link`` holds it to what all links promise. Across
 organisations it is always ``NatsLink``, which the process of a party's part makes.
 """
 

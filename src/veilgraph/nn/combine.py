@@ -2,7 +2,7 @@
 
 A strategy has a holder's part and a server's part. Where it is linear the server needs nothing but the sum of the
 contributions, so it works as well when every single one is masked. A package adds its own, a subclass of ``Combine``,
-by an entry point of the group ``veilgraph.combines``; ``veilgraph.testing.combine`` has the tests that it must pass.
+by an entry point of the group ``veilgraph.combines``; ``veilgraph_testing.combine`` has the tests that it must pass.
 """
 
 from __future__ import annotations

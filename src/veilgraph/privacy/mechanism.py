@@ -1,7 +1,7 @@
 """Mechanisms: clip every row, put it on the grid, add noise, and process what came out.
 
 ``privacy.settings.MECHANISMS`` finds one by the name in a job. A package adds its own, a subclass of ``Mechanism``, by
-an entry point of the group ``veilgraph.mechanisms``; ``veilgraph.testing.mechanism`` holds it to what all of them
+an entry point of the group ``veilgraph.mechanisms``; ``veilgraph_testing.mechanism`` holds it to what all of them
 promise.
 
 A mechanism is frozen, ``release`` is a function of it, the rows and a secret source alone, and its ``event`` says what

@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 from tests import nightly
 from tests.mpc.sessions import fixed_secrets
@@ -14,7 +15,6 @@ from veilgraph.paradigms.averaging.training import Terms
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import SampledEvent, reach
 from veilgraph.privacy.sampled import SampledPublisher
-from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 ROUNDS, RATE, NOISE, CLIP, DELTA, TRIALS = 3, 0.5, 10.0, 0.01, 1e-5, 200
 BOUND = 3

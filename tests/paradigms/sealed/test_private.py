@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 from torch import Tensor
+from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 from tests import nightly
 from tests.errors import refused
@@ -38,7 +39,6 @@ from veilgraph.paradigms.sealed.plan import deviation_of, release_plan
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together
-from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 FEW, MANY = 8, 26
 CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {

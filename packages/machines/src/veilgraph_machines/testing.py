@@ -1,4 +1,4 @@
-"""What a local model promises on several machines, beside ``veilgraph.testing.local_model``."""
+"""What a local model promises on several machines, beside ``veilgraph_testing.local_model``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
+from veilgraph_testing.graphs import random_rows, seeded
+from veilgraph_testing.local_model import DIM, LocalModelConformance
 
 from veilgraph.nn.local.model import LOCAL_MODELS, HopModel
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.testing.graphs import random_rows, seeded
-from veilgraph.testing.local_model import DIM, LocalModelConformance
 from veilgraph_machines.group import MachineGroup
 from veilgraph_machines.local import distribute
 from veilgraph_machines.rendezvous import follow, lead, open_door

@@ -1,7 +1,7 @@
 """What a local model is, and where each is found by name (VFGNN 3.3, Algorithm 2 lines 4-10).
 
 A package adds its own by an entry point of the group ``veilgraph.local_models``: a subclass of ``LocalModel``, most
-easily of ``HopModel``. ``veilgraph.testing.local_model`` has the tests that it must pass.
+easily of ``HopModel``. ``veilgraph_testing.local_model`` has the tests that it must pass.
 """
 
 from __future__ import annotations

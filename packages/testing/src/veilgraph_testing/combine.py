@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from veilgraph.nn.combine import COMBINES, Combine, CombineSettings, build_combine, combine_settings
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.testing.graphs import NODES, check_part, is_refused, random_graph, random_rows
+from veilgraph_testing.graphs import NODES, check_part, is_refused, random_graph, random_rows
 
 DIM = 4
 HOLDERS = 3

@@ -21,8 +21,8 @@ from veilgraph.privacy.event import EVENTS, Event, Neighbours, from_json, sensit
 from veilgraph.privacy.local_features import FeatureMechanism, feature_mechanism
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.settings import MECHANISMS, FeatureReleaseSettings
-from veilgraph.testing.generators import untouched
-from veilgraph.testing.lower_bound import epsilon_lower_bound
+from veilgraph_testing.generators import untouched
+from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 DELTA: Final = 1e-5
 _GAMES: Final = 100_000

@@ -15,7 +15,7 @@ from veilgraph.nn.local.build import CustomModel, build_local, local_settings
 from veilgraph.nn.local.model import LOCAL_MODELS, LocalModel, LocalSettings
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.testing.graphs import (
+from veilgraph_testing.graphs import (
     ISOLATED,
     NODES,
     check_part,

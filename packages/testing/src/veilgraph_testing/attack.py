@@ -20,7 +20,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.view import Floats
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.run_directory import RunDirectory
-from veilgraph.testing.generators import untouched
+from veilgraph_testing.generators import untouched
 
 LABELLED: Final[PartyId] = "A"
 OTHER: Final[PartyId] = "B"
