@@ -20,7 +20,7 @@ from tests.link.sealing import outcomes, pair
 from veilgraph.core.errors import ConfigError, DataError, LinkError, ProtocolError, RunError
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate
-from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.part import take_list
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.revocation import LIST_FILE, accept_newer, install_list, installed_list
@@ -353,7 +353,7 @@ def test_an_overdue_list_still_revokes_and_a_site_may_insist_on_a_newer(
     consortium: Path, stolen: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop = kit(consortium, "shop")
-    shop.prepare(None, shop.runs, current_list=True)
+    shop.prepare(SiteFile(runs=shop.runs, current_list=True))
     with pytest.raises(ConfigError, match=r"joined with --current-list, and has no list"):
         shop.identity()
     serial = stolen.identity().certificate.serial_number
@@ -362,7 +362,7 @@ def test_an_overdue_list_still_revokes_and_a_site_may_insist_on_a_newer(
     accept_newer(shop.path, crl(consortium, 2, [serial], start=NOW - timedelta(days=10)))
     with pytest.raises(ConfigError, match=r"should have had a newer list since"):
         shop.identity()
-    shop.prepare(None, shop.runs)
+    shop.prepare(SiteFile(runs=shop.runs))
     assert "was revoked" in str(handshake(stolen.identity(), shop.identity())[1])
     assert "should have been renewed on" in caplog.text
 

@@ -19,7 +19,7 @@ from tests.deploy.asked import EDGES, JOB_ID, NODES, PARTY, Asked, asked, job
 from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import Kind, Tag
 from veilgraph.deploy.checking import read_checked
-from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.link.collectives import tensor_text
 from veilgraph.protocol.agreement import Hello
@@ -266,7 +266,7 @@ def test_a_job_that_is_none_for_this_site_is_told_nothing(
 def test_a_site_that_joined_without_a_current_list_says_so_in_its_own_log(
     bank: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bank.kit.prepare(bank.file, bank.kit.site.runs, current_list=True)
+    bank.kit.prepare(SiteFile(party_file=bank.file, runs=bank.kit.site.runs, current_list=True))
     assert bank.answer(job()) == Checked.withheld()
     assert "--current-list" in caplog.text
 

@@ -387,7 +387,7 @@ def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
     from veilgraph.deploy.certificates import request_certificate, sign_certificate  # noqa: PLC0415
     from veilgraph.deploy.https import make_self_signed, make_token_file  # noqa: PLC0415
     from veilgraph.deploy.join import join  # noqa: PLC0415
-    from veilgraph.deploy.kit import Kit  # noqa: PLC0415
+    from veilgraph.deploy.kit import Kit, SiteFile  # noqa: PLC0415
     from veilgraph.deploy.project import ProjectSettings, provision  # noqa: PLC0415
 
     content = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"]}
@@ -395,7 +395,7 @@ def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
     with umask(0):
         kits = provision(project, tmp_path / "consortium")
         server = Kit.open(kits["server"])
-        server.prepare(None, server.runs)
+        server.prepare(SiteFile(runs=server.runs))
         request_certificate(server, server.path / "request.csr")
         authority = tmp_path / "consortium" / "authority"
         sign_certificate(server.path / "request.csr", authority, server.path / "new.crt", _later())

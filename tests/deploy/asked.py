@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from veilgraph.deploy import part
-from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.request import Request
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -87,5 +87,5 @@ def asked(kit: Kit, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
     found.file.write_text(yaml.safe_dump(PARTY), encoding="utf-8")
     found.table("nodes.csv", NODES)
     found.table("edges.csv", EDGES)
-    kit.prepare(found.file, folder / "runs")
+    kit.prepare(SiteFile(party_file=found.file, runs=folder / "runs"))
     yield found

@@ -181,7 +181,7 @@ def test_a_new_key_with_a_passphrase_never_lies_in_the_clear(
     bank: Kit, consortium: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[bytes] = []
-    monkeypatch.setattr(keys, "write_private", _spied(keys.write_private, written))
+    monkeypatch.setattr(keys, "write_whole", _spied(keys.write_whole, written))
     request_certificate(bank, tmp_path / "bank.csr", words)
     sign_certificate(tmp_path / "bank.csr", consortium / "authority", tmp_path / "bank.crt", NOW)
     with refused(DataError, key=consortium / "kits" / "bank" / "startup" / "new.sealed.key"):

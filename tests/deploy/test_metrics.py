@@ -30,7 +30,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.deploy import join as joining
 from veilgraph.deploy.demo import join_site as joining_site
 from veilgraph.deploy.failures import Failure
-from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.metrics import door, exposed
 from veilgraph.deploy.metrics.door import MAX_CONNECTIONS, MAX_HEAD_BYTES, Address, Page, read_address, serving
 from veilgraph.deploy.metrics.exposed import Requests, Served, WatchedService, pages
@@ -70,7 +70,7 @@ def bank(kits: dict[str, Kit], tmp_path: Path) -> Kit:
 def joined(kit: Kit, folder: Path) -> Kit:
     copy = shutil.copytree(kit.path, folder / kit.name)
     opened = Kit.open(copy)
-    opened.prepare(None, opened.runs)
+    opened.prepare(SiteFile(runs=opened.runs))
     return opened
 
 

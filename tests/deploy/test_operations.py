@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from veilgraph.cli import app
 from veilgraph.deploy.authority import Authority, revoke
-from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.metrics.exposed import METRICS, READY, Requests, Served, WatchedService, pages
 from veilgraph.deploy.metrics.site import WatchedSite
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs
@@ -132,7 +132,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         for name in ("server", "bank"):
             kit = Kit.open(kits[name])
             install_list(kit.path, authority.list_path)
-            kit.prepare(None, kit.runs)
+            kit.prepare(SiteFile(runs=kit.runs))
             part = kit.runs / "scores" / "parties" / str(kit.party)
             part.mkdir(parents=True)
             (part / "sending.json").write_text(json.dumps({"session": {"sent": 1, "received": 1}}))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, wraps
 from typing import Final, NoReturn, ParamSpec, TypeVar
 
@@ -55,6 +57,17 @@ def run_and_leave(work: Callable[[], int | None]) -> NoReturn:
     except BaseException:  # noqa: BLE001 - as the interpreter does
         sys.excepthook(*sys.exc_info())
     leave(code)
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """While the block lasts SIGINT and SIGTERM call ``stop``, and do nothing else. For the main thread alone."""
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def leave(code: int) -> NoReturn:

@@ -49,7 +49,7 @@ def check_sites(
     """
     check_names(settings)
     roles = kit.roles
-    sites = (*sites_of(settings, roles), *([] if roles.dealer else [roles.server]))
+    sites = sites_of(settings, roles)
     with administrator(kit, connect_s) as ops:
         said = ops.jobs(sites, _ASK_S)
         there = [site for site in sites if site in said]

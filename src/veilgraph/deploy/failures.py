@@ -52,7 +52,7 @@ class Failure(BaseModel):
 
 
 def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
-    """Who joins for a job beside the server.
+    """Names in the certificates of who takes part in a job: its holders in its order, then who deals.
 
     Raises:
         ConfigError: the job names somebody who brings no data in this project: who relays or deals, or a stranger.
@@ -64,7 +64,7 @@ def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
             f"its holders are {', '.join(roles.holders)}, and {roles}",
             party=strangers[0],
         )
-    return job.data.names if roles.dealer is None else (*job.data.names, roles.dealer)
+    return (*job.data.names, roles.deals)
 
 
 def error_of(site: PartyId, failure: Failure, roles: Roles) -> VeilgraphError:

@@ -9,14 +9,13 @@ import asyncio
 import os
 import re
 import secrets
-import signal
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +34,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import new_file, private_folder
 from veilgraph.core.text import Event
+from veilgraph.core.threads import stopped_by_signals
 from veilgraph.deploy.authority import issue
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
@@ -202,7 +202,10 @@ def run_https(app: FastAPI, tls: ssl.SSLContext, host: str, port: int, announce:
         ConfigError: the address cannot be listened at, or this is not the main thread.
     """
     server = make_server(app, tls)
-    with _listen(host, port) as listener, _stopped_by_signals(server):
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError("serve must be called in the main thread, which signals reach; elsewhere use make_server")
+    # uvicorn raises a signal once more when it has ended
+    with _listen(host, port) as listener, stopped_by_signals(partial(setattr, server, "should_exit", True)):
         announce(listener.getsockname()[1])
         server.run(sockets=[listener])
 
@@ -279,23 +282,6 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((found[4][0], port), family=found[0])
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"--host {host} --port {port}: cannot be listened at ({error}); choose another") from error
-
-
-@contextmanager
-def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """From now on signals stop the server, and nothing else: uvicorn raises them once more when it has ended."""
-
-    def stop(_number: int, _frame: object) -> None:
-        server.should_exit = True
-
-    if threading.current_thread() is not threading.main_thread():
-        raise ConfigError("serve must be called in the main thread, which signals reach; elsewhere use make_server")
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 WITHIN_S: Final = 10.0

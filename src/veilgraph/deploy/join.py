@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -13,16 +12,16 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.core.files import check_private, locked
 from veilgraph.core.text import Event, Level
+from veilgraph.core.threads import stopped_by_signals
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.broker import BrokerProcess
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
-from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.metrics.door import Address, Page, watched
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
 from veilgraph.deploy.site_process import SiteWatch, alive, begun_here, last_ended
@@ -84,15 +83,16 @@ def join(
             raise ConfigError(f"{option} is the leave of who deals, and this kit is {kit.name}'s: {instead}")
     runs = runs or kit.runs
     alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
-    watch = SiteWatch()
+    watch, stopped = SiteWatch(), threading.Event()
     with (
         alone,
         _private(kit, runs),
         kit.key_file.opened(kit.passphrase),
-        _stop_on_signals() as stopped,
+        stopped_by_signals(stopped.set),
         watched(metrics, partial(_pages, kit, runs, watch), report),
     ):
-        kit.prepare(party_file, runs, current_list=current_list, restarts=restarts, allows_audit=allows_audit)
+        leave = {"current_list": current_list, "restarts": restarts, "allows_audit": allows_audit}
+        kit.prepare(SiteFile(party_file=party_file, runs=runs, **leave))
         if kit.kind != "broker":  # it is no participant, and meets none
             _check_identity(kit, report)
         if last_ended(kit, stopped, watch.look, report):
@@ -233,21 +233,6 @@ def _check_identity(kit: Kit, report: Report) -> None:
             "still counts: ask the authority for a newer one"
         )
         report(Event("list-overdue", words, level="warning"))
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    stopped = threading.Event()
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[str]:

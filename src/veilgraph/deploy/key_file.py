@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import locked
+from veilgraph.core.files import locked, write_whole
 from veilgraph.link.identity import PrivateKey, read_key, sealed_key
 
 PASSPHRASE_VARIABLE: Final = "VEILGRAPH_PASSPHRASE"  # noqa: S105  (a name, no secret)
@@ -78,11 +78,11 @@ class KeyFile:
             OSError: it cannot be written.
         """
         if passphrase is None:
-            write_private(self.plain, _plain(key))
+            write_whole(self.plain, _plain(key))
             self.sealed.unlink(missing_ok=True)
             return
         check_passphrase(passphrase)
-        write_private(self.sealed, sealed_key(key, passphrase))
+        write_whole(self.sealed, sealed_key(key, passphrase))
         self.plain.unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -200,15 +200,3 @@ def _plain(key: PrivateKey) -> bytes:
     ed = isinstance(key, ed25519.Ed25519PrivateKey)
     encoding = PrivateFormat.PKCS8 if ed else PrivateFormat.TraditionalOpenSSL
     return key.private_bytes(Encoding.PEM, encoding, NoEncryption())
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that nobody but its owner can ever read, whole or not at all."""
-    temporary = path.with_name(f".{path.name}")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(mode=0o600)
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

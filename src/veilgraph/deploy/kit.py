@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import private_folder, write_whole
@@ -27,7 +27,6 @@ from veilgraph.link.nats_client import BrokerAddress, Brokers, client_tls
 KitKind = Literal["server", "broker", "dealer", "holder", "administrator"]
 ITS_LOG_SAYS: Final = "its-log-says"
 """Code of the error of a party that failed for what its own log alone says."""
-"""All that others are told of a party's own error."""
 
 SiteWork = Literal["align", "train", "predict", "audit"]
 """What a submitted job asks of its parties; ``runtime.launch.site`` does it."""
@@ -70,7 +69,7 @@ class Kit:
         kit = cls(path, kind, SERVER, passphrase)
         if kind == "server" or not kit.certificate_path.exists():
             return kit
-        return replace(kit, name=_common_name(kit.certificate_path))
+        return replace(kit, name=common_name(read_certificate(kit.certificate_path)))
 
     @property
     def roles(self) -> Roles:
@@ -231,24 +230,9 @@ class Kit:
         # A renewed certificate has the path of the old one: without this line the broker would not be told of it.
         return f"{text}# with certificate {read_certificate(own.certificate).serial_number:x}\n"
 
-    def prepare(
-        self,
-        party_file: Path | None,
-        runs: Path,
-        *,
-        current_list: bool = False,
-        restarts: bool = False,
-        allows_audit: bool = False,
-    ) -> None:
-        """Notes how this machine takes part, as ``SiteFile`` says it."""
+    def prepare(self, site: SiteFile) -> None:
+        """Notes how this machine takes part."""
         path = private_folder(self.path / "local") / _SITE_FILE
-        site = SiteFile(
-            party_file=None if party_file is None else party_file.absolute(),
-            runs=runs.absolute(),
-            current_list=current_list,
-            restarts=restarts,
-            allows_audit=allows_audit,
-        )
         try:
             write_whole(path, site.model_dump_json(indent=2).encode())
         except OSError as error:
@@ -305,8 +289,8 @@ class SiteFile(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    party_file: Path | None
-    runs: Path
+    party_file: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    runs: Annotated[Path, AfterValidator(Path.absolute)]
     current_list: bool = False
     restarts: bool = False
     allows_audit: bool = False
@@ -370,11 +354,3 @@ def _read_file(path: Path, kind: type[_File]) -> _File:
         return kind.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise ConfigError(f"{path}: cannot be read; ask for a new start-up kit") from error
-
-
-def _common_name(certificate: Path) -> str:
-    try:
-        subject = x509.load_pem_x509_certificate(certificate.read_bytes()).subject
-        return str(subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
-    except (OSError, ValueError, IndexError) as error:
-        raise ConfigError(f"{certificate}: cannot be read ({error}); ask for a new start-up kit") from error

@@ -21,10 +21,10 @@ from veilgraph.core.files import check_private, make_private, private_folder, wr
 from veilgraph.core.settings import unsettled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
-from veilgraph.deploy.authority import BROKER_UNIT, BROKERS_ROOT, Authority, issue, make_authority
+from veilgraph.deploy.authority import BROKER_UNIT, BROKERS_ROOT, ROOT, Authority, issue, make_authority
 from veilgraph.deploy.broker import Cluster
 from veilgraph.deploy.certificates import DAYS, KEY_BITS
-from veilgraph.deploy.kit import Kit, KitKind, admit, write_kit, write_listen
+from veilgraph.deploy.kit import Certified, Kit, KitKind, admit, write_kit, write_listen
 from veilgraph.deploy.roles import Roles, write_roles
 from veilgraph.link.identity import ADMINISTRATOR
 from veilgraph.link.nats_client import BrokerAddress
@@ -212,14 +212,25 @@ def _make_kit(
     subject = [x509.NameAttribute(NameOID.COMMON_NAME, certified)]
     if kind == "administrator":
         subject.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, ADMINISTRATOR))
-    root, signer = authority.root(), authority.key()
-    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    until = now + timedelta(days=DAYS)
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
-    made = issue(x509.Name(subject), key.public_key(), root.subject, signer, [usage], now, until)
+    _certify(authority, ROOT, subject, usage, Kit.open(path).certified, now)
+
+
+def _certify(
+    authority: Authority,
+    stem: str,
+    subject: Sequence[x509.NameAttribute[str]],
+    extension: x509.ExtensionType,
+    into: Certified,
+    now: datetime,
+) -> None:
+    """Makes a key, has a root certify it, and puts both into a kit."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+    root, until = authority.root(stem), now + timedelta(days=DAYS)
+    made = issue(x509.Name(subject), key.public_key(), root.subject, authority.key(stem), [extension], now, until)
     authority.keep(made)
-    write_whole(Kit.open(path).certificate_path, made.public_bytes(Encoding.PEM))
-    Kit.open(path).key_file.write(key, None)
+    write_whole(into.certificate, made.public_bytes(Encoding.PEM))
+    into.key.write(key, None)
 
 
 def _make_startup(project: ProjectSettings, authority: Authority, kind: KitKind, path: Path) -> None:
@@ -244,20 +255,12 @@ def _make_broker(
     name: x509.GeneralName = x509.DNSName(broker.host)
     with suppress(ValueError):
         name = x509.IPAddress(ip_address(broker.host))
-    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.COMMON_NAME, broker.host),
-            # else the server and its broker would have one subject, and requests to renew them could be mixed up
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, BROKER_UNIT),
-        ]
-    )
-    root, signer = authority.root(BROKERS_ROOT), authority.key(BROKERS_ROOT)
-    extensions, until = [x509.SubjectAlternativeName([name])], now + timedelta(days=DAYS)
-    made = issue(subject, key.public_key(), root.subject, signer, extensions, now, until)
-    authority.keep(made)
-    write_whole(own.certificate, made.public_bytes(Encoding.PEM))
-    own.key.write(key, None)
+    subject = [
+        x509.NameAttribute(NameOID.COMMON_NAME, broker.host),
+        # else the server and its broker would have one subject, and requests to renew them could be mixed up
+        x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, BROKER_UNIT),
+    ]
+    _certify(authority, BROKERS_ROOT, subject, x509.SubjectAlternativeName([name]), own, now)
     others = [BrokerAddress(each.host, each.cluster) for each in project.all_brokers if each != broker]
     write_listen(folder, broker.listens, Cluster(BrokerAddress(broker.listens.host, broker.cluster), others))
     for certificate in authority.issued():

@@ -77,7 +77,7 @@ def _submit(
     kit: Kit, settings: JobSettings, work: SiteWork, *, resume: bool, wait: bool, report: Report, connect_s: float
 ) -> str:
     roles = kit.roles
-    sites = (*sites_of(settings, roles), *([] if roles.dealer else [roles.server]))
+    sites = sites_of(settings, roles)
     with administrator(kit, connect_s) as ops:
         said = ops.jobs(sites, connect_s)
         if missing := [site for site in sites if site not in said]:
