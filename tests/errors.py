@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
-from veilgraph.core.settings import unsettled
+from veilgraph.core.settings import settled
 
 ANY = object()
 _WAY_OUT = re.compile(r".[;:,] \S| must ", re.DOTALL)
@@ -62,7 +62,11 @@ def check(
 ) -> None:
     """As ``refused``, of an error that was caught already."""
     if isinstance(error, ValidationError):
-        error = unsettled(error, "job")
+        try:
+            with settled("job"):
+                raise error
+        except ConfigError as found_error:
+            error = found_error
     assert isinstance(error, VeilgraphError)
     found = (error.code, error.key, error.value, error.party, str(error))
     assert code is None or error.code == code, found

@@ -10,11 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.settings import unsettled
+from veilgraph.core.settings import settled
 from veilgraph.graph.dataset import masks_by_fractions
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.settings import SplitFractions
@@ -46,10 +45,8 @@ def load(name: str, *, root: str | Path | None = None, seed: int = 0, **settings
         ConfigError: there is no such data set, or it is not one graph.
         DataError: a file is missing or damaged.
     """
-    try:
+    with settled("load"):
         asked = DataSettings.model_validate({"dataset": name, "root": root, **settings})
-    except ValidationError as error:
-        raise unsettled(error, "load") from error
     return DATASETS[name].whole(asked, seed)
 
 
@@ -71,10 +68,8 @@ def payments(*, seed: int = 0, **settings: object) -> Any:  # noqa: ANN401 - of 
         DataError: a bank has too few customers for the patterns.
     """
     kind = DATASETS.find("data.dataset", "payments")
-    try:
+    with settled("payments"):
         asked = kind.settings.model_validate(settings)
-    except ValidationError as error:
-        raise unsettled(error, "payments") from error
     return kind.world(asked, seed)
 
 
@@ -98,8 +93,6 @@ def split(
     if not isinstance(data.get("y"), Tensor):
         raise DataError("data.y is missing, whose nodes a split divides; give labels", key="data.y")
     rest = 1 - train - val if test is None else test
-    try:
+    with settled("split"):
         fractions = SplitFractions(train=train, val=val, test=rest, seed=seed, stratify=stratify)
-    except ValidationError as error:
-        raise unsettled(error, "split") from error
     return data.clone().update(masks_by_fractions(data.y, fractions, "data"))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from veilgraph.audit.statistics import Figure, Interval, Truth, Verdict, differences, intervals, measure, verdict
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import unsettled
+from veilgraph.core.settings import settled
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import ATTACKS, AttackLimit, JobSettings, LimitedFigure, Limits
 from veilgraph.protocol.view import Floats
@@ -257,12 +257,10 @@ def limits_of(of_job: Mapping[str, AttackLimit], asked: Mapping[str, float | Att
     """The job's, figure by figure replaced by those that are asked for."""
     chosen("limits", tuple(asked), tuple(ATTACKS))
     found = dict(of_job)
-    try:
+    with settled("limits"):
         for name, limit in TypeAdapter(Limits).validate_python(dict(asked)).items():
             before = found[name].figures() if name in found else {}
             found[name] = AttackLimit(**before | limit.figures())
-    except ValidationError as error:
-        raise unsettled(error, "limits") from error
     return found
 
 

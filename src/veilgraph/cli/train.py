@@ -27,7 +27,7 @@ from veilgraph.cli.app import (
 )
 from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import fresh_path, write_whole
+from veilgraph.core.files import fresh_path, os_errors_as, write_whole
 from veilgraph.core.text import text_of_cell
 from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
 
@@ -310,10 +310,8 @@ def predict_command(
     if out is None:
         echo(text, nl=False)
         return
-    try:
+    with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         write_whole(out, text.encode())
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     echo(f"wrote {len(predictions.nodes)} predictions to {out}")
 
 

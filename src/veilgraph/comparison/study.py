@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from veilgraph.comparison.figures import Estimate, Scored, estimates, figures
 from veilgraph.comparison.ways import NOBODY, Kind, tested, ways
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import locked, private_folder, write_whole
+from veilgraph.core.files import locked, os_errors_as, private_folder, write_whole
 from veilgraph.core.text import called
 from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
@@ -263,7 +263,7 @@ def _ranking(job: JobSettings) -> JobSettings:
 
 
 def _opened(out: Path, job: JobSettings, party: Path | None, alone: JobSettings | None) -> None:
-    try:
+    with os_errors_as(RunError, f"{out} cannot be written", "choose a writable directory"):
         private_folder(out)
         about = {
             "job": job.model_dump(mode="json"),
@@ -287,8 +287,6 @@ def _opened(out: Path, job: JobSettings, party: Path | None, alone: JobSettings 
                 value=str(out),
             )
         write_whole(path, text.encode())
-    except OSError as error:
-        raise RunError(f"{out} cannot be written ({error}); choose a writable directory") from error
 
 
 def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Iterator[tuple[int, Inputs]]:

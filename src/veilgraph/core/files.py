@@ -22,12 +22,12 @@ from datetime import datetime
 from io import FileIO
 from itertools import chain, count
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from pydantic import ValidationError
 
 from veilgraph.core.arguments import argument
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.settings import first_problem
 
 _FILE: Final = 0o600
@@ -243,6 +243,15 @@ def descriptor_of(path: Path, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextmanager
+def os_errors_as(kind: type[VeilgraphError], what: str, way_out: str, **about: Any) -> Iterator[None]:  # noqa: ANN401
+    """Raise ``kind`` for an error of the system in the block: what cannot be done, why, and the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what} ({error}); {way_out}", **about) from error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import locked, private_folder, write_whole
+from veilgraph.core.files import locked, os_errors_as, private_folder, write_whole
 
 SEED_BYTES = 32
 _NAME_BYTES = 16
@@ -32,13 +32,13 @@ def kept_secret(path: Path, loss: str) -> bytes:
 
     Raises ``RunError`` where the file is damaged, or cannot be made.
     """
-    try:
-        with locked(private_folder(path.parent), f"{path.parent} is in use", wait_s=math.inf):
-            if not path.is_file():
-                write_whole(path, system_secrets(SEED_BYTES))
-            secret = path.read_bytes()
-    except OSError as error:
-        raise RunError(f"{path}: cannot be made or read ({error}); have it where you may write") from error
+    with (
+        os_errors_as(RunError, f"{path}: cannot be made or read", "have it where you may write"),
+        locked(private_folder(path.parent), f"{path.parent} is in use", wait_s=math.inf),
+    ):
+        if not path.is_file():
+            write_whole(path, system_secrets(SEED_BYTES))
+        secret = path.read_bytes()
     if len(secret) != SEED_BYTES:
         raise RunError(f"{path}: {len(secret)} bytes in place of {SEED_BYTES}; restore it, or delete it, and {loss}")
     return secret

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
@@ -158,16 +159,20 @@ def named_in(parts: Registry[Any]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def unsettled(error: ValidationError, source: str, way_out: str = "") -> ConfigError:
-    """The error of settings that break a rule: names the first broken key, its value and the rule."""
-    problem = error.errors(include_url=False)[0]
-    key, value = ".".join(map(str, problem["loc"])), problem["input"]
-    if problem["type"] == _NEAR:
-        key, value = ".".join(map(str, (*problem["loc"], problem["ctx"]["name"]))), problem["ctx"]["value"]
-    elif isinstance(value, dict | BaseModel):  # a rule between settings: what it says of them
-        rule = ConfigError(problem["msg"].removeprefix("Value error, "))
-        key, value = rule.key or key, rule.value
-    return ConfigError(f"{source}: {first_problem(error)}{way_out}", key=key, value=value)
+@contextmanager
+def settled(source: str, way_out: str = "") -> Iterator[None]:
+    """Validate settings in the block; raise ``ConfigError`` for the first broken key, with its value and the rule."""
+    try:
+        yield
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key, value = ".".join(map(str, problem["loc"])), problem["input"]
+        if problem["type"] == _NEAR:
+            key, value = ".".join(map(str, (*problem["loc"], problem["ctx"]["name"]))), problem["ctx"]["value"]
+        elif isinstance(value, dict | BaseModel):  # a rule between settings: what it says of them
+            rule = ConfigError(problem["msg"].removeprefix("Value error, "))
+            key, value = rule.key or key, rule.value
+        raise ConfigError(f"{source}: {first_problem(error)}{way_out}", key=key, value=value) from error
 
 
 def first_problem(error: ValidationError) -> str:

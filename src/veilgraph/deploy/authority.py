@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
-from veilgraph.core.files import locked, private_folder, write_whole
+from veilgraph.core.files import locked, os_errors_as, private_folder, write_whole
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.revocation import LIST_FILE
 from veilgraph.link.identity import BACKDATED, MAX_LIST_BYTES, RevocationList
@@ -205,10 +205,8 @@ def revoke(
         pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         if len(pem) > MAX_LIST_BYTES:
             raise RunError(f"{authority.list_path}: the list is full ({MAX_LIST_BYTES} bytes); provision a new project")
-        try:
+        with os_errors_as(RunError, f"{authority.list_path}: cannot be written", "mend its owner and mode"):
             write_whole(authority.list_path, pem)
-        except OSError as error:
-            raise RunError(f"{authority.list_path}: cannot be written ({error}); mend its owner and mode") from error
     return RevocationList.read(pem, (root,)), chosen
 
 
@@ -219,10 +217,8 @@ def common_name(certificate: x509.Certificate) -> str:
 
 def read_file(path: Path) -> bytes:
     """Raises ``ConfigError``: it cannot be read."""
-    try:
+    with os_errors_as(ConfigError, f"{path}: cannot be read", "give the file, or folder, that veilgraph made"):
         return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give the file, or folder, that veilgraph made") from error
 
 
 def read_certificate(path: Path) -> x509.Certificate:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.files import locked, write_whole
+from veilgraph.core.files import locked, os_errors_as, write_whole
 from veilgraph.deploy.authority import (
     BROKERS_ROOT,
     ROOT,
@@ -68,11 +68,9 @@ def request_certificate(
     if passphrase is None and own.key.is_sealed:
         own.key.read(kit.passphrase)  # the same passphrase, not a mistyped one
         passphrase = kit.passphrase
-    try:
+    with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         own.requested.write(key, None if passphrase is None else passphrase())
         write_whole(out, request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     return Fingerprint(_owner(old), _fingerprint(key.public_key()))
 
 
@@ -178,10 +176,8 @@ def admit_certificate(kit: Kit, certificate: Path) -> str | None:
     if not kit.has_broker or common_name(new) == kit.certified_name:
         return None
     _check_issued(kit.path / "startup" / f"{ROOT}.pem", new, certificate)
-    try:
+    with os_errors_as(RunError, f"{kit.path}: cannot be written", "mend its owner and mode"):
         admit(kit.path, new)
-    except OSError as error:
-        raise RunError(f"{kit.path}: cannot be written ({error}); mend its owner and mode") from error
     return common_name(new)
 
 

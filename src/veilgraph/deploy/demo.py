@@ -19,7 +19,7 @@ from typing import Final
 import yaml
 
 from veilgraph.core.errors import LinkTimeout, RunError
-from veilgraph.core.files import locked, private_folder, whole_file, write_whole
+from veilgraph.core.files import locked, os_errors_as, private_folder, whole_file, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import provision, read_project
@@ -72,10 +72,8 @@ def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
 @contextmanager
 def _begun(out: Path) -> Iterator[None]:
     """An empty folder, held alone; one that failed has left its logs in it until now, and gives way."""
-    try:
+    with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         private_folder(out)
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     with locked(out, f"{out} is in use by another demonstration; choose another --out"):
         if any(out.iterdir()) and not (out / _UNFINISHED).is_file():
             raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import locked, write_whole
+from veilgraph.core.files import locked, os_errors_as, write_whole
 from veilgraph.link.identity import PrivateKey, read_key, sealed_key
 
 PASSPHRASE_VARIABLE: Final = "VEILGRAPH_PASSPHRASE"  # noqa: S105  (a name, no secret)
@@ -141,12 +141,10 @@ def in_memory(key: PrivateKey) -> Iterator[Path]:
         os.fchmod(descriptor, 0o400)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
-        try:
+        with os_errors_as(
+            ConfigError, "a key with a passphrase needs /proc", "mount it, or see cert passphrase --remove"
+        ):
             path.read_bytes()
-        except OSError as error:
-            raise ConfigError(
-                f"a key with a passphrase needs /proc ({error}); mount it, or see cert passphrase --remove"
-            ) from error
         yield path
     finally:
         os.close(descriptor)
@@ -189,11 +187,11 @@ def unprotect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
 
 
 def _replace(key_file: KeyFile, folder: Path, key: PrivateKey, passphrase: bytes | None) -> None:
-    try:
-        with locked(folder, f"{folder} is in use: stop its site first, and start it again afterwards"):
-            key_file.write(key, passphrase)
-    except OSError as error:
-        raise RunError(f"{key_file.folder}: cannot be written ({error}); mend its owner and mode") from error
+    with (
+        os_errors_as(RunError, f"{key_file.folder}: cannot be written", "mend its owner and mode"),
+        locked(folder, f"{folder} is in use: stop its site first, and start it again afterwards"),
+    ):
+        key_file.write(key, passphrase)
 
 
 def _plain(key: PrivateKey) -> bytes:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import private_folder, write_whole
+from veilgraph.core.files import os_errors_as, private_folder, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.authority import BROKERS_ROOT, common_name, read_certificate
 from veilgraph.deploy.broker import BrokerFiles, Cluster, Participant, configuration
@@ -233,10 +233,8 @@ class Kit:
     def prepare(self, site: SiteFile) -> None:
         """Notes how this machine takes part."""
         path = private_folder(self.path / "local") / _SITE_FILE
-        try:
+        with os_errors_as(RunError, f"{path}: cannot be written", "unpack the kit where you may write"):
             write_whole(path, site.model_dump_json(indent=2).encode())
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error}); unpack the kit where you may write") from error
 
     @property
     def site(self) -> SiteFile:

@@ -14,11 +14,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import check_private, make_private, private_folder, write_whole
-from veilgraph.core.settings import unsettled
+from veilgraph.core.files import check_private, make_private, os_errors_as, private_folder, write_whole
+from veilgraph.core.settings import settled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.deploy.authority import BROKER_UNIT, BROKERS_ROOT, ROOT, Authority, issue, make_authority
@@ -122,10 +122,8 @@ def read_project(path: Path) -> ProjectSettings:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or breaks a rule.
     """
-    try:
+    with settled(str(path)):
         return ProjectSettings.model_validate(read_yaml(path, "project file"))
-    except ValidationError as error:
-        raise unsettled(error, str(path)) from error
 
 
 def draft_project(
@@ -158,10 +156,8 @@ def draft_project(
         **({"brokers": [{"host": each, "port": port} for each in brokers]} if brokers else {}),
         "administrators": list(administrators),
     }
-    try:
+    with settled("project"):
         ProjectSettings.model_validate(content)
-    except ValidationError as error:
-        raise unsettled(error, "project") from error
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
@@ -180,7 +176,7 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
         RunError: ``out`` exists and is not empty, or cannot be written.
     """
     now = datetime.now(UTC)
-    try:
+    with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise RunError(
                 f"{out} exists and is not an empty directory; choose another --out: a project is provisioned once"
@@ -199,8 +195,6 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
             _make_broker(project, authority, broker, kits.setdefault(name, out / "kits" / name), now)
         for kit in kits.values():
             make_private(kit)
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     return kits
 
 

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.files import os_errors_as
 from veilgraph.core.types import PartyId
 from veilgraph.link.channel import joined
 from veilgraph.link.identity import BACKDATED, Identity, Trust
@@ -142,10 +143,8 @@ def stored_request(path: Path) -> Request:
         ConfigError: the file cannot be read.
         ProtocolError: it holds no request.
     """
-    try:
+    with os_errors_as(ConfigError, f"{path}: cannot be read", "submit the job again"):
         content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); submit the job again") from error
     return _read(Request, _parts(_REQUEST, content)[0])
 
 

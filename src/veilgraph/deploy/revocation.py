@@ -15,7 +15,7 @@ from typing import Final
 from cryptography import x509
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
-from veilgraph.core.files import locked, write_whole
+from veilgraph.core.files import locked, os_errors_as, write_whole
 from veilgraph.link.identity import RevocationList
 
 LIST_FILE: Final = "revoked.pem"
@@ -83,15 +83,13 @@ def accept_newer(kit: Path, pem: bytes) -> bool:
         RunError: it cannot be written.
     """
     startup = kit / "startup"
-    try:
+    with os_errors_as(RunError, f"{startup}: cannot be written", "unpack the kit where you may write"):
         shown = RevocationList.read(pem, _roots(startup / _ROOT_FILE))
         with locked(startup, f"{startup} is in use", wait_s=math.inf):  # several jobs of a site may be shown lists
             if not shown.follows(installed_list(kit)):
                 return False
             write_whole(startup / LIST_FILE, shown.pem)
             (startup / LIST_FILE).chmod(0o600)
-    except OSError as error:
-        raise RunError(f"{startup}: cannot be written ({error}); unpack the kit where you may write") from error
     log.info("took list %d of revoked certificates: %d are revoked", shown.number, len(shown.revoked))
     return True
 
@@ -104,10 +102,8 @@ def install_list(kit: Path, file: Path) -> RevocationList:
         DataError: it is not a list of this project.
         RunError: a newer list is installed already.
     """
-    try:
+    with os_errors_as(ConfigError, f"{file}: cannot be read", "give what veilgraph cert revoke wrote"):
         pem = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read ({error}); give what veilgraph cert revoke wrote") from error
     try:
         newer = accept_newer(kit, pem)
         found = installed_list(kit)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from veilgraph.core.arguments import kind_of
 from veilgraph.core.errors import DataError, RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph import rules
 from veilgraph.graph.rules import Relation, refuse
@@ -357,10 +357,8 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
     if graph.relations:
         metadata["relations"] = rules.packed(graph.relations)
     content = save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, metadata)
-    try:
+    with os_errors_as(RunError, f"{path}: the party graph cannot be written", "choose a writable path"):
         write_whole(path, content)
-    except OSError as error:
-        raise RunError(f"{path}: the party graph cannot be written ({error}); choose a writable path") from error
 
 
 def load_party(path: Path) -> PartyGraph:

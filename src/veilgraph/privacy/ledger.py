@@ -18,7 +18,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, ValidationError
 
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
-from veilgraph.core.files import locked
+from veilgraph.core.files import locked, os_errors_as
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, Neighbours, Scope, Unit, to_json
 from veilgraph.privacy.ledger_files import ChainedFile, Line, Payment, now
@@ -105,7 +105,11 @@ class Ledger:
             raise ConfigError(f"epsilon_total={budget}: a budget must be finite and above 0; leave it out for none")
         file = ChainedFile(path, _Header, _Entry, _WAY_OUT)
         with ExitStack() as held:
-            try:
+            with os_errors_as(
+                RunError,
+                f"{path}: cannot be read and written",
+                "nothing may be released without it. Make it readable and writable",
+            ):
                 held.enter_context(locked(path.parent, f"{path} is in use by another process; wait for it, or stop it"))
                 if not path.exists():
                     if expected:
@@ -115,11 +119,6 @@ class Ledger:
                         )
                     file.begin(_Header(ledger=1, job=job, delta=delta))
                 file.read()
-            except OSError as error:
-                raise RunError(
-                    f"{path}: cannot be read and written ({error}); nothing may be released without it. Make it "
-                    "readable and writable"
-                ) from error
             if file.header.job != job:
                 raise RunError(
                     f"{path}: the ledger is of job {file.header.job[:12]} and this is job {job[:12]}; every job has a "

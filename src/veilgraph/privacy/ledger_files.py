@@ -46,7 +46,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import append, locked, private_folder, sync_folder, undamaged, write_whole
+from veilgraph.core.files import append, locked, os_errors_as, private_folder, sync_folder, undamaged, write_whole
 from veilgraph.core.secrets import SEED_BYTES, kept_secret, system_secrets
 from veilgraph.privacy.event import Event, from_json, not_a_release
 from veilgraph.privacy.lifetime_costs import Keys, keyed_hashes
@@ -303,19 +303,19 @@ class LifetimeFile(ChainedFile[Header, Entry]):
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the ledger, with all lines read that other processes have added. Errors as the constructor."""
-        try:
-            with locked(private_folder(self.folder), f"{self.folder} is in use", wait_s=math.inf):
-                if not self.path.exists():
-                    self._begin_anew()
-                self.read()
-                self._check_mark()
-                yield
-        except OSError as error:
-            raise RunError(
-                f"{self.path}: cannot be read and written ({error}); nothing may be released without it. Make it "
-                "readable and writable, or say in the party file where else the ledger is to be (of a graph: ledgers= "
-                "of veilgraph.fit)"
-            ) from error
+        way_out = (
+            "nothing may be released without it. Make it readable and writable, or say in the party file where else "
+            "the ledger is to be (of a graph: ledgers= of veilgraph.fit)"
+        )
+        with (
+            os_errors_as(RunError, f"{self.path}: cannot be read and written", way_out),
+            locked(private_folder(self.folder), f"{self.folder} is in use", wait_s=math.inf),
+        ):
+            if not self.path.exists():
+                self._begin_anew()
+            self.read()
+            self._check_mark()
+            yield
 
     def check_people(self, ids: Iterable[str]) -> None:
         """Refuse to begin another budget for people whose releases this account knows of in another ledger.
@@ -355,10 +355,8 @@ class LifetimeFile(ChainedFile[Header, Entry]):
     def cohort(self, name: str) -> Keys:
         """Who pays, as ``keep_cohort`` kept it. Raises ``RunError`` where the file is missing or damaged."""
         path = self._cohort(name)
-        try:
+        with os_errors_as(RunError, f"{path}: cannot be read", _WAY_OUT):
             content = path.read_bytes()
-        except OSError as error:
-            raise RunError(f"{path}: cannot be read ({error}); {_WAY_OUT}") from error
         if hashlib.sha256(content).hexdigest() != name:
             raise RunError(f"{path}: damaged; {_WAY_OUT}")
         return np.frombuffer(content, "<u8").astype(np.uint64)

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from veilgraph.core.errors import ProtocolError
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.agreement import Hello, Point, Start, agree, agreed_start
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.paradigm import NO_NUMBERS, paradigm_of
 from veilgraph.protocol.role import RoleContext
 
 # How far a holder's release can be ahead of all others': they count up by one, from the largest that anyone states.
@@ -58,7 +58,8 @@ def agree_on_start(
 def check_bounds(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases: bool = False) -> None:
     """Hold every party to what a job allows; errors as ``agree_within_bounds``."""
     for party, hello in hellos.items():
-        for field, (low, high) in paradigm_of(job).session.stated(job, party, releases=releases).items():
+        own = {} if party == SERVER else paradigm_of(job).session.stated(job, party, releases=releases)
+        for field, (low, high) in {**NO_NUMBERS, **own}.items():
             value = getattr(hello, field)
             if value is not None and not low <= value <= high:
                 raise _refused(party, field, value, f"from {low} to {high}" if low < high else f"{low}")

@@ -29,7 +29,7 @@ from typing import Final, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import append, descriptor_of, locked, private_folder, sync_folder
+from veilgraph.core.files import append, descriptor_of, locked, os_errors_as, private_folder, sync_folder
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import ConsentSettings
@@ -283,13 +283,11 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "jobs.jsonl"
-        try:
+        with os_errors_as(RunError, f"{folder}: cannot be made", "keep the kit where you may write"):
             private_folder(folder)
             for path in (folder, self.path):
                 if path.exists() and path.stat().st_mode & 0o077:
                     raise RunError(f"{path} is open to other accounts; close it: chmod go= {path}")
-        except OSError as error:
-            raise RunError(f"{folder}: cannot be made ({error}); keep the kit where you may write") from error
 
     def size(self) -> int:
         """Bytes so far: nothing was added where they are as before."""
@@ -391,11 +389,9 @@ def waiting(folder: Path, request: JobRequest, asked: str) -> Iterator[Waiting]:
     content = json.dumps({"asked": asked, **request.model_dump(mode="json")}, indent=1).encode()
     path = folder / REQUESTS / f"{request.job}.json"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with os_errors_as(RunError, f"{path}: cannot be written", "keep the kit where you may write"):
         private_folder(path.parent)
         descriptor = descriptor_of(temporary, os.O_WRONLY | os.O_TRUNC)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error}); keep the kit where you may write") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever finds it free knows that nobody waits any more
         os.writev(descriptor, [content])

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import Registry, unsettled
+from veilgraph.core.settings import Registry, settled
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.protocol.job import JobSettings, offered
 from veilgraph.protocol.party_settings import PartySettings
@@ -47,9 +46,8 @@ def parse_chosen(data: object, source: str = "job") -> tuple[JobSettings, list[C
     """As ``parse_job``, and what the preset chose."""
     kind, content = said_in(data, source)
     try:
-        settings = kind.model_validate(content)
-    except ValidationError as error:
-        raise unsettled(error, source) from error
+        with settled(source):
+            settings = kind.model_validate(content)
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
     return settings, chosen(content, offered(kind, content), settings)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import Settings, unsettled
+from veilgraph.core.settings import Settings, settled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.event import Neighbours
 from veilgraph.protocol.job import JobSettings, adds_noise
@@ -115,10 +115,8 @@ def parse_limits(data: object, source: str) -> LimitSettings:
     """Validate limits from YAML or a dictionary; raises ``ConfigError`` for the first broken key."""
     if data is not None and not isinstance(data, Mapping):
         raise ConfigError(f"{source}: limits are a mapping of settings, not {type(data).__name__}; see docs/tables.md")
-    try:
+    with settled(source):
         return LimitSettings.model_validate({} if data is None else dict(data))
-    except ValidationError as error:
-        raise unsettled(error, source) from error
 
 
 def revelations(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.files import os_errors_as
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph
@@ -55,11 +56,11 @@ class Organisation:
         found = hashlib.sha256(self.settings.hashed().encode())
         for name in self.settings.files:
             path = self.folder / name
-            try:
-                with path.open("rb") as file:
-                    found.update(hashlib.file_digest(file, "sha256").digest())
-            except OSError as error:
-                raise DataError(f"{path}: cannot be read ({error}); give the path of a table") from error
+            with (
+                os_errors_as(DataError, f"{path}: cannot be read", "give the path of a table"),
+                path.open("rb") as file,
+            ):
+                found.update(hashlib.file_digest(file, "sha256").digest())
         return found.hexdigest()
 
 

@@ -39,7 +39,7 @@ NO_NUMBERS: Final[Mapping[str, Range]] = dict.fromkeys(
     ),
     (0, 0),
 )
-"""Field of a hello → the smallest and largest number that a party may state: none, as the server."""
+"""Field of a hello → the smallest and largest number that the server may state: none."""
 MAX_NODES: Final = 2**32
 MAX_STEPS: Final = 2**32
 MAX_FEATURES: Final = 2**20
@@ -112,7 +112,7 @@ class Sessions(ABC, Generic[J]):
 
     @abstractmethod
     def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        """Field of a hello → the smallest and largest number that a party may state, for every field of ``NO_NUMBERS``.
+        """Field of a hello → the smallest and largest number that a holder may state; of a field left out it is none.
 
         ``releases`` is whether they agree on perturbed features, which comes before the rest.
         """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import real_file
-from veilgraph.core.settings import Settings, unsettled
+from veilgraph.core.settings import Settings, settled
 from veilgraph.core.yaml_file import SettingsLoader, parse_yaml, read_yaml
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.tables.settings import TableSettings
@@ -122,10 +122,8 @@ def parse_party_settings(data: object, source: str = "party") -> PartySettings:
         raise ConfigError(
             f"{source}: a party file is a mapping of settings, not {type(data).__name__}; see docs/tables.md"
         )
-    try:
+    with settled(source):
         return PartySettings.model_validate(data)
-    except ValidationError as error:
-        raise unsettled(error, source) from error
 
 
 def parse_party_text(text: str, source: str = "party") -> PartySettings:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph.core.text import listed, printable_lines
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
@@ -363,10 +363,8 @@ def _printed(value: object) -> object:
 
 def write_html(path: Path, content: str) -> None:
     """Write a page, whole or not at all; raises ``RunError`` where it cannot be written."""
-    try:
+    with os_errors_as(RunError, f"{path}: the page cannot be written", f"choose another {argument('out')}"):
         write_whole(path, content.encode())
-    except OSError as error:
-        raise RunError(f"{path}: the page cannot be written ({error}); choose another {argument('out')}") from error
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph.core.text import counted, figure, listed
 from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LAST, LOSS, Figure, Measures
 from veilgraph.report.protection import compared_with
@@ -170,10 +170,8 @@ def draw_curves(
     """Write ``curves`` as a PNG, whole or not at all; a ``RunError`` where the file cannot be written."""
     content = io.BytesIO()
     curves(metrics, references, **about).savefig(content, format="png", dpi=150)
-    try:
+    with os_errors_as(RunError, f"{path}: the curves cannot be written", "choose a writable directory"):
         write_whole(path, content.getvalue())
-    except OSError as error:
-        raise RunError(f"{path}: the curves cannot be written ({error}); choose a writable directory") from error
 
 
 def curves(

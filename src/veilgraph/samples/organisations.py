@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.files import private_folder, whole_file, write_whole
+from veilgraph.core.files import os_errors_as, private_folder, whole_file, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.dataset import load_parties, load_parts
@@ -56,10 +56,8 @@ def writing(out: Path) -> Iterator[None]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")
-    try:
+    with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         yield
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
 
 
 def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import check_private, fresh_folder, private_folder, write_whole
+from veilgraph.core.files import check_private, fresh_folder, os_errors_as, private_folder, write_whole
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.text import csv_cell
 from veilgraph.graph.party import pack_ids, unpack_ids
@@ -59,12 +59,10 @@ class EmbeddingDirectory:
         Raises:
             RunError: the directory exists and is not empty or others may use it, or it cannot be written.
         """
-        try:
+        with os_errors_as(RunError, f"{path}: cannot be written", f"choose another {argument('out')}"):
             fresh_folder(path)
             write_embed_job(job, path / "job.yaml")
             private_folder(path / "private")
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error}); choose another {argument('out')}") from error
         return cls(path)
 
     @classmethod

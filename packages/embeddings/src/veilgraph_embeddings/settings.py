@@ -9,11 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import NAME_PATTERN, Settings, named_in, unsettled
+from veilgraph.core.settings import NAME_PATTERN, Settings, named_in, settled
 from veilgraph.core.yaml_file import read_yaml, yaml_bytes
 from veilgraph.graph.settings import DATASETS, DESCRIBED, PARTY_FILE_SUFFIXES, Described
 from veilgraph_embeddings.attackers import FAMILIES
@@ -139,10 +139,8 @@ def parse_embed_job(data: object, source: str = "job") -> EmbedJob:
         raise ConfigError(
             f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/embeddings.md"
         )
-    try:
+    with settled(source):
         return EmbedJob.model_validate(dict(data))
-    except ValidationError as error:
-        raise unsettled(error, source) from error
 
 
 def read_embed_job(path: Path) -> EmbedJob:

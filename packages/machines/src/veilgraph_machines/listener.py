@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import os_errors_as
 from veilgraph.link.refusals import RefusalLog
 from veilgraph_machines.channel import Task, Turns, ready
 from veilgraph_machines.secret import tls_context
@@ -41,13 +42,12 @@ class Door:
 
     def __init__(self, host: str, port: int, secret: bytes, rank: int) -> None:
         self._context = tls_context(secret, rank, ssl.PROTOCOL_TLS_SERVER)
-        try:
+        with os_errors_as(
+            ConfigError,
+            f"machines.address={host}:{port}: cannot listen there",
+            "give an address of the machine that joins the job, and a free port",
+        ):
             self._listener = socket.create_server((socket.gethostbyname(host), port))
-        except OSError as error:
-            raise ConfigError(
-                f"machines.address={host}:{port}: cannot listen there ({error}); give an address of the machine that "
-                "joins the job, and a free port"
-            ) from error
         self._listener.setblocking(False)
         self._arriving: list[tuple[Task[tuple[int, Note]], float, str]] = []
         self._refusals = RefusalLog(lambda _, words: log.warning("refused %s", words))

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import new_file, write_whole
+from veilgraph.core.files import new_file, os_errors_as, write_whole
 
 SECRET_BYTES: Final = 32
 
@@ -63,15 +63,16 @@ def read_secret(path: Path) -> bytes:
     Raises:
         ConfigError: it cannot be read, others can read it, or it is no such secret.
     """
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read(2 * SECRET_BYTES + 2)
-    except OSError as error:
-        raise ConfigError(
-            f"machines.secret={path}: cannot be read ({error}); make it with: veilgraph net machine-secret PARTY.yaml, "
-            "and copy it to all machines of the party"
-        ) from error
+    with (
+        os_errors_as(
+            ConfigError,
+            f"machines.secret={path}: cannot be read",
+            "make it with: veilgraph net machine-secret PARTY.yaml, and copy it to all machines of the party",
+        ),
+        path.open("rb") as file,
+    ):
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        content = file.read(2 * SECRET_BYTES + 2)
     if mode & _OTHERS:
         raise ConfigError(
             f"machines.secret={path}: others on this machine can read or change it (mode {mode:o}); "

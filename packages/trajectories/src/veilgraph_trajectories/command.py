@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from pydantic import ValidationError
 
 from veilgraph.cli.app import command, data, override
 from veilgraph.cli.data import show_exported
@@ -26,14 +25,12 @@ def export_command(
     ] = None,
 ) -> None:
     """Write recordings of people whom several cameras see as each camera's tables, with an averaging job."""
-    from veilgraph.core.settings import unsettled  # noqa: PLC0415
+    from veilgraph.core.settings import settled  # noqa: PLC0415
     from veilgraph_trajectories.export import export_trajectories  # noqa: PLC0415
     from veilgraph_trajectories.settings import TrajectoriesSettings  # noqa: PLC0415
 
-    try:
+    with settled("trajectories"):
         settings = TrajectoriesSettings.model_validate(dict(map(override, changes or ())))
-    except ValidationError as error:
-        raise unsettled(error, "trajectories") from error
     with messages().status("writing tables"):
         files = export_trajectories(settings, out, seed, table_format)
     show_exported(files, out.glob("*.yaml"))

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import unsettled
+from veilgraph.core.settings import settled
 from veilgraph.graph.settings import holder_names
 from veilgraph_trajectories.near import pairs_in
 from veilgraph_trajectories.scenes import Scene, draw_scene
@@ -105,10 +104,8 @@ def trajectories(*, seed: int = 0, **settings: object) -> TrajectoriesWorld:
     Raises:
         ConfigError: a setting is none.
     """
-    try:
+    with settled("trajectories"):
         asked = TrajectoriesSettings.model_validate(settings)
-    except ValidationError as error:
-        raise unsettled(error, "trajectories") from error
     return trajectories_world(asked, seed)
 
 

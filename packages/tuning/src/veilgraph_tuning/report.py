@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph_tuning.space import Choice, Options
 from veilgraph_tuning.trials import Trial
 from veilgraph_tuning.trying import Tuning
@@ -76,10 +76,8 @@ def draw_trials(tuning: Tuning, path: Path) -> None:
         axes.set_visible(False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
-    try:
+    with os_errors_as(RunError, f"{path}: the picture cannot be written", "choose a writable directory"):
         write_whole(path, picture.getvalue())
-    except OSError as error:
-        raise RunError(f"{path}: the picture cannot be written ({error}); choose a writable directory") from error
 
 
 def _over(axes: Axes, key: str, choice: Choice, trials: list[Trial], tuning: Tuning) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph_tuning.space import Space, Value
 
 _FILE: Final = "trials.jsonl"
@@ -81,10 +81,8 @@ class TrialFile:
         self.trials.append(trial)
         lines = [self._about, *(asdict(each) for each in self.trials)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
-        try:
+        with os_errors_as(RunError, f"{self._path} cannot be written", "choose a writable directory"):
             write_whole(self._path, text.encode())
-        except OSError as error:
-            raise RunError(f"{self._path} cannot be written ({error}); choose a writable directory") from error
 
     def best(self) -> Trial | None:
         """The first of those that reached most; None where none is complete."""

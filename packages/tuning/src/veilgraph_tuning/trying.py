@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import yaml
 
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
-from veilgraph.core.files import locked, private_folder, write_whole
+from veilgraph.core.files import locked, os_errors_as, private_folder, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.settings import DESCRIPTIONS
 from veilgraph.protocol.figures import LAST, LOSS
@@ -139,10 +139,8 @@ def at_work(out: Path) -> Iterator[None]:
     Raises:
         RunError: it cannot be made, or another process works on it.
     """
-    try:
+    with os_errors_as(RunError, f"{out} cannot be made", "choose a writable directory"):
         private_folder(out)
-    except OSError as error:
-        raise RunError(f"{out} cannot be made ({error}); choose a writable directory") from error
     with locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"):
         yield
 

@@ -109,14 +109,7 @@ class SameColumnsSessions(seam.Sessions[J]):
     """Sessions of jobs of nodes of holders' own."""
 
     def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
-        fields = dict(seam.NO_NUMBERS)
-        if party != SERVER:
-            fields |= {
-                "steps": (0, seam.MAX_STEPS),
-                "features": (1, seam.MAX_FEATURES),
-                "classes": (0, seam.MAX_CLASSES),
-            }
-        return fields
+        return {"steps": (0, seam.MAX_STEPS), "features": (1, seam.MAX_FEATURES), "classes": (0, seam.MAX_CLASSES)}
 
     def prepare(self, own: Preparation) -> Prepared:
         return collect(own)
@@ -216,10 +209,8 @@ class HorizontalSessions(SameColumnsSessions[HorizontalJob]):
     """Sessions of horizontal jobs."""
 
     def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
-        fields = super().stated(job, party, releases=releases)
-        if party != SERVER:
-            fields["edge_columns"] = (0, seam.MAX_FEATURES if job.inputs.edge_features else 0)
-        return fields
+        columns = (0, seam.MAX_FEATURES if job.inputs.edge_features else 0)
+        return {**super().stated(job, party, releases=releases), "edge_columns": columns}
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
         if aligned.graph is None:

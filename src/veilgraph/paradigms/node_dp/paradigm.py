@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.text import counted, listed
-from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.dataset import load_for_learner
 from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.paradigms.node_dp.learner import Bystander, EdgePrivateLearner, LocalLearner, own_features
@@ -150,10 +150,7 @@ class NodeDpSessions(AlignedSessions[NodeDpJob]):
     """Sessions of node-dp jobs."""
 
     def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
-        fields = dict(seam.NO_NUMBERS)
-        if party == SERVER:
-            return fields
-        fields |= {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
+        fields = {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
         if releases:
             fields["release"] = (-seam.MAX_NODES, seam.MAX_NODES)
             private = job.release.labels

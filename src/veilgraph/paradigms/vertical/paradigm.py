@@ -147,10 +147,7 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
         return costs_of(job, nodes, sizes)
 
     def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
-        fields = dict(seam.NO_NUMBERS)
-        if party == SERVER:
-            return fields
-        fields |= {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
+        fields = {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
         if releases or job.passes.learns_alone:
             fields["release"] = (-seam.MAX_NODES, seam.MAX_NODES)
         if releases:

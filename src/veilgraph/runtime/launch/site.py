@@ -20,12 +20,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.randomness import private_seed, seed_of
 from veilgraph.core.secrets import derive_key, kept_secret
-from veilgraph.core.settings import unsettled
+from veilgraph.core.settings import settled
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
 from veilgraph.link.view import RecordedLink
@@ -176,10 +176,8 @@ def own_organisation(party: PartyId, party_file: Path | None) -> Organisation:
 
 def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
     """What a submitted job asks of this party; raises ``ConfigError`` where the engine's id of the job is none."""
-    try:
+    with settled("the engine's id of the job", "; submit it anew"):
         return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
-    except ValidationError as error:
-        raise unsettled(error, "the engine's id of the job", "; submit it anew") from error
 
 
 def _unaudited(party: PartyId, work: SiteWork, *, allows: bool) -> str:

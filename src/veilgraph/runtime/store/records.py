@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
 from veilgraph.core.errors import ProtocolError, RunError
-from veilgraph.core.files import append, sync_folder
+from veilgraph.core.files import append, os_errors_as, sync_folder
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.identity import Trust
 from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement
@@ -246,12 +246,10 @@ class RecordLog:
             text = line.model_copy(update={"previous": self._last}).model_dump_json(exclude_none=True).encode()
             self._last = digest(text)
             content += text + b"\n"
-        try:
+        with os_errors_as(RunError, f"{self._path}: cannot be written", "make room, and go on with --resume"):
             self._drop_torn()
             append(self._path, content, sync=True)
             sync_folder(self._folder)
-        except OSError as error:
-            raise RunError(f"{self._path}: cannot be written ({error}); make room, and go on with --resume") from error
         self._lines += len(lines)
 
     def _drop_torn(self) -> None:

@@ -57,6 +57,7 @@ from veilgraph.core.files import (
     check_private,
     fresh_folder,
     locked,
+    os_errors_as,
     private_folder,
     remove_temporary_files,
     undamaged,
@@ -103,11 +104,9 @@ class RunDirectory:
                 f"{path} is a run already; go on with it ({resuming(path)}), choose another "
                 f"{argument('out')} or remove it"
             )
-        try:
+        with os_errors_as(RunError, f"{path}: cannot be written", f"choose another {argument('out')}"):
             fresh_folder(path)
             write_job(settings, path / "job.yaml")
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error}); choose another {argument('out')}") from error
         run = cls(path)
         run.settings = settings  # what was written need not be parsed
         return run
