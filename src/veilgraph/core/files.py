@@ -22,13 +22,15 @@ from datetime import datetime
 from io import FileIO
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.settings import first_problem
+
+Form = TypeVar("Form")
 
 _FILE: Final = 0o600
 _FOLDER: Final = 0o700
@@ -261,8 +263,14 @@ def undamaged(path: Path | str, way_out: str, fault: str = "damaged") -> Iterato
         yield
     except ValidationError as error:
         raise RunError(f"{path}: {fault} ({first_problem(error)}); {way_out}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{path}: {fault} ({error}); {way_out}") from error
+
+
+def read_json(path: Path, form: type[Form], way_out: str, fault: str = "damaged") -> Form:
+    """Read a JSON file of ours, which is of a form that pydantic knows; errors as ``undamaged``."""
+    with undamaged(path, way_out, fault):
+        return TypeAdapter(form).validate_json(path.read_bytes())
 
 
 def sync_folder(folder: Path) -> None:

@@ -46,7 +46,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import append, locked, os_errors_as, private_folder, sync_folder, undamaged, write_whole
+from veilgraph.core.files import append, locked, os_errors_as, private_folder, read_json, sync_folder, write_whole
 from veilgraph.core.secrets import SEED_BYTES, kept_secret, system_secrets
 from veilgraph.privacy.event import Event, from_json, not_a_release
 from veilgraph.privacy.lifetime_costs import Keys, keyed_hashes
@@ -196,8 +196,7 @@ class Marks:
         path = self.folder / f"{ledger}.json"
         if not path.is_file():
             return None
-        with undamaged(path, "restore it, or delete it where the ledger is new"):
-            return HighWaterMark(**json.loads(path.read_bytes()))
+        return read_json(path, HighWaterMark, "restore it, or delete it where the ledger is new")
 
     def put(self, ledger: str, mark: HighWaterMark) -> None:
         """Replace it: it is on the disk when this returns."""

@@ -27,8 +27,9 @@ from typing import ClassVar, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import TypedDict, override
 
 from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.files import locked, private_folder, sync_folder, undamaged
@@ -111,7 +112,8 @@ class RunCache(ReleaseCache):
         with undamaged(keeper.place(OWN_RELEASE), "restore it, or delete it, and the holder releases anew and pays"):
             if kept.facts["depends_on"] == depends:
                 self._tensors = dict(kept.tensors)
-                self._draws = {channel: str(kept.facts["draws"][channel]) for channel in self._tensors}
+                draws = _DRAWS.validate_python(kept.facts["draws"])
+                self._draws = {channel: draws[channel] for channel in self._tensors}
 
     @override
     def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
@@ -130,19 +132,31 @@ class RunCache(ReleaseCache):
         return draw is not None and self._ledger is not None and self._ledger.has_paid(of.channel, draw)
 
 
+class _Batch(TypedDict):
+    """One draw: ``content`` and ``cohort`` of the ledger's entry, and its ``time``."""
+
+    content: str
+    cohort: str
+    time: str
+
+
+_DRAWS: Final = TypeAdapter(dict[str, str])
+_BATCHES: Final = TypeAdapter(list[_Batch])
+
+
 @dataclass
 class _Kept:
     """One release's rows, sorted by the keys of their nodes.
 
     ``digests`` are uint8[n, 16], of the rows before noise, for the owner's log alone; ``batch`` int64[n], the index of
-    each row's draw in ``batches``: ``content`` and ``cohort`` of the ledger's entry, and the draw's ``time``.
+    each row's draw in ``batches``.
     """
 
     keys: Keys
     digests: NDArray[np.uint8]
     rows: Tensor
     batch: NDArray[np.int64]
-    batches: list[dict[str, str]] = field(default_factory=list)
+    batches: list[_Batch] = field(default_factory=list)
 
 
 @contextmanager
@@ -225,7 +239,7 @@ class LifetimeCache(ReleaseCache):
                 raise
             return kept.rows[torch.from_numpy(places)]
 
-    def _pay(self, of: Release, draws: list[dict[str, str]]) -> None:
+    def _pay(self, of: Release, draws: list[_Batch]) -> None:
         """From the run's ledger, for all rows by a name of their draws; and for life, each draw by its own nodes."""
         content = hashlib.sha256("".join(sorted(draw["content"] for draw in draws)).encode()).hexdigest()
         if self._ledger is not None and not self._ledger.has_paid(of.channel, content):
@@ -270,11 +284,8 @@ class LifetimeCache(ReleaseCache):
 
     def _with(self, kept: _Kept, new: NDArray[np.int64], digests: NDArray[np.uint8], made: Tensor) -> _Kept:
         """With rows that were drawn now; in place of all earlier ones where they are drawn together."""
-        batch = {
-            "content": new_name(),
-            "cohort": self._account.lifetime.lines.keep_cohort(self._payers(new)),
-            "time": now(),
-        }
+        cohort = self._account.lifetime.lines.keep_cohort(self._payers(new))
+        batch = _Batch(content=new_name(), cohort=cohort, time=now())
         keys, first = np.unique(self._each[new], return_index=True)
         made = made[torch.from_numpy(first)]
         if self._whole or not len(kept.keys):
@@ -329,7 +340,7 @@ class LifetimeCache(ReleaseCache):
                 tensors["digests"].numpy(),
                 tensors["rows"],
                 tensors["batch"].numpy(),
-                [{name: str(each[name]) for name in ("content", "cohort", "time")} for each in facts["batches"]],
+                _BATCHES.validate_python(facts["batches"]),
             )
 
     def _save(self, path: Path, kept: _Kept) -> None:

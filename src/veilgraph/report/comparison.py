@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rich.table import Table
+from typing_extensions import TypedDict
 
 from veilgraph.comparison.figures import DRAWS
 from veilgraph.comparison.study import ABOUT, FOUND, Number, Study
 from veilgraph.comparison.ways import AS_JOB, POOLED, beside_job
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import undamaged
+from veilgraph.core.files import read_json
 from veilgraph.core.text import counted
 from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import leak_words
@@ -44,6 +44,10 @@ class Compared:
         return shown_figures(self.told.ways[0].figures)
 
 
+class _About(TypedDict):
+    job: dict[str, object]
+
+
 def is_comparison(path: Path) -> bool:
     """Whether a directory is a comparison's."""
     return (path / ABOUT).is_file() and not (path / "job.yaml").exists()
@@ -56,9 +60,8 @@ def read_comparison(path: Path) -> Compared:
     if not file.is_file():
         raise RunError(f"{path}: this comparison is not complete; {again}", key="run", value=str(path))
     try:
-        with undamaged(file, again):
-            about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-            return Compared(path, parse_job(about["job"]), Study.model_validate_json(file.read_bytes()))
+        about = read_json(path / ABOUT, _About, again)
+        return Compared(path, parse_job(about["job"]), read_json(file, Study, again))
     except ConfigError as error:  # of the job, as another version has it
         raise RunError(f"{path}: damaged ({error}); {again}", key="run") from error
 

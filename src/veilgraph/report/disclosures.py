@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field
 from rich.table import Table
 
-from veilgraph.core.files import undamaged
+from veilgraph.core.files import read_json
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.messages import DisclosureRecord, Protection, statements
@@ -316,8 +316,7 @@ def _entries(found: RunData) -> list[_Entry]:
     files = [whole] if whole.is_file() else [run.party_path(party) / name for party in found.here]
     entries = list[_Entry]()
     for path in filter(Path.is_file, files):
-        with undamaged(path, "delete it, or train again"):
-            entries += TypeAdapter(list[_Entry]).validate_json(path.read_bytes())
+        entries += read_json(path, list[_Entry], "delete it, or train again")
     return entries
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,14 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import undamaged
+from veilgraph.core.files import read_json, undamaged
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.protocol.figures import CLASS_MEASURES
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.messages import DisclosureRecord
 from veilgraph.report.tables import data_facts
-from veilgraph.runtime.session.preparation import read_drift
+from veilgraph.runtime.session.preparation import DAMAGED_ALIGNMENT, AlignmentFacts, read_drift
 from veilgraph.runtime.store import LEDGER_SUMMARY
 from veilgraph.runtime.store.predictions import Predictions, load_predictions, reading
 from veilgraph.runtime.store.records import who_deals
@@ -127,9 +126,8 @@ def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
     found = {}
     for party in run.settings.data.names:
         path = run.party_path(party) / LEDGER_SUMMARY
-        with undamaged(path, "a new prediction writes it anew from the ledger"):
-            if path.exists():
-                found[party] = _Spent.model_validate_json(path.read_bytes()).model_dump()
+        if path.exists():
+            found[party] = read_json(path, _Spent, "a new prediction writes it anew from the ledger").model_dump()
     return found
 
 
@@ -140,12 +138,8 @@ def _graph(run: RunDirectory, party: PartyId) -> PartyGraph | None:
 
 def _table_sizes(paths: Iterable[Path]) -> dict[PartyId, int]:
     """Table sizes from the first alignment that is there; every party has the same."""
-    for path in paths:
-        with undamaged(path, "delete it, and the parties read their tables anew"):
-            if path.is_file():
-                sizes = json.loads(path.read_text(encoding="utf-8")).get("set_sizes", {})
-                return {str(party): int(size) for party, size in sizes.items()}
-    return {}
+    kept = next(filter(Path.is_file, paths), None)
+    return {} if kept is None else read_json(kept, AlignmentFacts, DAMAGED_ALIGNMENT).get("set_sizes", {})
 
 
 @dataclass(frozen=True, eq=False)

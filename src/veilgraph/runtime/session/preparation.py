@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NotRequired
 
-from veilgraph.core.files import undamaged, write_whole
+from typing_extensions import TypedDict
+
+from veilgraph.core.files import read_json, undamaged, write_whole
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, private_seed
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -42,6 +44,16 @@ _HELD: Final = "!"
 """After the identity: the party has trained on it, and does not begin again."""
 
 _Ids = tuple[Sequence[str], Sequence[str]]
+
+
+class AlignmentFacts(TypedDict):
+    """What a party keeps of an alignment or collection; ``set_sizes``: rows of the holders' tables, of an alignment."""
+
+    identity: str
+    set_sizes: NotRequired[dict[PartyId, int]]
+
+
+DAMAGED_ALIGNMENT: Final = "delete it, and the parties read their tables anew"
 
 log = logging.getLogger("veilgraph")
 
@@ -216,8 +228,7 @@ def _aligned(settings: JobSettings, identity: str, graph: PartyGraph, ids: _Ids,
 
 
 def _identity(path: Path) -> str:
-    with undamaged(path, "delete it, and the parties read their tables anew"):
-        return str(json.loads(path.read_text(encoding="utf-8"))["identity"])
+    return read_json(path, AlignmentFacts, DAMAGED_ALIGNMENT)["identity"]
 
 
 _LOGGED: Final = 12
@@ -236,6 +247,4 @@ def note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: i
 def read_drift(folder: Path) -> Record:
     """What ``note_drift`` kept; nothing before the first prediction. Raises ``RunError`` where it is damaged."""
     path = folder / DRIFT
-    with undamaged(path, "predict anew"):
-        found: Record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
+    return read_json(path, Record, "predict anew") if path.is_file() else {}

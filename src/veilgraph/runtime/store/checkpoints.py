@@ -23,11 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import private_folder, undamaged, write_whole
+from veilgraph.core.files import private_folder, read_json, undamaged, write_whole
 from veilgraph.core.tensor_file import Record, load_facts, load_tensors, save_tensors
 from veilgraph.protocol.agreement import BEGINNING, Point, Start
 
@@ -35,6 +36,7 @@ _KEPT: Final = 2
 _FINAL: Final = "final"
 BEST: Final = "best/"
 """Before names of the best weights; a final checkpoint has no other tensors."""
+_POINT: Final = TypeAdapter(Point)
 _REPLACED, _BEFORE, _COMMON = "replaced", "before", "common.json"
 
 
@@ -70,8 +72,8 @@ class Checkpoints:
         held, aside = sorted(self._in_place()), [*map(_point, _files(self._replaced))]
         if restarts:
             return [*aside, *held]
-        common = self._common() or BEGINNING
-        newest = held[-1:] if self._has_ended() else held[-_KEPT - self._has_final(held) :]
+        common, ended = self._kept() or (BEGINNING, False)
+        newest = held[-1:] if ended else held[-_KEPT - self._has_final(held) :]
         return [point for point in (*aside, *newest) if point >= common]
 
     def begin(self, start: Start) -> None:
@@ -89,8 +91,8 @@ class Checkpoints:
 
     def end(self) -> None:
         """Every party has said that it has ended the session: all have its final checkpoint, and others are erased."""
-        if (common := self._common()) is not None:
-            self._set_common(common, ended=True)
+        if (kept := self._kept()) is not None:
+            self._set_common(kept[0], ended=True)
         held = sorted(self._in_place())
         if self._has_final(held):
             self._remove(iter(held[:-1]))
@@ -171,24 +173,20 @@ class Checkpoints:
                 _move(path, private_folder(self._replaced) / path.name)
 
     def _in_place(self) -> list[Point]:
-        common = self._common()
-        begun = [common] if common is not None and not common.epoch else []
+        kept = self._kept()
+        begun = [kept[0]] if kept is not None and not kept[0].epoch else []
         return [*map(_point, _files(self._folder)), *begun]
 
     def _has_final(self, held: Sequence[Point]) -> bool:
         return bool(held and held[-1].epoch) and is_final(load_facts(self.path(held[-1].epoch)))
 
-    def _common(self) -> Point | None:
+    def _kept(self) -> tuple[Point, bool] | None:
+        """The newest point that every party has, and whether every party has ended the session."""
         path = self._folder / _COMMON
         if not path.is_file():
             return None
-        with undamaged(path, "delete it and resume"):
-            facts = list(json.loads(path.read_bytes()))[: len(Point._fields)]
-            return Point(*(kind(fact) for kind, fact in zip((int, int, str), facts, strict=True)))
-
-    def _has_ended(self) -> bool:
-        path = self._folder / _COMMON
-        return path.is_file() and json.loads(path.read_bytes())[len(Point._fields) :] == [True]
+        number, epoch, session, ended = read_json(path, tuple[int, int, str, bool], "delete it and resume")
+        return Point(number, epoch, session), ended
 
     def _set_common(self, point: Point, *, ended: bool = False) -> None:
         write_whole(self._folder / _COMMON, json.dumps([*point, ended]).encode())
@@ -233,7 +231,7 @@ def _point(path: Path) -> Point:
     if not {"judgement", "stopped"} <= facts.keys():
         raise RunError(f"{path}: damaged (no judgement in it); delete it and resume")
     with undamaged(path, "delete it and resume, or train again"):
-        return Point(int(facts.get("number", 0)), _epoch(path), str(facts.get("session", "")))
+        return _POINT.validate_python((facts.get("number", 0), _epoch(path), facts.get("session", "")))
 
 
 def _has_weights(model: Path) -> bool:

@@ -8,7 +8,6 @@ whoever pays from it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import yaml
+from pydantic import BaseModel
 
 from veilgraph.core.arguments import check_mapping, path_of, wrong_type
 from veilgraph.core.errors import ConfigError
@@ -150,13 +150,21 @@ def check_limits(places: Mapping[PartyId, LedgerPlace], settings: JobSettings, n
             )
 
 
+class _Kept(BaseModel):
+    """What a party's part of a run says of its ledger; ``ids``: those of its rows are beside it."""
+
+    folder: Path
+    party: str
+    ids: bool
+
+
 def keep(store: PartyStore, found: LedgerPlace) -> None:
     """Keeps in a party's part of a run where its ledger is, and its limits in that ledger's folder."""
     keep_limits(found)
     if found.ids is not None:
         store.keeper.put(_IDS, pack_ids(found.ids), {})
-    about = {"folder": str(found.folder), "party": found.party, "ids": found.ids is not None}
-    write_whole(store.path / _PLACE, json.dumps(about).encode())
+    about = _Kept(folder=found.folder, party=found.party, ids=found.ids is not None)
+    write_whole(store.path / _PLACE, about.model_dump_json().encode())
 
 
 def keep_limits(found: LedgerPlace) -> None:
@@ -175,14 +183,13 @@ def kept(store: PartyStore) -> LedgerPlace | None:
     if not path.is_file():
         return None
     with undamaged(path, "restore it, or begin a new run"):
-        said = json.loads(path.read_text(encoding="utf-8"))
-        folder, party, ids = Path(said["folder"]), str(said["party"]), None
-        if said["ids"]:
+        said, ids = _Kept.model_validate_json(path.read_bytes()), None
+        if said.ids:
             held = store.keeper.get(_IDS)
             ids = unpack_ids({} if held is None else held.tensors)
             if ids is None:
                 raise KeyError(_IDS)
-    return LedgerPlace(folder, party, ids)
+    return LedgerPlace(said.folder, said.party, ids)
 
 
 def check_kept(run: RunDirectory, settings: JobSettings) -> None:

@@ -9,13 +9,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import undamaged, write_whole
+from veilgraph.core.files import read_json, write_whole
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
@@ -32,14 +31,19 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
     ``parties`` are those whose parts are here: all of a job on one machine, one alone across organisations. Raises
     ``RunError`` where a file is missing or damaged.
     """
-    traffic = [entry for party in parties for entry in _read(run.party(party).path / "traffic.json")]
+    again = "train again", "missing or damaged"
+    logs = (read_json(run.party(party).path / "traffic.json", list[Record], *again) for party in parties)
+    traffic = [entry for log in logs for entry in log]
     run.write_json("traffic.json", traffic)
-    result = _read(run.party(scored).path / "result.json")
-    ledgers = {party: run.party(party).path / LEDGER_SUMMARY for party in parties}
+    result = read_json(run.party(scored).path / "result.json", Record, *again)
+
+    def found(name: str) -> dict[PartyId, Record]:
+        paths = {party: run.party(party).path / name for party in parties}
+        return {party: read_json(path, Record, *again) for party, path in paths.items() if path.is_file()}
+
     if adds_noise(run.settings):
-        result["privacy"] = {party: _read(path) for party, path in ledgers.items() if path.is_file()}
-    alone = {party: _read(path) for party in parties if (path := run.party(party).path / ALONE).is_file()}
-    if alone:
+        result["privacy"] = found(LEDGER_SUMMARY)
+    if alone := found(ALONE):
         result["alone"] = alone
     steps = sorted(record["step_seconds"] for record in run.metrics())
     result["seconds_per_step"] = steps[len(steps) // 2]
@@ -48,11 +52,6 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
         for party in parties
     }
     run.write_json("summary.json", result)
-
-
-def _read(path: Path) -> Any:  # noqa: ANN401  (JSON)
-    with undamaged(path, "train again", "missing or damaged"):
-        return json.loads(path.read_text(encoding="utf-8"))
 
 
 _FEDERATED: Final = "federated"
@@ -128,8 +127,7 @@ def read_compared(run: RunDirectory) -> dict[str, Record]:
     path = run.path / COMPARED
     if not path.is_file():
         return {}
-    with undamaged(path, f"compare again with: veilgraph compare {run.path}"):
-        return {str(name): dict(summary) for name, summary in json.loads(path.read_bytes()).items()}
+    return read_json(path, dict[str, Record], f"compare again with: veilgraph compare {run.path}")
 
 
 def _inputs(run: RunDirectory) -> Inputs:

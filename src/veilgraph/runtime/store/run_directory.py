@@ -48,6 +48,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
+from pydantic import TypeAdapter
 
 from veilgraph.core.arguments import argument, resuming
 from veilgraph.core.chain import digest
@@ -59,6 +60,7 @@ from veilgraph.core.files import (
     locked,
     os_errors_as,
     private_folder,
+    read_json,
     remove_temporary_files,
     undamaged,
     write_whole,
@@ -87,6 +89,8 @@ _PASSES: Final = "passes.json"
 TABLES: Final = "tables"
 """Where a party's part of a run has the tables that were brought in memory."""
 _ASIDE: Final = "metrics.replaced.jsonl"
+_RECORD: Final = TypeAdapter(Record)
+_COUNTS: Final = TypeAdapter(dict[str, int])
 
 
 class RunDirectory:
@@ -236,10 +240,7 @@ class _Lines:
 
 def _parse(content: bytes, path: Path) -> Record:
     with undamaged(path, "delete it and resume"):
-        record = json.loads(content)
-    if not isinstance(record, dict):
-        raise RunError(f"{path}: damaged (it has no mapping); delete it and resume")
-    return record
+        return _RECORD.validate_json(content)
 
 
 class ViewSize(NamedTuple):
@@ -320,7 +321,8 @@ class PartyStore:
             return None
         tensors, facts = kept
         with undamaged(self.canaries_path, "restore it, or begin a new run"):
-            return Canaries(int(facts["count"]), int(facts["nodes"]), bytes(tensors["key"].tolist()))
+            counts = _COUNTS.validate_python(facts)
+            return Canaries(counts["count"], counts["nodes"], tensors["key"].numpy().tobytes())
 
     def has_trained(self) -> bool:
         """Whether there is anything of a training here: checkpoints, a model, or a record of sums that were opened."""
@@ -336,9 +338,7 @@ class PartyStore:
 
     def seed(self) -> int:
         """The party's learning seed. Raises ``RunError`` where it is missing or damaged."""
-        path = self.path / "seed.json"
-        with undamaged(path, "the run cannot go on without it", "missing or damaged"):
-            return int(json.loads(path.read_text(encoding="utf-8")))
+        return read_json(self.path / "seed.json", int, "the run cannot go on without it", "missing or damaged")
 
     def append_disclosures(self, lines: Callable[[str], str]) -> None:
         """Adds what a piece of work sent, all or nothing: ``lines`` of the SHA-256 of the last line there, if any."""

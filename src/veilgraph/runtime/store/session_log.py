@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
+from pydantic import BaseModel, TypeAdapter
 
 from veilgraph.core.files import append, undamaged, write_whole
 from veilgraph.core.types import Kind, PartyId
@@ -90,11 +91,9 @@ class TrafficLog:
         if not self._path.is_file():
             return
         with undamaged(self._path, "it holds what a killed session sent: keep a copy, and remove it"):
-            content = json.loads(self._path.read_text(encoding="utf-8"))
-            phase, time = content["phase"], datetime.fromisoformat(content["time"])
-            entries = [TrafficEntry(**row | {"kind": Kind[row["kind"].upper()]}) for row in content["traffic"]]
-            spent = Spent(**content["spent"]) if "spent" in content else None
-        self._append(phase, entries, time, spent, whole=False)
+            noted = _Sending.model_validate_json(self._path.read_bytes())
+            entries = [_entry(row) for row in noted.traffic]
+        self._append(noted.phase, entries, noted.time, noted.spent, whole=False)
 
     def _append(
         self, phase: Phase, entries: Sequence[TrafficEntry], time: datetime, spent: Spent | None, *, whole: bool
@@ -104,6 +103,19 @@ class TrafficLog:
             lambda previous: disclosure_lines(self._settings, phase, found, time, whole=whole, previous=previous)
         )
         self._path.unlink()
+
+
+class _Sending(BaseModel):
+    """What a session has noted, as far as its record needs it."""
+
+    time: datetime
+    phase: Phase
+    traffic: list[dict[str, str | int]]
+    spent: Spent | None = None
+
+
+def _entry(row: Mapping[str, str | int]) -> TrafficEntry:
+    return TypeAdapter(TrafficEntry).validate_python({**row, "kind": Kind[str(row["kind"]).upper()]})
 
 
 def traffic_rows(entries: Sequence[TrafficEntry]) -> list[dict[str, Any]]:
@@ -118,6 +130,10 @@ Software = Mapping[str, str]
 """Package → version."""
 
 log = logging.getLogger("veilgraph")
+
+
+class _Stated(BaseModel):
+    software: dict[PartyId, Software]
 
 
 def installed_software() -> dict[str, str]:
@@ -149,7 +165,7 @@ def software_words(folders: Iterable[Path]) -> str:
         with undamaged(path, "delete it"):
             text = path.read_text(encoding="utf-8") if path.is_file() else ""
             whole = text[: text.rfind("\n") + 1].splitlines()  # without a line that was cut off
-            sessions |= dict.fromkeys(_listed(json.loads(line)["software"]) for line in whole)
+            sessions |= dict.fromkeys(_listed(_Stated.model_validate_json(line).software) for line in whole)
     return "; later ".join(sessions)
 
 
