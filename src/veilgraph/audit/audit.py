@@ -199,7 +199,6 @@ def _mount(
 
 
 def _uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, about: str) -> Finding | Skipped:
-    """What must say nothing is held against noise."""
     try:
         outcome, p_value = told_from_noise(evidence, case.seed)
     except DataError as error:

@@ -333,7 +333,6 @@ def combination_scores(
 
 
 def _weights(inputs: Floats, outputs: Floats, guesses: Floats, penalty: float) -> Floats:
-    """[n, N], of which ``CANDIDATES`` a row may be above zero."""
     found, count = np.zeros_like(guesses), min(CANDIDATES, guesses.shape[1] - 1)
     for place, (row, likely) in enumerate(zip(outputs, guesses, strict=True)):
         chosen = np.argpartition(-likely, count)[:count]

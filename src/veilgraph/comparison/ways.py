@@ -312,7 +312,6 @@ def _in_one_place(inputs: Inputs) -> dict[str, Way]:
 
 
 def _once(way: Way) -> Way:
-    """A way that is trained the first time."""
     kept = list[Floats]()
 
     def again(progress: Progress) -> Floats:

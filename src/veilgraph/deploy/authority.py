@@ -230,7 +230,6 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def _chosen(authority: Authority, name: str, serials: Sequence[int]) -> list[x509.Certificate]:
-    """Of what is kept, what is to be revoked."""
     issued = authority.issued()
     named = [certificate for certificate in issued if common_name(certificate) == name]
     if not named:

@@ -93,7 +93,6 @@ def parties_of(roles: Roles) -> tuple[PartyId, ...]:
 
 
 def _status(job_id: str, words: Sequence[Word]) -> JobStatus:
-    """Of a job, by what its sites say of it."""
     state = min((each.state for each in words), key=_STATES.index)
     told = next((each for each in words if each.says), None)
     return JobStatus(
@@ -128,7 +127,6 @@ def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: f
 
 
 def _shown(reported: re.Match[str]) -> str:
-    """A line with an error as a person reads it."""
     error = error_of_json(reported[1])
     return reported[0] if error is None else reported[0].replace(reported[1], f"{type(error).__name__}: {error}")
 
@@ -160,7 +158,6 @@ def _known(kit: Kit, ops: Asking, job_id: str | None) -> str:
 
 
 def _own_log(kit: Kit, job_id: str | None) -> str:
-    """The newest job's log in a site's own kit."""
     found = sorted(kit.jobs.glob(f"{job_id or ''}*/log.txt"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise RunError(f"{kit.path}: no log of job {job_id or '(any)'} is here; see veilgraph net status")

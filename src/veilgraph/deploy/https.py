@@ -263,7 +263,6 @@ def _alternative_name(host: str) -> x509.GeneralName:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Writes a file that did not exist."""
     try:
         with new_file(path) as file:
             file.write(content)

@@ -139,8 +139,6 @@ def _take_part(
 
 
 class _Attendance:
-    """The site's supervisor, and its connection with the broker, in a thread."""
-
     def __init__(self, kit: Kit, held: int, report: Report) -> None:
         self._kit, self._report, self._stopped = kit, report, threading.Event()
         self.connected = self.was_connected = False

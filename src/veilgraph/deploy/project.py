@@ -218,7 +218,6 @@ def _certify(
     into: Certified,
     now: datetime,
 ) -> None:
-    """Makes a key, has a root certify it, and puts both into a kit."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
     root, until = authority.root(stem), now + timedelta(days=DAYS)
     made = issue(x509.Name(subject), key.public_key(), root.subject, authority.key(stem), [extension], now, until)

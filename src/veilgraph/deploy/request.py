@@ -194,7 +194,6 @@ def _parts(magic: bytes, message: bytes | memoryview) -> tuple[bytes, bytes, byt
 
 
 def _read(kind: type[_Said], body: bytes) -> _Said:
-    """The one thing that these bytes say."""
     try:
         said = kind.model_validate_json(body)
         if _canonical(said) == body:

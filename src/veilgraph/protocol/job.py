@@ -339,7 +339,6 @@ class JobSettings(Settings):
     @model_validator(mode="wrap")
     @classmethod
     def _choose(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 - of anywhere
-        """Settings that the job leaves out come from its preset."""
         if not isinstance(content, Mapping):
             return handler(content)
         content = {"preset": preset.DEFAULT, **content}

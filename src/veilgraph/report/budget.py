@@ -299,7 +299,6 @@ class RowsAndFeatures(PublishedRows):
 
 
 def _shown(planned: Plan, against: str) -> dict[str, str]:
-    """A holder's plan, heading → cell."""
     privacy, every, gradients = planned.settings, planned.releases, planned.step.get("gradients", 0)
 
     def if_any(releases: int, text: str) -> str:

@@ -309,7 +309,6 @@ def _measured(found: Compared) -> Iterator[str]:
 
 
 def _picture(found: Compared) -> Picture | None:
-    """None where no AUC is defined."""
     told = found.told
     drawn = [(way, figures) for way in told.ways if (figures := way.figures["auc"].known) is not None]
     if not drawn:

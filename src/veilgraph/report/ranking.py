@@ -278,7 +278,6 @@ def groups(told: Scored, by: ByColumn, threshold: float | None) -> Grid:
 
 
 def _named(values: list[str | None]) -> list[tuple[str, Whole]]:
-    """Value → places of the nodes that have it, the most frequent first."""
     places: dict[str | None, list[int]] = {}
     for place, value in enumerate(values):
         places.setdefault(value, []).append(place)

@@ -219,7 +219,6 @@ class _Reading:
             yield EdgeTable(settings, self.form, source, target, weight, features, relation, empty.relations, *counts)
 
     def _nodes_of(self, *columns: Column) -> list[Codes]:
-        """The node of each id of some columns; negative where it is none's."""
         # One look-up for all: pyarrow builds the table of ids anew in each.
         codes = look_up(pa.chunked_array([to_ids(each, self.spelling) for each in columns], pa.string()), self.ids)
         found = np.split(codes, len(columns))

@@ -181,7 +181,6 @@ class SealedLink(Wrapper):
                 )
 
     def _tell(self, peer: PartyId, frame: bytes) -> None:
-        """Sends the next round of the handshake."""
         self._link.send(peer, _tag(self._rounds_sent[peer]), _bytes_tensor(frame))
         self._rounds_sent[peer] += 1
 

@@ -151,8 +151,6 @@ def _run(loop: asyncio.AbstractEventLoop, door: _Door, listener: socket.socket) 
 
 
 class _Door:
-    """The connections of one server."""
-
     def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
         self._pages = pages
         self._open: dict[asyncio.StreamWriter, None] = {}

@@ -58,7 +58,6 @@ class WatchedSite:
         return len(all_waiting(self._kit.consent)) if self._kit.kind == "holder" else None
 
     def _newest(self, jobs: tuple[SiteJob, ...]) -> Iterator[Metric]:
-        """Of the newest job that has begun."""
         begun = next(iter(jobs), None)
         if begun is None:
             return
@@ -93,7 +92,6 @@ class WatchedSite:
 
 
 def _running(jobs: tuple[SiteJob, ...]) -> Iterator[Metric]:
-    """Of the newest job that runs."""
     job = next((job for job in jobs if job.state == "running"), None)
     if job is None:
         return

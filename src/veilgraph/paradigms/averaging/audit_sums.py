@@ -84,7 +84,6 @@ class KnownSum:
         return left
 
     def _pairwise(self, holder: PartyId, peer: PartyId) -> Tensor:
-        """What a holder added for another one."""
 
         def mask(known: PartyId, other: PartyId) -> Tensor:
             private: X25519PrivateKey = mask_private(self.mask_keys[known])
@@ -128,7 +127,6 @@ def _by_sum(messages: Iterable[tuple[Seen, PartyId]]) -> dict[Key, dict[Any, dic
 
 
 def _known(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _OfSum) -> KnownSum | None:
-    """None where the view has not all of the sum."""
     offers = {holder: _bytes(seen.tensor()) for holder, seen in came.get(OFFERS, {}).items()}
     answers = {holder: seen.tensor() for holder, seen in came.get(REVEALED, {}).items()}
     survivors, passed = (

@@ -150,7 +150,6 @@ def learning_layers(settings: HorizontalSettings) -> range:
 
 
 def _mapped(layer: nn.Linear | None, h: Tensor | FixedInput) -> Tensor:
-    """The linear layer's output, [N, in] to [N, out]; h itself without one."""
     if layer is None:
         return h.dense() if isinstance(h, FixedInput) else h
     if isinstance(h, FixedInput):

@@ -255,7 +255,6 @@ class Regression(Answers):
 
 
 def _targets(graph: PartyGraph, mask: str) -> Tensor:
-    """Targets of a split, Tensor[n] float64."""
     chosen, targets = getattr(graph, mask), graph.targets
     return torch.empty(0).double() if chosen is None or targets is None else targets[chosen].double()
 

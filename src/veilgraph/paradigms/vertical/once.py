@@ -590,5 +590,4 @@ class LearningHolder(OnceRole, Judge):
 
 
 def _part(party: PartyId, place: int) -> str:
-    """Name of one of the three tensors that a holder's columns are made of."""
     return f"columns/{party}/{place}"

@@ -277,7 +277,6 @@ class PlainNetwork(Network):
         return self._streams[party].generator(purpose, *((epoch,) if batch is None else (epoch, batch.index)))
 
     def _combined(self, h0: Mapping[PartyId, Tensor], draws: Mapping[PartyId, torch.Generator | None]) -> Tensor:
-        """What the server combines in the last round."""
         self._leaves = {party: leaf(rows) for party, rows in h0.items()}
         inputs = started = {
             party: network.start(self._leaves[party], draws[party]) for party, network in self.holders.items()

@@ -165,7 +165,6 @@ class _Holder:
         return None if self.lasting is None else self.lasting.account(self.settings, delta)
 
     def _ledger(self, delta: float, budget: float | None, account: Account | None, *, expected: bool) -> Ledger:
-        """The run's, within the job's budget and the party's limit."""
         most, job = min((each for each in (budget, self.limit) if each is not None), default=None), self.settings.hash()
         return self.opened.enter_context(
             Ledger.open(self.store.path / LEDGER, delta, most, job=job, expected=expected, lifetime=account)

@@ -323,8 +323,6 @@ def verify(run: RunDirectory, roots: tuple[x509.Certificate, ...] = ()) -> list[
 
 
 class _Check:
-    """Of one party's part."""
-
     def __init__(self, run: RunDirectory, party: PartyId, roots: tuple[x509.Certificate, ...]) -> None:
         self._folder, self._party, self._run = run.party_path(party), party, run.settings.hash()
         self._path = self._folder / EVIDENCE

@@ -106,8 +106,6 @@ class TrafficLog:
 
 
 class _Sending(BaseModel):
-    """What a session has noted, as far as its record needs it."""
-
     time: datetime
     phase: Phase
     traffic: list[dict[str, str | int]]
