@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -20,14 +19,12 @@ from tests.roles.federation import (
     small_job,
     small_parties,
 )
-from veilgraph.core.errors import ConfigError, DataError, LinkError, ProtocolError, RangeOverflow
+from veilgraph.core.errors import LinkError, ProtocolError, RangeOverflow
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
 from veilgraph.paradigms.vertical.roles import Background
 from veilgraph.protocol.agreement import Hello, Point, left_behind, newest_common
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.role import Role
 from veilgraph.runtime.launch.processes import run_threads
 
 
@@ -127,38 +124,15 @@ def test_labels_of_test_nodes_change_nothing() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def all_setups(change: Callable[[PartyId, JobSettings], JobSettings], graphs: list[PartyGraph]) -> None:
-    by_name = {graph.party: graph for graph in graphs}
-
-    def program(link: Link) -> Role:
-        role = build_role(change(link.party, small_job(2)), link, by_name)
-        role.setup([])
-        return role
-
-    run_threads(dict.fromkeys(["A", "B", SERVER], program), 5, lambda: None)
-
-
-@pytest.mark.parametrize("party", ["A", "B", SERVER])
-def test_another_job_at_one_party_is_refused(party: PartyId) -> None:
-    def change(here: PartyId, settings: JobSettings) -> JobSettings:
-        return settings.model_copy(update={"seed": 6}) if here == party else settings
-
-    with refused(ConfigError, code="other-job"):
-        all_setups(change, small_parties(2))
-
-
-def test_misaligned_holders_are_refused_by_all() -> None:
-    graphs = small_parties(2)
-    shorter = PartyGraph("B", graphs[1].features[:-1], graphs[1].edge_index[:, :0])
-    with refused(DataError, key="holders"):
-        all_setups(lambda party, settings: settings, [graphs[0], shorter])
-
-
 def test_features_that_cannot_fit_the_ring_are_refused_at_once() -> None:
     graphs = small_parties(2)
     huge = replace(graphs[1], features=graphs[1].features * 1e6)
+
+    def program(link: Link) -> None:
+        build_role(small_job(2), link, {"A": graphs[0], "B": huge}).setup([])
+
     with refused(RangeOverflow, key="model.initial.feature_bits", value=12, party="B"):
-        all_setups(lambda party, settings: settings, [graphs[0], huge])
+        run_threads(dict.fromkeys(["A", "B", SERVER], program), 5, lambda: None)
 
 
 @pytest.mark.parametrize(
