@@ -80,8 +80,7 @@ def test_nothing_of_weights_at_home_is_in_what_is_summed() -> None:
     network, own = task.network(streams), task.own(given[0], streams)
     network.keep_home(settings.averaging.personal)
     before = [weight.detach().clone() for weight in network.at_home()]
-    rule = settings.averaging.rule.build(len(network.vector()), 0.01)
-    found = summand(settings, rule, task, network, own, lambda epoch: streams.generator("dropout", 1, epoch))
+    found = summand(settings, task, network, own, lambda epoch: streams.generator("dropout", 1, epoch))
     shared = {name: len(each.reshape(-1)) for name, each in network.named_parameters() if name.startswith("output.")}
     assert len(found) == sum(shared.values()) + 2
     assert not bool(found[:-2].any())

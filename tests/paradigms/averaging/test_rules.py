@@ -25,13 +25,13 @@ def after(*changes: Settings) -> Tensor:
     return twin_of(job(STILL, *changes))[0].network.vector()
 
 
-def rule(name: str, **more: object) -> Settings:
+def by(name: str, **more: object) -> Settings:
     return {"averaging": {"rule": {"name": name, **more}}}
 
 
 def test_fedprox_without_its_term_is_fedavg_and_with_much_of_it_stays_where_it_was() -> None:
-    plain, held = after(rule("fedavg")), after(rule("fedprox", mu=1000.0))
-    assert torch.equal(after(rule("fedprox", mu=0.0)), plain)
+    plain, held = after(by("fedavg")), after(by("fedprox", mu=1000.0))
+    assert torch.equal(after(by("fedprox", mu=0.0)), plain)
     start = PlainAveraging(job(STILL), graphs(job(STILL))).network.vector()
     assert float((held - start).norm()) < 0.9 * float((plain - start).norm())
 
@@ -39,29 +39,25 @@ def test_fedprox_without_its_term_is_fedavg_and_with_much_of_it_stays_where_it_w
 def test_the_proximal_term_is_that_of_the_paper() -> None:
     weights = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
     start = [torch.tensor([0.0, 4.0]), torch.tensor([1.0])]
-    built = FedProxSettings(mu=0.5).build(3, 0.01)
-    assert float(built.local_loss(torch.tensor(7.0), weights, start)) == 7 + 0.25 * (1 + 4 + 4)
+    assert float(FedProxSettings(mu=0.5).local_loss(torch.tensor(7.0), weights, start)) == 7 + 0.25 * (1 + 4 + 4)
 
 
 def test_momentum_of_fedsgd_is_that_of_torch_and_is_kept_from_round_to_round() -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.nn.Parameter(torch.randn(5, generator=generator, dtype=torch.float64))
     optimizer = torch.optim.SGD([weight], lr=0.3, momentum=0.8)
-    built, found = FedSgdSettings(momentum=0.8).build(5, 0.3), weight.detach().clone()
+    rule, found = FedSgdSettings(momentum=0.8), weight.detach().clone()
+    memory = rule.memory(5)
     for _ in range(3):
         mean = torch.randn(5, generator=generator, dtype=torch.float64)
-        found, weight.grad = built.step(found, mean), mean
+        found, weight.grad = rule.step(found, mean, memory, 0.3), mean
         optimizer.step()
-        again = FedSgdSettings(momentum=0.8).build(5, 0.3)  # as after a session that was cut off
-        for name, tensor in again.state().items():
-            tensor.copy_(built.state()[name])
-        built = again
     assert torch.allclose(found, weight.detach(), atol=1e-12)
-    assert FedSgdSettings().build(5, 0.3).state() == {}
+    assert FedSgdSettings().memory(5) == {}
 
 
 def test_fedsgd_is_gradient_descent_on_all_graphs_side_by_side() -> None:
-    settings = job(STILL, rule("fedsgd"), {"averaging": {"local_epochs": 1}, "train": {"learning_rate": 0.3}})
+    settings = job(STILL, by("fedsgd"), {"averaging": {"local_epochs": 1}, "train": {"learning_rate": 0.3}})
     whole = side_by_side(graphs(settings))
     assert whole.labels is not None
     assert whole.train_mask is not None
@@ -84,7 +80,8 @@ def test_fedsgd_is_gradient_descent_on_all_graphs_side_by_side() -> None:
 
 
 def test_fedadam_is_the_papers_algorithm() -> None:
-    built = FedAdamSettings(server_rate=0.1, beta_1=0.8, beta_2=0.9, tau=0.01).build(2, 9.9)
+    rule = FedAdamSettings(server_rate=0.1, beta_1=0.8, beta_2=0.9, tau=0.01)
+    memory = rule.memory(2)
     weights, first, second = torch.tensor([1.0, -1.0]).double(), [0.0, 0.0], [0.0, 0.0]
     expected = weights.tolist()
     for number in range(1, 4):
@@ -93,19 +90,18 @@ def test_fedadam_is_the_papers_algorithm() -> None:
             first[place] = 0.8 * first[place] + 0.2 * delta
             second[place] = 0.9 * second[place] + 0.1 * delta**2
             expected[place] += 0.1 * first[place] / (second[place] ** 0.5 + 0.01)
-        weights = built.step(weights, change)
+        weights = rule.step(weights, change, memory, 9.9)
         assert weights.tolist() == pytest.approx(expected, abs=1e-12)
-    assert built.state()["first"].tolist() == pytest.approx(first, abs=1e-12)
-    assert built.state()["second"].tolist() == pytest.approx(second, abs=1e-12)
+    assert memory["first"].tolist() == pytest.approx(first, abs=1e-12)
+    assert memory["second"].tolist() == pytest.approx(second, abs=1e-12)
 
 
 def test_weights_count_by_training_nodes_and_moved_counts_are_whole_again() -> None:
-    built = job().averaging.rule.build(1, 0.01)
     start, total = torch.tensor([5.0]), torch.tensor([3 * 2.0 + 1 * -2.0, 3 * 0.5 + 1 * 1.5, 4.0000019])
-    weights, loss = averaged(built, start, total)
+    weights, loss = averaged(job(), {}, start, total)
     assert weights.tolist() == [6.0]
     assert loss == 0.75
-    same, none = averaged(built, start, torch.zeros(3))
+    same, none = averaged(job(), {}, start, torch.zeros(3))
     assert (same.tolist(), none) == ([5.0], None)
     for each in (loss, none):
         again, told = heard(said(weights, each))

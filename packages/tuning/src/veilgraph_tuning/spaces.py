@@ -40,7 +40,7 @@ def space_of(job: JobSettings) -> Space:
 def averaging(job: AveragingJob) -> Space:
     """Averaging: rounds with gradients have no local epochs."""
     space = {**_LEARNING, "model.dim": _WIDTHS, "model.dropout": Span(0, 0.8)}
-    return space if job.rule_sends_gradients else {**space, "averaging.local_epochs": Span(1, 10, whole=True)}
+    return space if job.averaging.rule.sends_gradients else {**space, "averaging.local_epochs": Span(1, 10, whole=True)}
 
 
 def horizontal(job: HorizontalJob) -> Space:

@@ -245,8 +245,8 @@ def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most
     ``most`` bounds how many others may have been counted in the round; None: any number.
     """
     view, job = holders[0], averaging(holders[0].settings)
-    rule = job.averaging.rule.build(1, job.train.learning_rate)
-    if rule.state():  # a step is no mean then, but what the rule remembers of many
+    rule = job.averaging.rule
+    if rule.memory(1):  # a step is no mean then, but what the rule remembers of many
         return []
     weights, counted = _weights_of(view), _counted(view)
     examples = _examples(view, counted)
@@ -256,7 +256,7 @@ def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most
         notes, total = _notes([each for each in holders if each.party in of_round], key), examples.get(of_round)
         if start is None or notes is None or total is None or not 0 < len(about) <= (most or len(about)):
             continue
-        mean = (weights[key] - start) / float(rule.step(torch.zeros(1), torch.ones(1)))
+        mean = (weights[key] - start) / float(rule.step(torch.zeros(1), torch.ones(1), {}, job.train.learning_rate))
         whole = torch.cat([mean * total, mean.new_tensor([0.0, total])])
         if found := _update(job, about, start, whole - _real(job, notes, start), "averaged weights"):
             return [found]
@@ -328,9 +328,10 @@ def _update(job: AveragingJob, about: tuple[PartyId, ...], start: Tensor, whole:
     examples = round(float(whole[-1]))
     if not 0 < examples < _MOST_EXAMPLES:
         return None
-    rule = job.averaging.rule.build(len(start), job.train.learning_rate)
-    change = whole[:-EXTRA] / examples
-    return Update(about, rule.step(start, change) if rule.sends_gradients else start + change, words)
+    rule, change = job.averaging.rule, whole[:-EXTRA] / examples
+    if not rule.sends_gradients:
+        return Update(about, start + change, words)
+    return Update(about, rule.step(start, change, rule.memory(len(start)), job.train.learning_rate), words)
 
 
 @dataclass(frozen=True, eq=False)

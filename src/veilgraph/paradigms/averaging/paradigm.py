@@ -51,7 +51,7 @@ def _open(job: AveragingJob) -> list[str]:
         f"In every round each trains the same network on its own graph, {counted(own.local_epochs, 'epoch')} long.",
         *([f"Each has weights of its own in {parts}, which it never adds up."] if own.personal else []),
         "Changes of weights, losses and counts are added up under masks: the server learns sums over the holders, and "
-        f"{own.rule.build(0, job.train.learning_rate).words}, weighted by {task.subject.examples}.",
+        f"{own.rule.words}, weighted by {task.subject.examples}.",
         _goes_on(job),
         "Every holder, and the server, has the weights after every round: what a model has learnt of its data by heart "
         "they can ask it.",

@@ -70,7 +70,6 @@ class _AveragingRole(Role):
         self._network = self._task.network(self.session.streams)
         self._network.keep_home(self._job.averaging.personal)
         self._network.keep_facts(sum(self._task.sums_before.sizes))
-        self._rule = self._job.averaging.rule.build(len(self._network.vector()), self._job.train.learning_rate)
 
     def _id_of_scores(self) -> SumId:
         """At the end they are of the best round's weights, and of no epoch."""
@@ -156,12 +155,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             return self._private.summand(self._network, self.session.publisher, step)
         streams = self.session.streams
         return training.summand(
-            self._job,
-            self._rule,
-            self._task,
-            self._network,
-            self._own,
-            lambda number: streams.generator("dropout", epoch, number),
+            self._job, self._task, self._network, self._own, lambda number: streams.generator("dropout", epoch, number)
         )
 
     def _note(self) -> None:
@@ -250,7 +244,8 @@ class AveragingServer(_AveragingRole):
         self.allow_steps(hellos)
         self._known(hellos)
         self._make_network()
-        self.model = PartyModel(session, {"network": self._network}, trained=(), in_training=self._rule_state)
+        self._memory = self._job.averaging.rule.memory(len(self._network.vector()))
+        self.model = PartyModel(session, {"network": self._network}, trained=(), in_training=self._remembered)
         if (earlier := session.keeper.get(BEGINNING)) is not None:
             self._begin(earlier.tensors)
         if self._job.records_survivors:
@@ -260,8 +255,8 @@ class AveragingServer(_AveragingRole):
         self._tell(self._network.vector())
         return start
 
-    def _rule_state(self) -> dict[str, Tensor]:
-        return {f"rule.{name}": tensor for name, tensor in self._rule.state().items()}
+    def _remembered(self) -> dict[str, Tensor]:
+        return {f"rule.{name}": tensor for name, tensor in self._memory.items()}
 
     def _records(self, session: int) -> SurvivorRecord:
         """The record of all holders' records, where a session goes on from another."""
@@ -301,7 +296,7 @@ class AveragingServer(_AveragingRole):
         total = training.opened(
             self._job, self._add(len(weights) + training.EXTRA, training.update_bits(self._job), sum_id), weights
         )
-        following, loss = training.averaged(self._rule, weights, total, tells_loss=self._job.averaging.privacy is None)
+        following, loss = training.averaged(self._job, self._memory, weights, total)
         self._network.take(following)
         if loss is None:
             RecordedSum(self._record, sum_id).forget()

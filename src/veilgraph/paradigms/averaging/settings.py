@@ -238,7 +238,7 @@ class AveragingJob(JobSettings):
                 f"averaging.personal={', '.join(own.personal)} must name each part once, and leave one to be averaged; "
                 "take one out"
             )
-        if self.rule_sends_gradients:
+        if own.rule.sends_gradients:
             require(
                 "rule fedsgd",
                 ("averaging.personal", own.personal, (), "a holder takes no step, so its own parts stay as they are"),
@@ -261,11 +261,6 @@ class AveragingJob(JobSettings):
         """t, of holders."""
         stated = self.averaging.threshold
         return usual_threshold(len(self.data.names)) if stated is None else stated
-
-    @property
-    def rule_sends_gradients(self) -> bool:
-        """Whether a holder gives a gradient and takes no step of its own."""
-        return self.averaging.rule.build(0, self.train.learning_rate).sends_gradients
 
     @property
     @override

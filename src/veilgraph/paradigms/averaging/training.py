@@ -34,7 +34,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import Activation
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.nn.propagate import Adjacency, FixedInput, by_target
-from veilgraph.paradigms.averaging.network import Averaged, Own, Rule
+from veilgraph.paradigms.averaging.network import Averaged, Own
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks import Public, Task
 from veilgraph.privacy.aggregation import too_many_neighbours
@@ -64,9 +64,7 @@ def public(
     return Public(task, job.model, job.train, columns, agreed, precision(job), custom, transition)
 
 
-def summand(
-    job: AveragingJob, rule: Rule, task: Task[Any, Any], network: Averaged, own: Own, dropout: Dropout
-) -> Tensor:
+def summand(job: AveragingJob, task: Task[Any, Any], network: Averaged, own: Own, dropout: Dropout) -> Tensor:
     """What a holder adds in a round: n·Δ, n·loss, n, for n training examples; zeros where it has none.
 
     Δ is how the weights that are averaged change in ``local_epochs`` of Adam, which begins anew in every round, or the
@@ -74,7 +72,7 @@ def summand(
     were, in the first of these epochs. Afterwards the network has other weights. Returns Tensor[W + 2], of the
     network's dtype.
     """
-    examples, start = task.examples(own), network.vector()
+    examples, start, rule = task.examples(own), network.vector(), job.averaging.rule
     if not examples:
         return torch.zeros(len(start) + EXTRA, dtype=start.dtype)
     weights = network.shared()
@@ -102,17 +100,21 @@ def _flat(gradients: Sequence[Tensor | None], weights: Sequence[torch.nn.Paramet
     return torch.cat([(torch.zeros_like(weight) if part is None else part).reshape(-1) for part, weight in pairs])
 
 
-def averaged(rule: Rule, weights: Tensor, total: Tensor, *, tells_loss: bool = True) -> tuple[Tensor, float | None]:
+def averaged(
+    job: AveragingJob, memory: Mapping[str, Tensor], weights: Tensor, total: Tensor
+) -> tuple[Tensor, float | None]:
     """The next weights and the mean loss of the round; the same weights, and no loss, where nobody trained.
 
-    ``weights`` is Tensor[W], of the round; ``total`` is Tensor[W + 2], sum of what holders added.
+    ``memory`` is the rule's; ``weights`` is Tensor[W], of the round; ``total`` is Tensor[W + 2], sum of what holders
+    added. Of a private training no loss is told.
     """
     total = total.double()
     nodes = round(float(total[-1]))  # what is moved by secret rounding is whole again
     if not nodes:
         return weights, None
-    loss = float(total[-EXTRA]) / nodes if tells_loss else None
-    return rule.step(weights.double(), total[:-EXTRA] / nodes).to(weights.dtype), loss
+    loss = float(total[-EXTRA]) / nodes if job.averaging.privacy is None else None
+    following = job.averaging.rule.step(weights.double(), total[:-EXTRA] / nodes, memory, job.train.learning_rate)
+    return following.to(weights.dtype), loss
 
 
 def update_bits(job: AveragingJob) -> int:

@@ -58,7 +58,7 @@ class PlainAveraging:
         self._at_home = dict[PartyId, Personalised]()
         self._home = {graph.party: self._kept(self._network(graph.party)) for graph in graphs}
         self.network.keep_facts(sum(self.task.sums_before.sizes))
-        self._rule = job.averaging.rule.build(len(self.network.vector()), job.train.learning_rate)
+        self._memory = job.averaging.rule.memory(len(self.network.vector()))
         self._private, self._publishers = dict[PartyId, PrivateTraining](), dict(publishers or {})
         if (plan := job.training_plan) is not None:
             for graph in graphs:
@@ -109,8 +109,7 @@ class PlainAveraging:
             self._home[party] = self._kept(self.network)
             if party not in absent:
                 summands.append(found)
-        tells = self._job.averaging.privacy is None
-        following, loss = averaged(self._rule, start, opened(self._job, masked_sum(summands), start), tells_loss=tells)
+        following, loss = averaged(self._job, self._memory, start, opened(self._job, masked_sum(summands), start))
         self.network.take(following)
         return loss
 
@@ -119,12 +118,7 @@ class PlainAveraging:
             return self._private[party].summand(self.network, self._publishers[party], number - 1)
         streams = self._streams[party]
         return summand(
-            self._job,
-            self._rule,
-            self.task,
-            self.network,
-            own,
-            lambda epoch: streams.generator("dropout", number, epoch),
+            self._job, self.task, self.network, own, lambda epoch: streams.generator("dropout", number, epoch)
         )
 
     def infer(self, party: PartyId) -> Tensor:
