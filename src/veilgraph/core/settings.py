@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import lru_cache
@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from veilgraph.core.errors import ConfigError
@@ -157,6 +157,28 @@ def named_in(parts: Registry[Any]) -> AfterValidator:
         return name
 
     return AfterValidator(check)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def settings_in(parts: Registry[Any], base: type[S], key: str) -> Callable[[Mapping[str, object]], S]:
+    """What reads settings of the part that they name by ``key``, as its class ``settings``, a subclass of ``base``.
+
+    It raises ``ValidationError``: there is no such part, or it has no such setting.
+    """
+
+    def read(said: Mapping[str, object]) -> S:
+        name = said.get(key, base.model_fields[key].default)
+        found: S = (parts[name].settings if isinstance(name, str) and name in parts else base).model_validate(said)
+        return found
+
+    return read
+
+
+def read_by(read: Callable[[Mapping[str, object]], Settings]) -> BeforeValidator:
+    """Validates a field of settings that are of whichever part they name."""
+    return BeforeValidator(lambda said: read(said) if isinstance(said, Mapping) else said)
 
 
 @contextmanager

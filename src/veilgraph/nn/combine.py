@@ -8,16 +8,16 @@ by an entry point of the group ``veilgraph.combines``; ``veilgraph_testing.combi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor, nn
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import Registry, Settings, named_in
+from veilgraph.core.settings import Registry, Settings, named_in, read_by, settings_in
 from veilgraph.nn.propagate import Adjacency
 
 COMBINES: Final[Registry[type[Combine[Any]]]] = Registry(
@@ -125,18 +125,9 @@ class Combine(ABC, Generic[S]):
         return total
 
 
-def combine_settings(said: Mapping[str, object]) -> CombineSettings:
-    """What a job says under ``model.combine``, held to the strategy that it names; raises ``ValidationError``."""
-    name = said.get("strategy", CombineSettings().strategy)
-    known = isinstance(name, str) and name in COMBINES
-    return (COMBINES[str(name)].settings if known else CombineSettings).model_validate(said)
-
-
-def _read(said: object) -> object:
-    return combine_settings(said) if isinstance(said, Mapping) else said
-
-
-AnyCombineSettings = Annotated[SerializeAsAny[CombineSettings], BeforeValidator(_read)]
+combine_settings: Final = settings_in(COMBINES, CombineSettings, "strategy")
+"""Of what a job says under ``model.combine``."""
+AnyCombineSettings = Annotated[SerializeAsAny[CombineSettings], read_by(combine_settings)]
 """A field of settings that is of whichever strategy it names."""
 
 

@@ -7,12 +7,13 @@ from inspect import signature
 from typing import Annotated, Any, ClassVar, Final
 
 import torch
-from pydantic import BeforeValidator, SerializeAsAny
+from pydantic import SerializeAsAny
 from torch import Tensor, nn
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams, seeded_global
+from veilgraph.core.settings import read_by
 from veilgraph.graph.rules import Relation
 from veilgraph.nn.local.hops import AppnpSettings, GatSettings, SageMeanSettings
 from veilgraph.nn.local.model import LOCAL_MODELS, LocalModel, LocalSettings, normalize_rows
@@ -83,11 +84,7 @@ def local_settings(said: Mapping[str, object]) -> LocalSettings:
     return (FirstSettings if name in _FIRST else LOCAL_MODELS[name].settings).model_validate(said)
 
 
-def _read(said: object) -> object:
-    return local_settings(said) if isinstance(said, Mapping) else said
-
-
-AnyLocalSettings = Annotated[SerializeAsAny[LocalSettings], BeforeValidator(_read)]
+AnyLocalSettings = Annotated[SerializeAsAny[LocalSettings], read_by(local_settings)]
 """A field of settings that is of whichever local model it names."""
 
 

@@ -12,11 +12,11 @@ from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.settings import Registry, Settings, named_in
+from veilgraph.core.settings import Registry, Settings, named_in, read_by, settings_in
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import compact
 from veilgraph.graph.partition import POOLED
@@ -81,21 +81,7 @@ class TaskSettings(Settings):
         return []
 
 
-def task_settings(said: Mapping[str, object]) -> TaskSettings:
-    """What a job says under ``averaging.task``, held to the task that it names.
-
-    Raises ``ValidationError``: there is no such task, or it has no such setting.
-    """
-    name = said.get("name", TaskSettings().name)
-    known = isinstance(name, str) and name in TASKS
-    return (TASKS[str(name)].settings if known else TaskSettings).model_validate(said)
-
-
-def _read(said: object) -> object:
-    return task_settings(said) if isinstance(said, Mapping) else said
-
-
-AnyTaskSettings = Annotated[SerializeAsAny[TaskSettings], BeforeValidator(_read)]
+AnyTaskSettings = Annotated[SerializeAsAny[TaskSettings], read_by(settings_in(TASKS, TaskSettings, "name"))]
 """A field of settings that is of whichever task it names."""
 
 
