@@ -15,7 +15,7 @@ from torch import Tensor
 from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
-from veilgraph.nn.local.hops import AppnpHop
+from veilgraph.nn.local.hops import AppnpHop, AppnpSettings
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
@@ -29,7 +29,7 @@ Hop = Callable[[Adjacency, Tensor, Tensor], Tensor]
 
 HOPS: dict[str, Hop] = {
     "sage-mean": lambda adjacency, h, start: torch.tanh((h + adjacency.mean(h)) / 2),
-    "appnp": lambda adjacency, h, start: AppnpHop(0.1, 2)(h, start, adjacency, None),
+    "appnp": lambda adjacency, h, start: AppnpHop(AppnpSettings(model="appnp"), 1, 2)(h, start, adjacency, None),
     "gin": lambda adjacency, h, start: h + adjacency.sum(h),
     "maximum": lambda adjacency, h, start: torch.maximum(h, adjacency.maximum(h)),
     "gcn": lambda adjacency, h, start: adjacency.gcn(h),

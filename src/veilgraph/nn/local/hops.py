@@ -22,7 +22,7 @@ from veilgraph.nn.propagate import Adjacency, first_rows
 class SageHop(nn.Module, ABC):
     """W·CONCAT(h_v, AGG({h_u : u → v})) (VFGNN eq. 4); the subclass is the AGG."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, settings: LocalSettings, dim: int, holders: int) -> None:
         super().__init__()
         self.update = linear(2 * dim, dim, bias=False)
 
@@ -59,13 +59,13 @@ class SageMeanSettings(LocalSettings):
 class SageMeanHop(SageHop):
     """AGG is the mean, weighted where edges have weights; zero for a node without neighbours.
 
-    With ``averages`` it starts from W = [I/2, I/2], the mean of a node and its neighbours. With few labels that is
-    worth more than ten points of accuracy on the citation graphs.
+    With ``start: average`` it starts from W = [I/2, I/2], the mean of a node and its neighbours. With few labels that
+    is worth more than ten points of accuracy on the citation graphs.
     """
 
-    def __init__(self, dim: int, *, averages: bool = False) -> None:
-        super().__init__(dim)
-        if averages:
+    def __init__(self, settings: SageMeanSettings, dim: int, holders: int) -> None:
+        super().__init__(settings, dim, holders)
+        if settings.start == "average":
             with torch.no_grad():
                 self.update.weight.copy_(torch.eye(dim).repeat(1, 2) / 2)
 
@@ -81,18 +81,14 @@ class SageMean(HopModel[SageMeanSettings]):
     words: ClassVar[str] = "the mean of its neighbours (GraphSAGE)"
     draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
-
-    @override
-    @staticmethod
-    def hop(settings: SageMeanSettings, dim: int, holders: int) -> nn.Module:
-        return SageMeanHop(dim, averages=settings.start == "average")
+    hop = SageMeanHop
 
 
 class SagePoolHop(SageHop):
     """AGG is the element-wise maximum of w·ReLU(W_pool·h_u + b), with an edge's weight w."""
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
+    def __init__(self, settings: LocalSettings, dim: int, holders: int) -> None:
+        super().__init__(settings, dim, holders)
         self.pool = linear(dim, dim, bias=True)
 
     def aggregate(self, h: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
@@ -106,11 +102,7 @@ class SagePool(HopModel[LocalSettings]):
     words: ClassVar[str] = "the maximum over its neighbours (GraphSAGE)"
     draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
-
-    @override
-    @staticmethod
-    def hop(settings: LocalSettings, dim: int, holders: int) -> nn.Module:
-        return SagePoolHop(dim)
+    hop = SagePoolHop
 
 
 class SageLstmHop(SageHop):
@@ -121,8 +113,8 @@ class SageLstmHop(SageHop):
     neighbours others have, and a node without neighbours gets zero. Costs O(E·d) memory.
     """
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
+    def __init__(self, settings: LocalSettings, dim: int, holders: int) -> None:
+        super().__init__(settings, dim, holders)
         self.lstm = nn.LSTM(dim, dim, batch_first=False)
 
     def aggregate(self, h: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
@@ -153,11 +145,7 @@ class SageLstm(HopModel[LocalSettings]):
     """K hops of it."""
 
     words: ClassVar[str] = "its neighbours in a random order (GraphSAGE, LSTM)"
-
-    @override
-    @staticmethod
-    def hop(settings: LocalSettings, dim: int, holders: int) -> nn.Module:
-        return SageLstmHop(dim)
+    hop = SageLstmHop
 
 
 class SageVpaSettings(LocalSettings):
@@ -178,9 +166,9 @@ class SageVpaHop(SageHop):
     much. Without that bound, which is not in the paper, a hub would drown the nodes around it.
     """
 
-    def __init__(self, dim: int, correlation: float) -> None:
-        super().__init__(dim)
-        self.correlation = correlation
+    def __init__(self, settings: SageVpaSettings, dim: int, holders: int) -> None:
+        super().__init__(settings, dim, holders)
+        self.correlation = settings.correlation
 
     @override
     def aggregate(self, h: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
@@ -195,17 +183,13 @@ class SageVpa(HopModel[SageVpaSettings]):
     words: ClassVar[str] = "the sum of its neighbours by the root of their number (GraphSAGE, VPA)"
     draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
-
-    @override
-    @staticmethod
-    def hop(settings: SageVpaSettings, dim: int, holders: int) -> nn.Module:
-        return SageVpaHop(dim, settings.correlation)
+    hop = SageVpaHop
 
 
 class GcnHop(nn.Module):
     """D^-1/2·(A + I)·D^-1/2·h·W + b (Kipf & Welling 2017); edge weights are used."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, settings: LocalSettings, dim: int, holders: int) -> None:
         super().__init__()
         self.weight = linear(dim, dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(dim))
@@ -221,17 +205,13 @@ class Gcn(HopModel[LocalSettings]):
     words: ClassVar[str] = "its neighbours, weighted by degree (GCN)"
     draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
-
-    @override
-    @staticmethod
-    def hop(settings: LocalSettings, dim: int, holders: int) -> nn.Module:
-        return GcnHop(dim)
+    hop = GcnHop
 
 
 class GinHop(nn.Module):
     """MLP((1 + ε)·h + A·h) with trainable ε (Xu et al. 2019); edge weights are used."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, settings: LocalSettings, dim: int, holders: int) -> None:
         super().__init__()
         self.epsilon = nn.Parameter(torch.zeros(()))
         self.mlp = nn.Sequential(linear(dim, dim, bias=True), nn.ReLU(), linear(dim, dim, bias=True))
@@ -248,11 +228,7 @@ class Gin(HopModel[LocalSettings]):
     words: ClassVar[str] = "the sum of its neighbours (GIN)"
     draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
-
-    @override
-    @staticmethod
-    def hop(settings: LocalSettings, dim: int, holders: int) -> nn.Module:
-        return GinHop(dim)
+    hop = GinHop
 
 
 class AppnpSettings(LocalSettings):
@@ -267,9 +243,9 @@ class AppnpHop(nn.Module):
     P is the number of holders, so that the holders' self-loops add up to one.
     """
 
-    def __init__(self, teleport: float, holders: int) -> None:
+    def __init__(self, settings: AppnpSettings, dim: int, holders: int) -> None:
         super().__init__()
-        self._teleport = teleport
+        self._teleport = settings.teleport
         self._self_weight = 1 / holders
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
@@ -288,11 +264,7 @@ class Appnp(HopModel[AppnpSettings]):
     uses_initial: ClassVar[bool] = True
     is_fixed: ClassVar[bool] = True
     activates: ClassVar[bool] = False
-
-    @override
-    @staticmethod
-    def hop(settings: AppnpSettings, dim: int, holders: int) -> nn.Module:
-        return AppnpHop(settings.teleport, holders)
+    hop = AppnpHop
 
 
 if TYPE_CHECKING:
@@ -337,8 +309,9 @@ class GatHop(nn.Module):
     edge and costs O(E·d) memory.
     """
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, settings: GatSettings, dim: int, holders: int) -> None:
         super().__init__()
+        heads = settings.heads
         self.attention = _attention()(dim, dim // heads, heads=heads, fill_value=1.0)
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
@@ -362,10 +335,7 @@ class Gat(HopModel[GatSettings]):
         if dim % settings.heads:
             raise ValueError(f"local.heads={settings.heads} does not divide dim={dim}; change one of them")
 
-    @override
-    @staticmethod
-    def hop(settings: GatSettings, dim: int, holders: int) -> nn.Module:
-        return GatHop(dim, settings.heads)
+    hop = GatHop
 
 
 class RelationalSettings(LocalSettings):

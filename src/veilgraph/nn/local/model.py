@@ -148,7 +148,7 @@ class HopModel(LocalModel[S]):
     @staticmethod
     @abstractmethod
     def hop(settings: S, dim: int, holders: int) -> nn.Module:
-        """One hop, with weights of its own."""
+        """One hop, with weights of its own; in a subclass its class will do."""
 
     @override
     def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
