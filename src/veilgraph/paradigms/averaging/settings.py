@@ -7,7 +7,7 @@ docs/averaging.md has how it was found.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -35,34 +35,6 @@ WANDER: Final = 0.45  # how far the noise of all rounds may move one weight, as 
 
 _TERMS: Final = "a term is one node's"
 _NOISED: Final = "nobody is told how an epoch did"
-
-
-def choices(said: Said) -> Iterator[Choice]:
-    """What fits what the job says, with ``averaging.privacy`` and without."""
-    given = said.get("averaging.privacy")
-    if given is None:
-        yield from same_columns(said, classes=said.get("averaging.task.name", "classes") in ("classes", "graphs"))
-        yield Choice("averaging.rule.name", "fedprox", "holders whose classes differ do not drift apart")
-        return
-    bounded = said.get("averaging.privacy.degree_bound") is not None
-    yield Choice("data.feature_scaling", "length", "gradients are about as long as rows, and are clipped")
-    if said.get("data.split") is not None:
-        yield Choice("data.stratify", False, "who is trained on must hang on no other node")
-    yield Choice("model.dim", 16, "wider ones were no better")
-    yield Choice("model.dropout", 0.0, _TERMS)
-    yield Choice("model.local.model", "sage-mean", _TERMS)
-    yield Choice("model.local.hops", int(bounded), "degree_bound is given" if bounded else "edges cost noise")
-    yield Choice("model.local.normalize", False, "how large an embedding is tells something")
-    yield Choice("averaging.rule.name", "fedsgd", "a holder gives a noisy gradient")
-    yield Choice("averaging.rule.momentum", MOMENTUM, "fewer rounds, so less noise")
-    yield Choice("averaging.local_epochs", 1, "a holder gives a noisy gradient")
-    yield Choice("averaging.at_home.epochs", 300, "a holder may learn from its own edges what it tells nobody")
-    yield Choice("train.epochs", ROUNDS, "what matters is rounds times the rate")
-    yield Choice("train.select_by", "last", _NOISED)
-    yield Choice("train.patience", None, _NOISED)
-    yield Choice("train.weight_decay", 0.0, "noise does not let weights grow to no purpose")
-    if (rate := _rate(said)) is not None:
-        yield Choice("train.learning_rate", rate, f"the noise of all rounds moves a weight by {WANDER:g} at most")
 
 
 def _rate(said: Said) -> float | None:
@@ -193,8 +165,31 @@ class AveragingJob(JobSettings):
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """See ``preset``."""
-        return choices(said)
+        """What fits what the job says, with ``averaging.privacy`` and without."""
+        given = said.get("averaging.privacy")
+        if given is None:
+            yield from same_columns(said, classes=said.get("averaging.task.name", "classes") in ("classes", "graphs"))
+            yield Choice("averaging.rule.name", "fedprox", "holders whose classes differ do not drift apart")
+            return
+        bounded = said.get("averaging.privacy.degree_bound") is not None
+        yield Choice("data.feature_scaling", "length", "gradients are about as long as rows, and are clipped")
+        if said.get("data.split") is not None:
+            yield Choice("data.stratify", False, "who is trained on must hang on no other node")
+        yield Choice("model.dim", 16, "wider ones were no better")
+        yield Choice("model.dropout", 0.0, _TERMS)
+        yield Choice("model.local.model", "sage-mean", _TERMS)
+        yield Choice("model.local.hops", int(bounded), "degree_bound is given" if bounded else "edges cost noise")
+        yield Choice("model.local.normalize", False, "how large an embedding is tells something")
+        yield Choice("averaging.rule.name", "fedsgd", "a holder gives a noisy gradient")
+        yield Choice("averaging.rule.momentum", MOMENTUM, "fewer rounds, so less noise")
+        yield Choice("averaging.local_epochs", 1, "a holder gives a noisy gradient")
+        yield Choice("averaging.at_home.epochs", 300, "a holder may learn from its own edges what it tells nobody")
+        yield Choice("train.epochs", ROUNDS, "what matters is rounds times the rate")
+        yield Choice("train.select_by", "last", _NOISED)
+        yield Choice("train.patience", None, _NOISED)
+        yield Choice("train.weight_decay", 0.0, "noise does not let weights grow to no purpose")
+        if (rate := _rate(said)) is not None:
+            yield Choice("train.learning_rate", rate, f"the noise of all rounds moves a weight by {WANDER:g} at most")
 
     def _check_parts(self) -> None:
         partition, why = self.data.partition, "holders have no node in common"

@@ -20,12 +20,6 @@ from veilgraph.protocol.job import Duties, InputRules, JobSettings, Passes, job_
 from veilgraph.protocol.preset import Choice, Said
 
 
-def choices(said: Said) -> Iterator[Choice]:
-    """What fits a horizontal job."""
-    yield Choice("model.server.batch_norm", True, "maxima over neighbours grow with degrees and layers")
-    yield from same_columns(said, classes=said.get("horizontal.task.name", "classes") == "classes")
-
-
 def same_columns(said: Said, *, classes: bool) -> Iterator[Choice]:
     """What fits the data of holders of the same columns."""
     if said.get("data.dataset") in OF_WORDS:
@@ -142,8 +136,9 @@ class HorizontalJob(JobSettings):
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """See ``preset``."""
-        return choices(said)
+        """What fits a horizontal job."""
+        yield Choice("model.server.batch_norm", True, "maxima over neighbours grow with degrees and layers")
+        yield from same_columns(said, classes=said.get("horizontal.task.name", "classes") == "classes")
 
     def _check_unused(self) -> None:
         super()._check_unused()

@@ -78,21 +78,6 @@ _RELEASED: Final = (
 """One noisy release, from which the label holder learns by itself."""
 
 
-def choices(said: Said) -> Iterator[Choice]:
-    """What fits what the job says; nothing where every step is noised, or features are before anybody sees them."""
-    if said.get("model.initial.method") == "perturbed":
-        return
-    both = ("train.evaluate_every", "train.patience")  # each counts by the other
-    apart = set[str](both if any(key in said for key in both) else ())
-    if said.get("privacy") is not None:
-        offered = _of_release(said) if said.get("privacy.schedule", "once") == "once" else iter(())
-    else:
-        usual = "row" if said.get("data.dataset") in OF_WORDS else "standard"
-        offered = iter(_SPARSE if said.get("data.feature_scaling", usual) == "row" else _DENSE)
-        apart |= _without_meaning(said)
-    yield from (choice for choice in offered if choice.key not in apart)
-
-
 def _of_release(said: Said) -> Iterator[Choice]:
     """With one release. Statistics of a whole column would carry one node to every row where ε is of a node."""
     is_of_words = said.get("data.dataset") in OF_WORDS or said.get("data.feature_scaling") == "row"
@@ -132,7 +117,18 @@ class VerticalJob(JobSettings):
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
-        return choices(said)
+        """What fits what the job says; nothing where every step is noised, or features are before anybody sees them."""
+        if said.get("model.initial.method") == "perturbed":
+            return
+        both = ("train.evaluate_every", "train.patience")  # each counts by the other
+        apart = set[str](both if any(key in said for key in both) else ())
+        if said.get("privacy") is not None:
+            offered = _of_release(said) if said.get("privacy.schedule", "once") == "once" else iter(())
+        else:
+            usual = "row" if said.get("data.dataset") in OF_WORDS else "standard"
+            offered = iter(_SPARSE if said.get("data.feature_scaling", usual) == "row" else _DENSE)
+            apart |= _without_meaning(said)
+        yield from (choice for choice in offered if choice.key not in apart)
 
     def _check_unused(self) -> None:
         self._check_parts()
