@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from tests.link.certificates import Project
 from tests.link.sealing import outcomes, pair
@@ -22,7 +23,6 @@ from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate
 from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.part import take_list
-from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.revocation import LIST_FILE, accept_newer, install_list, installed_list
 from veilgraph.link import identity as lists
 from veilgraph.link.identity import MAX_LIST_BYTES, Identity, RevocationList
@@ -33,9 +33,8 @@ UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.6.1.4.1.99999.1"
 
 @pytest.fixture(scope="module")
 def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    content = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"]}
     out = tmp_path_factory.mktemp("provisioned") / "consortium"
-    provision(ProjectSettings.model_validate({**content, "administrators": ["ops@example.org"]}), out)
+    bank_and_shop(out)
     return out
 
 

@@ -16,11 +16,11 @@ import pytest
 
 from tests import about
 from tests.deploy.asked import EDGES, JOB_ID, NODES, PARTY, Asked, asked, job
+from tests.deploy.small_project import bank_and_shop
 from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import Kind, Tag
 from veilgraph.deploy.checking import read_checked
 from veilgraph.deploy.kit import Kit, SiteFile
-from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.link.collectives import tensor_text
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.consent import Entry, Journal, utc_now
@@ -32,12 +32,7 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Kit]:
-    project = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"]}
-    made = provision(
-        ProjectSettings.model_validate(project | {"administrators": ["ops@example.org"]}),
-        tmp_path_factory.mktemp("project") / "out",
-    )
-    return {name: Kit.open(path) for name, path in made.items()}
+    return bank_and_shop(tmp_path_factory.mktemp("project") / "out")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, PeerFailed, ProtocolError, RunError
 from veilgraph.core.types import SERVER
@@ -25,7 +26,6 @@ from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_
 from veilgraph.deploy.join import join
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.progress import Outcome
-from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.request import Request
 from veilgraph.deploy.roles import ROLES, Roles, read_roles, write_roles
 from veilgraph.link import identity as identities
@@ -35,18 +35,13 @@ from veilgraph.link.nats_client import token
 from veilgraph.protocol.job_file import parse_job
 
 HOLDERS, DEALER, RELAY, ADMINISTRATOR = ("bank", "shop"), "croupier", "localhost", "ops@example.org"
-WITHOUT: Mapping[str, object] = {
-    "name": "fraud", "server": {"host": RELAY}, "holders": HOLDERS, "administrators": [ADMINISTRATOR]
-}  # fmt: skip
 SESSION = ChannelContext("a job", (*HOLDERS, SERVER))
 JOB: Mapping[str, Any] = {"data": {"holders": list(HOLDERS), "label_holder": "bank"}}
 
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Kit]:
-    out = tmp_path_factory.mktemp("project") / "out"
-    made = provision(ProjectSettings.model_validate({**WITHOUT, "dealer": DEALER}), out)
-    return {name: Kit.open(path) for name, path in made.items()}
+    return bank_and_shop(tmp_path_factory.mktemp("project") / "out", dealer=DEALER)
 
 
 def meets(kits: Mapping[str, Kit], claimed: str, signer: str, own: str = "bank", kit: Kit | None = None) -> bool:
@@ -197,8 +192,8 @@ def test_the_broker_admits_the_dealer_and_not_who_only_relays(kits: Mapping[str,
     for name in (*HOLDERS, DEALER, ADMINISTRATOR):
         assert f'"vg.{token(name)}.>"' in configured or f"vg.{token(name)}." in configured, name
     assert f"vg.{token(RELAY)}." not in configured
-    dealing = provision(ProjectSettings.model_validate(WITHOUT), tmp_path / "out")
-    control = Kit.open(dealing[SERVER]).broker_configuration(datetime.now(UTC))
+    dealing = bank_and_shop(tmp_path / "out")
+    control = dealing[SERVER].broker_configuration(datetime.now(UTC))
     assert f"vg.{token(RELAY)}." in control, "where the server deals, it is a party"
 
 

@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 import veilgraph
+from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.files import locked
@@ -20,7 +21,6 @@ from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import admit_certificate, install_certificate, request_certificate, sign_certificate
 from veilgraph.deploy.https import make_self_signed
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.revocation import LIST_FILE
 from veilgraph.link.identity import BACKDATED
 
@@ -29,16 +29,10 @@ NOW = datetime.now(UTC) - timedelta(hours=23)
 
 
 @pytest.fixture(scope="module")
-def project() -> ProjectSettings:
-    content = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"]}
-    return ProjectSettings.model_validate({**content, "administrators": ["ops@example.org"]})
-
-
-@pytest.fixture(scope="module")
-def provisioned(project: ProjectSettings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Provisioned once: keys take seconds to make."""
     out = tmp_path_factory.mktemp("project") / "consortium"
-    provision(project, out)
+    bank_and_shop(out)
     return out
 
 
@@ -139,10 +133,7 @@ def test_no_other_code_makes_certificates_or_lists_that_begin_now() -> None:
 
 
 def test_only_the_projects_participants_are_signed(consortium: Path, tmp_path: Path) -> None:
-    other = ProjectSettings.model_validate(
-        {"name": "x", "server": {"host": "localhost"}, "holders": ["bank", "telecom"], "administrators": ["a@b.org"]}
-    )
-    provision(other, tmp_path / "other")
+    bank_and_shop(tmp_path / "other", holders=["bank", "telecom"])
     request_certificate(kit(tmp_path / "other", "telecom"), tmp_path / "telecom.csr")
     with pytest.raises(DataError, match=r"telecom.*is no participant of this project"):
         sign_certificate(tmp_path / "telecom.csr", consortium / "authority", tmp_path / "telecom.crt", NOW)

@@ -11,10 +11,10 @@ import pytest
 
 from tests.cli.commands import usage_error, veilgraph
 from tests.deploy.asked import job
+from tests.deploy.small_project import bank_and_shop
 from veilgraph.deploy import checking
 from veilgraph.deploy.checking import SiteCheck, judged
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
 from veilgraph.runtime.launch.site import Checked
 
@@ -25,14 +25,9 @@ FINE = Checked(version=PROTOCOL_VERSION, job=job().hash())
 @pytest.fixture(scope="module")
 def projects(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str | None, Mapping[str, Kit]]:
     """Kits of a project without, and of one with, a dealer."""
-
-    def made(dealer: str | None) -> Mapping[str, Kit]:
-        project = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"], "dealer": dealer}
-        settings = ProjectSettings.model_validate(project | {"administrators": [ADMINISTRATOR]})
-        kits = provision(settings, tmp_path_factory.mktemp("project") / "out")
-        return {name: Kit.open(path) for name, path in kits.items()}
-
-    return {dealer: made(dealer) for dealer in (None, DEALER)}
+    return {
+        dealer: bank_and_shop(tmp_path_factory.mktemp("project") / "out", dealer=dealer) for dealer in (None, DEALER)
+    }
 
 
 # What an answer says

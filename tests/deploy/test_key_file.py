@@ -18,15 +18,15 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.files import locked
+from veilgraph.core.files import locked, write_whole
 from veilgraph.deploy import key_file as keys
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate
 from veilgraph.deploy.key_file import KeyFile, protect, unprotect
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.link import identity as private_key
 from veilgraph.link.identity import PrivateKey, sealed_key
 
@@ -52,9 +52,8 @@ def wrong() -> bytes:
 
 @pytest.fixture(scope="module")
 def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    content = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"]}
     out = tmp_path_factory.mktemp("provisioned") / "consortium"
-    provision(ProjectSettings.model_validate({**content, "administrators": ["ops@example.org"]}), out)
+    bank_and_shop(out)
     return out
 
 
@@ -181,7 +180,7 @@ def test_a_new_key_with_a_passphrase_never_lies_in_the_clear(
     bank: Kit, consortium: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[bytes] = []
-    monkeypatch.setattr(keys, "write_whole", _spied(keys.write_whole, written))
+    monkeypatch.setattr(keys, "write_whole", _spied(write_whole, written))
     request_certificate(bank, tmp_path / "bank.csr", words)
     sign_certificate(tmp_path / "bank.csr", consortium / "authority", tmp_path / "bank.crt", NOW)
     with refused(DataError, key=consortium / "kits" / "bank" / "startup" / "new.sealed.key"):

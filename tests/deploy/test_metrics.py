@@ -24,6 +24,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import nightly
+from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from tests.link.brokers import needs_broker
 from veilgraph.core.errors import ConfigError
@@ -36,7 +37,6 @@ from veilgraph.deploy.metrics.door import MAX_CONNECTIONS, MAX_HEAD_BYTES, Addre
 from veilgraph.deploy.metrics.exposed import Requests, Served, WatchedService, pages
 from veilgraph.deploy.metrics.site import WatchedSite
 from veilgraph.deploy.progress import DONE, STATES, STOPPED, Outcome, SiteJobs, epsilon_of, site_processes, traffic_of
-from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.site_process import STUCK_S, SiteWatch
 
 if TYPE_CHECKING:
@@ -49,16 +49,7 @@ SAYS = "2026-01-31 04:00:12,345 - veilgraph - {} - {}\n"
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kit]:
-    project = ProjectSettings.model_validate(
-        {
-            "name": "fraud",
-            "server": {"host": "localhost", "port": 8002},
-            "holders": ["bank", "shop"],
-            "administrators": ["ops@example.org"],
-        }
-    )
-    found = provision(project, tmp_path_factory.mktemp("metrics") / "consortium")
-    return {name: Kit.open(path) for name, path in found.items()}
+    return bank_and_shop(tmp_path_factory.mktemp("metrics") / "consortium")
 
 
 @pytest.fixture

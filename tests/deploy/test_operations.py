@@ -21,13 +21,13 @@ import typer
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.deploy.small_project import bank_and_shop
 from veilgraph.cli import app
 from veilgraph.deploy.authority import Authority, revoke
-from veilgraph.deploy.kit import Kit, SiteFile
+from veilgraph.deploy.kit import SiteFile
 from veilgraph.deploy.metrics.exposed import METRICS, READY, Requests, Served, WatchedService, pages
 from veilgraph.deploy.metrics.site import WatchedSite
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs
-from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.revocation import install_list
 from veilgraph.deploy.site_process import SiteWatch
 
@@ -112,16 +112,8 @@ def test_every_option_that_needs_a_value_of_a_unit_has_one() -> None:
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names of all metrics that are served anywhere, as Prometheus knows them."""
-    project = ProjectSettings.model_validate(
-        {
-            "name": "fraud",
-            "server": {"host": "localhost", "port": 8002},
-            "holders": ["bank", "shop"],
-            "administrators": ["ops@example.org"],
-        }
-    )
-    kits = provision(project, tmp_path_factory.mktemp("operations") / "consortium")
-    authority = Authority(kits["bank"].parents[1] / "authority")
+    kits = bank_and_shop(tmp_path_factory.mktemp("operations") / "consortium")
+    authority = Authority(kits["bank"].path.parents[1] / "authority")
     revoke(authority, "shop", datetime.now(UTC))
     requests = Requests()
     requests.count("/predict", 200, 0.1)
@@ -130,7 +122,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SiteJobs, "now", lambda jobs, processes: (job,))
         for name in ("server", "bank"):
-            kit = Kit.open(kits[name])
+            kit = kits[name]
             install_list(kit.path, authority.list_path)
             kit.prepare(SiteFile(runs=kit.runs))
             part = kit.runs / "scores" / "parties" / str(kit.party)

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.deploy import site_process as starting
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.project import ProjectSettings, provision
 
 PARENT = """
 import subprocess, sys, time, os
@@ -118,9 +118,7 @@ def test_and_it_has_time_to_end_by_itself(begun: Begun) -> None:
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Kit:
-    content = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"]}
-    project = ProjectSettings.model_validate({**content, "administrators": ["ops@example.org"]})
-    return Kit.open(provision(project, tmp_path / "consortium")["bank"])
+    return bank_and_shop(tmp_path / "consortium")["bank"]
 
 
 def test_a_start_waits_for_the_jobs_of_the_last(kit: Kit, monkeypatch: pytest.MonkeyPatch, begun: Begun) -> None:

@@ -18,12 +18,10 @@ from tests.paradigms.averaging.private_jobs import job as private_averaging
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import small_job as sealed_job
 from tests.privacy.jobs import job, private_job
-from tests.roles.federation import federate, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.link.codec import encoded_size
-from veilgraph.link.view import Message, TrafficEntry
+from veilgraph.link.view import TrafficEntry
 from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -63,14 +61,6 @@ def entry(party: PartyId, peer: PartyId, kind: Kind, direction: Any = "sent") ->
 def one(settings: JobSettings, party: PartyId, peer: PartyId, kind: Kind) -> Disclosure:
     (found,) = disclosures(settings, [entry(party, peer, kind)])
     return found
-
-
-def traffic(party: PartyId, messages: list[Message]) -> list[TrafficEntry]:
-    counts: dict[tuple[PartyId, Kind], list[int]] = defaultdict(list)
-    for message in messages:
-        if message.sender == party:
-            counts[message.receiver, message.tag.kind].append(encoded_size(message.tensor))
-    return [TrafficEntry(party, peer, "sent", kind, len(sizes), sum(sizes)) for (peer, kind), sizes in counts.items()]
 
 
 # The table
@@ -186,16 +176,6 @@ LOCAL: dict[str, JobSettings] = {
 
 
 BALANCED: dict[str, Any] = {"train": {"class_weights": "balanced"}}
-
-
-def test_a_prediction_has_a_row_for_everything() -> None:
-    settings = small_job(2)
-    federation = federate(settings, small_parties(2), steps=0)
-    for party, transcript in federation.transcripts.items():
-        sent = [message for message in transcript if message.sender == party]
-        found = disclosures(settings, traffic(party, sent))
-        assert sum(disclosure.messages for disclosure in found) == len(sent) > 0
-        assert not any("training-rows" in disclosure.reveals for disclosure in found)
 
 
 # What is said
