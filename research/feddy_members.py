@@ -52,8 +52,7 @@ def descents(cameras: Cameras, network: Averaged, own: Seen, part: int) -> list[
 def advantages(cameras: Cameras, number: int) -> dict[str, list[float]]:
     """Of each camera the AUC of members against others in a round, by what is seen; the twin is left where it is."""
     job, twin = cameras.job, cameras.twin
-    start, rule = twin.network.vector(), job.averaging.rule.build(len(twin.network.vector()), job.train.learning_rate)
-    changes = []
+    start, changes = twin.network.vector(), []
     for own in cameras.owns:
         twin.network.take(start)
         streams = LearningStreams(job.seed, own.graph.party)
@@ -61,7 +60,7 @@ def advantages(cameras: Cameras, number: int) -> dict[str, list[float]]:
         def dropout(epoch: int, streams: LearningStreams = streams) -> torch.Generator:
             return streams.generator("dropout", number, epoch)
 
-        added = summand(job, rule, twin.task, twin.network, own, dropout)
+        added = summand(job, twin.task, twin.network, own, dropout)
         changes.append(added[:-EXTRA] / added[-1])
     twin.network.take(start)
     weights = [twin.task.examples(own) for own in cameras.owns]

@@ -44,14 +44,12 @@ class Holder(fl.client.NumPyClient):  # type: ignore[misc]
         self._streams = LearningStreams(job.seed, graph.party)
         self._own = task.own(graph, self._streams)
         self._network = task.network(LearningStreams(job.seed, SERVER))
-        self._rule = job.averaging.rule.build(len(self._network.vector()), job.train.learning_rate)
 
     def fit(self, parameters: list[Any], config: Metrics) -> tuple[list[Any], int, Metrics]:
         """A round of its own training: the weights after it, and of how many examples."""
         start = self._take(parameters)
         added = summand(
             self._job,
-            self._rule,
             self._task,
             self._network,
             self._own,
