@@ -132,3 +132,13 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
     with served(tmp_path_factory.mktemp("forks"), "veilgraph.runtime.launch.processes", "tests.leaving") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kits and the authority of a bank and a shop, to be copied: it takes seconds to make their keys."""
+    from tests.deploy.small_project import bank_and_shop  # noqa: PLC0415  (seconds to import)
+
+    out = tmp_path_factory.mktemp("provisioned") / "consortium"
+    bank_and_shop(out)
+    return out

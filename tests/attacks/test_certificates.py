@@ -14,7 +14,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from tests.link.certificates import Project
 from tests.link.sealing import outcomes, pair
@@ -29,13 +28,6 @@ from veilgraph.link.identity import MAX_LIST_BYTES, Identity, RevocationList
 
 NOW = datetime.now(UTC) + timedelta(minutes=1)
 UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.6.1.4.1.99999.1"), b"\x05\x00")
-
-
-@pytest.fixture(scope="module")
-def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("provisioned") / "consortium"
-    bank_and_shop(out)
-    return out
 
 
 @pytest.fixture

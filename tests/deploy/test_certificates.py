@@ -28,14 +28,6 @@ NOW = datetime.now(UTC) - timedelta(hours=23)
 """A clock that is 23 hours behind the one of provisioning: everything here works with it."""
 
 
-@pytest.fixture(scope="module")
-def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provisioned once: keys take seconds to make."""
-    out = tmp_path_factory.mktemp("project") / "consortium"
-    bank_and_shop(out)
-    return out
-
-
 @pytest.fixture
 def consortium(provisioned: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(provisioned, tmp_path / "consortium"))

@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import locked, write_whole
@@ -48,13 +47,6 @@ def words() -> bytes:
 
 def wrong() -> bytes:
     return WRONG
-
-
-@pytest.fixture(scope="module")
-def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("provisioned") / "consortium"
-    bank_and_shop(out)
-    return out
 
 
 @pytest.fixture
