@@ -162,10 +162,3 @@ def test_nothing_of_a_node_s_id_is_in_it(folder: Path):
     content = b"".join(each.read_bytes() for each in folder.rglob("*") if each.is_file())
     assert not any(node.encode() in content for node in NODES)
     assert set(opened.keys(NODES)).isdisjoint(ledger(folder.parent / "other").keys(NODES))
-
-
-def test_who_may_read_it_is_its_owner_alone(folder):
-    charge(ledger(folder))
-    found = [folder, *folder.rglob("*"), *(folder.parent / "marks").iterdir()]
-    assert len(found) == 5
-    assert not any(path.stat().st_mode & 0o077 for path in found)
