@@ -59,22 +59,6 @@ ROWS: Final[tuple[MessageSpec[NodeDpJob], ...]] = (
 # fmt: on
 
 
-def _not_bounded(settings: NodeDpJob) -> list[str]:
-    """What the ε of the learner's edges is not about, a sentence each."""
-    if settings.privacy is None:
-        return []
-    learner = listed(settings.duties.summing)
-    uses = (
-        f"{learner} uses its own columns and labels in the clear"
-        if settings.uses_own_columns
-        else f"{learner} does not use its own columns. It uses labels in the clear"
-    )
-    return [
-        f"{uses}: what its model tells of these no ε bounds.",
-        f"It does not hold against {learner} itself, which has the edges and keeps them in the run's directory.",
-    ]
-
-
 def _learning(settings: NodeDpJob) -> str:
     learner = settings.data.label_party
     hops = None if settings.privacy is None else settings.privacy.aggregation
@@ -228,10 +212,22 @@ class NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
             f"predictions on the same data cost nothing more; where {listed(job.duties.summing)}'s have changed, "
             "sums are made anew and paid for"
         )
-        return [costs, *_not_bounded(job)]
+        return [costs, *self.privacy_limits(job)]
 
     def privacy_limits(self, job: NodeDpJob) -> list[str]:
-        return _not_bounded(job)
+        """What the ε of the learner's edges is not about, a sentence each."""
+        if job.privacy is None:
+            return []
+        learner = listed(job.duties.summing)
+        uses = (
+            f"{learner} uses its own columns and labels in the clear"
+            if job.uses_own_columns
+            else f"{learner} does not use its own columns. It uses labels in the clear"
+        )
+        return [
+            f"{uses}: what its model tells of these no ε bounds.",
+            f"It does not hold against {learner} itself, which has the edges and keeps them in the run's directory.",
+        ]
 
 
 class NodeDpWords(seam.Words[NodeDpJob]):
