@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from research.card_payments import organisations
 from research.presets import DOCS, FIRST_SEED, SETS, Set
 from veilgraph import __version__
 from veilgraph.comparison.ways import boosting
@@ -40,7 +43,9 @@ BEGIN: Final = "### What it reaches\n"
 END: Final = "\n- Test nodes"
 """Of the page, around the table."""
 _WORDS: Final = tuple(Set(name, {"dataset": name, "holders": 2}, "accuracy", True) for name in ("citeseer", "pubmed"))
-ALL: Final = (*(each for each in SETS if each.name not in ("facebook", "github")), *_WORDS)
+_CARDS: Final = Set("S-FFSD", {"dataset": "synthetic", "holders": 3}, "auc", True)
+"""Whose graphs are of ``research.card_payments``, not of the data set that its jobs name."""
+ALL: Final = (*(each for each in SETS if each.name not in ("facebook", "github")), *_WORDS, _CARDS)
 _NAMES: Final = {"auc": "test_auc", "accuracy": "test_accuracy"}
 
 
@@ -99,7 +104,10 @@ def measure(each: Set, seeds: Sequence[int], ways: Sequence[str], found: dict[st
             if key in found:
                 continue
             job = _job(each, seed, "vertical" if way == "vertical" else "sealed")
-            graphs = list(paradigm_of(job).data.load(job).graphs)
+            if each is _CARDS:
+                graphs = organisations(Path(os.environ["VEILGRAPH_DATA"]), seed)
+            else:
+                graphs = list(paradigm_of(job).data.load(job).graphs)
             started = time.perf_counter()
             summary = WAYS[way](each, seed, graphs)
             found[key] = [value and round(value, 4) for value in (summary[_NAMES[each.figure]], summary.get("test_ap"))]

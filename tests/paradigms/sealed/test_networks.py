@@ -59,6 +59,8 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
     "mlp, standard rows": (2, FEW, (on("own", "neighbours", "pooled.1"), STANDARD, SLOW)),
     "mlp, standard columns": (3, MANY, (on("pooled.5", "neighbours"), STANDARD, SLOW, WEIGHTS, MARGINS)),
     "linear, standard, each": (2, MANY, (on("own", "each.1", network="linear"), STANDARD, SLOW, DIRECTED, MARGINS)),
+    "linear, boosting, rows": (3, FEW, (on("boosting", "pooled.1", network="linear"), STANDARD, SLOW)),
+    "mlp, boosting, columns": (2, MANY, (on("own", "quantiles", "boosting", "pooled.1"), STANDARD, SLOW, BALANCED)),
     "mlp, standard, no hop": (3, FEW, (on("neighbours", "own", hidden=2), STANDARD, SLOW, BATCHES, MARGINS)),
 }
 

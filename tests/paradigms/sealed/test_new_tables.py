@@ -24,6 +24,7 @@ from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
@@ -45,6 +46,9 @@ CASES: dict[str, Settings] = {
         "model": {"blocks": ["own", "each.2"]},
         "train": {"select_by": "accuracy", "evaluate_every": 3},
     },
+    "boosting": merge(
+        STANDARD, {"model": {"blocks": ["own", "boosting", "pooled.1"]}, "train": {"learning_rate": 0.125}}
+    ),
     "standard, named": merge(
         STANDARD,
         {"model": {"blocks": ["neighbours", "pooled.1"]}, "train": {"learning_rate": 0.125}, "named_nodes": 6},
@@ -95,9 +99,11 @@ class Tables:
 
     def twin(self, graphs: dict[PartyId, PartyGraph]) -> Callable[[torch.Tensor | None], torch.Tensor]:
         job = sealed(RunDirectory.open(self.run).settings)
+        kept = RunDirectory.open(self.run).party("A").keeper.get("boosting")
+        examples = None if kept is None else Examples.of(kept.tensors)
 
         def one(asked: torch.Tensor | None) -> torch.Tensor:
-            found = predicting_twin(job, [graphs[name] for name in "AB"], weights(self.run), asked).predict()
+            found = predicting_twin(job, [graphs[name] for name in "AB"], weights(self.run), asked, examples).predict()
             assert found is not None
             return logits_of(found).softmax(1)
 

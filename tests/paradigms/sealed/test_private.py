@@ -317,31 +317,37 @@ def proven(**privacy: float) -> float:
     return epsilon_lower_bound(hits, alarms, half, DELTA, 0.999)
 
 
+def shown(block: str) -> float:
+    """How far an edge of B's moves what A is told, without votes."""
+    valid = small_job(2, MARGINS, voting(epsilon_total=4))
+    job = valid.model_copy(update={"model": valid.model.model_copy(update={"blocks": ("own", block)})})
+    found = []
+    for edges in ([(0, 5)], []):
+        context, data = together(job, with_edges(small_graphs(), 1, pairs(*edges)))
+        found.append(trained(SealedProgram(Silent(list(data)), context), 3)[1])
+    there, absent = found
+    assert there is not None
+    assert absent is not None
+    return float((there - absent).abs().max())
+
+
 @pytest.mark.parametrize("block", ["neighbours", "quantiles", "each.1", "each.2"])
 def test_blocks_over_others_own_edges_are_refused_for_one_edge_would_show(
     block: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without votes, an edge of B's shows in what A is told if such a block is made of B's edges after all."""
-
-    def shown(block: str) -> float:
-        valid = small_job(2, MARGINS, voting(epsilon_total=4))
-        job = valid.model_copy(update={"model": valid.model.model_copy(update={"blocks": ("own", block)})})
-        found = []
-        for edges in ([(0, 5)], []):
-            context, data = together(job, with_edges(small_graphs(), 1, pairs(*edges)))
-            found.append(trained(SealedProgram(Silent(list(data)), context), 3)[1])
-        there, absent = found
-        assert there is not None
-        assert absent is not None
-        return float((there - absent).abs().max())
-
     with refused(ConfigError, key="model.blocks"):
         small_job(2, voting(epsilon_total=4), {"model": {"blocks": ["own", block]}})
-    assert shown("pooled.1") == 0
     if block.startswith("each."):  # which is made at home: hops have another lock
         assert shown(block) == 0
         monkeypatch.setattr("veilgraph.paradigms.sealed.program.network_of", lambda _: Unlocked)
     assert shown(block) > 1e-3
+
+
+@pytest.mark.parametrize("block", ["pooled.1", "boosting"])
+def test_no_edge_of_others_is_in_the_blocks_that_noise_allows(block: str) -> None:
+    small_job(2, voting(epsilon_total=4), {"model": {"blocks": ["own", block]}})
+    assert shown(block) == 0
 
 
 class Unlocked(Voting):

@@ -11,11 +11,13 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph, check_classes
+from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import (
+    BOOSTING,
     MOST_JUDGED,
     MOST_RANKED,
     MOST_TOLD,
@@ -38,8 +40,8 @@ _OF_WORDS: Final = (
 )
 _OF_TABLES: Final = (
     Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=5e-3),
-    Trial((OWN,), deep=True, learning_rate=0.25, weight_decay=5e-3),
-    Trial((OWN, QUANTILES, NEIGHBOURS, "pooled.10"), deep=True, learning_rate=0.125, weight_decay=5e-3),
+    Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
+    Trial((OWN, QUANTILES, NEIGHBOURS, BOOSTING, "pooled.10"), deep=True, learning_rate=0.125, weight_decay=5e-3),
     Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
@@ -150,6 +152,50 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
     else:
         _check_edges(job, common, weights)
     return OwnData(_columns(plan, graph), hidden_edges(job, common), weights)
+
+
+def examples_of(job: SealedJob, graph: PartyGraph) -> Examples | None:
+    """What the label holder's trees are fitted to; None in a job without them."""
+    if BOOSTING not in plan_of(job).blocks:
+        return None
+    common = graph.common_part()
+    assert common.labels is not None
+    assert common.train_mask is not None
+    rows = common.train_mask.nonzero()[:, 0]
+    return Examples(_seen_by_trees(job, graph)[rows], common.labels[rows])
+
+
+def with_scores(own: OwnData, graph: PartyGraph, job: SealedJob, examples: Examples | None, classes: int) -> OwnData:
+    """With the trees' scores of every common node behind the label holder's other columns.
+
+    Args:
+        own: of the label holder.
+        graph: of the label holder, with nodes that the others do not know.
+        job: the job.
+        examples: of its training; None: the job has no trees.
+        classes: C.
+
+    Raises:
+        RunError: the trees were fitted to other columns, or to more classes.
+    """
+    if examples is None:
+        return own
+    seen = _seen_by_trees(job, graph)[: graph.common]
+    if seen.shape[1] != examples.rows.shape[1] or int(examples.labels.max()) >= classes:
+        raise RunError(
+            f"party {graph.party!r}: trees of the block {BOOSTING} were fitted to other columns or classes than there "
+            f"are now, {graph.num_features} and {classes}; give those that the run was trained on, or train anew",
+            code="other-network",
+            key=BOOSTING,
+            party=graph.party,
+        )
+    return replace(own, features=torch.cat([own.features, examples.scores(seen, classes)], 1))
+
+
+def _seen_by_trees(job: SealedJob, graph: PartyGraph) -> Tensor:
+    """Columns, and their means and deviations over own edges: float64 [N, 3·F + 1]."""
+    columns = _own_columns(plan_of(job), graph)
+    return torch.cat([columns, neighbours(columns, graph.edge_index, _weights(graph))], 1)
 
 
 def _check_slots(job: SealedJob, party: PartyId, edges: Tensor) -> None:
@@ -304,17 +350,22 @@ def _both_ways(edges: Tensor, weights: Tensor | None) -> bool:
     return np.array_equal(there[:, np.lexsort(there)], back[:, np.lexsort(back)])
 
 
+def _own_columns(plan: Plan, graph: PartyGraph) -> Tensor:
+    """A holder's own columns: float64 [N, F], clipped where they are to be standardised, else rows of length 1."""
+    columns = graph.features.to_dense().to(torch.float64)
+    return columns.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if plan.standard else nn.functional.normalize(columns)
+
+
 def _columns(plan: Plan, graph: PartyGraph) -> Tensor:
-    """What a holder puts in of every common node: float64 [N, F], clipped where it is to be standardised."""
+    """What a holder puts in of every common node, labels apart: float64 [N, F]."""
     known = graph if len(plan.home) > 1 else graph.common_part()
-    columns = known.features.to_dense().to(torch.float64)
-    columns = columns.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if plan.standard else nn.functional.normalize(columns)
+    columns = _own_columns(plan, known)
     made = {
         OWN: lambda: columns,
         NEIGHBOURS: lambda: neighbours(columns, known.edge_index, _weights(known)),
         QUANTILES: lambda: with_means(quantiles(columns), known.edge_index, _weights(known)),
     }
-    return torch.cat([made[block]() for block in plan.home], 1)[: graph.common]
+    return torch.cat([made[block]() for block in plan.home if block in made], 1)[: graph.common]
 
 
 def quantiles(columns: Tensor) -> Tensor:

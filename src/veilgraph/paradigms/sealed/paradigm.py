@@ -22,6 +22,7 @@ from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.mpc.sealed.machine import CountingMachine
 from veilgraph.paradigms.sealed.inputs import fit_bounds_to, most_edges_at_a_node, plan_of, slots_of
 from veilgraph.paradigms.sealed.plan import (
+    BOOSTING,
     MOST_JUDGED,
     NEIGHBOURS,
     OWN,
@@ -72,6 +73,7 @@ _BLOCKS: Final = {
     OWN: "holders' columns",
     NEIGHBOURS: "what each makes of them over its own edges",
     QUANTILES: "whether they are above their quantiles",
+    BOOSTING: "what boosted trees make of the label holder's",
 }
 
 
@@ -138,7 +140,7 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
         stages.insert(0, _checks(machine.dealt, 1 / (1 - dealer_checks)))
-    return Costs(stages, _memory(sizes, context.plan, machine.widest))
+    return Costs(stages, _memory(context, machine.widest))
 
 
 def _dearest(context: Context) -> int:
@@ -169,9 +171,10 @@ def _checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
     return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
 
 
-def _memory(sizes: Sizes, plan: Plan, widest: int) -> Mapping[PartyId, int]:
+def _memory(context: Context, widest: int) -> Mapping[PartyId, int]:
     """Columns of all holders under masks, the masks that a party knows, and what is in hand at once."""
-    put_in = {holder: plan.put_in(columns) for holder, columns in sizes.columns.items()}
+    sizes = context.sizes
+    put_in = {holder: context.width_of(holder, *context.plan.home) for holder in sizes.columns}
     everything = _COPIES * _ITEM * sizes.nodes * sum(put_in.values())
     slots = max(sizes.nodes + edges for edges in sizes.edges.values())
     common = _BASE + everything + _HELD * _ITEM * (widest + slots)
@@ -242,9 +245,9 @@ class SealedSessions(AlignedSessions[SealedJob]):
     def unread_bytes(self, job: SealedJob, hellos: Mapping[PartyId, Hello]) -> int:
         nodes = max(hello.nodes for hello in hellos.values())
         plan = plan_of(job)
-        holders = [hello.features for hello in hellos.values()]
+        holders = [(hello.features, hello.classes) for hello in hellos.values()]
         columns = sum(
-            sum(width_of(block, own) for own in holders) * (len(holders) if block.startswith("each.") else 1)
+            sum(width_of(block, *own) for own in holders) * (len(holders) if block.startswith("each.") else 1)
             for block in plan.blocks
         )
         rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_rows_of, lambda each: each.classes))

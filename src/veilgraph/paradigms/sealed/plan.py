@@ -109,7 +109,8 @@ class OwnData:
 OWN: Final = "own"
 NEIGHBOURS: Final = "neighbours"
 QUANTILES: Final = "quantiles"
-_HOME: Final = (OWN, NEIGHBOURS, QUANTILES)
+BOOSTING: Final = "boosting"
+_HOME: Final = (OWN, NEIGHBOURS, QUANTILES, BOOSTING)
 THRESHOLDS: Final = 7
 """Of a column that is told above and below its quantiles."""
 MOST_TOLD: Final = 16
@@ -128,8 +129,16 @@ def hops_of(block: str) -> int:
     return int(block.split(".")[1]) if "." in block else 0
 
 
-def width_of(block: str, columns: int) -> int:
-    """How many columns a block has that is made of so many, over the edges of one holder or of all together."""
+def width_of(block: str, columns: int, classes: int) -> int:
+    """How many columns of a block are made of a holder's, over the edges of one holder or of all together.
+
+    Args:
+        block: by name.
+        columns: of the holder.
+        classes: C at the label holder, 0 at all others.
+    """
+    if block == BOOSTING:
+        return max(0, classes - 1)
     if block == NEIGHBOURS:
         return 2 * columns + 1
     return 2 * THRESHOLDS * min(columns, MOST_TOLD) if block == QUANTILES else columns
@@ -150,8 +159,9 @@ class Trial:
     """What is learned from, and how fast.
 
     Attributes:
-        blocks: of columns, by name: ``own``; ``neighbours`` and ``quantiles``, made of them at home; ``pooled.k`` and
-            ``each.k``, own columns after k hops over all holders' edges together, or over every holder's by themselves.
+        blocks: of columns, by name: ``own``; ``neighbours``, ``quantiles`` and ``boosting``, made of them at home;
+            ``pooled.k`` and ``each.k``, own columns after k hops over all holders' edges together, or over every
+            holder's by themselves.
         deep: whether there is a hidden layer.
         learning_rate: of SGD with momentum.
         weight_decay: of L2.
@@ -215,10 +225,6 @@ class Plan:
         """The blocks that a holder makes at home and puts in, side by side: its own columns always."""
         return tuple(block for block in _HOME if block == OWN or block in self.blocks)
 
-    def put_in(self, columns: int) -> int:
-        """How many columns a holder of so many puts in."""
-        return sum(width_of(block, columns) for block in self.home)
-
     @property
     def crosses(self) -> bool:
         """Whether anything goes over edges that others' columns, or votes, go over too."""
@@ -248,6 +254,11 @@ class Context:
     plan: Plan
     label_party: PartyId
     data: Mapping[PartyId, OwnData]
+
+    def width_of(self, holder: PartyId, *blocks: str) -> int:
+        """How many columns of these blocks are made of a holder's."""
+        classes = self.sizes.classes if holder == self.label_party else 0
+        return sum(width_of(block, self.sizes.columns[holder], classes) for block in blocks)
 
     def of(self, holder: PartyId, what: str) -> Tensor | None:
         """An attribute of what a holder puts in; None at all others."""

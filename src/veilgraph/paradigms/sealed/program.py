@@ -422,6 +422,8 @@ class SealedProgram:
         first = self.network.effective(self.weights[0])
         for holder in self._context.sizes.columns:
             parts = self.network.parts(holder)
+            if not parts:  # blocks of the label holder alone
+                continue
             blocks = [first[rows] for rows in parts.values()]
             told = machine.reveal(machine.open(machine.split(joined(blocks))), holder)
             if told is not None:

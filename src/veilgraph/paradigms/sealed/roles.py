@@ -25,8 +25,17 @@ from veilgraph.link.collectives import gather
 from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, unfinished
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.nn.calibration import Calibration
-from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, slots_of, with_labels
-from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
+from veilgraph.paradigms.sealed.boosting import Examples
+from veilgraph.paradigms.sealed.inputs import (
+    examples_of,
+    most_right,
+    own_data,
+    plan_of,
+    slots_of,
+    with_labels,
+    with_scores,
+)
+from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
@@ -323,6 +332,7 @@ class SealedRole(Role):
 _SURE = 30.0
 """The logit of a class that alone is known."""
 _DATA = "data"
+_EXAMPLES = "boosting"
 _NOISE = "noise-id"
 _TABLES = "tables"
 
@@ -489,7 +499,7 @@ class SealedHolder(SealedRole):
     @override
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
         """Weights of its own columns in the first layer, as ``SealedProgram.release`` names them."""
-        self.model.opened = found[self.session.link.party]
+        self.model.opened = found.get(self.session.link.party, {})
 
     @override
     def declines(self) -> str:
@@ -534,6 +544,7 @@ class SealedLabelHolder(SealedHolder, Judge):
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session, graph)
         common = graph.common_part()
+        self._examples: Examples | None = None
         self._objective = Objective(common, session.settings.train, torch.float64)
         if self._job.outcome.predicts_named:
             self.predicted = torch.empty(0, dtype=torch.int64) if session.asked is None else session.asked
@@ -548,6 +559,35 @@ class SealedLabelHolder(SealedHolder, Judge):
         else:
             self._own = replace(self._own, asked=self.predicted)
         return super().setup(held)
+
+    @override
+    def data(self) -> Mapping[PartyId, OwnData]:
+        """With the trees' scores, of the training nodes of this training or of the one that is predicted with."""
+        if BOOSTING in plan_of(self._job).blocks:
+            self._examples = examples_of(self._job, self.graph) if self._learns else self._kept_examples()
+        own = with_scores(self._own, self.graph, self._job, self._examples, self._objective.classes)
+        return {self.session.link.party: own}
+
+    def _kept_examples(self) -> Examples:
+        keeper = self.session.keeper
+        try:
+            kept = keeper.get(_EXAMPLES)
+            return Examples.of({} if kept is None else kept.tensors)
+        except KeyError as error:
+            raise RunError(
+                f"{keeper.place(_EXAMPLES)}: the training nodes that trees of the block {BOOSTING} were fitted to are "
+                "not there; give the files of this party's own run, or train anew",
+                code="lost",
+                key=BOOSTING,
+                party=self.session.link.party,
+            ) from error
+
+    @override
+    def keep(self) -> None:
+        """Keeps what the trees are fitted to beside: later predictions fit them again."""
+        super().keep()
+        if self._learns and self._examples is not None:
+            self.session.keeper.put(_EXAMPLES, self._examples.tensors(), {})
 
     @override
     def declines(self) -> str:

@@ -16,6 +16,8 @@ from veilgraph.privacy.settings import AggregationSettings, PrivacySettings
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, TrainSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
+_OF_NO_OTHERS_EDGES: Final = ("own", "boosting")
+"""Blocks that are made of columns alone, and of the label holder's own edges."""
 _MOST_HALVINGS: Final = 8
 """A learning rate is a whole number divided by at most 2^8."""
 
@@ -32,7 +34,10 @@ class SealedModelSettings(Settings):
     hidden: int = Field(16, ge=1, le=4096, description="width of the hidden layer")
     blocks: (
         tuple[
-            Annotated[str, Field(pattern=r"^(own|neighbours|quantiles|(pooled|each)\.([1-9]|[1-5][0-9]|6[0-4]))$")], ...
+            Annotated[
+                str, Field(pattern=r"^(own|neighbours|quantiles|boosting|(pooled|each)\.([1-9]|[1-5][0-9]|6[0-4]))$")
+            ],
+            ...,
         ]
         | None
     ) = Field(
@@ -41,6 +46,7 @@ class SealedModelSettings(Settings):
         max_length=16,
         description="what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that "
         "each makes of them over its own edges, at home; quantiles: whether they are above their quantiles, likewise; "
+        "boosting: scores of boosted trees that the label holder fits to its columns and labels, at home; "
         "pooled.K, each.K: all columns after K hops over all holders' edges together, or over each one's by "
         "themselves; null: several that suit the data are tried",
     )
@@ -236,7 +242,11 @@ def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
         raise ValueError(
             "model.network='mlp' with privacy in a sealed job: a linear model is trained on votes; leave it out"
         )
-    apart = [block for block in job.model.blocks or () if block != "own" and not block.startswith("pooled.")]
+    apart = [
+        block
+        for block in job.model.blocks or ()
+        if block not in _OF_NO_OTHERS_EDGES and not block.startswith("pooled.")
+    ]
     if apart:
         raise ValueError(
             f"model.blocks={list(job.model.blocks or ())} with privacy in a sealed job: of others' edges nothing is "

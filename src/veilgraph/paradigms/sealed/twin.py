@@ -13,7 +13,8 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.tensor_file import Record
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.inputs import own_data, plan_of, slots_of, with_labels
+from veilgraph.paradigms.sealed.boosting import Examples
+from veilgraph.paradigms.sealed.inputs import examples_of, own_data, plan_of, slots_of, with_labels, with_scores
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -22,7 +23,12 @@ from veilgraph.protocol.plain_fitting import PlainResult, Progress
 
 
 def together(
-    job: SealedJob, graphs: Sequence[PartyGraph], *, trains: bool = True, asked: Tensor | None = None
+    job: SealedJob,
+    graphs: Sequence[PartyGraph],
+    *,
+    trains: bool = True,
+    asked: Tensor | None = None,
+    examples: Examples | None = None,
 ) -> tuple[Context, dict[str, OwnData]]:
     """What all holders of a job know and put in, as the twin has it.
 
@@ -31,14 +37,17 @@ def together(
         graphs: of the holders, one of them with labels.
         trains: whether training rows and their labels are put in.
         asked: [R] nodes that are predicted; None: all.
+        examples: what the label holder's trees were fitted to; None: training nodes of these graphs.
     """
     data = {graph.party: own_data(job, graph) for graph in graphs}
-    labelled = next(graph for graph in graphs if graph.labels is not None).common_part()
+    whole = next(graph for graph in graphs if graph.labels is not None)
+    labelled = whole.common_part()
     label_party, classes = labelled.party, labelled.num_classes
     if classes is None:
         assert labelled.labels is not None
         classes = int(labelled.labels.max()) + 1
-    own = replace(data[label_party], asked=asked)
+    own = with_scores(data[label_party], whole, job, examples or examples_of(job, whole), classes)
+    own = replace(own, asked=asked)
     if trains:
         own = with_labels(own, labelled, job, LearningStreams(job.seed, label_party), classes)
     data[label_party] = own
@@ -101,7 +110,11 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
 
 
 def predicting_twin(
-    job: SealedJob, graphs: Sequence[PartyGraph], weights: Mapping[str, Tensor], asked: Tensor | None = None
+    job: SealedJob,
+    graphs: Sequence[PartyGraph],
+    weights: Mapping[str, Tensor],
+    asked: Tensor | None = None,
+    examples: Examples | None = None,
 ) -> SealedProgram:
     """Before a prediction with what was trained.
 
@@ -110,8 +123,9 @@ def predicting_twin(
         graphs: as they are now.
         weights: what the holders' shares add up to, int64, by name.
         asked: [R] nodes that are predicted; None: all.
+        examples: what the label holder's trees were fitted to in the training.
     """
-    context, data = together(job, graphs, trains=False, asked=asked)
+    context, data = together(job, graphs, trains=False, asked=asked, examples=examples)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=False)
     program.restore(weights, training=False)

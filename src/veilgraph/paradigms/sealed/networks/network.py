@@ -33,7 +33,7 @@ from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, one_hot
-from veilgraph.paradigms.sealed.plan import MOST_OPENED, OWN, Context, Trial, hops_of, is_pooled, teleport_of, width_of
+from veilgraph.paradigms.sealed.plan import MOST_OPENED, OWN, Context, Trial, hops_of, is_pooled, teleport_of
 
 Parts = dict[str, slice]
 """Name → rows of the first weights."""
@@ -170,35 +170,39 @@ class Network:
         """Block → its columns."""
         holders = self.context.sizes.columns
         return {
-            block: sum(self._width_of(holder, block) for holder in holders) * len(self.relations.get(block, (block,)))
+            block: sum(self.context.width_of(holder, block) for holder in holders)
+            * len(self.relations.get(block, (block,)))
             for block in (*self.context.plan.home, *self.relations)
         }
 
     def parts(self, holder: PartyId) -> Parts:
         """Where the trial's first weights of a holder's own columns are, by what these are when they are multiplied.
 
-        ``own``: as they were put in; ``neighbours``, ``quantiles``: as ``inputs`` makes them; ``pooled.k``: after k
-        hops over all edges together; ``each.k.B``: over holder B's. The hidden layer has no part that is one holder's.
+        ``own``: as they were put in; ``neighbours``, ``quantiles``, ``boosting``: as ``inputs`` makes them;
+        ``pooled.k``: after k hops over all edges together; ``each.k.B``: over holder B's. The hidden layer has no part
+        that is one holder's.
         """
         found, start = Parts(), 1
         for block in self.trial.blocks:
             for name in self.relations.get(block, {block: None}):
                 for other in self.context.sizes.columns:
-                    size = self._width_of(other, block)
+                    size = self.context.width_of(other, block)
                     if other == holder and size:
                         found[name] = slice(start, start + size)
                     start += size
         return found
 
-    def _width_of(self, holder: PartyId, block: str) -> int:
-        return width_of(block, self.context.sizes.columns[holder])
-
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""
         sizes, plan = self.context.sizes, self.context.plan
         self.columns = [
-            self.machine.put(holder, self.context.of(holder, "features"), (sizes.nodes, plan.put_in(columns)), BITS)
-            for holder, columns in sizes.columns.items()
+            self.machine.put(
+                holder,
+                self.context.of(holder, "features"),
+                (sizes.nodes, self.context.width_of(holder, *plan.home)),
+                BITS,
+            )
+            for holder in sizes.columns
         ]
         for each in self._propagations:
             each.enter(transposed=trains)
@@ -343,15 +347,14 @@ class Network:
         for block in self.trial.blocks:
             relations = self.relations.get(block)
             if relations is None:
-                parts = [self._home(place, block) for place in range(len(self.columns))]
-                total, start = total + self._sum_of(parts, first, start), start + self._sizes[block]
+                total = total + self._sum_of(self._home(block), first, start)
+                start += self._sizes[block]
                 continue
             for name, relation in relations.items():
-                own = self._own()
                 if name in self._spread or self._sizes[OWN] <= self.width:
                     total = total + self._sum_of([self._moved_columns(block, name, relation)], first, start)
                 else:
-                    moved.append(self.spread(block, relation, self.opened(self._sum_of(own, first, start))))
+                    moved.append(self.spread(block, relation, self.opened(self._sum_of(self._home(OWN), first, start))))
                 start += self._sizes[OWN]
         made = self.opened(total)
         for part in moved:
@@ -367,23 +370,19 @@ class Network:
         assert total is not None
         return total
 
-    def _own(self) -> list[Wire]:
-        return [self._home(place, OWN) for place in range(len(self.columns))]
-
-    def _home(self, place: int, block: str) -> Wire:
-        """A holder's own columns, or what it made of them at home."""
-        holder, start = list(self.context.sizes.columns)[place], 0
-        for other in self.context.plan.home:
-            stop = start + self._width_of(holder, other)
-            if other == block:
-                break
-            start = stop
-        return self.columns[place][:, start:stop]
+    def _home(self, block: str) -> list[Wire]:
+        """Holders' own columns, or what they made of them at home: of every holder that has some."""
+        home, found = self.context.plan.home, []
+        for holder, columns in zip(self.context.sizes.columns, self.columns, strict=True):
+            start = self.context.width_of(holder, *home[: home.index(block)])
+            if width := self.context.width_of(holder, block):
+                found.append(columns[:, start : start + width])
+        return found
 
     def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
         """All own columns after a block's hops, once a session."""
         if name not in self._spread:
-            self._spread[name] = self.spread(block, relation, *self._own(), narrow=not self.context.plan.standard)
+            self._spread[name] = self.spread(block, relation, *self._home(OWN), narrow=not self.context.plan.standard)
         return self._spread[name]
 
     def spread(
@@ -419,19 +418,18 @@ class Network:
         for block in context.plan.blocks:
             relations = self.relations.get(block)
             if relations is None:
-                parts = [self._home(place, block) for place in range(len(self.columns))]
-                found += [self.opened(machine.product(matmul, start.T, part)) for part in parts]
+                found += [self.opened(machine.product(matmul, start.T, part)) for part in self._home(block)]
                 continue
             for relation in relations.values():
                 moved = self.spread(block, relation, start, transposed=True, narrow=True).T
-                found += [self.opened(machine.product(matmul, moved, part)) for part in self._own()]
+                found += [self.opened(machine.product(matmul, moved, part)) for part in self._home(OWN)]
         return joined(found, 1)
 
     def _everywhere(self, block: str) -> list[Wire]:
         """A block's columns at all nodes."""
         relations = self.relations.get(block)
         if relations is None:
-            return [self._home(place, block) for place in range(len(self.columns))]
+            return self._home(block)
         return [self._moved_columns(block, name, relation) for name, relation in relations.items()]
 
     def _standardised(self, rows: Wire) -> Wire:

@@ -1,0 +1,96 @@
+"""Scores of boosted trees that the label holder fits at home: a block of columns of a sealed job.
+
+A training node's score is of trees that were fitted without it, or a network would trust scores more than it may at
+other nodes. Later predictions fit the same trees to the training nodes as they were, which the label holder keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+FOLDS: Final = 5
+"""Parts of the training nodes, each of which is scored by trees of all others."""
+_ROUNDS: Final = 50
+_MOST_TREES: Final = 500
+"""Of all classes together: with more than ten there are fewer rounds."""
+_LEAVES: Final = 4
+_RATE: Final = 0.1
+_FEWEST: Final = 5
+"""Training nodes in a leaf."""
+_LEAST: Final = 1e-6
+"""Probabilities are no less, so that scores are 14 at most."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Training nodes of the label holder, as they were in a training.
+
+    Attributes:
+        rows: float64 [T, W].
+        labels: int64 [T].
+    """
+
+    rows: Tensor
+    labels: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """To be kept."""
+        return {"rows": self.rows, "labels": self.labels}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Examples:
+        """What was kept; ``KeyError`` where something is not there."""
+        return cls(tensors["rows"], tensors["labels"])
+
+    def folds(self) -> NDArray[np.int64]:
+        """The fold of each training node: equal rows are in one, and no label has a say: [T]."""
+        _, which = np.unique(self.rows.numpy(), axis=0, return_inverse=True)
+        return np.asarray(which.ravel() % FOLDS, dtype=np.int64)
+
+    def scores(self, rows: Tensor, classes: int) -> Tensor:
+        """Make log p_c − log p_0 for the classes c = 1 … C − 1: float64 [N, C − 1].
+
+        A row that is among the training nodes' is scored by the trees that were fitted without its fold, each other
+        one by the trees of all training nodes.
+
+        Args:
+            rows: of the nodes, float64 [N, W].
+            classes: C.
+        """
+        examples, labels, folds = self.rows.numpy(), self.labels.numpy(), self.folds()
+        fold_of = {row.tobytes(): fold for row, fold in zip(examples, folds, strict=True)}
+        of = np.array([fold_of.get(row.tobytes(), FOLDS) for row in rows.numpy()])
+        found = np.zeros((len(of), classes))
+        for fold in np.unique(of):
+            kept = folds != fold
+            found[of == fold] = _likely(examples[kept], labels[kept], rows.numpy()[of == fold], classes)
+        logs = torch.from_numpy(found).clamp_min(_LEAST).log()
+        return logs[:, 1:] - logs[:, :1]
+
+
+def _likely(examples: Floats, labels: NDArray[np.int64], rows: Floats, classes: int) -> Floats:
+    """Probabilities [n, C]; all alike where the examples are of one class."""
+    from sklearn.ensemble import HistGradientBoostingClassifier  # noqa: PLC0415 - slow to import, for one block alone
+
+    found = np.full((len(rows), classes), 1 / classes)
+    if len(np.unique(labels)) > 1:
+        model: Any = HistGradientBoostingClassifier(
+            max_leaf_nodes=_LEAVES,
+            learning_rate=_RATE,
+            max_iter=min(_ROUNDS, max(1, _MOST_TREES // classes)),
+            min_samples_leaf=_FEWEST,
+            l2_regularization=1.0,
+            early_stopping=False,
+            random_state=0,
+        ).fit(examples, labels)
+        found[:] = 0
+        found[:, model.classes_] = model.predict_proba(rows)
+    return found
