@@ -236,7 +236,6 @@ class Network:
     def resume(self) -> None:
         """A training that is gone on with has again what is kept."""
         self._of_trial.clear()
-        self._products.clear()
 
     def arrive(self, step: int, weights: Sequence[Wire]) -> None:
         """Before a step of the job, counted from 0, with the weights as they are."""
