@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
+from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import PartyId, Tag
 from veilgraph.link.codec import MAX_MESSAGE_BYTES, decode, encode
 from veilgraph.link.factory import LinkFactory, Network
@@ -34,6 +34,8 @@ class BytesLink:
             raise LinkError(f"{self._party} has closed its link")
         if self.ends[to]._closed:
             raise PeerFailed(f"{to} closed its link")
+        if not self._boxes[to].wait_for_room(self._party, self._timeout_s):
+            raise LinkTimeout(f"{to} took nothing for {self._timeout_s:g} s")
         self._boxes[to].put(self._party, *decode(header + bytes(data), self._limit))
 
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:

@@ -126,7 +126,7 @@ class Link(Protocol):
         """Name of the party on this end."""
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-        """Hands ``tensor`` over for ``to``. The caller never changes it afterwards.
+        """Hands ``tensor`` over for ``to``; waits where that has no room. The caller never changes it afterwards.
 
         Raises:
             PeerFailed: the receiver is gone.

@@ -245,7 +245,8 @@ def _job_for(settings: DataSettings, seed: int, job: JobSettings | None, paradig
 
 def job_of(dataset: str, paradigm: Paradigm = "vertical") -> JobSettings:
     """The shipped job of a data set and paradigm, the first of several; the default job where there is none."""
-    jobs = (shipped_job(name) for name in shipped_jobs())
+    # A file is named after its data set; those of others may need a distribution that is not installed.
+    jobs = (shipped_job(name) for name in shipped_jobs() if name.partition("-")[0] in dataset)
     fitting = (job for job in jobs if (job.data.dataset, job.paradigm) == (dataset, paradigm))
     return next(fitting, parse_job({"name": dataset, "paradigm": paradigm, "data": {"dataset": dataset}}))
 

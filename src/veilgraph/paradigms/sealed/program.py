@@ -58,6 +58,7 @@ class SealedProgram:
         self.learned: list[Wire] = []
         """What steps change: the weights, or what each training row counts in the first ones."""
         self._weights: list[Wire] | None = None
+        self._untested: list[Wire] = []
         self._left = 1.0
         self.velocities: list[Wire | None] = []
         self._begin_anew()
@@ -93,8 +94,9 @@ class SealedProgram:
     def weights(self) -> list[Wire]:
         """Of the trial, W and U side by side, and V; all parties ask for them at once, for they may have to be made."""
         if self._weights is None:
-            first, *more = self.learned
-            self._weights = [self.network.first(first, self._left), *more]
+            summed, *more = self.learned
+            self._weights = [self.network.first(summed, self._left), *more]
+            self._untested.append(self._weights[0])
         return self._weights
 
     @weights.setter
@@ -265,7 +267,7 @@ class SealedProgram:
             self._update(place, gradient.scaled(2.0**-self._scale, bits), rate)
         self._weights, self._left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
         if plan.is_kept(number + 1):
-            _ = self.weights
+            _ = self.weights  # made now, for whoever keeps them sends nothing
         self.outside = machine.open(self._outside(updated=True))
 
     def _left_after(self, taken: int) -> float:
@@ -304,7 +306,9 @@ class SealedProgram:
         """
         machine, watched = self._machine, self.network.watched
         tests = [range_tests(wire, MOST_OPENED) for wire in watched]
+        tests += [range_tests(weight, MOST_WEIGHT) for weight in self._untested]
         watched.clear()
+        self._untested.clear()
         if updated:
             # What is multiplied by this many bits and 38 more is 2^22 at most: a quarter of what the ring holds.
             most = 1 << min(12, 22 - max(self._scale, _LEAST_BITS))

@@ -275,10 +275,10 @@ class Network:
         return self._products[self.trial]
 
     def first(self, learned: Wire, left: float) -> Wire:
-        """The first weights, of what steps change in their place."""
+        """The first weights, of what steps change in their place; the caller tests their range."""
         begun = self.machine.split(self.machine.constant(self.initial(learned.bits)[0], learned.bits))
         total = self.machine.product(transposed_matmul, self._training_rows(), learned) + begun.scaled(left, BITS)
-        return self.opened(total, learned.bits)
+        return self.machine.open(total, total.bits - learned.bits)
 
     def judged(self, weights: Sequence[Wire]) -> Wire:
         """Logits of the validation nodes that steps are judged by: [V, C]."""
