@@ -52,7 +52,7 @@ _NAMES: Final = {"auc": "test_auc", "accuracy": "test_accuracy"}
 def _job(each: Set, seed: int, paradigm: str) -> JobSettings:
     content: dict[str, Any] = {"preset": "auto", "paradigm": paradigm, "seed": seed, "data": dict(each.data)}
     if paradigm == "sealed":
-        content |= {"output": "margins", "model": {"max_degree": 16384}}
+        content |= {"output": "margins"}
     return parse_job(content)
 
 

@@ -131,6 +131,19 @@ def test_a_reason_names_limit_value_cause_and_way_out() -> None:
     )
 
 
+def test_who_declares_its_neighbours_refuses_to_tell_them() -> None:
+    """A job without a bound has each holder tell the most edges of its nodes; where none has hops, nobody does."""
+    declares, names = LimitSettings(most_neighbours=30, leakage=("predicted-classes",)), {"paradigm": "sealed"}
+    untold, bounded, at_home = (parse_job({**names, "model": model}) for model in ({}, {"max_degree": 70}, AT_HOME))
+    reason = str(refusal(declares, untold, "B"))
+    assert reason.startswith("limits.most_neighbours=30 and model.max_degree=null")
+    assert "say it in the job" in reason
+    assert all("neighbours" not in str(refusal(declares, each, "B")) for each in (bounded, at_home))
+    assert "neighbours" not in str(refusal(LimitSettings(), untold, "B"))
+
+
+AT_HOME: dict[str, Any] = {"blocks": ["own", "neighbours"]}
+
 # Differential privacy
 
 EVERY_STEP: dict[str, Any] = {"noise_multiplier": 20.0}

@@ -155,10 +155,7 @@ def shadow_scores(posteriors: NDArray[Any], shadow_posteriors: NDArray[Any], sha
 
 
 def lira_scores(
-    posteriors: NDArray[Any],
-    labels: NDArray[Any],
-    out_posteriors: NDArray[Any],
-    out: NDArray[Any] | None = None,
+    posteriors: NDArray[Any], labels: NDArray[Any], out_posteriors: NDArray[Any], out: NDArray[Any] | None = None
 ) -> Floats:
     """Offline likelihood-ratio attack (LiRA): is a target's confidence one that models without it would give?
 
@@ -183,10 +180,7 @@ def lira_scores(
 
 
 def online_lira_scores(
-    posteriors: NDArray[Any],
-    labels: NDArray[Any],
-    model_posteriors: NDArray[Any],
-    members: NDArray[Any],
+    posteriors: NDArray[Any], labels: NDArray[Any], model_posteriors: NDArray[Any], members: NDArray[Any]
 ) -> Floats:
     """Log-likelihood ratio of a target's confidence under models with it, and under models without it.
 

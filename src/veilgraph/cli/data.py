@@ -26,9 +26,7 @@ from veilgraph.core.files import fresh_path
 
 
 @command("schema", "veilgraph schema job")
-def schema_command(
-    file: Annotated[Literal["job", "party"], argument("Of a job file, or of a party file.")],
-) -> None:
+def schema_command(file: Annotated[Literal["job", "party"], argument("Of a job file, or of a party file.")]) -> None:
     """Print the JSON Schema of a file, for editors that complete and check keys."""
     from veilgraph.protocol.job_file import SCHEMAS
 
@@ -45,9 +43,7 @@ _LOST: Final = 0.2
 
 
 @command("check", "veilgraph data check bank/party.yaml", data, json=True)
-def check_party_command(
-    file: Annotated[Path, argument("An organisation's own party file.", "PARTY.yaml")],
-) -> None:
+def check_party_command(file: Annotated[Path, argument("An organisation's own party file.", "PARTY.yaml")]) -> None:
     """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing."""
     emit({"file": file, **plain(show_party(file))})
 

@@ -19,15 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import locked, os_errors_as, write_whole
-from veilgraph.deploy.authority import (
-    BROKERS_ROOT,
-    ROOT,
-    Authority,
-    common_name,
-    issue,
-    read_certificate,
-    read_file,
-)
+from veilgraph.deploy.authority import BROKERS_ROOT, ROOT, Authority, common_name, issue, read_certificate, read_file
 from veilgraph.deploy.key_file import Passphrase
 from veilgraph.deploy.kit import Kit, admit
 from veilgraph.deploy.revocation import installed_list

@@ -262,12 +262,7 @@ def _counting(
     if metrics is None:
         yield lambda *_: None
         return
-    from veilgraph.deploy.metrics.exposed import (  # noqa: PLC0415
-        Requests,
-        Served,
-        WatchedService,
-        pages,
-    )
+    from veilgraph.deploy.metrics.exposed import Requests, Served, WatchedService, pages  # noqa: PLC0415
 
     def served() -> Served:
         inference = newest.get()

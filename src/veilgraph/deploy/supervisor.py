@@ -38,17 +38,7 @@ from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.broker import REQUESTS
-from veilgraph.deploy.progress import (
-    JOB_ID,
-    STOPPED,
-    Outcome,
-    Word,
-    Words,
-    epochs_said,
-    facts_of,
-    state_of,
-    tail,
-)
+from veilgraph.deploy.progress import JOB_ID, STOPPED, Outcome, Word, Words, epochs_said, facts_of, state_of, tail
 from veilgraph.deploy.request import Answer, Request, check_form, read_request
 from veilgraph.deploy.site_process import GRACE_S
 from veilgraph.link.identity import Identity, Trust

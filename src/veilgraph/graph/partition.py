@@ -390,12 +390,7 @@ def split_by_nodes(data: Data, *, names: Sequence[PartyId], seed: int) -> list[H
 
 
 def split_by_label(
-    data: Data,
-    *,
-    names: Sequence[PartyId],
-    seed: int,
-    mixed: float,
-    knows: Knows = "own",
+    data: Data, *, names: Sequence[PartyId], seed: int, mixed: float, knows: Knows = "own"
 ) -> list[HorizontalPart]:
     """Deals the nodes to holders by class, and then ``mixed`` of each holder's to the others (SAPGNN 5.4).
 

@@ -200,6 +200,13 @@ class PartyGraph:
         """E, directed: an undirected edge counts twice."""
         return int(self.edge_index.shape[1])
 
+    def most_edges_at_a_node(self) -> float:
+        """The largest number of edges into or out of a common node, between common nodes, or sum of their weights."""
+        part = self.common_part()
+        weight = None if part.edge_weight is None else part.edge_weight.double()
+        ends = (torch.bincount(each, weights=weight) for each in part.edge_index)
+        return max((float(each.max()) for each in ends if each.numel()), default=0)
+
     def degrees(self) -> Tensor:
         """Sum of the incoming edges' weights (their number without weights): Tensor[N] float64."""
         weight = None if self.edge_weight is None else self.edge_weight.double()

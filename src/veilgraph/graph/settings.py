@@ -9,14 +9,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    SerializeAsAny,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, WithJsonSchema, model_validator
 
 from veilgraph.core.settings import NAME_PATTERN, PartyName, Registry, Settings, named_in
 from veilgraph.core.types import SERVER, PartyId

@@ -23,14 +23,7 @@ from torch import Tensor
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId, Tag
-from veilgraph.link.channel import (
-    FRAME_BYTES,
-    Buffer,
-    Channel,
-    Disagreement,
-    Frame,
-    FrameKind,
-)
+from veilgraph.link.channel import FRAME_BYTES, Buffer, Channel, Disagreement, Frame, FrameKind
 from veilgraph.link.codec import HEADER_BYTES, build_tensor, decode_header
 from veilgraph.link.mailbox import Mailbox
 

@@ -144,12 +144,7 @@ def deal(link: Link, seeds: Mapping[PartyId, bytes], level: Level, words: int, s
 
 
 def multiply(
-    link: Link,
-    seed: bytes,
-    level: Level,
-    operands: Mapping[Group, Tensor],
-    step: int,
-    round_: int,
+    link: Link, seed: bytes, level: Level, operands: Mapping[Group, Tensor], step: int, round_: int
 ) -> dict[Group, Tensor]:
     """One holder's part of one level: group → its share of z, int64 [results, count, words].
 
@@ -192,14 +187,7 @@ def _others(group: Sequence[PartyId], party: PartyId) -> list[PartyId]:
 
 
 def masks_of_level(
-    seed: bytes,
-    level: Level,
-    group: Group,
-    words: int,
-    step: int,
-    round_: int,
-    *,
-    with_share: bool,
+    seed: bytes, level: Level, group: Group, words: int, step: int, round_: int, *, with_share: bool
 ) -> tuple[Tensor, Tensor | None]:
     """A_p [operands, count, words] and C_p [results, count, words], from one stretch of keystream."""
     product = level.product

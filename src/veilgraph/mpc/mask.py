@@ -226,13 +226,7 @@ class PairwiseMasks:
 
 
 def encoded_for_sum(
-    values: Tensor,
-    bits: int,
-    party: PartyId,
-    what: str,
-    remedy: str,
-    parties: int,
-    rounding: SecretRounding | None,
+    values: Tensor, bits: int, party: PartyId, what: str, remedy: str, parties: int, rounding: SecretRounding | None
 ) -> Tensor:
     """A party's values in the ring, with room for the sum over so many parties.
 

@@ -110,12 +110,12 @@ def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> 
     )
 
 
-def too_many_neighbours(rule: tuple[str, int] | None, graph: PartyGraph) -> str:
+def too_many_neighbours(rule: tuple[str, int | None] | None, graph: PartyGraph) -> str:
     """Return why a holder's graph breaks the rule that an ε of nodes with their edges rests on; empty if it does not.
 
     ``rule`` is the job's for the holder, of ``InputRules.degree_rules``.
     """
-    if rule is None or most_neighbours(graph.edge_index, graph.num_nodes) <= rule[1]:
+    if rule is None or rule[1] is None or most_neighbours(graph.edge_index, graph.num_nodes) <= rule[1]:
         return ""
     return (
         f"a node of its graph has more than {rule[0]}={rule[1]} neighbours, and no edge can be left out without "

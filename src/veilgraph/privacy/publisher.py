@@ -230,7 +230,7 @@ class NoisedPublisher(PaidPublisher):
         if plan.joint is not None and cache is not None and cache.is_kept:
             raise ConfigError(
                 "privacy.joint_noise: a row with a share of a sum's noise is protected inside that sum alone, and the "
-                "same bytes in another would come off by a subtraction; keep nothing of it",
+                "same bytes in another would come off by a subtraction; keep nothing of it"
             )
         super().__init__(ledger, plan.event)
         self.plan, self._source, self._canaries = plan, source, canaries
@@ -260,7 +260,7 @@ class NoisedPublisher(PaidPublisher):
     def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0) -> Tensor:
         if not self.is_summed:
             raise ConfigError(
-                "privacy: the job's releases are not added up as they are; release embeddings, or gradients",
+                "privacy: the job's releases are not added up as they are; release embeddings, or gradients"
             )
         rows = self._with_canaries(rows, channel, step)
         self.pay_for_others(step)
@@ -306,7 +306,7 @@ class NoisedPublisher(PaidPublisher):
         if self._is_joint:
             raise ConfigError(
                 f"privacy.joint_noise: {what} have a share of the noise alone, and go nowhere but under masks; release "
-                "them as a summand",
+                "them as a summand"
             )
 
     def _with_canaries(self, rows: Tensor, channel: Channel, step: int) -> Tensor:

@@ -162,7 +162,7 @@ class PrivacySettings(Settings):
     unit: Literal["row", "edge", "node", "node-edges"] = Field(
         description="what ε protects, which every job names: one published row, which is neither a person nor an edge; "
         "one edge; one node's features (the latter: once only); one node's features and all its edges (with "
-        "aggregation only)",
+        "aggregation only)"
     )
     degree_bound: int | None = Field(
         None,
@@ -393,8 +393,7 @@ class SampledSettings(Settings):
         "least noise",
     )
     batch: float = Field(
-        gt=0,
-        description="what a sum is divided by: about q times the training nodes of a holder, by public knowledge",
+        gt=0, description="what a sum is divided by: about q times the training nodes of a holder, by public knowledge"
     )
     canaries: int = Field(
         0,

@@ -167,7 +167,7 @@ def _check_leave(party: PartyId, points: Mapping[PartyId, Sequence[Point]], rest
     check_leave(restarts, without or others, f"the checkpoints that {judge} has")
 
 
-PROTOCOL_VERSION: Final = 11
+PROTOCOL_VERSION: Final = 12
 MAX_HELLO_BYTES: Final = 1 << 16
 
 MOST_PACKAGES: Final = 32
@@ -219,6 +219,8 @@ class Hello(BaseModel):
     """Features of an edge; left out where there are none."""
     edges: _Count = 0
     """Of the sender's graph, rounded up."""
+    neighbours: _Count = 0
+    """The most of any node there, rounded up; left out where a job says its bound."""
     training: _Count = 0
     """Nodes that are trained on."""
     validation: _Count = 0
@@ -260,7 +262,8 @@ class Hello(BaseModel):
     @model_serializer(mode="wrap")
     def _without_defaults(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
         stated: dict[str, Any] = all_of(self)
-        left_out = ("asked", "edge_columns", "mark", "work", "resume", "software")  # of a hello while they are empty
+        # Of a hello while they are empty.
+        left_out = ("asked", "edge_columns", "mark", "neighbours", "work", "resume", "software")
         return {key: value for key, value in stated.items() if value or key not in left_out}
 
 

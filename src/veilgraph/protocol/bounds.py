@@ -45,11 +45,7 @@ def agree_on_start(
 ) -> tuple[dict[PartyId, Hello], Start]:
     """What all parties state, this one also ``facts``, and where the session begins; ``enough`` as ``agreed_start``."""
     hello = Hello(
-        job=session.settings.hash(),
-        checkpoints=list(held),
-        restarts=session.restarts,
-        nonce=session.nonce(),
-        **facts,
+        job=session.settings.hash(), checkpoints=list(held), restarts=session.restarts, nonce=session.nonce(), **facts
     )
     hellos = agree_within_bounds(session, hello)
     return hellos, agreed_start(session.link.party, hellos, enough)

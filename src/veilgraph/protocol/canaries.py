@@ -147,7 +147,7 @@ class Inserted(DrawnCanaries):
             raise ConfigError(
                 f"privacy.canaries={made.count} of unit {made.unit} at each of {len(made.owners)} holders take "
                 f"{needed} nodes, and {nodes} are common to all; choose at most "
-                f"{(nodes - made.votes) // (made.size * len(made.owners))}",
+                f"{(nodes - made.votes) // (made.size * len(made.owners))}"
             )
         return made
 
@@ -297,7 +297,7 @@ class LabelCanaries(DrawnCanaries):
         if not 0 < wanted <= trained:
             raise ConfigError(
                 f"label_privacy.canaries={wanted} must be from 1 to the number of training nodes, {trained}, whose "
-                "labels they replace; choose fewer",
+                "labels they replace; choose fewer"
             )
         return cls(wanted, graph.common, source(SEED_BYTES) if kept is None else kept, job.hash())
 
@@ -345,7 +345,7 @@ class TrainedCanaries(DrawnCanaries):
         if plan is None or not 0 < wanted <= most:
             raise ConfigError(
                 f"averaging.privacy.canaries={wanted} with {leaves} neighbours each take {wanted * (1 + leaves)} "
-                f"nodes, and party {graph.party!r} has {graph.num_nodes}; choose from 1 to {most}",
+                f"nodes, and party {graph.party!r} has {graph.num_nodes}; choose from 1 to {most}"
             )
         key = source(SEED_BYTES) if kept is None else kept
         return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.settings.neighbours)

@@ -20,13 +20,17 @@ from veilgraph.protocol.agreement import Hello
 
 @dataclass(frozen=True)
 class PartySizes:
-    """What a holder's data are to a plan; the last three at the label holder."""
+    """What a holder's data are to a plan, training, classes and validation at the label holder.
+
+    ``neighbours`` is the most edges of a node, 0 where that is not known.
+    """
 
     columns: int
     edges: int
     training: int = 0
     classes: int = 0
     validation: int = 0
+    neighbours: int = 0
 
 
 def size_of(graph: PartyGraph) -> PartySizes:
@@ -35,7 +39,8 @@ def size_of(graph: PartyGraph) -> PartySizes:
     training = 0 if part.train_mask is None else int(part.train_mask.sum())
     classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
     validation = 0 if part.val_mask is None else int(part.val_mask.sum())
-    return PartySizes(part.num_features, part.num_edges, training, classes, validation)
+    most = math.ceil(part.most_edges_at_a_node())
+    return PartySizes(part.num_features, part.num_edges, training, classes, validation, most)
 
 
 JUDGEMENT_BYTES: Final = HEADER_BYTES + 2  # what a label holder tells one party of an evaluation: best so far? stop?

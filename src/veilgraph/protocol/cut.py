@@ -133,7 +133,7 @@ class HolderCut:
         if self._masks is None:
             if is_summed:
                 raise ConfigError(
-                    "privacy: there are no masks, and what is released to be added up goes under them alone; mask",
+                    "privacy: there are no masks, and what is released to be added up goes under them alone; mask"
                 )
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
         else:

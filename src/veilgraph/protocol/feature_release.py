@@ -31,10 +31,7 @@ from veilgraph.protocol.role import RoleContext
 
 
 def exchange_releases(
-    session: RoleContext,
-    graph: PartyGraph | None,
-    held: int,
-    kept: Mapping[str, Tensor],
+    session: RoleContext, graph: PartyGraph | None, held: int, kept: Mapping[str, Tensor]
 ) -> Releases:
     """Agree on the release that all have kept, or make a new one; called at all parties together.
 

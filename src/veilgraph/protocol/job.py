@@ -233,7 +233,8 @@ class InputRules:
         per_node: the holders whose ε is of one node's features: these must be made of that node's own values alone.
         per_edge: the holders whose ε is of one edge: its weight must be made of that edge's own row alone.
         degree_rules: holder → the most edges that its node may have, after the setting that says so; a holder whose
-            graph has more refuses the job. Who is not named may have any number.
+            graph has more refuses the job. Who is not named may have any number; where the number is None, each tells
+            its own, rounded up.
     """
 
     weights: bool = True
@@ -243,7 +244,7 @@ class InputRules:
     is_custom: bool = False
     per_node: tuple[PartyId, ...] = ()
     per_edge: tuple[PartyId, ...] = ()
-    degree_rules: Mapping[PartyId, tuple[str, int]] = field(default_factory=dict)
+    degree_rules: Mapping[PartyId, tuple[str, int | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ J = TypeVar("J", bound=JobSettings)
 Range = tuple[int, int]
 NO_NUMBERS: Final[Mapping[str, Range]] = dict.fromkeys(
     (
-        *("nodes", "features", "edges", "edge_columns", "training", "validation", "classes", "feature_bits"),
-        *("release", "steps", "asked"),
+        *("nodes", "features", "edges", "edge_columns", "neighbours", "training", "validation", "classes"),
+        *("feature_bits", "release", "steps", "asked"),
     ),
     (0, 0),
 )

@@ -177,9 +177,7 @@ def learned_graph(session: RoleContext, graph: PartyGraph) -> tuple[PartyGraph, 
     """
     door = session.publisher
     if not isinstance(door, LabelPublisher):
-        raise ConfigError(
-            f"label_privacy: {session.link.party} has no door that perturbs labels; give its session one",
-        )
+        raise ConfigError(f"label_privacy: {session.link.party} has no door that perturbs labels; give its session one")
     learned = with_perturbed(graph, door.perturbed(), perturbed_splits(session.settings))
     return learned, door.response.transition()
 

@@ -58,12 +58,7 @@ def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> Jo
     return parse_job(content, f"{settings.name} with overrides")
 
 
-def replaced(
-    content: Mapping[str, Any],
-    overrides: Mapping[str, object],
-    *,
-    whole: bool = True,
-) -> dict[str, Any]:
+def replaced(content: Mapping[str, Any], overrides: Mapping[str, object], *, whole: bool = True) -> dict[str, Any]:
     """What a job says with some of it replaced, not validated.
 
     Args:

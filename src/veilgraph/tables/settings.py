@@ -372,12 +372,10 @@ class NodeSettings(TableFile):
     )
     label: LabelSettings | None = Field(None, description="at the label holder only")
     target: Text | None = Field(
-        None,
-        description="in place of label: a column of numbers to predict; a node without one is not trained on",
+        None, description="in place of label: a column of numbers to predict; a node without one is not trained on"
     )
     graph: Text | None = Field(
-        None,
-        description="where the table has many graphs: a column of whole numbers, the graph that each node is of",
+        None, description="where the table has many graphs: a column of whole numbers, the graph that each node is of"
     )
     split: Split | None = Field(None, description="with label or target only")
 

@@ -234,7 +234,7 @@ def test_what_a_label_holder_states_of_nodes_is_held_to_the_job() -> None:
     job, judged = small_job(2, NAMED), small_job(2, {"train": {"select_by": "accuracy"}})
 
     def stated(job: SealedJob, party: str = "A", **changes: Any) -> dict[str, Hello]:
-        own: dict[str, Any] = {"nodes": 30, "features": 5, "edges": 9}
+        own: dict[str, Any] = {"nodes": 30, "features": 5, "edges": 9, "neighbours": 4}
         labelled = {"classes": 3, "training": 8, "validation": 4 if job.passes.evaluates else 0}
         facts: dict[str, dict[str, Any]] = {"A": own | labelled, "B": dict(own), SERVER: {}}
         facts[party] |= changes

@@ -132,6 +132,47 @@ def test_training_succeeds_where_each_holder_has_a_hub(blocks: list[str] | None,
     assert not machine.beyond
 
 
+HUBS: Final = {4: 13, 1 << 14: 13, (1 << 14) + 1: 12, 1 << 16: 12, (1 << 16) + 1: 11, 1 << 18: 11}
+"""The largest degree → bits of what may be opened."""
+
+
+@pytest.mark.parametrize(("degree", "bits"), HUBS.items())
+def test_what_is_opened_is_tested_closer_the_more_edges_a_node_may_have(degree: int, bits: int) -> None:
+    job = small_job(2, {"model": {"network": "linear", "blocks": ["own"]}, "train": {"epochs": 2}}, STANDARD)
+    context, data = together(job, small_graphs())
+    context = replace(context, sizes=replace(context.sizes, max_degree=degree))
+    program = SealedProgram(BoundedMachine(list(data)), context)
+    program.enter(trains=True)
+    program.begin()
+    for step, (share, failed) in enumerate(((0.7, False), (1.3, True))):
+        value = torch.full((1,), share * 2.0 ** (bits + BITS)).to(torch.int64)
+        program.network.watched.append(program._machine.constant(value, BITS))
+        program.step(step)
+        assert program.outside.public is not None
+        assert bool(program.outside.public.sum()) == failed
+
+
+@nightly
+def test_a_star_of_most_nodes_is_learned_over_within_the_ring() -> None:
+    """The centre has 70,000 edges, of which the first holder records half."""
+    nodes = 70_001
+    graphs = small_graphs(nodes=nodes, training=600)
+    leaves = torch.arange(1, nodes)
+    for place, own in enumerate((leaves[::2], leaves[1::2])):
+        ends = torch.stack([own, torch.zeros_like(own)])
+        graphs[place] = replace(graphs[place], edge_index=torch.cat([ends, ends.flip(0)], 1))
+    model = {"network": "mlp", "blocks": ["own", "pooled.10"]}
+    job = small_job(2, {"model": model, "train": {"epochs": 4, "learning_rate": 0.25}}, STANDARD)
+    context, data = together(job, graphs)
+    assert context.sizes.max_degree == 1 + 2 * (1 << 16)
+    machine = BoundedMachine(list(data))
+    program = SealedProgram(machine, context)
+    scores, predicted = whole(program, job)
+    assert not scores
+    assert predicted is not None
+    assert not machine.beyond
+
+
 def failing(values: Tensor, most: int, holders: int = 2) -> Any:
     """How many of the range tests of a wire fail."""
 

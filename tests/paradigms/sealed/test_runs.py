@@ -17,12 +17,14 @@ from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.programs import layers, numbers, saved, scaled, small_graphs, small_job
 from tests.roles.federation import Settings
+from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import DataError, RunError
-from veilgraph.core.types import SERVER
-from veilgraph.graph.party import load_party, save_party
-from veilgraph.paradigms.sealed.inputs import plan_of
+from veilgraph.core.types import SERVER, Kind
+from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.link.collectives import tensor_text
+from veilgraph.paradigms.sealed.inputs import max_degree_of, plan_of
 from veilgraph.paradigms.sealed.program import TRIAL
-from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, USUAL_DEGREE, SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.messages import rows_of
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
@@ -164,10 +166,49 @@ def test_changed_data_are_not_gone_on_with(tmp_path: Path) -> None:
         resume(tmp_path / "run")
 
 
-def test_a_hub_beyond_the_bound_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+def with_hub(edges: int) -> list[PartyGraph]:
+    """A node of B's has so many edges."""
     graphs = small_graphs()
-    hub = torch.stack([torch.zeros(25, dtype=torch.int64), torch.arange(25)])
+    hub = torch.stack([torch.zeros(edges, dtype=torch.int64), torch.arange(edges)])
     graphs[1] = replace(graphs[1], edge_index=torch.cat([hub, hub.flip(0)], 1))
+    return graphs
+
+
+def told(job: SealedJob, graphs: list[PartyGraph], folder: Path) -> dict[str, int]:
+    """The largest degree that holders state, as the server hears it; without those that state none."""
+    run = train(saved(folder / "data", job, graphs), folder / "run", record_views=True)
+    hellos = [each for each in load_view(RunDirectory.open(run.path), SERVER).messages if each.tag.kind is Kind.HELLO]
+    said = [(each.sender, tensor_text(each.tensor())) for each in hellos]
+    stated = [(party, json.loads(text)) for party, text in said if text.startswith("{")]
+    return {party: content["neighbours"] for party, content in stated if "neighbours" in content}
+
+
+def test_without_a_bound_each_holder_tells_its_largest_degree_rounded_up(tmp_path: Path) -> None:
+    """A power of two, so that one edge more or less shows at powers of two alone; the job runs whatever it is."""
+    own = max(int(torch.bincount(ends).max()) for ends in small_graphs()[0].edge_index)
+    assert 4 < own <= 16
+    for edges in (17, 29):
+        found = told(small_job(), with_hub(edges), tmp_path / str(edges))
+        assert found == {"A": 8 if own <= 8 else 16, "B": 32}
+    bounded, at_home = {"max_degree": 61}, {"blocks": ["own", "neighbours"]}
+    for number, model in enumerate((bounded, at_home)):
+        said = told(small_job(2, {"model": model}), with_hub(29), tmp_path / f"{number}")
+        assert said == {}
+
+
+def test_hubs_beyond_what_is_computed_over_end_the_job_with_their_number() -> None:
+    job = small_job()
+    assert max_degree_of(job, [0, 0]) == 4
+    assert max_degree_of(job, [1 << 17, (1 << 17) - 1]) == LARGEST_DEGREE
+    with refused(DataError, key="model.max_degree", value=None):
+        max_degree_of(job, [1 << 17, 1 << 17])
+    weighted = small_job(2, {"model": {"edge_weights": True, "max_degree": USUAL_DEGREE + 1}})
+    with refused(DataError, key="model.max_degree", value=USUAL_DEGREE + 1):
+        max_degree_of(weighted, [])
+
+
+def test_a_hub_beyond_the_bound_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    graphs = with_hub(25)
     job = small_job(2, {"model": {"max_degree": 30}})
     with refused(DataError, key="model.max_degree", value=30, party="B"):
         train(saved(tmp_path / "data", job, graphs), tmp_path / "run")

@@ -76,13 +76,7 @@ class SummingHolder:
         """Whether all holders took part in the last sum, as far as this one knows."""
 
     def add(
-        self,
-        number: int,
-        values: Tensor,
-        bits: int,
-        what: str,
-        remedy: str,
-        recorded: RecordedSum = UNRECORDED,
+        self, number: int, values: Tensor, bits: int, what: str, remedy: str, recorded: RecordedSum = UNRECORDED
     ) -> bool:
         """Add real numbers to a sum, which the server alone learns; False where the server has left this holder out.
 

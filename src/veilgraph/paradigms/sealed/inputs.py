@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,7 +31,7 @@ from veilgraph.paradigms.sealed.plan import (
     Trial,
     deviation_of,
 )
-from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, USUAL_DEGREE, SealedJob
 from veilgraph.protocol.judge import balanced_weights
 
 _OF_WORDS: Final = (
@@ -105,6 +106,34 @@ def slots_of(job: SealedJob, edges: int) -> int:
     if not plan_of(job).crosses:
         return 1
     return padded(edges) if job.model.edge_slots is None else job.model.edge_slots
+
+
+def neighbours_told(job: SealedJob, party: PartyId, most: float) -> int:
+    """The most edges of a node of a holder's, rounded up to a power of two; 0 where the job says its bound."""
+    rule = job.inputs.degree_rules.get(party)
+    if rule is None or rule[1] is not None:
+        return 0
+    return 1 << max(0, math.ceil(most) - 1).bit_length()
+
+
+def max_degree_of(job: SealedJob, told: Iterable[int]) -> int:
+    """The bound of a node's degree over all holders: the job's, or of what they told.
+
+    Raises:
+        DataError: it is more than a job computes over.
+    """
+    found = job.model.max_degree or max(4, 1 + sum(told))
+    most = USUAL_DEGREE if job.model.edge_weights else LARGEST_DEGREE
+    if found > most:
+        of = "" if job.model.max_degree else ", by what each holder told of its own, rounded up"
+        raise DataError(
+            f"model.max_degree={job.model.max_degree or 'null'}: the edges of a node may count {found:,}{of}; a sealed "
+            f"job computes over up to {most:,}{' where they have weights' if job.model.edge_weights else ''}: lower "
+            "it, and leave out edges of nodes that have more",
+            key="model.max_degree",
+            value=job.model.max_degree,
+        )
+    return found
 
 
 def padded(edges: int) -> int:
@@ -223,8 +252,8 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
             key="model.edge_slots",
             value=slots,
         )
-    rule, degree = job.inputs.degree_rules.get(party), most_edges_at_a_node(common)
-    if rule is not None and degree > rule[1]:
+    rule, degree = job.inputs.degree_rules.get(party), common.most_edges_at_a_node()
+    if rule is not None and rule[1] is not None and degree > rule[1]:
         raise DataError(
             f"party {party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
             f"leaves each of {len(job.data.names)} holders {rule[1]:,}: raise it, or leave out edges of such nodes",
@@ -239,13 +268,6 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
             key="model.directed",
             value=False,
         )
-
-
-def most_edges_at_a_node(graph: PartyGraph) -> float:
-    """The largest number of edges into or out of a common node, or the largest sum of their weights."""
-    common = graph.common_part()
-    ends = (torch.bincount(each, weights=_weights(common)) for each in common.edge_index)
-    return max((float(each.max()) for each in ends if each.numel()), default=0)
 
 
 def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:

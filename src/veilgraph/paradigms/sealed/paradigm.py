@@ -20,7 +20,7 @@ from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.mpc.sealed.machine import CountingMachine
-from veilgraph.paradigms.sealed.inputs import fit_bounds_to, most_edges_at_a_node, plan_of, slots_of
+from veilgraph.paradigms.sealed.inputs import fit_bounds_to, max_degree_of, neighbours_told, plan_of, slots_of
 from veilgraph.paradigms.sealed.plan import (
     BOOSTING,
     MOST_JUDGED,
@@ -38,7 +38,7 @@ from veilgraph.paradigms.sealed.plan import (
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
-from veilgraph.paradigms.sealed.settings import SealedJob, sealed
+from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import check_ranges, in_one_place
 from veilgraph.privacy.plan import Plan as ReleasePlan
 from veilgraph.protocol.agreement import Hello
@@ -182,6 +182,8 @@ def _memory(context: Context, widest: int) -> Mapping[PartyId, int]:
     return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}
 
 
+_LIKELY: Final = 4095
+"""Edges of a node at a holder that tells none to a plan of costs."""
 _WIDE: Final = 3 * 8
 """Bytes of what the dealer sends for an element of a result, at most."""
 
@@ -219,7 +221,9 @@ class SealedSessions(AlignedSessions[SealedJob]):
                 label_holder.classes,
                 {holder: own.columns for holder, own in sizes.items()},
                 {holder: slots_of(job, own.edges) for holder, own in sizes.items()},
-                job.model.max_degree,
+                max_degree_of(
+                    job, (neighbours_told(job, party, own.neighbours or _LIKELY) for party, own in sizes.items())
+                ),
                 min(label_holder.validation, MOST_JUDGED) if job.passes.evaluates else 0,
                 0 if job.outcome.predicts_named else None,
             ),
@@ -235,6 +239,9 @@ class SealedSessions(AlignedSessions[SealedJob]):
         if party == SERVER or releases:
             return fields
         fields |= {"nodes": (1, MAX_NODES), "features": (1, MAX_FEATURES), "edges": (1, MAX_NODES)}
+        rule = job.inputs.degree_rules.get(party)
+        if rule is not None and rule[1] is None:
+            fields["neighbours"] = (1, LARGEST_DEGREE)
         if party == job.data.label_party:
             # None of them where nothing is trained: the role holds a training to at least one.
             judged = (0, MOST_JUDGED) if job.passes.evaluates else (0, 0)
@@ -282,7 +289,7 @@ class SealedPrivacy(Privacy[SealedJob]):
         return math.inf if own is None else own.epsilon_bound
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        return most_edges_at_a_node(graph)
+        return graph.most_edges_at_a_node()
 
     def to_be_private(self) -> Mapping[str, Any]:
         return {"unit": "edge", "aggregation": {}}

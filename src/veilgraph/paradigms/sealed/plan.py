@@ -22,6 +22,7 @@ The label holder is the only one that anything is opened to, so its own edges ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from hashlib import sha256
@@ -32,6 +33,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
+from veilgraph.paradigms.sealed.settings import USUAL_DEGREE
 from veilgraph.privacy.plan import Plan as ReleasePlan
 from veilgraph.privacy.plan import rows_moved, sensitivity_of
 
@@ -52,7 +54,7 @@ class Sizes:
         classes: C.
         columns: holder → number of its own columns, in the job's order.
         edges: holder → padded number of its directed edges.
-        max_degree: bound of every node's degree over all holders, the node itself included.
+        max_degree: bound of every node's degree over all holders, the node itself included; ``max_degree_of``.
     """
 
     nodes: int
@@ -63,6 +65,11 @@ class Sizes:
     max_degree: int
     validation: int = 0
     asked: int | None = None
+
+    @property
+    def most_opened(self) -> int:
+        """``MOST_OPENED``, or less where nodes may have more edges."""
+        return MOST_OPENED >> max(0, math.ceil(math.log(self.max_degree / USUAL_DEGREE, 4)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks import network_of
 from veilgraph.paradigms.sealed.networks.propagation import one_hot
-from veilgraph.paradigms.sealed.plan import MOST_OPENED, MOST_RANKED, Context
+from veilgraph.paradigms.sealed.plan import MOST_RANKED, Context
 from veilgraph.paradigms.sealed.settings import exact_rates
 
 WEIGHT_BITS: Final = 24
@@ -305,7 +305,7 @@ class SealedProgram:
             updated: whether weights and velocities are new, and tested as well.
         """
         machine, watched = self._machine, self.network.watched
-        tests = [range_tests(wire, MOST_OPENED) for wire in watched]
+        tests = [range_tests(wire, self._context.sizes.most_opened) for wire in watched]
         tests += [range_tests(weight, MOST_WEIGHT) for weight in self._untested]
         watched.clear()
         self._untested.clear()

@@ -28,7 +28,9 @@ from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.inputs import (
     examples_of,
+    max_degree_of,
     most_right,
+    neighbours_told,
     own_data,
     plan_of,
     slots_of,
@@ -229,7 +231,7 @@ class SealedRole(Role):
             hellos[label_party].classes,
             {holder: hellos[holder].features for holder in session.holders},
             {holder: hellos[holder].edges for holder in session.holders},
-            self._job.model.max_degree,
+            max_degree_of(self._job, (hello.neighbours for hello in hellos.values())),
             hellos[label_party].validation,
             self._asked,
         )
@@ -488,6 +490,7 @@ class SealedHolder(SealedRole):
             "nodes": self.graph.common,
             "features": self.graph.num_features,
             "edges": slots_of(self._job, self._own.edges.shape[1]),
+            "neighbours": neighbours_told(self._job, self.graph.party, self.graph.most_edges_at_a_node()),
         }
         return super().hello().model_copy(update=stated)
 

@@ -18,6 +18,9 @@ from veilgraph.protocol.preset import Choice, Said
 
 _OF_NO_OTHERS_EDGES: Final = ("own", "boosting")
 """Blocks that are made of columns alone, and of the label holder's own edges."""
+USUAL_DEGREE: Final = 1 << 14
+"""With four times as many edges at a node, opened numbers may be half as large. Weighted edges have no larger bound."""
+LARGEST_DEGREE: Final = 1 << 18
 _MOST_HALVINGS: Final = 8
 """A learning rate is a whole number divided by at most 2^8."""
 
@@ -56,8 +59,12 @@ class SealedModelSettings(Settings):
     edge_weights: bool = Field(
         False, description="edges count what their weights say, which stay hidden; false: weights are refused"
     )
-    max_degree: int = Field(
-        8191, ge=4, le=16384, description="bound of a node's degree over all holders; each may use its share of it"
+    max_degree: int | None = Field(
+        None,
+        ge=4,
+        le=LARGEST_DEGREE,
+        description="bound of a node's degree over all holders, each of which may use its share of it; null: each "
+        "tells its own, rounded up to a power of two",
     )
     edge_slots: int | None = Field(
         None,
@@ -187,7 +194,9 @@ class SealedJob(JobSettings):
     @property
     def inputs(self) -> InputRules:
         """Degrees count of edges that are computed over as they are; votes are counted however many there are."""
-        rule = "each holder's share of model.max_degree", (self.model.max_degree - 1) // len(self.data.names)
+        rule: tuple[str, int | None] = ("model.max_degree", None)
+        if self.model.max_degree is not None:
+            rule = "each holder's share of model.max_degree", (self.model.max_degree - 1) // len(self.data.names)
         bounded: tuple[PartyId, ...] = (self.data.label_party,)
         if self.privacy is None:
             bounded = self.data.names if self.model.goes_far else ()

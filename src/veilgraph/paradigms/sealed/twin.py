@@ -14,7 +14,16 @@ from veilgraph.core.tensor_file import Record
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.boosting import Examples
-from veilgraph.paradigms.sealed.inputs import examples_of, own_data, plan_of, slots_of, with_labels, with_scores
+from veilgraph.paradigms.sealed.inputs import (
+    examples_of,
+    max_degree_of,
+    neighbours_told,
+    own_data,
+    plan_of,
+    slots_of,
+    with_labels,
+    with_scores,
+)
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -57,7 +66,7 @@ def together(
         classes,
         {graph.party: graph.num_features for graph in graphs},
         {party: slots_of(job, one.edges.shape[1]) for party, one in data.items()},
-        job.model.max_degree,
+        max_degree_of(job, (neighbours_told(job, graph.party, graph.most_edges_at_a_node()) for graph in graphs)),
         0 if own.judged is None else own.judged.numel(),
         None if asked is None else asked.numel(),
     )

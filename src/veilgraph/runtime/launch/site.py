@@ -231,13 +231,7 @@ class Checked(BaseModel):
 
 
 def check_here(
-    runs: Path,
-    settings: JobSettings,
-    party: PartyId,
-    *,
-    party_file: Path | None,
-    job_id: str,
-    consent: Path,
+    runs: Path, settings: JobSettings, party: PartyId, *, party_file: Path | None, job_id: str, consent: Path
 ) -> Checked:
     """Holds a job to a party's limits, consent and runs, and its tables to their own rules; no job is counted or begun.
 

@@ -39,12 +39,7 @@ from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.protocol.role import Machines, Role, RoleContext, installed_spreading
 from veilgraph.runtime.session.exchange import PeerHeads, RecordExchange
 from veilgraph.runtime.session.preparation import prepare
-from veilgraph.runtime.session.publishers import (
-    LifetimeAccount,
-    publisher_of,
-    training_alone,
-    with_canaries,
-)
+from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, training_alone, with_canaries
 from veilgraph.runtime.session.training import Fitted, fit, infer
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
 from veilgraph.runtime.store.lifetime import kept, lifetime_at, lifetime_of, limits_in

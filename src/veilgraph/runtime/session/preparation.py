@@ -164,11 +164,7 @@ def _seed_for_new_tables(store: PartyStore) -> int:
 def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None:
     """The identity goes first and comes last: without it nothing counts as kept. Checkpoints of other graphs go too."""
     store.checkpoints.set_aside_with(
-        [
-            *(store.path / name for name in (_ALIGNMENT, _ENCODING, _PROFILE, _TABLES)),
-            store.graph_path,
-            store.ids_path,
-        ]
+        [*(store.path / name for name in (_ALIGNMENT, _ENCODING, _PROFILE, _TABLES)), store.graph_path, store.ids_path]
     )
     store.save_seed(seed)
     begin_new_rounds(store.keeper)

@@ -65,8 +65,7 @@ def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPl
     assert isinstance(ledgers, Mapping)
     if unknown := sorted(set(ledgers) - set(holders)):
         raise ConfigError(
-            f"ledgers: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name",
-            value=unknown[0],
+            f"ledgers: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name", value=unknown[0]
         )
     for name, said in ledgers.items():
         if not isinstance(said, str | os.PathLike | Mapping):

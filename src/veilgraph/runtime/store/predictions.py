@@ -334,7 +334,7 @@ def name_nodes(store: PartyStore, nodes: Sequence[int] | None, ids: Sequence[str
     chosen = ids if nodes is None else nodes
     if not chosen:
         raise ConfigError(
-            "nodes: the job has named_nodes, so that no node is predicted but those that are named; give nodes or ids",
+            "nodes: the job has named_nodes, so that no node is predicted but those that are named; give nodes or ids"
         )
     if nodes is None:
         store.keeper.put(_KEPT, pack_ids(list(dict.fromkeys(ids or ()))), {})

@@ -312,10 +312,7 @@ class Network:
         hidden, gate = passed.hidden
         back = self.opened(self.machine.product(matmul, error, weights[1].T), error.bits)
         both = joined([error, self.machine.open(self.machine.gate(gate, back))], 1)
-        return [
-            self._first_gradient(passed.rows, both),
-            self.machine.product(transposed_matmul, hidden, error),
-        ]
+        return [self._first_gradient(passed.rows, both), self.machine.product(transposed_matmul, hidden, error)]
 
     def _first_gradient(self, rows: Wire, error: Wire) -> Summands:
         if self.sums_rows:
