@@ -24,7 +24,7 @@ from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.collectives import tensor_text
 from veilgraph.paradigms.sealed.inputs import max_degree_of, plan_of
 from veilgraph.paradigms.sealed.program import TRIAL
-from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, USUAL_DEGREE, SealedJob
+from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED, SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.messages import rows_of
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
@@ -184,12 +184,12 @@ def told(job: SealedJob, graphs: list[PartyGraph], folder: Path) -> dict[str, in
 
 
 def test_without_a_bound_each_holder_tells_its_largest_degree_rounded_up(tmp_path: Path) -> None:
-    """A power of two, so that one edge more or less shows at powers of two alone; the job runs whatever it is."""
+    """To 2^k − 1, so that one edge more shows at powers of two alone; the job runs whatever it is."""
     own = max(int(torch.bincount(ends).max()) for ends in small_graphs()[0].edge_index)
-    assert 4 < own <= 16
+    assert 4 <= own < 16
     for edges in (17, 29):
         found = told(small_job(), with_hub(edges), tmp_path / str(edges))
-        assert found == {"A": 8 if own <= 8 else 16, "B": 32}
+        assert found == {"A": 7 if own < 8 else 15, "B": 31}
     bounded, at_home = {"max_degree": 61}, {"blocks": ["own", "neighbours"]}
     for number, model in enumerate((bounded, at_home)):
         said = told(small_job(2, {"model": model}), with_hub(29), tmp_path / f"{number}")
@@ -202,8 +202,8 @@ def test_hubs_beyond_what_is_computed_over_end_the_job_with_their_number() -> No
     assert max_degree_of(job, [1 << 17, (1 << 17) - 1]) == LARGEST_DEGREE
     with refused(DataError, key="model.max_degree", value=None):
         max_degree_of(job, [1 << 17, 1 << 17])
-    weighted = small_job(2, {"model": {"edge_weights": True, "max_degree": USUAL_DEGREE + 1}})
-    with refused(DataError, key="model.max_degree", value=USUAL_DEGREE + 1):
+    weighted = small_job(2, {"model": {"edge_weights": True, "max_degree": LARGEST_WEIGHTED + 1}})
+    with refused(DataError, key="model.max_degree", value=LARGEST_WEIGHTED + 1):
         max_degree_of(weighted, [])
 
 

@@ -31,7 +31,7 @@ from veilgraph.paradigms.sealed.plan import (
     Trial,
     deviation_of,
 )
-from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, USUAL_DEGREE, SealedJob
+from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED, SealedJob
 from veilgraph.protocol.judge import balanced_weights
 
 _OF_WORDS: Final = (
@@ -109,11 +109,11 @@ def slots_of(job: SealedJob, edges: int) -> int:
 
 
 def neighbours_told(job: SealedJob, party: PartyId, most: float) -> int:
-    """The most edges of a node of a holder's, rounded up to a power of two; 0 where the job says its bound."""
+    """The most edges of a node of a holder's, rounded up to 2^k − 1; 0 where the job says its bound."""
     rule = job.inputs.degree_rules.get(party)
     if rule is None or rule[1] is not None:
         return 0
-    return 1 << max(0, math.ceil(most) - 1).bit_length()
+    return (1 << max(1, math.ceil(most).bit_length())) - 1
 
 
 def max_degree_of(job: SealedJob, told: Iterable[int]) -> int:
@@ -123,7 +123,7 @@ def max_degree_of(job: SealedJob, told: Iterable[int]) -> int:
         DataError: it is more than a job computes over.
     """
     found = job.model.max_degree or max(4, 1 + sum(told))
-    most = USUAL_DEGREE if job.model.edge_weights else LARGEST_DEGREE
+    most = LARGEST_WEIGHTED if job.model.edge_weights else LARGEST_DEGREE
     if found > most:
         of = "" if job.model.max_degree else ", by what each holder told of its own, rounded up"
         raise DataError(

@@ -19,8 +19,10 @@ from veilgraph.protocol.preset import Choice, Said
 _OF_NO_OTHERS_EDGES: Final = ("own", "boosting")
 """Blocks that are made of columns alone, and of the label holder's own edges."""
 USUAL_DEGREE: Final = 1 << 14
-"""With four times as many edges at a node, opened numbers may be half as large. Weighted edges have no larger bound."""
+"""With four times as many edges at a node, opened numbers may be half as large."""
 LARGEST_DEGREE: Final = 1 << 18
+LARGEST_WEIGHTED: Final = 1 << 16
+"""Times the numbers that are opened there, 2^12, it is 2^28: with 34 bits of both it fits into the ring."""
 _MOST_HALVINGS: Final = 8
 """A learning rate is a whole number divided by at most 2^8."""
 
@@ -64,7 +66,7 @@ class SealedModelSettings(Settings):
         ge=4,
         le=LARGEST_DEGREE,
         description="bound of a node's degree over all holders, each of which may use its share of it; null: each "
-        "tells its own, rounded up to a power of two",
+        "tells its own, rounded up to 2^k − 1",
     )
     edge_slots: int | None = Field(
         None,
