@@ -322,17 +322,11 @@ def _too_trusting(limits: LimitSettings, job: JobSettings, party: PartyId) -> st
 
 def _too_narrow(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
     rule = job.inputs.degree_rules.get(party)
-    if rule is None or limits.most_neighbours is None:
+    if rule is None or limits.most_neighbours is None or (rule[1] or 0) >= limits.most_neighbours:
         return None
-    name, most = rule
-    if most is None:
-        return (
-            f"limits.most_neighbours={limits.most_neighbours} and {name}=null, by which each holder tells the most "
-            "edges of its nodes, rounded up: say it in the job"
-        )
-    if most >= limits.most_neighbours:
-        return None
-    return f"limits.most_neighbours={limits.most_neighbours} and {name}={most}: raise the latter"
+    untold = "null, by which each holder tells the most edges of its nodes, rounded up: say it in the job"
+    says = untold if rule[1] is None else f"{rule[1]}: raise the latter"
+    return f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={says}"
 
 
 def _unaccepted(

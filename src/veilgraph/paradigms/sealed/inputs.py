@@ -125,11 +125,10 @@ def max_degree_of(job: SealedJob, told: Iterable[int]) -> int:
     found = job.model.max_degree or max(4, 1 + sum(told))
     most = LARGEST_WEIGHTED if job.model.edge_weights else LARGEST_DEGREE
     if found > most:
-        of = "" if job.model.max_degree else ", by what each holder told of its own, rounded up"
+        what = "weighted edges" if job.model.edge_weights else "edges"
         raise DataError(
-            f"model.max_degree={job.model.max_degree or 'null'}: the edges of a node may count {found:,}{of}; a sealed "
-            f"job computes over up to {most:,}{' where they have weights' if job.model.edge_weights else ''}: lower "
-            "it, and leave out edges of nodes that have more",
+            f"model.max_degree={job.model.max_degree or 'null'}: the {what} of a node may count {found:,} in all, "
+            f"and a sealed job computes over {most:,} at most: leave out edges of nodes that have more",
             key="model.max_degree",
             value=job.model.max_degree,
         )
