@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -51,7 +51,7 @@ from veilgraph.link.channel import (
 from veilgraph.link.codec import encode
 from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import Mailbox
-from veilgraph.link.nats import PIECE_BYTES
+from veilgraph.link.nats import PIECE_BYTES, NatsLink
 from veilgraph.link.refusals import MAX_KINDS
 from veilgraph.link.sealed import Outgoing, Peer
 from veilgraph.runtime.launch import jobs
@@ -135,6 +135,12 @@ def seed_after_a_false_one(net: Network, thief: Identity) -> Tensor:
     return link.receive(SERVER, SEED)
 
 
+def abort(links: Sequence[NatsLink], why: str) -> None:
+    """Abort all links at once: each waits some time for peers that do not answer."""
+    with ThreadPoolExecutor(len(links)) as pool:
+        list(pool.map(lambda link: link.abort(why), links))
+
+
 @pytest.mark.parametrize("thief", THIEVES.values(), ids=THIEVES.keys())
 def test_a_forged_seed_is_not_the_servers(net: Network, caplog: pytest.LogCaptureFixture, thief: Identity) -> None:
     with caplog.at_level(logging.WARNING, "veilgraph"):
@@ -146,8 +152,7 @@ def test_a_forged_seed_is_not_the_servers(net: Network, caplog: pytest.LogCaptur
 def test_without_certificates_a_forged_seed_is_the_servers(net: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Identity, "verify_peer", lambda *_: None)
     assert torch.equal(seed_after_a_false_one(net, IDENTITIES["C"]), FALSE)
-    for link in net.links:
-        link.abort("the true server cannot deliver any more")
+    abort(net.links, "the true server cannot deliver any more")
 
 
 @pytest.mark.parametrize(
@@ -240,8 +245,7 @@ def test_who_believes_what_is_written_on_a_frame_is_lost(
     else:
         with pytest.raises(LinkError, match="closed its link"):
             link.receive(SERVER, SEED)
-    for each in (link, server):
-        each.abort("the other believes anything")
+    abort([link, server], "the other believes anything")
 
 
 @pytest.mark.parametrize("field", ["kind", "number", "index", "total", "content", "tag"])
@@ -387,8 +391,8 @@ def test_repeated_frames_do_not_keep_a_dead_peer_alive(remembered: bool, monkeyp
 
 
 def lost_with_a_forged_receipt(net: Network) -> Callable[[Relayed], bool]:
-    """Loses the first five pieces to A, and tells the sender that A has them."""
-    left = [5]
+    """Loses the first pieces to A, one for each of ``LARGE``, and tells the sender that A has them."""
+    left = [3]
 
     def drop(message: Relayed) -> bool:
         if message.topic != FRAME or message.payload[0] != FrameKind.PIECE or not left[0]:

@@ -61,10 +61,17 @@ def inputs_of(job: JobSettings) -> Inputs:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_trees() -> Iterator[None]:
-    """Boosting is scikit-learn's: of few trees all that is tested here is as of many."""
+def few_trees_and_epochs() -> Iterator[None]:
+    """Train few trees and few epochs of the other paradigm. No test here depends on how well either learns."""
+    beside_job = plain.beside_job
+
+    def short(job: JobSettings) -> JobSettings | None:
+        beside = beside_job(job)
+        return None if beside is None else with_overrides(beside, {"train.epochs": 2})
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain, "TREES", 8)
+        patch.setattr(plain, "beside_job", short)
         yield
 
 

@@ -28,7 +28,7 @@ class TestSockets(LinkConformance):
 
 
 class TestRecorded(LinkConformance):
-    factory = LINKS["sockets"]
+    factory = LINKS["memory"]
 
     def links(self, timeout_s: float, limit: int) -> Links:
         network = super().links(timeout_s, limit)
@@ -54,10 +54,6 @@ class TestSealed(LinkConformance):
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(SealedLink.establish, links))
         return {link.party: link for link in links}
-
-
-class TestSealedInMemory(TestSealed):
-    factory = LINKS["memory"]
 
 
 def test_counted_bytes_are_the_codecs_on_every_wire() -> None:

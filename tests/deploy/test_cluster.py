@@ -16,6 +16,7 @@ from cryptography import x509
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.deploy.consortium import JOB
 from tests.deploy.same_here import assert_same_here
@@ -69,6 +70,7 @@ def reached(network: LocalNetwork, host: str) -> bool:
     return True
 
 
+@nightly
 def test_a_job_goes_on_where_either_broker_is_gone(network: LocalNetwork, tmp_path: Path) -> None:
     """The site of the first is killed with its broker in the middle of a job; when it is back, that of the second."""
     changes = {"data": {**JOB["data"], "holders": list(HOLDERS)}, "train": {**JOB["train"], "epochs": 60}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.deploy import site_process as starting
@@ -117,8 +117,8 @@ def test_and_it_has_time_to_end_by_itself(begun: Begun) -> None:
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Kit:
-    return bank_and_shop(tmp_path / "consortium")["bank"]
+def kit(provisioned: Path, tmp_path: Path) -> Kit:
+    return Kit.open(shutil.copytree(provisioned, tmp_path / "consortium") / "kits" / "bank")
 
 
 def test_a_start_waits_for_the_jobs_of_the_last(kit: Kit, monkeypatch: pytest.MonkeyPatch, begun: Begun) -> None:
