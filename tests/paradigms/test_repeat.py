@@ -46,7 +46,7 @@ from veilgraph.samples.organisations import export_organisations
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 VERTICAL: Mapping[str, Settings] = {
-    "dropout": {"model": DROPPING},
+    "dropout": {"model": DROPPING, "train": {"epochs": 2}},
     "secure sum": {"model": DROPPING | {"initial": {"method": "secure-sum"}}},
     "sampled": {
         "model": DROPPING | {"local": {"model": "sage-mean", "fanout": 2}},

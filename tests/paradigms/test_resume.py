@@ -102,7 +102,7 @@ def test_cut_at_any_epoch(tmp_path: Path, variant: Settings, epochs: tuple[int, 
 
 def test_cut_between_stopping_early_and_the_summary(tmp_path: Path) -> None:
     """The last checkpoint says that training is over: every party must know, not the label holder alone."""
-    stops = {"epochs": 80, "patience": 2, "checkpoint_every": 1, "evaluate_every": 3}
+    stops = {"epochs": 80, "patience": 1, "checkpoint_every": 1, "evaluate_every": 3}
     settings = saved_job(tmp_path / "data", {"train": {**stops, "learning_rate": 0.3}})
     whole = train(settings, tmp_path / "whole")
     assert len(whole.metrics) < 80
