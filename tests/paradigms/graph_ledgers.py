@@ -27,7 +27,7 @@ from veilgraph.runtime.store.lifetime import LIMITS_FILE, lifetime_at
 from veilgraph.samples.shipped import with_overrides
 
 ONE: dict[str, Any] = {"epsilon_total": 1.0, "delta": 1e-4}
-QUICK: dict[str, Any] = {"train": {"epochs": 2, "patience": None, "select_by": "last"}}
+QUICK: dict[str, Any] = {"train": {"epochs": 1, "patience": None, "select_by": "last"}}
 JOB: dict[str, Any] = {
     "model": {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}},
     "privacy": {"unit": "row", "schedule": "once", **ONE},

@@ -15,7 +15,7 @@ from veilgraph.runtime.store.lifetime import lifetime_of
 
 APPNP: dict[str, Any] = {
     "model": {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}},
-    "train": {"epochs": 3},
+    "train": {"epochs": 1},
 }
 
 

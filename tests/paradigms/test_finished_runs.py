@@ -101,7 +101,7 @@ def killed(moment: str, party: str) -> Iterator[None]:
         ("horizontal", "A", "end"),
         ("averaging", "B", "finish"),
         ("sealed, two", SERVER, "finish"),
-        ("node-dp", "A", "finish"),
+        pytest.param("node-dp", "A", "finish", marks=nightly),
         pytest.param("vertical, stopped early", "A", "finish", marks=nightly),
         pytest.param("horizontal", "B", "finish", marks=nightly),
         pytest.param("sealed, three", "A", "end", marks=nightly),

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+from tests import nightly
 from tests.errors import About, refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.horizontal import MEAN, PLAIN, SECURE, assert_same, job, models, tables
@@ -123,7 +124,7 @@ def test_a_secure_maximum_is_the_maximum(tmp_path: Path) -> None:
     assert_same(one, other)
 
 
-@pytest.mark.parametrize("variant", [SECURE, MEAN], ids=["secure-max", "mean"])
+@pytest.mark.parametrize("variant", [pytest.param(SECURE, marks=nightly), MEAN], ids=["secure-max", "mean"])
 def test_a_run_that_was_cut_goes_on_to_the_same_bits(variant: Settings, tmp_path: Path) -> None:
     """With dropout: the order of nodes at the server must not come from the session's key."""
     settings = job(3, variant, {"model": {"server": {"batch_norm": True}}, "train": {"epochs": 6}})

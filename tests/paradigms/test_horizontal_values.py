@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import nightly
 from tests.errors import About, refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.exported import over
@@ -117,7 +118,9 @@ def test_a_baseline_is_on_its_own_scale_and_the_pooled_one_is_the_federation(tmp
 # What is kept
 
 
-@pytest.mark.parametrize("task", [{}, {"low": -100.0, "high": 300.0}], ids=["sums", "bounds"])
+@pytest.mark.parametrize(
+    "task", [{}, pytest.param({"low": -100.0, "high": 300.0}, marks=nightly)], ids=["sums", "bounds"]
+)
 def test_a_run_that_was_cut_off_goes_on_as_it_would_have(task: Settings, tmp_path: Path) -> None:
     settings = job(2, VALUES, {"horizontal": {"task": task}})
     whole = fitted(settings, tmp_path / "whole")

@@ -69,7 +69,7 @@ def test_a_session_that_goes_on_writes_its_own_trace(tmp_path: Path) -> None:
         if len(records) >= 3:
             raise Stopped
 
-    settings = saved_job(tmp_path / "data", {"train": {"epochs": 40, "evaluate_every": 40}})
+    settings = saved_job(tmp_path / "data", {"train": {"epochs": 20, "evaluate_every": 20}})
     with pytest.raises(Stopped):
         train(settings, tmp_path / "run", profile=True, options=RunOptions(progress=stop))
     assert not (tmp_path / "run" / "trace.json").exists()
@@ -80,7 +80,7 @@ def test_a_session_that_goes_on_writes_its_own_trace(tmp_path: Path) -> None:
     check_arrows(events)
     names = party_of(events)
     steps = [span for span in spans(events) if span["name"] == "forward" and names[span["pid"]] == "B"]
-    assert len(steps) == 40 - started < 40
+    assert len(steps) == 20 - started < 20
 
 
 def test_without_a_profile_there_is_no_trace(tmp_path: Path, run: TrainResult, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from tests import about
+from tests import about, nightly
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.apart import apart
@@ -46,7 +46,7 @@ from veilgraph.samples.organisations import export_organisations
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 VERTICAL: Mapping[str, Settings] = {
-    "dropout": {"model": DROPPING},
+    "dropout": {"model": DROPPING, "train": {"epochs": 2}},
     "secure sum": {"model": DROPPING | {"initial": {"method": "secure-sum"}}},
     "sampled": {
         "model": DROPPING | {"local": {"model": "sage-mean", "fanout": 2}},
@@ -54,6 +54,7 @@ VERTICAL: Mapping[str, Settings] = {
     },
     "drawn order": {"model": {"dim": 4, "local": {"model": "sage-lstm"}}, "train": {"epochs": 1}},
 }
+SMALL: Settings = {"model": {"dim": 4}, "train": {"epochs": 1}}
 SEALED: Settings = {
     "output": "margins",
     "model": {"network": "mlp", "max_degree": 30, "edge_slots": 155},
@@ -82,7 +83,7 @@ def of_vertical(folder: Path, changes: Settings = VERTICAL["dropout"]) -> JobSet
 
 
 def of_horizontal(folder: Path, changes: Settings | None = None) -> JobSettings:
-    settings = horizontal_job(2, changes or {})
+    settings = horizontal_job(2, {"train": {"epochs": 3}}, changes or {})
     return over(export(folder, settings), settings, label_holder="A")
 
 
@@ -107,7 +108,7 @@ def test_vertical(changes: Settings, tmp_path: Path) -> None:
     assert distance(one, other) == 0
 
 
-@pytest.mark.parametrize("changes", [SECURE, MEAN], ids=["secure max", "mean"])
+@pytest.mark.parametrize("changes", [SECURE, pytest.param(MEAN, marks=nightly)], ids=["secure max", "mean"])
 def test_horizontal(changes: Settings, tmp_path: Path) -> None:
     assert distance(*twice(of_horizontal(tmp_path, changes), tmp_path)) == 0
 
@@ -162,7 +163,7 @@ def grow(settings: JobSettings) -> None:
 
 def test_predictions_of_tables_that_have_grown(tmp_path: Path) -> None:
     """An inference draws nothing: its rows come in another order each time, in which the server recognises none."""
-    settings = of_vertical(tmp_path)
+    settings = of_vertical(tmp_path, SMALL)
     twice(settings, tmp_path)
     grow(settings)
     one, again, other = (predict(tmp_path / name) for name in ("one", "one", "other"))
@@ -210,7 +211,9 @@ def predictions(stores: Mapping[PartyId, PartyStore]) -> Predictions:
     return load_predictions(stores["A"])
 
 
-@pytest.mark.parametrize("make", [of_vertical, of_averaging], ids=["vertical", "averaging"])
+@pytest.mark.parametrize(
+    "make", [of_vertical, pytest.param(of_averaging, marks=nightly)], ids=["vertical", "averaging"]
+)
 def test_across_organisations(make: Callable[[Path], JobSettings], tmp_path: Path) -> None:
     sites = Sites(tmp_path, make(tmp_path))
     one, other = sites.run(), sites.run()
@@ -225,9 +228,6 @@ def test_sealed_across_organisations(tmp_path: Path) -> None:
     one, other = sites.run(), sites.run()
     assert seeds(one) == seeds(other)
     assert 0 < distance(predictions(one), predictions(other)) < 2e-3, "fresh masks round up or down by one of 2^16"
-
-
-SMALL: Settings = {"model": {"dim": 4}, "train": {"epochs": 1}}
 
 
 @pytest.fixture

@@ -101,11 +101,11 @@ def test_what_leaves_a_holder_tells_nothing_of_its_neighbourhoods(tmp_path: Path
     assert (SIZE, DIM) in published
 
 
-@pytest.mark.parametrize("size", [None, SIZE], ids=["all at once", "in batches"])
+@pytest.mark.parametrize("size", [pytest.param(None, marks=nightly), SIZE], ids=["all at once", "in batches"])
 def test_rows_multiplied_in_blocks_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
 ) -> None:
-    settings = small_job(2, {"precision": "float64", "train": {"epochs": 3, "batch_size": size}})
+    settings = small_job(2, {"precision": "float64", "train": {"epochs": 2, "batch_size": size}})
     train(settings, tmp_path / "one", parties=small_parties())
     monkeypatch.setattr("veilgraph.mpc.product.row_blocks", lambda n, f, d, _: row_blocks(n, f, d, 8 * DIM * 7))
     train(settings, tmp_path / "many", parties=small_parties())

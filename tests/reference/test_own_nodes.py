@@ -218,9 +218,9 @@ def test_their_features_and_edges_matter_and_their_labels_do_not() -> None:
 
 
 def test_a_run_and_its_resumption(tmp_path: Path) -> None:
-    settings = small_job(2, dropout_everywhere("float32"), {"model": {"rounds": 2}, "train": {"epochs": 9}})
+    settings = small_job(2, dropout_everywhere("float32"), {"model": {"rounds": 2}, "train": {"epochs": 6}})
     whole = train(settings, tmp_path / "whole", parties=parties(2))
-    with cut_at(6), pytest.raises(CutError):
+    with cut_at(4), pytest.raises(CutError):
         train(settings, tmp_path / "cut", parties=parties(2))
     assert_same_run(whole, resume_run(tmp_path / "cut"))
     assert whole.summary["nodes"] == NODES

@@ -94,6 +94,7 @@ def test_with_next_to_no_noise_sums_give_what_the_job_without_noise_gives(joint:
     assert float((plain.label_holder.logits - private.label_holder.logits).abs().max()) < 1e-3
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_infinite_epsilon_is_no_publisher_bit_for_bit(rounds: int, masked: bool) -> None:

@@ -198,7 +198,7 @@ HOPPED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("few", [pytest.param(False, marks=nightly), True])
 def test_it_is_in_the_run_and_found_by_what_comes_after(tmp_path: Path, few: bool) -> None:
     """Without noise, so that both runs have the same release."""
     dim = 40 if few else 5

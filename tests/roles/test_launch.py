@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import nightly
 from tests.errors import refused
 from tests.roles.federation import Settings, build_role, small_job, small_parties
 from veilgraph.core.errors import DataError, LinkTimeout, PeerFailed, RangeOverflow, VeilgraphError
@@ -78,7 +79,12 @@ METHODS: dict[str, Settings] = {
 
 @pytest.mark.parametrize(
     ("victim", "steps", "method"),
-    [("A", None, "rounds"), ("B", 0, "collaborative"), ("C", 2, "rounds"), (SERVER, 2, "collaborative")],
+    [
+        ("A", None, "rounds"),
+        pytest.param("B", 0, "collaborative", marks=nightly),
+        pytest.param("C", 2, "rounds", marks=nightly),
+        (SERVER, 2, "collaborative"),
+    ],
 )
 def test_a_party_that_falls_silent_is_named(victim: PartyId, steps: int | None, method: str) -> None:
     """``steps``: how many it does before it hangs; None: it does not even say hello."""

@@ -23,6 +23,7 @@ from veilgraph_trajectories.windows import Windows, side_by_side, windows
 from veilgraph_trajectories.world import PAUSE, Camera
 
 import veilgraph as vg
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import load_parts
@@ -30,6 +31,9 @@ from veilgraph.graph.settings import DataSettings
 
 Real = NDArray[np.float64]
 INTERVAL = 0.4
+EACH_KIND = pytest.mark.parametrize(
+    "kind", [kind if kind in ("crossing", "plaza") else pytest.param(kind, marks=nightly) for kind in SCENE_KINDS]
+)
 
 
 @cache
@@ -40,8 +44,7 @@ def camera(kind: SceneKind) -> Camera:
 # Physics
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("kind", SCENE_KINDS)
+@EACH_KIND
 def test_people_keep_apart_and_out_of_obstacles_and_are_neither_too_fast_nor_lost(kind: SceneKind) -> None:
     seen = camera(kind)
     tracks, scene = seen.tracks, seen.scene
@@ -65,7 +68,7 @@ def test_people_keep_apart_and_out_of_obstacles_and_are_neither_too_fast_nor_los
     assert (moved <= INTERVAL * forces.TOP_SPEED * tracks.speed[seen.person[follows][1:][same]] + 1e-9).all()
 
 
-@pytest.mark.parametrize("kind", SCENE_KINDS)
+@EACH_KIND
 def test_people_reach_the_door_that_they_walk_to(kind: SceneKind) -> None:
     seen = camera(kind)
     tracks, doors = seen.tracks, seen.scene.doors[seen.tracks.route]
@@ -139,7 +142,7 @@ def test_bodies_that_touch_are_pressed_apart() -> None:
 
 
 def test_the_seed_fixes_a_camera_whatever_others_there_are() -> None:
-    small = {"recordings": 2, "frames": 10, "objects": 3}
+    small = {"recordings": 1, "frames": 10, "objects": 3}
     one, more = (trajectories(cameras=count, seed=3, **small) for count in (2, 3))
     other = trajectories(cameras=2, seed=4, **small)
     for place, seen in enumerate(one.cameras):

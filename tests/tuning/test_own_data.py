@@ -15,6 +15,7 @@ from veilgraph_tuning import Tuning, trying, tune
 from veilgraph_tuning.fingerprint import fingerprint
 
 import veilgraph as vg
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import PartyGraph
@@ -54,8 +55,9 @@ def check_best(found: Tuning, parties: Any, folder: Path, **options: Any) -> Non
         assert run.metrics[f"val_{found.figure}"] == reached
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("form", ["dict", "settings", "settings of two"])
+@pytest.mark.parametrize(
+    "form", ["dict", pytest.param("settings", marks=nightly), pytest.param("settings of two", marks=nightly)]
+)
 def test_graphs_are_trained_on_in_every_trial(graphs: list[PartyGraph], tmp_path: Path, form: str) -> None:
     job: Any = {"dict": JOB, "settings": vg.Job(**JOB), "settings of two": vg.Job(**JOB)}[form]
     given = graphs[:2] if form == "settings of two" else graphs

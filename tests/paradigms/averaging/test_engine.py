@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import nightly
 from tests.attacks.relay import Network, network
 from tests.mpc.aggregation.rounds import DropsOut, GivesUp
 from tests.paradigms.averaging.jobs import Dropped, dropping_out, job, sums_of
@@ -36,6 +37,7 @@ def over_broker(net: Network, dropped: Dropped) -> Callable[..., None]:
     return run
 
 
+@nightly
 def test_a_run_over_a_broker_is_the_run_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = job({"data": {"holders": 3}, "averaging": {"threshold": 2}, "train": {"select_by": "last"}})
     dropped = {"B": {sums_of(2)[0]: 3, sums_of(3)[1]: 1}}

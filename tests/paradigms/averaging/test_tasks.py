@@ -64,8 +64,7 @@ def test_a_run_is_its_twin_whoever_drops_out(task: str, tmp_path: Path) -> None:
     same_as_twin(run, settings, graphs, dropped)
 
 
-@pytest.mark.cases(2)
-@each_task
+@pytest.mark.parametrize("task", [task if task == "values" else pytest.param(task, marks=nightly) for task in SAID])
 def test_a_run_that_was_cut_off_goes_on_as_it_would_have(task: str, tmp_path: Path) -> None:
     """With what was added up before the first round, and the same pairs held back."""
     settings, graphs = task_job(task, LAST), graphs_for(task)
@@ -118,8 +117,9 @@ HEADS = {
 }
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("task", HEADS)
+@pytest.mark.parametrize(
+    "task", [task if task in ("graphs", "links") else pytest.param(task, marks=nightly) for task in HEADS]
+)
 def test_from_python_a_run_predicts_compares_and_reports(task: str, tmp_path: Path) -> None:
     from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.sealed.dense import STANDARD, adjacency, graphs_of, logits_by, whole_rows
 from tests.paradigms.sealed.programs import (
@@ -182,7 +183,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("standard", [{}, STANDARD], ids=["", "standard"])
+@pytest.mark.parametrize("standard", [pytest.param({}, marks=nightly), STANDARD], ids=["", "standard"])
 def test_every_trial_begins_anew_and_is_what_it_is_alone(standard: Settings) -> None:
     job = small_job(2, standard, {"train": {"epochs": 6, "learning_rate": None}})
     graphs = graphs_of(job)
@@ -261,6 +262,7 @@ def test_neighbours_are_what_a_holder_makes_at_home(weighted: bool) -> None:
     assert bool(far.abs().max() > 32)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("changes", [on("pooled.2", network="linear"), on("own", "pooled.1")])
 def test_the_twin_counts_every_node_or_pair_that_is_right(changes: Settings, classes: int) -> None:
