@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from veilgraph.core.errors import DataError, LinkTimeout, PeerFailed
+from itertools import permutations
+
+from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, PeerFailed
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.failures import LOST, Failure, errors_of
 from veilgraph.deploy.kit import ITS_LOG_SAYS
@@ -32,6 +34,17 @@ def test_what_a_site_did_itself_goes_before_who_misses_whom() -> None:
         assert (error.code, error.party) == (ITS_LOG_SAYS, "telco")
     (error,) = errors_of({"bank": LOST_SHOP, "telco": Failure()}, SITES, ROLES)
     assert error.party == "shop"
+
+
+def test_a_refusal_is_told_whole_whoever_is_heard_first() -> None:
+    """All parties end with it; who deals alone says it whole."""
+    refused = ConfigError("shop refuses the job: limits.max_rounds=1", code="refused", party="shop")
+    failures = {
+        site: Failure.of(refused, party) for site, party in (("bank", "bank"), ("shop", "shop"), (HERE, SERVER))
+    }
+    for order in permutations(failures):
+        error = errors_of({site: failures[site] for site in order}, SITES, ROLES)[0]
+        assert (error.code, str(error)) == ("refused", str(refused))
 
 
 def test_a_process_that_ended_without_a_word_is_said_to_have_done_so() -> None:

@@ -88,8 +88,8 @@ def errors_of(
         ended: the site whose process of the job was the first to end without a word.
 
     Returns:
-        Of those that ended by themselves, their errors. Where there is none, who was lost: whose process ended, else
-        whom others miss and who said nothing itself, else those that failed and miss nobody.
+        Of those that ended by themselves, their errors, a whole one first. Where there is none, who was lost: whose
+        process ended, else whom others miss and who said nothing itself, else those that failed and miss nobody.
     """
     causes = {site for site, failure in failures.items() if not failure.is_consequence}
     at = {SERVER: roles.deals}
@@ -100,7 +100,8 @@ def errors_of(
     if not causes and silent:
         return [_lost(site, missed[site], roles) for site in silent]
     named = causes or {site for site, failure in failures.items() if not failure.lost} or failures.keys()
-    return [error_of(site, failure, roles) for site, failure in failures.items() if site in named]
+    errors = (error_of(site, failure, roles) for site, failure in failures.items() if site in named)
+    return sorted(errors, key=lambda error: error.code not in AGREED)
 
 
 def ended_error(site: PartyId, roles: Roles) -> PeerFailed:

@@ -20,10 +20,7 @@ from veilgraph.protocol.agreement import Hello
 
 @dataclass(frozen=True)
 class PartySizes:
-    """What a holder's data are to a plan, training, classes and validation at the label holder.
-
-    ``neighbours`` is the most edges of a node, 0 where that is not known.
-    """
+    """What a holder's data are to a plan; ``neighbours``: the most edges of a node, 0 where that is not known."""
 
     columns: int
     edges: int

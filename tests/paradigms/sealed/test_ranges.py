@@ -35,9 +35,11 @@ from veilgraph.runtime.launch.jobs import resume, train
 
 CLOSE: Final = 1e-3
 """Of probabilities."""
-TIED, FAR = {72}, 5e-2
-"""Jobs in which rounding decides a vote or a ReLU that is near its tie, so that training takes another course."""
-SOME, ALL = 4, 200
+TIED, FAR = {40, 72}, 5e-2
+"""Jobs in which rounding decides a vote or a ReLU that is near its tie, so that training takes another course; or, at
+40, weights are 19 at rows of length 5, of edges whose weights have 16 fractional bits."""
+SOME, ALL = {1, 7, 26, 44}, 200
+"""Cases of every run: those that rounding moved most."""
 
 
 def whole(program: SealedProgram, job: SealedJob) -> tuple[list[float], Tensor | None]:
@@ -99,7 +101,7 @@ def far(job: SealedJob, graphs: list[PartyGraph]) -> float | None:
 
 
 @pytest.mark.cases(60)
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[] if seed < SOME else [nightly]) for seed in range(ALL)])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[] if seed in SOME else [nightly]) for seed in range(ALL)])
 def test_a_valid_job_is_its_twin_or_is_refused_by_it(seed: int) -> None:
     difference = far(*valid_case(seed))
     assert difference is None or difference < (FAR if seed in TIED else CLOSE)

@@ -22,7 +22,7 @@ _SQUARED_BITS: Final = 30  # of the bases of powers: twice as many fit the ring
 _CUBED_BITS: Final = 20  # three times as many fit the ring
 # e^z ≈ (1 + z/6^k)^(6^k), squared k times and then cubed as often: a power multiplies what its base was rounded by.
 _TIMES: Final = 3
-_QUARTER_BITS: Final = 30
+_QUARTER_BITS: Final = 36
 LARGEST_DIVISOR: Final = 512  # of ``reciprocal``; its first guesses have too few bits for larger ones
 _TIE_BITS: Final = 10  # twice as many units as classes there are at most
 _LINE: Final = (1.127, 0.158)  # 1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]
@@ -142,8 +142,8 @@ def softmax(machine: Machine, logits: Wire) -> Wire:
     return times(machine, powers, reciprocal(machine, powers.sum(1), logits.shape[1]), ERROR_BITS)
 
 
-def inverse_root(machine: Machine, degrees: Summands, most: int) -> Wire:
-    """d^(−1/2) with ``FINE_BITS`` for whole numbers 1 ≤ d ≤ ``most``: [N] → [N].
+def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FINE_BITS) -> Wire:
+    """d^(−1/2) with so many bits for whole numbers 1 ≤ d ≤ ``most``: [N] → [N].
 
     d is scaled by a power of four into [1, 4), which comparisons with all of them find, and Newton's iteration begins
     with a line there.
@@ -152,7 +152,7 @@ def inverse_root(machine: Machine, degrees: Summands, most: int) -> Wire:
     powers = [4**k for k in range(1, math.ceil(math.log(max(most, 4), 4)) + 1)]
     apart = joined([degree.plus(-power)[None] for power in powers])
     reached = machine.value(~machine.negative(apart))
-    half, quarter = (_stepped(machine, reached, base, bits) for base, bits in ((2, FINE_BITS), (4, _QUARTER_BITS)))
+    half, quarter = _stepped(machine, reached, 2, bits), _stepped(machine, reached, 4, _QUARTER_BITS)
     scaled = times(machine, degree, quarter, ERROR_BITS)
     line = scaled.scaled(-_LINE[1], ERROR_BITS)
     root = machine.open(machine.split(line), line.bits - ERROR_BITS).plus(_LINE[0])
@@ -160,7 +160,7 @@ def inverse_root(machine: Machine, degrees: Summands, most: int) -> Wire:
         square = machine.triple(root, root, scaled)
         error = (-machine.open(square, square.bits - ERROR_BITS)).plus(3.0)
         root = machine.open(machine.product(torch.mul, root, error), ERROR_BITS + 1, bits=ERROR_BITS)
-    return times(machine, root, half, FINE_BITS)
+    return times(machine, root, half, bits)
 
 
 def _stepped(machine: Machine, reached: Summands, base: int, bits: int) -> Wire:
