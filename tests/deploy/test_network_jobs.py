@@ -42,7 +42,12 @@ pytestmark = nightly
 DEALER: Final = "D"
 """The server only relays."""
 
-SEALED: Final = job("hidden", paradigm="sealed", model={"max_degree": 64}, train={"epochs": 6, "checkpoint_every": 3})
+SEALED: Final = job(
+    "hidden",
+    paradigm="sealed",
+    model={"max_degree": 64},
+    train={"epochs": 6, "checkpoint_every": 3, "select_by": "last"},
+)
 
 
 def test_a_sealed_job_shows_the_label_holder_its_classes_and_the_relay_nothing(
@@ -106,7 +111,7 @@ def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consor
             path.write_text(text, encoding="utf-8")
     for party in HOLDERS:
         path = consortium.run(party, "audited-too").path
-        shown = CliRunner().invoke(app, ["audit", str(path)], catch_exceptions=False)
+        shown = CliRunner().invoke(app, ["audit", str(path), "--details"], catch_exceptions=False)
         assert shown.exit_code == 0
         assert f"on {party}'s" in shown.stdout
         assert "link-combination" in shown.stdout

@@ -62,7 +62,7 @@ def test_a_vertical_and_a_sealed_job(consortium: Consortium) -> None:
     texts = {party: file.read_text("utf-8").replace("seed: job", "seed: private") for party, file in files.items()}
     write(consortium, texts)
     assert twice(consortium, job("vertical", model=DROPPING, train=SHORT)) == 0
-    accepted = "limits: {leakage: [predicted-margins, predicted-classes]}"
+    accepted = "limits: {leakage: [predicted-margins, predicted-classes, sealed-scores]}"
     write(consortium, {party: f"{text}\n{accepted}\n" for party, text in texts.items()})
     settings = job("sealed", paradigm="sealed", model={"max_degree": 64}, train=SHORT, output="margins")
     assert twice(consortium, settings) < 2e-3
