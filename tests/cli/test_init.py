@@ -172,6 +172,24 @@ def test_who_accepts_a_paradigm_accepts_the_job_that_is_drafted_of_it(paradigm: 
     assert veilgraph("check", out).exit_code == 0
 
 
+def test_who_protects_edges_accepts_the_sealed_job_that_is_drafted_of_it(tmp_path: Path) -> None:
+    """It declares how many neighbours a node may have, so the draft says a bound that leaves it as many."""
+    protects = ("--accept", "sealed", "--protect", "edge", "--epsilon", "4")
+    parties = [tables(tmp_path, name, *protects, *split) for name, split in (("a", ("--split", "random")), ("b", ()))]
+    limits = [yaml.safe_load(path.read_text())["limits"] for path in parties]
+    assert all(each["most_neighbours"] > 0 for each in limits)
+    out = tmp_path / "job.yaml"
+    said = init(
+        *parties, "--paradigm", "sealed", "--label-holder", "a", "--protect", "edge", "--epsilon", "4", "--out", out
+    )
+    assert "refuses" not in said
+    assert veilgraph("check", out).exit_code == 0
+    out.write_text(out.read_text().replace("max_degree: 8191", "max_degree: null"))
+    refused = veilgraph("check", out)
+    assert refused.exit_code == 1
+    assert "most_neighbours" in refused.stderr
+
+
 def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_path: Path) -> None:
     bank, shop, telco = files
     labelled = tables(tmp_path / "two", "two")
@@ -217,7 +235,7 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
             ("edge", "--paradigm", "sealed"),
             {
                 "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": {}},
-                "model": {"edge_slots": 65536},
+                "model": {"edge_slots": 65536, "max_degree": 8191},
                 "train": {"select_by": "last"},
             },
         ),

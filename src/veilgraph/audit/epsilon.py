@@ -42,8 +42,6 @@ _CONFIDENCE: Final = 0.95
 _ZERO: Final = 1e-6
 """Of the clip: a row that counts as zero."""
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
-_TIED: Final = 0
-"""The class that a node without anything is taken for."""
 _SAME, _NOTHING, _OTHER, _UNMOVED = 3, 2, 1, 0
 """Scores where classes alone are told."""
 
@@ -456,13 +454,16 @@ def _of_votes(case: AuditContext, adversary: PartyId) -> Found:
 def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:
     """How much more each canary's first end is taken for the class of the other end than for others.
 
-    Of classes alone: the same class speaks for a vote, the class of a node without anything against it, any other one
-    for noise. Where the other end is itself of that class they say nothing, and the canary is between all others.
+    Of classes alone: the same class speaks for a vote, the most frequent one against it, any other one for noise.
+    Where the other end is itself of the most frequent class they say nothing, and the canary is between all others.
 
     Args:
         predicted: Tensor[N, C], probabilities.
         places: Tensor[m, 2].
         classes: whether the likeliest class alone was told.
+
+    Raises:
+        DataError: all are of one class, so that classes tell nothing.
     """
     rows = numbers(predicted)
     first, other = rows[places[:, 0]], rows[places[:, 1]].argmax(axis=1)
@@ -470,5 +471,13 @@ def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:
         logits = np.log(np.maximum(first, np.finfo(np.float64).tiny))
         return np.asarray(logits[np.arange(len(other)), other] - logits.mean(axis=1))
     taken = first.argmax(axis=1)
-    rules = [other == _TIED, taken == other, taken == _TIED]
+    unmoved = np.bincount(taken).argmax()  # what a node without votes is taken for
+    if (taken == unmoved).all():
+        raise DataError(
+            "the first ends of all canaries are taken for one class, and classes alone tell nothing of their votes: "
+            "train a run for the audit with output: margins",
+            key="output",
+            value="classes",
+        )
+    rules = [other == unmoved, taken == other, taken == unmoved]
     return np.select(rules, [_NOTHING, _SAME, _UNMOVED], _OTHER).astype(np.float64)

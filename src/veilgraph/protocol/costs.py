@@ -20,14 +20,14 @@ from veilgraph.protocol.agreement import Hello
 
 @dataclass(frozen=True)
 class PartySizes:
-    """What a holder's data are to a plan; ``neighbours``: the most edges of a node, 0 where that is not known."""
+    """What a holder's data are to a plan; ``neighbours``: the most edges of a node, None where that is not known."""
 
     columns: int
     edges: int
     training: int = 0
     classes: int = 0
     validation: int = 0
-    neighbours: int = 0
+    neighbours: int | None = None
 
 
 def size_of(graph: PartyGraph) -> PartySizes:
@@ -64,7 +64,7 @@ class Costs:
 
     Attributes:
         memory: party → bytes that it holds at once, about.
-        notes: what was chosen because it costs less, in sentences.
+        notes: what was chosen because it costs less, or assumed, in sentences.
     """
 
     stages: Sequence[Stage]

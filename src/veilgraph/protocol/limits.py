@@ -63,8 +63,9 @@ class LimitSettings(Settings):
         ge=1,
         description="the most neighbours of any node of this party's tables, by public knowledge, given with a "
         "max_epsilon of edges: a job that allows fewer (privacy.degree_bound of node-edges, the share of "
-        "model.max_degree) is refused, and every such job where a node has more; null: each job's bound is held "
-        "against the tables, and jobs of one bound after another find the largest degree",
+        "model.max_degree), or has parties tell it (model.max_degree null), is refused, and every such job where a "
+        "node has more; null: each job's bound is held against the tables, and jobs of one bound after another find "
+        "the largest degree",
     )
     min_common_nodes: int = Field(
         2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"

@@ -162,3 +162,8 @@ def test_a_job_sends_what_its_costs_say(tmp_path: Path) -> None:
     planned = paradigm_of(settings).session.costs(settings, 40, sizes)
     assert planned is not None
     assert planned.sent() == sent
+    assert not planned.notes
+    untold = {party: replace(own, neighbours=None) for party, own in sizes.items()}
+    guessed = paradigm_of(settings).session.costs(small_job(), 40, untold)
+    assert guessed is not None
+    assert [note.startswith("counted for 8,191 edges at a node") for note in guessed.notes] == [True]

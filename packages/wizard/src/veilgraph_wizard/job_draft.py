@@ -37,6 +37,7 @@ _CLEAR: Final = (
 _APART: Final = "each brings its own party file: veilgraph net join KIT --party FILE"
 _NOISED: Final = "what leaves has noise, and a holder's ledger counts it: veilgraph budget; docs/privacy.md"
 _SLOTS: Final = "decide: the most edges that any holder can have, both directions counted; all seem to have as many"
+_DEGREE: Final = "decide: the most edges that a node can have at all holders together; null: each tells its own"
 _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 
@@ -118,7 +119,14 @@ def draft_job(
         data["label_holder"] = _label_holder(names, list(here.values()), label_holder)
     elif label_holder is not None:
         data["label_holder"] = _named(names, label_holder)
-    comments = {"parties": _HERE, "holders": _APART, "privacy": _NOISED, "label_privacy": _NOISED, "edge_slots": _SLOTS}
+    comments = {
+        "parties": _HERE,
+        "holders": _APART,
+        "privacy": _NOISED,
+        "label_privacy": _NOISED,
+        "edge_slots": _SLOTS,
+        "max_degree": _DEGREE,
+    }
     _take(content, comments, "model.combine", "max", _CLEAR)
     if select_by is not None:
         content["train"] = {"select_by": select_by}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import torch
@@ -182,8 +183,8 @@ def _memory(context: Context, widest: int) -> Mapping[PartyId, int]:
     return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}
 
 
-_LIKELY: Final = 4095
-"""Edges of a node at a holder that tells none to a plan of costs."""
+_LIKELY: Final = 8190
+"""Edges of a node at all holders together, where these tell none to a plan of costs."""
 _WIDE: Final = 3 * 8
 """Bytes of what the dealer sends for an element of a result, at most."""
 
@@ -214,6 +215,9 @@ class SealedSessions(AlignedSessions[SealedJob]):
                 f"train.select_by={job.train.select_by}: the job counts validation nodes, and there are none; give "
                 "--validation"
             )
+        likely = _LIKELY // len(sizes)
+        most = {party: likely if own.neighbours is None else own.neighbours for party, own in sizes.items()}
+        told = [neighbours_told(job, *each) for each in most.items()]
         context = Context(
             Sizes(
                 nodes,
@@ -221,9 +225,7 @@ class SealedSessions(AlignedSessions[SealedJob]):
                 label_holder.classes,
                 {holder: own.columns for holder, own in sizes.items()},
                 {holder: slots_of(job, own.edges) for holder, own in sizes.items()},
-                max_degree_of(
-                    job, (neighbours_told(job, party, own.neighbours or _LIKELY) for party, own in sizes.items())
-                ),
+                max_degree_of(job, told),
                 min(label_holder.validation, MOST_JUDGED) if job.passes.evaluates else 0,
                 0 if job.outcome.predicts_named else None,
             ),
@@ -232,7 +234,13 @@ class SealedSessions(AlignedSessions[SealedJob]):
             {},
         )
         every = job.train.evaluate_every if job.passes.evaluates else None
-        return costs_of(context, job.train.epochs, every, job.dealer_checks)
+        costs = costs_of(context, job.train.epochs, every, job.dealer_checks)
+        if not any(told) or all(own.neighbours is not None for own in sizes.values()):
+            return costs
+        note = (
+            f"counted for {context.sizes.max_degree:,} edges at a node: model.max_degree and tables do not say how many"
+        )
+        return replace(costs, notes=[note])
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)
@@ -277,7 +285,7 @@ class SealedPrivacy(Privacy[SealedJob]):
     def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
         return {
             **super().protecting(unit, epsilon, degree_bound),
-            "model": {"edge_slots": 1 << 16},
+            "model": {"edge_slots": 1 << 16, "max_degree": (1 << 13) - 1},
             "train": {"select_by": "last"},
         }
 

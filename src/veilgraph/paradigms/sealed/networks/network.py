@@ -39,10 +39,13 @@ Parts = dict[str, slice]
 """Name → rows of the first weights."""
 _LEAST_VARIANCE: Final = 2.0**-8
 """Added to every variance: columns are multiplied by 2^4 at most."""
-_VARIANCE_BITS, GAIN_BITS = 20, 20
-"""Of variances, and of what columns are multiplied by."""
-_COARSE_BITS, _SQUARE_BITS = 12, 36
-"""Of rows that are squared, at least: squares of 2^6 of 2^17 rows fit; of two and their number: squares of 2^13 fit."""
+_VARIANCE_BITS: Final = 20
+GAIN_BITS: Final = 20
+"""Of what columns are multiplied by."""
+_COARSE_BITS: Final = 12
+"""Of rows that are squared, at least: squares of 2^6 of 2^17 rows fit the ring."""
+_SQUARE_BITS: Final = 36
+"""Of two such rows and their number together: squares of 2^13 fit."""
 
 
 @dataclass(frozen=True)
@@ -433,8 +436,8 @@ class Network:
         columns = rows[:, 1:]
         self.mean = self._mean_of(machine.split(columns[:training]), BITS)
         centred = columns - self.mean
-        bits = max(_COARSE_BITS, (_SQUARE_BITS - training.bit_length()) // 2)
-        coarse = machine.open(machine.split(centred[:training]), BITS - bits)
+        coarse_bits = max(_COARSE_BITS, (_SQUARE_BITS - training.bit_length()) // 2)
+        coarse = machine.open(machine.split(centred[:training]), BITS - coarse_bits)
         variance = self._mean_of(machine.product(torch.mul, coarse, coarse), _VARIANCE_BITS)
         self.watched += [variance, columns]
         whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)
