@@ -160,6 +160,15 @@ def test_degrees():
     assert a_graph().degrees().dtype == torch.float64
 
 
+def test_the_most_edges_at_a_node_are_of_either_direction_and_of_common_nodes():
+    out = torch.tensor([[0, 0, 0, 1], [1, 2, 3, 4]])
+    assert a_graph(edge_index=out, edge_weight=None).most_edges_at_a_node() == 3
+    assert a_graph(edge_index=out.flip(0), edge_weight=None).most_edges_at_a_node() == 3
+    weighted = a_graph(edge_index=out, edge_weight=torch.tensor([0.5, 0.5, 0.5, 4]))
+    assert weighted.most_edges_at_a_node() == 4
+    assert replace(a_graph(edge_index=out, edge_weight=None), num_common=3).most_edges_at_a_node() == 2
+
+
 def test_an_edge_of_weight_0_is_none_wherever_a_graph_comes_from(tmp_path):
     graph = a_graph(
         edge_weight=torch.tensor([1.0, 0.0, 2.0]),

@@ -37,7 +37,7 @@ from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedLabelHolder, check_learning
-from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob
 from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.bounds import check_bounds
@@ -244,6 +244,10 @@ def test_what_a_label_holder_states_of_nodes_is_held_to_the_job() -> None:
     for party, of, value in (("A", job, MOST + 1), ("B", job, 1), (SERVER, job, 1), ("A", judged, 1)):
         with refused(ProtocolError, code="stated", key="asked", value=value, party=party):
             check_bounds(of, stated(of, party, asked=value))
+    bounded = small_job(2, {"model": {"max_degree": 30}})
+    for of, party, value in ((job, "B", 0), (job, "B", LARGEST_DEGREE + 1), (job, SERVER, 1), (bounded, "A", 4)):
+        with refused(ProtocolError, code="stated", key="neighbours", value=value, party=party):
+            check_bounds(of, stated(of, party, neighbours=value))
     for name, hellos in (("training", stated(judged, training=0)), ("validation", stated(judged, validation=0))):
         with refused(ProtocolError, code="stated", key=name, value=0, party="A"):
             check_learning(judged, "A", hellos["A"])

@@ -100,7 +100,6 @@ def far(job: SealedJob, graphs: list[PartyGraph]) -> float | None:
     return float((two[:, 0] - two[:, 1])[other].max()) / 2 if other.any() else 0.0
 
 
-@pytest.mark.cases(60)
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[] if seed in SOME else [nightly]) for seed in range(ALL)])
 def test_a_valid_job_is_its_twin_or_is_refused_by_it(seed: int) -> None:
     difference = far(*valid_case(seed))
@@ -258,6 +257,25 @@ def test_a_refused_job_sends_nothing_and_one_that_ends_predicts_nothing(tmp_path
         assert not list((tmp_path / "run").rglob("predictions*"))
         with refused(RangeOverflow, code="left-range"):
             resume(tmp_path / "run")  # at its last checkpoint: what failed before it is remembered
+
+
+def test_first_weights_are_tested_when_they_are_made_of_what_rows_count() -> None:
+    """Each row counts 2^9 in the bias, which is below the bound of 2^11; eight of them together are not."""
+    context, data = together(small_job(2, {"model": {"network": "linear"}}), small_graphs(nodes=60, columns=20))
+    for count, failed in ((2.0**3, False), (2.0**9, True)):
+        program = SealedProgram(BoundedMachine(list(data)), context)
+        program.enter(trains=True)
+        program.begin()
+        program.step(0)
+        assert program.network.sums_rows
+        (summed,) = program.learned
+        rows = torch.full(tuple(summed.shape), count * 2.0**WEIGHT_BITS).to(torch.int64)
+        program.learned[0] = program._machine.constant(rows, WEIGHT_BITS)
+        program._weights = None
+        assert program.weights
+        outside = program._machine.open(program._outside())
+        assert outside.public is not None
+        assert bool(outside.public.sum()) == failed
 
 
 def test_weights_are_tested_where_nothing_is_computed_of_them() -> None:
