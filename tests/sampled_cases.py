@@ -9,14 +9,15 @@ import pytest
 
 
 def cases_left_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the cases beyond the number that their test's mark names.
+    """Return the cases beyond the number that their test's mark names, of those that are not left to nightly anyway.
 
     Each case that is kept has as many values of parameters as possible that no earlier one has. Ties go by a hash of
     the name, so that the choice is the same in every run and follows no order of the parameters.
     """
     tests: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("cases") is not None:
+        later = any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif"))
+        if isinstance(item, pytest.Function) and item.get_closest_marker("cases") is not None and not later:
             tests[item.nodeid.partition("[")[0]].append(item)
     return {item for cases in tests.values() for item in set(cases) - _chosen(cases)}
 
