@@ -271,11 +271,10 @@ def test_first_weights_are_tested_when_they_are_made_of_what_rows_count() -> Non
         (summed,) = program.learned
         rows = torch.full(tuple(summed.shape), count * 2.0**WEIGHT_BITS).to(torch.int64)
         program.learned[0] = program._machine.constant(rows, WEIGHT_BITS)
-        program._weights = None
-        assert program.weights
-        outside = program._machine.open(program._outside())
-        assert outside.public is not None
-        assert bool(outside.public.sum()) == failed
+        assert program.weights  # made of what rows count now
+        program.begin()
+        assert program.before.public is not None
+        assert bool(program.before.public.sum()) == failed
 
 
 def test_weights_are_tested_where_nothing_is_computed_of_them() -> None:
