@@ -55,7 +55,7 @@ def _trained(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[SealedProgra
     program.begin()
     best, best_epoch, taken = -1.0, job.train.epochs, program.shares()
     for epoch in range(1, job.train.epochs + 1):
-        program.step(epoch - 1)
+        program.step(epoch - 1, taken)
         if job.passes.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs):
             right = float(program.score(epoch) or 0)
             if right > best:

@@ -207,6 +207,7 @@ class PartyModel:
     Attributes:
         is_stale: whether weights have changed since a pass last computed h^0.
         opened: what the job tells this party of the trained model in the clear, by name; only some jobs tell anything.
+        best: the weights that training would end with, by name.
     """
 
     def __init__(
@@ -225,6 +226,7 @@ class PartyModel:
         self._rates, self._besides, self._in_training = rates, besides, in_training
         self.is_stale = True
         self.opened: dict[str, Tensor] = {}
+        self.best: Mapping[str, Tensor] = {}
 
     def weights(self) -> dict[str, Tensor]:
         """The live weights by name: a snapshot of them is the party's part of the model.

@@ -20,9 +20,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.paradigms.sealed.networks.network import GAIN_BITS
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import TRIAL, WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
@@ -96,17 +94,6 @@ def numbers(program: SealedProgram) -> list[Tensor]:
     return [weight.public.clone() for weight in program.weights if weight.public is not None]
 
 
-def whole_numbers(program: SealedProgram) -> dict[str, Tensor]:
-    """What the shares of all holders add up to; how many bits velocities have hangs on the learning rate."""
-    bits = {"roots.0": FINE_BITS, "rows": BITS, "weight.mean": BITS, "weight.gain": GAIN_BITS, "weight.trial": 0}
-    weight = {name: WEIGHT_BITS for name in program.shares() if name.startswith(("weight.", "summed"))}
-    velocity = {f"velocity.{n}": each.bits for n, each in enumerate(program.velocities) if each is not None}
-    return {
-        name: (share * 2.0 ** (weight | velocity | bits).get(name, 0)).round().long()
-        for name, share in program.shares().items()
-    }
-
-
 def outcomes(
     job: SealedJob,
     graphs: list[PartyGraph],
@@ -148,11 +135,19 @@ def trained(program: SealedProgram, steps: int) -> tuple[Mapping[str, Tensor], T
     return program.shares(), program.predict()
 
 
-def summed(found: Mapping[PartyId, tuple[Mapping[str, Tensor], Tensor | None]], bits: int) -> dict[str, Tensor]:
+Trained = Mapping[PartyId, tuple[Mapping[str, Tensor], Tensor | None]]
+
+
+def summed(found: Trained, bits: int) -> dict[str, Tensor]:
     """The trained weights that the holders' shares add up to, as numbers."""
     holders = [party for party in found if party not in (SERVER, TWIN)]
-    names = [name for name in found[holders[0]][0] if name.startswith("weight") and name[-1].isdigit()]
-    return {name: sum_of([found[holder][0][name] for holder in holders]) * 2.0**-bits for name in names}
+    return {name: sum_of([found[holder][0][name] for holder in holders]) * 2.0**-bits for name in of_twin(found, bits)}
+
+
+def of_twin(found: Trained, bits: int) -> dict[str, Tensor]:
+    """Those of the twin, as numbers."""
+    weights = {name: share for name, share in found[TWIN][0].items() if name.startswith("weight")}
+    return {name: share * 2.0**-bits for name, share in weights.items() if name[-1].isdigit()}
 
 
 def sum_of(shares: list[Tensor]) -> Tensor:

@@ -15,13 +15,13 @@ from tests.paradigms.sealed.dense import STANDARD, adjacency, graphs_of, logits_
 from tests.paradigms.sealed.programs import (
     TWIN,
     numbers,
+    of_twin,
     outcomes,
     small_graphs,
     small_job,
     summed,
     trained,
     trying,
-    whole_numbers,
 )
 from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
@@ -29,7 +29,7 @@ from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import most_right, neighbours, own_data, plan_of, quantiles, ranked_first
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import Trial
-from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
+from veilgraph.paradigms.sealed.program import OUTSIDE, WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.twin import together, trained_twin
 
 DIRECTED: Settings = {"model": {"directed": True}}
@@ -74,7 +74,7 @@ def test_parties_compute_what_the_twin_does(case: str) -> None:
     graphs = graphs_of(job, nodes=40, training=training)
     for _ in range(3):  # rounding is drawn anew, and once in a hundred runs decides a ReLU whose input is next to 0
         found = outcomes(job, graphs, lambda program: trained(program, job.train.epochs))
-        weights, twin = summed(found, WEIGHT_BITS), found[TWIN][0]
+        weights, twin = summed(found, WEIGHT_BITS), of_twin(found, WEIGHT_BITS)
         predicted = {party: one[1] for party, one in found.items() if one[1] is not None}
         assert predicted.keys() == {"A", TWIN}
         assert all(float(twin[name].abs().max()) > 2e-2 for name in weights)
@@ -136,7 +136,7 @@ def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
         found, cut_off = trained_twin(job, graphs), trained_twin(job, graphs, 27)
         resumed = SealedProgram(PlainMachine(["A", "B"]), together(job, graphs)[0])
         resumed.enter(trains=True)
-        resumed.restore(whole_numbers(cut_off), training=True)
+        resumed.restore(cut_off.shares(), training=True)
         for step in range(27, 40):
             resumed.step(step)
         assert found.network.sums_rows
@@ -171,9 +171,10 @@ def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilgraph.paradigms.sealed.networks.propagation.AT_ONCE", 2 * graphs[0].num_nodes + 1)
     links: Any = {}
     found = outcomes(job, graphs, lambda program: trained(program, 3), links)
+    twin, expected = of_twin(found, WEIGHT_BITS), of_twin(whole, WEIGHT_BITS)
     for name, weight in summed(found, WEIGHT_BITS).items():
-        assert float((weight - found[TWIN][0][name]).abs().max()) < 2e-3
-        assert torch.allclose(found[TWIN][0][name], whole[TWIN][0][name])
+        assert float((weight - twin[name]).abs().max()) < 2e-3
+        assert torch.allclose(twin[name], expected[name], atol=1e-6)
 
 
 OTHERS = (
@@ -201,7 +202,76 @@ def test_every_trial_begins_anew_and_is_what_it_is_alone(standard: Settings) -> 
         assert torch.equal(right, expected)
     assert {int(one[0]["weight.trial"]) for one in found.values()} == {2}, "of which the dealer knows too"
     for name, weight in summed(found, WEIGHT_BITS).items():
-        assert float((weight - found[TWIN][0][name]).abs().max()) < 2e-3
+        assert float((weight - of_twin(found, WEIGHT_BITS)[name]).abs().max()) < 2e-3
+
+
+@pytest.mark.parametrize("trials", [(0, 1), (1, 0), (0, 2), (1, 2), (0, 1, 2)], ids=str)
+def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[int, ...]) -> None:
+    """What is taken is the network of the step, or the mean of both, whichever has more validation nodes right.
+
+    Of random labels either has more now and then.
+    """
+    job = small_job(2, STANDARD, MARGINS, {"train": {"select_by": "accuracy", "epochs": 2 * len(trials)}})
+    job = job.model_copy(update={"train": job.train.model_copy(update={"learning_rate": None})})
+    graphs = graphs_of(job, nodes=120, training=MANY)
+    labels = torch.randint(3, (120,), generator=torch.Generator().manual_seed(1))
+    graphs[0], judged = replace(graphs[0], labels=labels), graphs[0].val_mask
+    assert judged is not None
+
+    def right(margins: torch.Tensor) -> int:
+        return int((logits_of(margins).argmax(1) == labels)[judged].sum())
+
+    chosen = set()
+    for seed in range(4):
+        with trying(*(OTHERS[trial] for trial in trials)):
+            context, data = together(job.model_copy(update={"seed": seed}), graphs)
+            program, best = SealedProgram(PlainMachine(list(data)), context), dict[str, torch.Tensor]()
+            program.enter(trains=True)
+            program.begin()
+            taken: list[torch.Tensor] = []
+            for step in range(2 * len(trials)):
+                program.step(step, best)
+                if seed % 2:  # another session goes on
+                    kept, program = program.shares(), SealedProgram(PlainMachine(list(data)), context)
+                    program.enter(trains=True)
+                    program.restore(kept, training=True)
+                if step % 2:
+                    own, told = program.predict(), program.score(step)
+                    assert own is not None
+                    tried = [own, (own + taken[-1]) / 2] if taken else [own]
+                    rights = [right(each) for each in tried]
+                    assert told is not None
+                    assert int(told) == max(rights)
+                    taken.append(tried[rights.index(max(rights))])
+                    chosen.add(rights.index(max(rights)))
+                    best = program.shares()
+            members, predicted = best["weight.trial"].tolist(), SealedProgram(PlainMachine(list(data)), context)
+            predicted.enter(trains=False)
+            predicted.restore(best, training=False)
+            found = predicted.predict()
+        assert members == list(range(len(trials)))
+        assert found is not None
+        assert torch.allclose(found, taken[-1], atol=1e-3)
+    assert chosen == {0, 1}
+
+
+def test_what_had_left_its_range_is_in_no_mean() -> None:
+    job = small_job(2, STANDARD, MARGINS, {"train": {"select_by": "auc", "epochs": 4, "learning_rate": None}})
+    graphs = graphs_of(job, nodes=120, training=MANY)
+    labels = torch.randint(3, (120,), generator=torch.Generator().manual_seed(1))
+    graphs[0] = replace(graphs[0], labels=labels)
+    told = list[tuple[float, float]]()
+    with trying(*OTHERS[:2]):
+        for failed in (0, 1):
+            program = trained_twin(job, graphs, 2)
+            best = program.shares() | {OUTSIDE: torch.full((1,), failed)}
+            for step in (2, 3):
+                program.step(step, best)
+            mean = float(program.score(4) or 0)
+            again = trained_twin(job, graphs)
+            told.append((mean, float(again.score(4) or 0)))
+    (within, alone), (beyond, _) = told
+    assert within > alone == beyond > 0
 
 
 def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:

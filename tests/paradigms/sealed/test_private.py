@@ -61,7 +61,7 @@ def test_parties_compute_what_the_twin_does_with_the_same_noise(case: str) -> No
     votes = "weight.votes"
     scale = {"weight.0": 2.0**-(WEIGHT_BITS), votes: 2.0**-BITS}
     for name, weight in summed(found, 0).items():
-        twin = found[TWIN][0][name]
+        twin = found[TWIN][0][name] * scale[name]
         assert float((weight * scale[name] - twin).abs().max()) < 2e-3, name
         assert float(twin.abs().max()) > 2e-2, name
     margins = {party: one[1] for party, one in found.items() if one[1] is not None}

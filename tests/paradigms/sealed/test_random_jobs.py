@@ -11,7 +11,7 @@ import torch
 
 from tests import nightly
 from tests.paradigms.sealed.dense import STANDARD
-from tests.paradigms.sealed.programs import TWIN, outcomes, small_job, summed, trained
+from tests.paradigms.sealed.programs import TWIN, of_twin, outcomes, small_job, summed, trained
 from tests.roles.federation import Settings, merge
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, logits_of
@@ -80,7 +80,7 @@ def random_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
 def test_a_random_job_is_its_twin(seed: int) -> None:
     job, graphs = random_case(seed)
     found = outcomes(job, graphs, lambda program: trained(program, STEPS))
-    weights, twin = summed(found, WEIGHT_BITS), found[TWIN][0]
+    weights, twin = summed(found, WEIGHT_BITS), of_twin(found, WEIGHT_BITS)
     for name, weight in weights.items():
         assert float((weight - twin[name]).abs().max()) < 4e-3, name
     likely, expected = (logits_of(found[party][1]).softmax(1) for party in ("A", TWIN))

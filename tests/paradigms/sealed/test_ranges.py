@@ -43,14 +43,17 @@ SOME, ALL = {1, 7, 26, 44}, 200
 
 
 def whole(program: SealedProgram, job: SealedJob) -> tuple[list[float], Tensor | None]:
-    """What a run opens: numbers of right validation nodes, and the prediction after the last step."""
+    """What a run opens, each step that is judged being the best: numbers of right nodes, and a prediction."""
     program.enter(trains=True)
     program.begin()
-    scores = list[float]()
+    scores, best = list[float](), dict[str, Tensor]()
     for epoch in range(1, job.train.epochs + 1):
-        program.step(epoch - 1)
+        program.step(epoch - 1, best)
         if job.passes.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs):
             scores.append(float(program.score(epoch) or 0))
+            best = program.shares()
+    if scores:
+        program.restore(best, training=False)
     return scores, program.predict()
 
 

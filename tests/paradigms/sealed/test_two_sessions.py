@@ -13,7 +13,7 @@ from torch import Tensor
 from tests import nightly
 from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.private import voting
-from tests.paradigms.sealed.programs import outcomes, saved, small_graphs, small_job, whole_numbers
+from tests.paradigms.sealed.programs import outcomes, saved, small_graphs, small_job
 from tests.paradigms.sealed.two_sessions import (
     ALL,
     cut_and_resumed,
@@ -26,7 +26,7 @@ from veilgraph.core.randomness import Keystream
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
+from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.runtime.launch.jobs import predict
@@ -111,7 +111,7 @@ def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
             program.begin()
         for step in range(start, 4):
             if step == 2 and not start:
-                kept = whole_numbers(program)
+                kept = program.shares()
             program.step(step)
             if job.passes.evaluates:
                 program.score(step + 1)
@@ -220,8 +220,7 @@ def test_two_sessions_draw_from_different_keys(
 
 
 def integers(shares: Mapping[str, Any], holders: int) -> dict[str, Tensor]:
-    """For the twin: what the holders' shares add up to, and the trial, which all of them know."""
+    """For the twin: what the holders' shares add up to, and the trials, which all of them know."""
     parts = [shares[name] for name in "ABC"[:holders]]
-    return {name: torch.stack([part[name].long() for part in parts]).sum(0) for name in parts[0]} | {
-        TRIAL: parts[0][TRIAL]
-    }
+    summed = {name: torch.stack([part[name].long() for part in parts]).sum(0) for name in parts[0]}
+    return summed | {name: each for name, each in parts[0].items() if name.endswith(".trial")}

@@ -66,7 +66,7 @@ class Machine(ABC):
             Step(
                 hold=lambda holder: wire.known - wire.mask if holder.leads else -wire.mask,
                 deal=lambda _: torch.zeros_like(wire.mask),
-                plain=lambda: wire.known,
+                plain=lambda: floating(wire.known * 2.0**wire.bits).round().to(torch.int64),
             )
         )
 

@@ -117,14 +117,14 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
     program = SealedProgram(machine, context)
     program.enter(trains=True)
     program.begin()
-    evaluations = 0
+    evaluations, best = 0, program.shares()
     for step in range(steps):
-        program.step(step)
+        program.step(step, best)
         if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
             program.score(step + 1)
-            evaluations += 1
+            evaluations, best = evaluations + 1, program.shares()
     if context.plan.release or sizes.asked != 0:
-        program.restore({TRIAL: torch.tensor([_dearest(context)])}, training=False)
+        program.restore({TRIAL: torch.tensor(_dearest(context))}, training=False)
     if context.plan.release:
         program.release()
     if sizes.asked != 0:
@@ -144,22 +144,23 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
     return Costs(stages, _memory(context, machine.widest))
 
 
-def _dearest(context: Context) -> int:
-    """The trial whose release and prediction send most bytes: nobody knows beforehand which one is taken."""
-    found = []
-    for trial in range(len(context.plan.trials)):
+def _dearest(context: Context) -> list[int]:
+    """The trials whose release and prediction send most bytes: nobody knows beforehand which are taken."""
+    places, found = list(range(len(context.plan.trials))), list[int]()
+    tried = [places] if context.plan.standard else [[place] for place in places]
+    for members in tried if len(tried) > 1 else []:
         machine = CountingMachine(list(context.sizes.columns), SERVER)
         program = SealedProgram(machine, context)
         program.enter(trains=True)
         program.begin()
         machine.costs.clear()
         machine.at("")
-        program.restore({TRIAL: torch.tensor([trial])}, training=False)
+        program.restore({TRIAL: torch.tensor(members)}, training=False)
         if context.plan.release:
             program.release()
         program.predict()
         found.append(sum(sum(cost.sent.values()) for cost in machine.costs.values()))
-    return max(range(len(found)), key=found.__getitem__)
+    return tried[found.index(max(found))] if found else places
 
 
 def _checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:

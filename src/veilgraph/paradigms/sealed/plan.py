@@ -23,8 +23,8 @@ The label holder is the only one that anything is opened to, so its own edges ne
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
@@ -169,13 +169,13 @@ class Trial:
         blocks: of columns, by name: ``own``; ``neighbours``, ``quantiles`` and ``boosting``, made of them at home;
             ``pooled.k`` and ``each.k``, own columns after k hops over all holders' edges together, or over every
             holder's by themselves.
-        deep: whether there is a hidden layer.
+        deep: how many hidden layers there are beside one another, each of the plan's width; False: none, True: one.
         learning_rate: of SGD with momentum.
         weight_decay: of L2.
     """
 
     blocks: tuple[str, ...]
-    deep: bool
+    deep: int
     learning_rate: float
     weight_decay: float
 
@@ -240,6 +240,12 @@ class Plan:
     def is_kept(self, steps: int) -> bool:
         """Whether weights after so many steps are judged or kept."""
         return steps % self.kept_every == 0 or steps == self.steps
+
+    def mean_of(self, members: Sequence[int]) -> Trial:
+        """The network that the mean of some trials' networks is: on all of their blocks, with all of their layers."""
+        trials = [self.trials[member] for member in members]
+        blocks = tuple(block for block in self.blocks if any(block in trial.blocks for trial in trials))
+        return trials[0] if len(trials) == 1 else replace(trials[-1], blocks=blocks, deep=sum(t.deep for t in trials))
 
     def trial_of(self, step: int) -> int:
         """Which one a step is of, counted from 0."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -13,7 +16,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import ERROR_BITS, largest, largest_place, range_tests, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Summands, Wire, joined
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks import network_of
 from veilgraph.paradigms.sealed.networks.propagation import one_hot
 from veilgraph.paradigms.sealed.plan import MOST_RANKED, Context
@@ -27,13 +30,29 @@ _FEW: Final = 140
 MOST_WEIGHT: Final = 1 << 11
 """A sum of products with a row of L1 norm up to 2^9 then keeps below 2^20, which the ring holds."""
 TRIAL: Final = "weight.trial"
-"""Name of the number of the trial that weights are of, kept with them at every party; it is public."""
+"""Name of the numbers of the trials that weights are a mean of, kept with them at every party; they are public."""
 OUTSIDE: Final = "range.failed"
 """Name of the number of range tests that have failed in training, kept with the weights."""
 
 _BEFORE: Final = "range.before"
-_SUMMED: Final = "summed"
-"""Name of what training rows count in the first weights, where steps change that."""
+_TRAINED: Final = "learned.trial"
+_EARLIER: Final = "earlier"
+_FAILED: Final = "earlier.failed"
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What was best when a trial began.
+
+    Attributes:
+        members: numbers of the trials that it is the mean of.
+        weights: of it.
+        outside: how many range tests had failed.
+    """
+
+    members: tuple[int, ...]
+    weights: list[Wire]
+    outside: Wire
 
 
 class SealedProgram:
@@ -57,6 +76,10 @@ class SealedProgram:
         """How many range tests have failed: in all, and before the first step."""
         self.learned: list[Wire] = []
         """What steps change: the weights, or what each training row counts in the first ones."""
+        self.taken: tuple[tuple[int, ...], list[Wire]] | None = None
+        """Trials and the weights that are their mean, as they were last judged; None: those of the trial by itself."""
+        self._earlier: Earlier | None = None
+        self._beside: tuple[Wire, Bit] | None = None
         self._weights: list[Wire] | None = None
         self._untested: list[Wire] = []
         self._left = 1.0
@@ -104,20 +127,9 @@ class SealedProgram:
         self._weights = weights
         self.learned = [*self.learned[:1], *weights[1:]] if self.network.sums_rows else weights
 
-    def _take(self, trial: int) -> None:
-        """Goes on with another trial's weights."""
-        self.trial, self.network.trial = trial, self._context.plan.trials[trial]
-
-    @property
-    def now(self) -> tuple[int, Sequence[Wire], Wire]:
-        """The trial, its weights, and how many range tests have failed: what a prediction is made of."""
-        return self.trial, tuple(self.weights), self.outside
-
-    def go_back(self, then: tuple[int, Sequence[Wire], Wire]) -> None:
-        """To what was ``now``, in this session."""
-        trial, weights, self.outside = then
-        self._take(trial)
-        self.weights = list(weights)
+    def _take(self, *members: int) -> None:
+        """Goes on with the weights of another trial, or of a mean of some."""
+        self.trial, self.network.trial = members[-1], self._context.plan.mean_of(members)
 
     def _begin_anew(self) -> None:
         initial = self.network.initial(WEIGHT_BITS)
@@ -125,7 +137,7 @@ class SealedProgram:
         self.learned = [self._machine.constant(none, WEIGHT_BITS)]
         self.weights = [self._machine.constant(weight, WEIGHT_BITS) for weight in initial]
         self.velocities = [None] * len(self.weights)
-        self.outside = self.before
+        self.outside, self.taken, self._beside = self.before, None, None
 
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""
@@ -151,18 +163,22 @@ class SealedProgram:
 
     def shares(self) -> dict[str, Tensor]:
         """This party's summand of every weight, and of what training goes on from, by name: int64."""
-        named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.learned)}
-        if self.network.sums_rows:
-            made = None if self._weights is None else self._weights[0]
-            named |= {_SUMMED: self.learned[0], "weight.0": made}
+        members, weights = self.taken or ((self.trial,), self._weights or [])
+        named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(weights)}
+        named |= {f"learned.{place}": learned for place, learned in enumerate(self.learned)}
         named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
+        public = {TRIAL: members, _TRAINED: (self.trial,)}
+        if self._earlier is not None:
+            named |= {f"{_EARLIER}.{place}": weight for place, weight in enumerate(self._earlier.weights)}
+            named[_FAILED] = self._earlier.outside
+            public[f"{_EARLIER}.trial"] = self._earlier.members
         named |= {
             OUTSIDE: self.outside,
             _BEFORE: self.before,
             **{name: kept.wire for name, kept in self.network.kept().items()},
         }
         shares = {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
-        return shares | {TRIAL: torch.tensor([self.trial])}
+        return shares | {name: torch.tensor(trials) for name, trials in public.items()}
 
     def check(self, saved: Mapping[str, Tensor]) -> None:
         """Refuses shares that are of another network or release.
@@ -177,12 +193,10 @@ class SealedProgram:
                 code="other-release",
                 key=OUTSIDE,
             )
-        self._take_saved(saved)
-        needed = {f"weight.{place}": shape for place, shape in enumerate(self.shapes)}
-        if _SUMMED in saved:
-            needed = {**needed, _SUMMED: self.network.learned_shapes[0]}
-            needed.pop("weight.0")
-        for name, shape in needed.items():
+        training = _TRAINED in saved
+        self._take_saved(saved, _TRAINED if training else TRIAL)
+        kind, shapes = ("learned", self.network.learned_shapes) if training else ("weight", self.shapes)
+        for name, shape in ((f"{kind}.{place}", shape) for place, shape in enumerate(shapes)):
             found = saved.get(name)
             if found is None or tuple(found.shape) != shape:
                 has = "nothing" if found is None else str(list(found.shape))
@@ -202,48 +216,60 @@ class SealedProgram:
             saved: this party's, none at the dealer.
             training: whether training goes on; else weights alone are needed.
         """
-        self._take_saved(saved)
-        summed = training and self.network.sums_rows
-        shapes = self.network.learned_shapes if training else self.shapes
-        names = [_SUMMED if summed and not place else f"weight.{place}" for place in range(len(shapes))]
-        found = [self._restored(saved, *each, WEIGHT_BITS) for each in zip(names, shapes, strict=True)]
-        self.weights = found
-        if summed:
-            self.learned, self._weights = found, None
+        self._beside, self._earlier = None, None
+        if training and f"{_EARLIER}.trial" in saved:
+            self._earlier = self._restored_earlier(saved, _EARLIER)
+        members = self._take_saved(saved, _TRAINED if training else TRIAL)
         if training:
-            self.velocities = [
-                self._restored(saved, f"velocity.{place}", shape, self._velocity_bits)
-                for place, shape in enumerate(shapes)
-            ]
-        self.outside = self._restored(saved, OUTSIDE, (1,), 0)
-        if training:
+            self.learned = self._restored_all(saved, "learned", self.network.learned_shapes, WEIGHT_BITS)
+            self.velocities = [*self._restored_all(saved, "velocity", self.network.learned_shapes, self._velocity_bits)]
+            self._weights, self.taken = None if self.network.sums_rows else self.learned, None
             self.before = self._restored(saved, _BEFORE, (1,), 0)
+        else:
+            self._weights = self._restored_all(saved, "weight", self.shapes, WEIGHT_BITS)
+            self.taken = members, self._weights
+        self.outside = self._restored(saved, OUTSIDE, (1,), 0)
         for name, kept in self.network.kept().items():
             if training or kept.predicts:
                 setattr(kept.owner, kept.attribute, self._restored(saved, name, kept.shape, kept.bits))
         if training:
             self.network.resume()
 
-    def _take_saved(self, saved: Mapping[str, Tensor]) -> None:
-        """The trial whose weights were saved, which all parties know; the first where nothing was."""
-        place = int(saved[TRIAL]) if TRIAL in saved else 0
-        if not 0 <= place < len(self._context.plan.trials):
+    def _take_saved(self, saved: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
+        """The trials whose weights were saved, which all parties know; the first where nothing was."""
+        members = tuple(saved[name].reshape(-1).tolist()) if name in saved else (0,)
+        trials = range(len(self._context.plan.trials))
+        if not members or any(member not in trials for member in members):
             raise RunError(
-                f"{TRIAL}: the saved shares are of trial {place}, and the job has {len(self._context.plan.trials)}; "
+                f"{name}: the saved shares are of trials {list(members)}, and the job has {len(trials)}; "
                 "give the files of this party's own run",
                 code="other-network",
-                key=TRIAL,
+                key=name,
             )
-        self._take(place)
+        self._take(*members)
+        return members
+
+    def _restored_earlier(self, saved: Mapping[str, Tensor], kind: str) -> Earlier:
+        """Of names that begin so: what was best when the trial began, which is another one's, or a mean of some."""
+        members = self._take_saved(saved, f"{kind}.trial")
+        weights = self._restored_all(saved, kind, self.shapes, WEIGHT_BITS)
+        return Earlier(members, weights, self._restored(saved, OUTSIDE if kind == "weight" else _FAILED, (1,), 0))
+
+    def _restored_all(
+        self, saved: Mapping[str, Tensor], kind: str, shapes: Sequence[tuple[int, int]], bits: int
+    ) -> list[Wire]:
+        return [self._restored(saved, f"{kind}.{place}", shape, bits) for place, shape in enumerate(shapes)]
 
     def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
 
-    def step(self, number: int) -> None:
+    def step(self, number: int, best: Mapping[str, Tensor] = MappingProxyType({})) -> None:
         """One step of SGD with momentum.
 
         Args:
             number: counts all steps of the job from 0.
+            best: this party's shares when what was best so far was judged; where columns are standardised a trial is
+                judged beside it, too. Empty: by itself alone.
         """
         machine = self._machine
         if self._targets is None:
@@ -253,6 +279,8 @@ class SealedProgram:
         plan = self._context.plan
         trial = plan.trial_of(number)
         if not number or trial != plan.trial_of(number - 1):
+            beside = number and best and plan.standard  # of words no mean was ever better: Cora, CiteSeer, PubMed
+            self._earlier = self._restored_earlier(best, "weight") if beside else None
             self._take(trial)
             self._begin_anew()
         wanted, taken = self._wanted(number), number - trial * (plan.steps // len(plan.trials))
@@ -268,7 +296,7 @@ class SealedProgram:
         self._weights, self._left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
         if plan.is_kept(number + 1):
             _ = self.weights  # made now, for whoever keeps them sends nothing
-        self.outside = machine.open(self._outside(updated=True))
+        self.outside, self.taken = machine.open(self._outside(updated=True)), None
 
     def _left_after(self, taken: int) -> float:
         """What decay leaves of the initial weights after so many steps of a trial, beside what these add."""
@@ -344,8 +372,9 @@ class SealedProgram:
         """How well a step does, [1, 1] at the label holder; None at all others.
 
         The number of validation nodes of whose logits none is above that of their class, or of pairs of them that are
-        ranked rightly. Nothing else is opened: neither which nodes these are, nor which of them are right, nor what the
-        others are taken for.
+        ranked rightly. It is of the step's network, or of the mean of that and of what was best when its trial began,
+        whichever has more right, which then is ``taken``. Nothing else is opened: neither which of the two it is, nor
+        which nodes these are, nor which of them are right, nor what the others are taken for.
 
         Args:
             number: counts all steps of the job from 1.
@@ -357,11 +386,55 @@ class SealedProgram:
             labels = context.of(owner, "judged_labels")
             classes = None if labels is None else one_hot(labels, size[1]).to(torch.int64)
             self._judged = machine.put(owner, classes, size, 0)
+        beside = None if self._earlier is None else self._beside or self._judged_beside(self._earlier)
         logits = self.network.judged(self.weights)
-        right = self._right_pairs(logits) if context.plan.ranks else self._right_nodes(logits)
+        right = machine.open(self._right(logits))
+        if self._earlier is not None and beside is not None:
+            mean = machine.open(machine.gate(beside[1], machine.open(self._right(logits + beside[0]))))
+            better = machine.negative(right - mean)
+            right = machine.open(machine.split(right) + machine.gate(better, mean - right))
+            self.taken = self._mixed(self._earlier, better)
         # A step that has left the range counts as none right, or its number could make it the best one.
-        inside = ~machine.negative(-machine.open(self._outside())[:, None])
-        return machine.reveal(machine.open(machine.gate(inside, machine.open(right))), owner)
+        inside = self._inside(machine.open(self._outside()))
+        return machine.reveal(machine.open(machine.gate(inside, right)), owner)
+
+    def _inside(self, outside: Wire) -> Bit:
+        return ~self._machine.negative(-outside[:, None])
+
+    def _judged_beside(self, earlier: Earlier) -> tuple[Wire, Bit]:
+        """Its logits of the validation nodes, and whether all range tests had passed; once a trial."""
+        trial, outside, watched = self.trial, self.outside, self.network.watched
+        self._take(*earlier.members)
+        self.outside, self.network.watched = earlier.outside, []
+        logits = self.network.judged(earlier.weights)
+        self._beside = logits, self._inside(self._machine.open(self._outside()))
+        self._take(trial)
+        self.outside, self.network.watched = outside, watched
+        return self._beside
+
+    def _mixed(self, earlier: Earlier, better: Bit) -> tuple[tuple[int, ...], list[Wire]]:
+        """The mean of the step's network and of an earlier one, as one network, or the step's alone, where ``better``
+        is not; which of the two nobody knows. Where the earlier one has left the range it is never better.
+        """
+        machine, trials, trial = self._machine, self._context.plan.trials, self.trial
+        classes = self._context.sizes.classes
+        weights, members = self.weights, (*earlier.members, trial)
+        before = self._context.plan.mean_of(earlier.members)
+        self._take(*members)
+        own = self.network.among(weights, trials[trial], before.deep)
+        others = self.network.among(earlier.weights, before, 0)
+        self._take(trial)
+        mixed = []
+        for one, other in zip(own, others, strict=True):
+            # Of both networks half, but for what goes into hidden layers, of which each has its own.
+            half, layers = (other - one)[:, :classes], other[:, classes:].times(2)
+            everywhere = better.map(partial(torch.broadcast_to, size=one.shape))
+            twice = machine.split(one).times(2) + machine.gate(everywhere, joined([half, layers], 1))
+            mixed.append(machine.open(twice.halved(1), 1))
+        return members, mixed
+
+    def _right(self, logits: Wire) -> Summands:
+        return self._right_pairs(logits) if self._context.plan.ranks else self._right_nodes(logits)
 
     def _right_nodes(self, logits: Wire) -> Summands:
         assert self._judged is not None

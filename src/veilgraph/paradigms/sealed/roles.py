@@ -38,7 +38,7 @@ from veilgraph.paradigms.sealed.inputs import (
     with_scores,
 )
 from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes
-from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
@@ -299,7 +299,7 @@ class SealedRole(Role):
         if not self._begun:
             self.program.begin()
             self._begun = True
-        self.program.step(epoch - 1)
+        self.program.step(epoch - 1, self.model.best)
         self._last = epoch
         if self._job.privacy is not None and epoch - 1 == self._job.train.epochs // 2:
             self.voted()
@@ -402,11 +402,11 @@ class SealedDealer(SealedRole):
 
 
 class DealerShares(Shares):
-    """The dealer's, which has none: it knows of which trial the holders' are."""
+    """The dealer's, which has none: it knows of which trials the holders' are."""
 
     @override
     def state(self) -> dict[str, Tensor]:
-        return {TRIAL: torch.tensor([self._program.trial])} if self.saved is None else self.saved
+        return {name: trials for name, trials in super().state().items() if name.endswith(".trial")}
 
 
 class HolderShares(Shares):

@@ -96,15 +96,15 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
 def chosen_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
     """After all steps, with the weights of the one that is taken."""
     program = _begun(job, graphs)
-    best, taken = -1.0, program.now
+    most, best = -1.0, dict[str, Tensor]()
     for epoch in range(1, job.train.epochs + 1):
-        program.step(epoch - 1)
+        program.step(epoch - 1, best)
         if _is_judged(job, epoch):
             right = float(program.score(epoch) or 0)
-            if right > best:
-                best, taken = right, program.now
+            if right > most:
+                most, best = right, program.shares()
     if job.passes.evaluates:
-        program.go_back(taken)
+        program.restore(best, training=False)
     return program
 
 
@@ -158,13 +158,17 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
     changes = {"output": "margins", "named_nodes": None, "privacy": None, "model": model, "data": data}
     program = _begun(job.model_copy(update=changes), [graph])
     objective = Objective(graph, job.train, torch.float64)
-    judgement, metrics, best = Judgement(), list[Record](), None
+    judgement, metrics, best, earlier = Judgement(), list[Record](), None, None
     for epoch in range(1, job.train.epochs + 1):
         started = time.perf_counter()
+        trial = program.trial
         program.step(epoch - 1)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
+        earlier = best if program.trial != trial else earlier
         if _is_judged(job, epoch):
-            logits = _logits(program)
+            own = _logits(program)
+            tried = [own] if earlier is None else [own, (own + earlier) / 2]
+            logits = max(tried, key=lambda each: objective.score(each).selection(job.train.select_by))
             scores = replace(objective.score(logits), val_loss=0.0)
             name = f"val_{job.train.select_by}"
             record[name] = scores.summary()[name]

@@ -71,11 +71,12 @@ def fit(
     begin(start, last)
     if not role.trains:
         return Fitted(start, Judgement())
-    best, judgement, stop = (
-        _resumed(role, checkpoints, agreed.point) if start else (_clone(role.model.weights()), Judgement(), False)
+    model = role.model
+    model.best, judgement, stop = (
+        _resumed(role, checkpoints, agreed.point) if start else (_clone(model.weights()), Judgement(), False)
     )
     if settings.select_by == "last" and start == last:  # where the budget ends training, nothing may have been judged
-        best, judgement = _clone(role.model.weights()), replace(judgement, best_epoch=last)
+        model.best, judgement = _clone(model.weights()), replace(judgement, best_epoch=last)
     step, paid, ended = 0, start, start
     for epoch in range(start + 1, last + 1):
         if stop:
@@ -97,19 +98,19 @@ def fit(
                         step = infer(role, step)
                     judgement, stop = judge_epoch(role, epoch, judgement, record)
             if judgement.best_epoch != before:
-                best = _clone(role.model.weights())
+                model.best = _clone(model.weights())
         if isinstance(role, Judge):
             log(record)
         kept = epoch % settings.checkpoint_every == 0
         if kept:
             with trace.span("checkpoint", epoch=epoch):
-                checkpoints.save(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
+                checkpoints.save(epoch, _state(role, model.best), {"judgement": asdict(judgement), "stopped": stop})
         done(epoch, kept)
-    role.model.load_weights(best)
+    model.load_weights(model.best)
     role.finish()
     role.infer_only()
     infer(role, step)
-    checkpoints.finish(ended, _best(best), {"judgement": asdict(judgement), "stopped": True})
+    checkpoints.finish(ended, _best(model.best), {"judgement": asdict(judgement), "stopped": True})
     return Fitted(start, judgement)
 
 

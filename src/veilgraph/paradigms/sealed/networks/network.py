@@ -138,12 +138,12 @@ class Network:
     def width(self) -> int:
         """Of what the first weights make of a row."""
         classes = self.context.sizes.classes
-        return classes + self.context.plan.hidden if self.trial.deep else classes
+        return classes + self.context.plan.hidden * self.trial.deep
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """Of the weights: W and U side by side, and V."""
-        classes, hidden = self.context.sizes.classes, self.context.plan.hidden
+        classes, hidden = self.context.sizes.classes, self.context.plan.hidden * self.trial.deep
         first = 1 + sum(self._sizes[block] for block in self.trial.blocks) + self.beside, self.width
         return [first, (hidden, classes)] if self.trial.deep else [first]
 
@@ -281,6 +281,32 @@ class Network:
         begun = self.machine.split(self.machine.constant(self.initial(learned.bits)[0], learned.bits))
         total = self.machine.product(transposed_matmul, self._training_rows(), learned) + begun.scaled(left, BITS)
         return self.machine.open(total, total.bits - learned.bits)
+
+    def among(self, weights: Sequence[Wire], trial: Trial, before: int) -> list[Wire]:
+        """A trial's weights as a part of those of ``self.trial``, which has its blocks: zero in all other places.
+
+        Args:
+            weights: of the trial, with W and U side by side.
+            trial: of them.
+            before: hidden layers of ``self.trial`` that come before its own.
+        """
+        classes, hidden = self.context.sizes.classes, self.context.plan.hidden
+        rows = torch.searchsorted(self._places(self.trial.blocks), self._places(trial.blocks))
+        layers = torch.arange(before * hidden, (before + trial.deep) * hidden)
+        outputs = torch.arange(classes)
+        into = [(rows, torch.cat([outputs, classes + layers])), (layers, outputs)]
+
+        def moved(weight: Wire, shape: tuple[int, int], places: tuple[Tensor, Tensor]) -> Wire:
+            def move(part: Tensor) -> Tensor:
+                found = part.new_zeros(shape)
+                found[places[0][:, None], places[1]] = part
+                return found
+
+            return weight.map(move)
+
+        none = self.machine.constant(torch.zeros((0, classes), dtype=torch.int64), weights[0].bits)
+        given = [*weights, none][: len(self.shapes)]
+        return [moved(*each) for each in zip(given, self.shapes, into, strict=False)]
 
     def judged(self, weights: Sequence[Wire]) -> Wire:
         """Logits of the validation nodes that steps are judged by: [V, C]."""
