@@ -28,6 +28,7 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, save_party
 from veilgraph.link.view import read_view
+from veilgraph.protocol.aligning import match_rates
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import DisclosureRecord, all_revelations
@@ -315,6 +316,20 @@ def test_with_one_split_key_nobody_is_trained_on_at_one_holder_and_tested_at_ano
     common = graphs[0].keys() & graphs[1].keys()
     assert {graphs[0][node] for node in common} == {0, 1, 2}
     assert all(graphs[0][node] == graphs[1][node] for node in common)
+
+
+def test_shared_customers_without_a_split_key_are_said_where_all_tables_are_here(tmp_path: Path) -> None:
+    settings = job(2, {"data": {"partition": {"overlap": 0.5}}})
+    parties = export(tmp_path, settings)
+    for file in parties.values():
+        change(file, lambda content: content["nodes"].update(split={"train": 0.5, "val": 0.2, "test": 0.3}))
+    shared = set.intersection(*(set(values_of(file.parent / "nodes.csv")) for file in parties.values()))
+    (said,) = match_rates(over(parties, settings))
+    assert said.startswith(f"{len(shared)} nodes are at several holders, and A and B may train on")
+    assert "nodes.split" in said
+    for file in parties.values():
+        change(file, lambda content: content["nodes"].update(split=KEYED))
+    assert match_rates(over(parties, settings)) == ()
 
 
 def set_labels(table: Path) -> None:

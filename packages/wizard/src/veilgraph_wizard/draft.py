@@ -71,6 +71,9 @@ class _Drafting:
         lines.append(f"  id: {_text(self._first.id.name)}{doubt}")
         if doubt:
             self._decide(f"nodes.id: is {self._first.id.name!r} what the other holders have too? (--id)")
+        if not self._first.id.is_unique:
+            lines.append("  duplicates: first  # decide: some ids have several rows; or last, or refuse")
+            self._decide("nodes.duplicates: some ids have several rows; which counts, the first or the last?")
         lines += [f"  {line}" for line in self._joined()]
         lines.append("  features:")
         taken = {id(each) for each in (found.label, found.split)}
