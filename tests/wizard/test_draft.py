@@ -187,6 +187,14 @@ def test_an_id_in_two_rows_is_said(tmp_path):
     assert "in 'KundenNr' a row has no value there" in refused_with(tmp_path, "nodes.csv")
 
 
+def test_a_table_of_ids_and_labels_beside_edges_has_no_features(tmp_path):
+    ids = NUMBERS["KundenNr"]
+    write(tmp_path / "nodes.csv", {"KundenNr": ids, "fraud": [("no", "yes")[each % 2] for each in range(42)]})
+    write(tmp_path / "edges.csv", {"von": ids[:-1], "nach": ids[1:]})
+    assert settings_of(tmp_path, "nodes.csv", "edges.csv").nodes.features == ()
+    assert "or one of edges" in refused_with(tmp_path, "nodes.csv")
+
+
 def test_a_few_repeated_ids_are_drafted_with_what_settles_them(tmp_path):
     write(tmp_path / "nodes.csv", {name: [*values, values[0]] for name, values in NUMBERS.items()})
     chosen = Choices(id="KundenNr")
