@@ -121,7 +121,7 @@ def train_local(job: JobSettings, kind: str, progress: Progress) -> Record:
     if kind == "believed" and labels is not None:
         graph, labels = replace(graph, labels=labels.labels), None
     return train_local_private(
-        node_dp(job).model,
+        node_dp(job).network,
         job.train,
         graph,
         features,

@@ -13,7 +13,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import Adam
-from veilgraph.paradigms.node_dp.learner import KPropNetwork, LabelDenoising, neighbour_adjacency
+from veilgraph.paradigms.node_dp.learner import KPropNetworks, LabelDenoising, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
@@ -51,7 +51,7 @@ class LocalPrivateNetwork(Network):
 
     Attributes:
         train_settings: of the training.
-        network: the weights.
+        network: the weights, of one network for each K that settings try.
     """
 
     def __init__(
@@ -76,28 +76,29 @@ class LocalPrivateNetwork(Network):
         self._train, self._test = graph.train_mask, graph.test_mask
         self._objective = Objective(graph, train, dtype)
         self._streams = LearningStreams(seed, SERVER)
-        self.network = KPropNetwork(
-            settings, features, graph, self._objective.classes, streams=self._streams, dtype=dtype
-        )
+        self.network = KPropNetworks(settings, features, graph, self._objective, streams=self._streams, dtype=dtype)
         self._optimizer = Adam(self.network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay)
 
     def train_step(self, epoch: int) -> float:
         """One forward and backward pass and one update; returns the training loss."""
         self._optimizer.zero_grad()
-        logits = self.network(self._streams.generator("dropout", epoch))
+        each = self.network(lambda: self._streams.generator("dropout", epoch))
         if self._denoising is None or self._train is None:
-            loss = self._objective.training_loss(logits)
+            losses = [self._objective.training_loss(logits) for logits in each]
         else:
-            loss = self._denoising.loss(logits, self._train)
+            losses = [self._denoising.loss(logits, self._train) for logits in each]
+        loss = torch.stack(losses).sum()
         backward(loss)
         self._optimizer.step()
-        return float(loss.detach())
+        return float(loss.detach()) / len(each)
 
     def infer(self) -> Tensor:
         """Logits of every node's true class, Tensor[N, c], without dropout and without a graph."""
         with torch.no_grad():
-            logits: Tensor = self.network(None)
-            return logits
+            each: list[Tensor] = self.network(lambda: None)
+            judged = each if self._denoising is None else [self._denoising.scores(logits) for logits in each]
+            self.network.choose(judged)
+            return each[int(self.network.chosen)]
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split; with private labels on the released ones, but for test nodes."""

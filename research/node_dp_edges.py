@@ -49,7 +49,9 @@ def job_of(seed: int, hops: int | None, epsilon: float | None = None) -> JobSett
         "release": {"features": {"epsilon": FEATURES, "low": 0.0, "high": 1.0}},
         "train": {"epochs": 500, "patience": 50},
     }
-    if hops is not None:
+    if hops is None:
+        job["model"] = {"hops": 8}
+    else:
         noise = {"noise_multiplier": 0.0} if epsilon is None else {"epsilon_total": epsilon}
         job["privacy"] = {"unit": "edge", "aggregation": {"hops": hops}, **noise}
     return parse_job(job)

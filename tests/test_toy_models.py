@@ -38,7 +38,7 @@ TASK = {
 SUITE = """
 from veilgraph_testing.combine import CombineConformance
 from veilgraph_testing.local_model import LocalModelConformance
-from veilgraph.paradigms.averaging.testing import TaskConformance
+from veilgraph_testing.task import TaskConformance
 
 
 class TestSmooth(LocalModelConformance):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from veilgraph_testing.task import TaskConformance
+
 from tests.paradigms.averaging.own_graphs import graphs_for
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.testing import TaskConformance
 
 
 class TestClasses(TaskConformance):

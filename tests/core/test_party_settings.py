@@ -129,7 +129,6 @@ def test_numbers_and_booleans_in_settings_are_text():
         ("nodes.file", 5, r"nodes\.file=5"),
         ("nodes.id", "", r"nodes\.id=''.*at least 1 character"),
         ("nodes.id", "age", "nodes: column 'age' is a feature and also the id.*take it out of features"),
-        ("nodes.features", [], r"nodes\.features=\[\].*at least 1"),
         ("nodes.features.0.columns", [], "columns=.*at least 1"),
         ("nodes.features.0.missing", "category", r"features\.0\.\(numeric\)\.missing='category': must be error, zero"),
         ("nodes.features.0.missing", float("nan"), "missing=nan: must be error, zero, mean or a finite number"),

@@ -38,7 +38,7 @@ def edges(unit: str = "edge", **privacy: Any) -> Settings:
     noise = privacy or {"epsilon_total": 3.0}
     bound = {"degree_bound": 59} if unit == "node-edges" else {}
     return {
-        "model": {"hops": 8},
+        "model": {"hops": "auto"},
         "privacy": {"unit": unit, "delta": DELTA, "aggregation": {"hops": 2}, **bound, **noise},
     }
 

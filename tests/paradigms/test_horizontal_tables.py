@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -28,9 +28,11 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, save_party
 from veilgraph.link.view import read_view
+from veilgraph.protocol.aligning import match_rates
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import DisclosureRecord, all_revelations
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import TrainResult, align, load_result, predict, resume, train
 from veilgraph.runtime.launch.site import SiteWork
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
@@ -265,6 +267,83 @@ def test_columns_and_classes_that_are_not_the_others_are_refused(
     with pytest.raises(DataError, match=message) as caught:
         train(over(parties, settings), tmp_path / "run")
     assert "\n" not in str(caught.value)
+
+
+KEYED: dict[str, Any] = {"train": 0.5, "val": 0.2, "test": 0.3, "stratify": False, "key": "agreed among the banks"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"key": "another one of theirs"}, {"key": None}, {"key": None, "stratify": True}, {"seed": 1}, {"test": 0.2}],
+    ids=["another", "none", "by classes", "seed", "fractions"],
+)
+def test_holders_whose_split_keys_differ_are_refused_before_any_row_is_sent(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = job(3)
+    parties = export(tmp_path, settings)
+    for file in parties.values():
+        change(file, lambda content: content["nodes"].update(split=KEYED))
+    change(parties["C"], lambda content: content["nodes"]["split"].update(other))
+    split = over(parties, settings)
+    with refused(DataError, code="other-split", key="nodes.split.key"):
+        train(split, tmp_path / "run")
+    with refused(DataError, code="other-split", key="nodes.split.key", party="C"):
+        paradigm_of(split).data.check_tables(split)
+    assert not (tmp_path / "run" / "parties" / "A" / "graph.safetensors").exists()
+
+
+def test_with_one_split_key_nobody_is_trained_on_at_one_holder_and_tested_at_another(tmp_path: Path) -> None:
+    """C has a split of its own choice, which says no key; the server is told of none, and no session twice the same."""
+    settings = job(3, {"train": {"epochs": 1}, "data": {"partition": {"overlap": 0.5}}})
+    parties = export(tmp_path, settings)
+    for party in "AB":
+        change(parties[party], lambda content: content["nodes"].update(split=KEYED))
+        set_labels(parties[party].parent / "nodes.csv")
+    told = []
+    for name in ("one", "other"):
+        run = RunDirectory.open(train(over(parties, settings), tmp_path / name, record_views=True).path)
+        views = {party: read_view(run.party(party).views()[0]) for party in ("B", SERVER)}
+        compared = [one for one in views["B"] if one.tag.kind is Kind.COLUMN_HASHES]
+        splits = {one.sender: bytes(one.tensor()[2].tolist()) for one in compared}
+        assert splits["A"] == splits["B"]
+        assert splits["C"] == bytes(16)
+        assert not any(one.tag.kind is Kind.COLUMN_HASHES for one in views[SERVER])
+        told.append(splits["A"])
+    assert told[0] != told[1]
+    stores = [run.party(party) for party in "AB"]
+    graphs = [splits_of(load_party(store.graph_path), store.ids() or ()) for store in stores]
+    common = graphs[0].keys() & graphs[1].keys()
+    assert {graphs[0][node] for node in common} == {0, 1, 2}
+    assert all(graphs[0][node] == graphs[1][node] for node in common)
+
+
+def test_shared_customers_without_a_split_key_are_said_where_all_tables_are_here(tmp_path: Path) -> None:
+    settings = job(2, {"data": {"partition": {"overlap": 0.5}}})
+    parties = export(tmp_path, settings)
+    for file in parties.values():
+        change(file, lambda content: content["nodes"].update(split={"train": 0.5, "val": 0.2, "test": 0.3}))
+    shared = set.intersection(*(set(values_of(file.parent / "nodes.csv")) for file in parties.values()))
+    (said,) = match_rates(over(parties, settings))
+    assert said.startswith(f"{len(shared)} nodes are at several holders, and A and B may train on")
+    assert "nodes.split" in said
+    for file in parties.values():
+        change(file, lambda content: content["nodes"].update(split=KEYED))
+    assert match_rates(over(parties, settings)) == ()
+
+
+def set_labels(table: Path) -> None:
+    def alter(rows: list[dict[str, str]]) -> None:
+        for row in rows:
+            row["label"] = row["label"] or "0"
+
+    rewrite(table, alter)
+
+
+def splits_of(graph: PartyGraph, ids: Sequence[str]) -> dict[str, int]:
+    """Labelled node → in which split it is."""
+    masks = [mask for mask in (graph.train_mask, graph.val_mask, graph.test_mask) if mask is not None]
+    return {ids[node]: split for split, mask in enumerate(masks) for node in mask.nonzero().ravel().tolist()}
 
 
 def test_only_this_partys_own_names_are_shown(tmp_path: Path) -> None:

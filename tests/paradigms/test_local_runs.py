@@ -60,7 +60,7 @@ def spent_by(run: Path, party: str) -> list[object]:
 def twin(settings: JobSettings, learner: PartyGraph, blocks: list[AffineFeatures]) -> PlainResult:
     with streams_of(LEARNER):
         return train_local_private(
-            node_dp(settings).model,
+            node_dp(settings).network,
             settings.train,
             learner,
             AffineFeatures.joined([AffineFeatures(learner.features), *blocks], torch.float32),
@@ -99,6 +99,23 @@ def test_another_job_is_given_the_same_release_and_another_epsilon_adds(tmp_path
     with refused(BudgetSpent, party="B"):
         train(with_overrides(settings, {"release.features.epsilon": 1.0}), tmp_path / "fourth")
     assert lifetime.total() == 6.0
+
+
+def test_choosing_the_hops_and_comparing_with_own_data_releases_nothing_more(tmp_path: Path) -> None:
+    settings = saved(tmp_path / "data", {"model": {"hops": "auto"}})
+    fixed = train(with_overrides(settings, {"model.hops": 8}), tmp_path / "fixed")
+    run = train(settings, tmp_path / "run")
+    for each in (fixed, run):
+        assert paid(each.path, "B") == sent(each.path, "B") == ONE
+        assert spent(each.path, "B") == 4.0
+    assert kinds_sent(run.path, LEARNER) == kinds_sent(fixed.path, LEARNER)
+    (run.path / "summary.json").unlink()
+    resumed = resume(run.path)
+    assert_same(run, resumed)
+    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+    assert resumed.summary["alone"] == run.summary["alone"]
+    assert run.summary["alone"][LEARNER]["hops"] in (0, 2, 4, 8)
+    assert fixed.summary["alone"][LEARNER]["hops"] == 8
 
 
 # One release

@@ -16,10 +16,11 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests.errors import refused
 from tests.paradigms.local import disclosed, kept, sent
-from tests.paradigms.local_tables import CLASSES, COMMON, party_file, tables
+from tests.paradigms.local_tables import CLASSES, COMMON, OWN, party_file, tables
 from tests.paradigms.private import entries, kinds_sent, paid, refused_by_all
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.types import SERVER
+from veilgraph.graph.party import load_party
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.jobs import align, predict, train
 from veilgraph.samples.shipped import with_overrides
@@ -61,6 +62,19 @@ def test_aligned_trained_and_predicted_with_one_release(tmp_path: Path) -> None:
     for party in ("B", "C"):
         assert paid(run.path, party) == sent(run.path, party) == ONE
     assert kept(run.path)["features/C"].shape == (COMMON, 4)
+
+
+def test_a_learner_of_edges_and_labels_alone_says_that_it_has_no_features(tmp_path: Path) -> None:
+    settings = tables(tmp_path)
+    file = party_file(settings, "A")
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    content["nodes"]["features"] = []
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    run = train(settings, tmp_path / "run")
+    graph = load_party(run.path / "parties" / "A" / "graph.safetensors")
+    assert graph.features.tolist() == [[0.0]] * (COMMON + OWN)
+    assert run.summary["alone"]["A"]["alone"]["val_accuracy"] is not None
+    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
 
 
 def test_labels_of_another_organisation(tmp_path: Path) -> None:

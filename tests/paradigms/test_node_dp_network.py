@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from tests import nightly
-from tests.errors import refused
 from tests.nn.slow import DOUBLE, random_graph, slow_aggregate
-from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import from_scipy, to_scipy
 from veilgraph.nn.calibration import corrected
@@ -74,7 +72,7 @@ def test_rectified_features_are_never_formed_but_count(hops, layout, monkeypatch
     }[layout]
     if layout == "sparse after W":
         monkeypatch.setattr(kprop, "LARGEST", 0)
-    source = PropagatedInput(AffineFeatures(given_values, 7.5, 0.5), graph, KPropSettings(hops=hops), DOUBLE)
+    source = PropagatedInput(AffineFeatures(given_values, 7.5, 0.5), graph, hops, "gcn", DOUBLE)
     assert source.is_propagated == (layout != "sparse after W")
     matrix = torch.linalg.matrix_power(slow_aggregate(graph, "gcn"), hops) if hops else slow_gcn(graph)
     weight = torch.randn(6, 4, dtype=DOUBLE, requires_grad=True)
@@ -99,7 +97,7 @@ def test_sparse_features_are_propagated_once_where_that_is_cheaper_and_small(nod
 
 def network(graph, features, **changes):
     chosen = KPropSettings(**{"hops": 2, "dim": 4, "dropout": 0.5, **changes})
-    return KPropNetwork(chosen, features, graph, 3, streams=LearningStreams(0, "server"), dtype=DOUBLE)
+    return KPropNetwork(chosen, chosen.tried[0], features, graph, 3, streams=LearningStreams(0, "server"), dtype=DOUBLE)
 
 
 @pytest.mark.parametrize("hops", [0, 3])
@@ -191,17 +189,3 @@ def test_corrected_probabilities():
     torch.testing.assert_close(corrected(logits, transition), torch.tensor(expected, dtype=DOUBLE))
     found = denoising(random_graph(), 1, transition)
     torch.testing.assert_close(found.scores(logits).exp(), corrected(logits, transition))
-
-
-@pytest.mark.parametrize(
-    ("transition", "problem"),
-    [
-        (torch.ones(3, 2), {"key": "transition"}),
-        (torch.eye(3) + 0.1, {"key": "transition"}),
-        (2 * torch.eye(3) - 1 / 3, {"key": "transition"}),
-        (torch.eye(2), {"key": "labels"}),
-    ],
-)
-def test_what_is_refused(transition, problem):
-    with refused(DataError, **problem):
-        denoising(random_graph(), 1, transition)

@@ -38,7 +38,7 @@ NODE: Mapping[str, Any] = {"unit": "node-edges", "degree_bound": 59, "aggregatio
 def job(privacy: Mapping[str, Any] | None = EDGE, *changes: Settings, **noise: Any) -> JobSettings:
     noise = noise or {"noise_multiplier": 1.0}
     given = {"privacy": {**privacy, **noise}} if privacy is not None else {}
-    return local_job(2, {"model": {"hops": 8}, "train": {"epochs": 4}}, *changes, given)
+    return local_job(2, {"model": {"hops": "auto"}, "train": {"epochs": 4}}, *changes, given)
 
 
 def released(seed: int = 0) -> list[AffineFeatures]:

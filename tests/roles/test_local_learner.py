@@ -24,15 +24,18 @@ from tests.roles.streams import streams_of
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.paradigms.node_dp.learner import LocalLearner, own_features
-from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.paradigms.node_dp.learner import LocalLearner, neighbour_adjacency, own_features, spread_labels
+from veilgraph.paradigms.node_dp.settings import TRIED, node_dp
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.feature_release import released_features, unpacked
+from veilgraph.protocol.figures import CLASS_MEASURES
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judge import Scores
 from veilgraph.protocol.role import precision
+from veilgraph.report.training import alone_words
 from veilgraph.runtime.session.training import train_step
+from veilgraph.samples.shipped import with_overrides
 
 CASES: dict[str, tuple[int, Settings, bool]] = {
     **{name: (3, {"release": {"features": mechanism}}, False) for name, mechanism in MECHANISMS.items()},
@@ -46,6 +49,8 @@ CASES: dict[str, tuple[int, Settings, bool]] = {
         True,
     ),
     "no hops, tanh": (2, {"model": {"hops": 0, "activation": "tanh"}}, True),
+    "hops chosen": (3, {"model": {"hops": "auto"}}, False),
+    "hops chosen, private labels": (3, {**PRIVATE_LABELS, "model": {"hops": "auto"}}, True),
     "mean, balanced": (3, {"model": {"aggregate": "mean"}, "train": {"class_weights": "balanced"}}, False),
 }
 
@@ -86,7 +91,7 @@ def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetw
             )
     with streams_of("A"):
         return LocalPrivateNetwork(
-            node_dp(settings).model,
+            node_dp(settings).network,
             settings.train,
             learner,
             AffineFeatures.joined(blocks, dtype),
@@ -130,6 +135,89 @@ def test_the_learner_is_its_plaintext_twin(case: str) -> None:
     for name, tensor in expected.items():
         assert torch.equal(weights[name], tensor), name
     assert learner.logits.dtype == precision(settings)
+
+
+def test_each_network_is_trained_as_it_would_be_by_itself_and_validation_nodes_choose_one() -> None:
+    settings = local_job(2, {"model": {"hops": "auto"}, "train": {"weight_decay": 0.01}})
+    graphs = local_parties(settings)
+    learner = learner_of(settings, graphs)
+    fixed = {hops: with_overrides(settings, {"model.hops": hops}) for hops in TRIED}
+    by_itself = {hops: learner_of(job, graphs) for hops, job in fixed.items()}
+    for epoch in range(1, 5):
+        for each in (learner, *by_itself.values()):
+            train_step(each, epoch, epoch)
+    with torch.no_grad():
+        for each in (learner, *by_itself.values()):
+            each.forward(9, None)
+    weights = learner.model.weights()
+    for place, each in enumerate(by_itself.values()):
+        for name, tensor in each.model.weights().items():
+            assert name == "network.chosen" or torch.equal(weights[name.replace(".0.", f".{place}.", 1)], tensor), name
+    assert learner.loss == pytest.approx(sum(each.loss or 0 for each in by_itself.values()) / len(TRIED))
+    best = max(TRIED, key=lambda hops: (by_itself[hops].scores().val_accuracy, -by_itself[hops].scores().val_loss))
+    assert torch.equal(learner.logits, by_itself[best].logits)
+
+
+def test_a_prediction_keeps_the_hops_that_training_chose() -> None:
+    settings = local_job(2, {"model": {"hops": "auto"}})
+    learner = learner_of(settings, local_parties(settings))
+    weights = {name: tensor.clone() for name, tensor in learner.model.weights().items()}
+    weights["network.chosen"] = torch.tensor(3)
+    learner.infer_only()
+    with torch.no_grad():
+        learner.model.load_weights(weights)
+        learner.forward(0, None)
+        fixed = learner_of(local_job(2, {"model": {"hops": TRIED[3]}}), local_parties(settings))
+        fixed.forward(0, None)
+    assert torch.equal(learner.logits, fixed.logits)
+
+
+def test_with_private_labels_the_hops_are_not_chosen() -> None:
+    """Of released labels validation nodes chose networks that are 4 points worse: docs/node-dp.md."""
+    job = node_dp(local_job(3, {**PRIVATE_LABELS, "model": {"hops": "auto"}}))
+    assert job.network.tried == (8,)
+    assert learner_of(job, local_parties(job)).alone() is None
+
+
+def test_labels_are_spread_as_in_the_closed_form() -> None:
+    graph = local_parties(local_job(2))[0]
+    adjacency = neighbour_adjacency(graph, "gcn", torch.float64)
+    labels, train = torch.arange(NODES) % CLASSES, torch.arange(NODES) % 3 != 0
+    matrix = adjacency.sum(torch.eye(NODES, dtype=torch.float64))
+    own = torch.nn.functional.one_hot(labels, CLASSES).double() * train.unsqueeze(1)
+    exact = torch.linalg.solve(torch.eye(NODES, dtype=torch.float64) - 0.5 * matrix, 0.5 * own)
+    found = spread_labels(adjacency, labels, train, CLASSES, 0.5).exp()
+    reached = exact.sum(dim=1) > 1e-6
+    torch.testing.assert_close(found[reached], (exact / exact.sum(dim=1, keepdim=True))[reached], rtol=1e-5, atol=1e-7)
+    shares = own.sum(dim=0) / own.sum()
+    nowhere = graph.with_edges(torch.zeros(graph.num_edges, dtype=torch.bool))
+    alone = spread_labels(neighbour_adjacency(nowhere, "gcn", torch.float64), labels, train, CLASSES, 0.5).exp()
+    torch.testing.assert_close(alone[~train], shares.expand(int((~train).sum()), CLASSES))
+
+
+@pytest.mark.parametrize(("epsilon", "adds"), [(0.01, False), (2000.0, True)])
+def test_the_learner_is_told_whether_releases_add_to_its_own_data(epsilon: float, adds: bool) -> None:
+    """Where they do, hardly an edge is left for labels to be spread over."""
+    settings = local_job(2, {"model": {"hops": "auto"}}, mechanism="laplace", epsilon=epsilon)
+    graphs = local_parties(settings)
+    if adds:
+        few, train = graphs[0].with_edges(torch.arange(graphs[0].num_edges) < 10), graphs[0].train_mask
+        assert train is not None
+        graphs[0] = replace(few, val_mask=~train, test_mask=None)
+    learner = learner_of(settings, graphs)
+    for epoch in range(1, 80):
+        train_step(learner, epoch, epoch)
+    learner.forward(99, None)
+    found = learner.alone()
+    assert found is not None
+    assert found["adds"] is adds
+    assert found["hops"] in TRIED
+    words = alone_words({"alone": {"A": found}}, CLASS_MEASURES)
+    assert len(words) == 1
+    assert words[0].startswith(
+        f"A's validation nodes show {'a' if adds else 'no clear'} gain from what others released."
+    )
+    assert ("release.features.epsilon" in words[0]) is not adds
 
 
 def test_private_labels_are_those_that_were_released() -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from veilgraph_testing.dataset import DataSetConformance
+from veilgraph_testing.task import TaskConformance
 from veilgraph_trajectories import trajectories
 from veilgraph_trajectories.settings import TrajectoriesSettings
 
@@ -17,7 +18,6 @@ from tests.errors import refused
 from tests.paradigms.averaging.own_graphs import graphs_for
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.testing import TaskConformance
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import read_job
 

@@ -179,10 +179,36 @@ def test_ids_of_digits_are_found_by_the_name_or_by_the_option(tmp_path):
 def test_an_id_in_two_rows_is_said(tmp_path):
     write(tmp_path / "nodes.csv", {name: [*values, values[0]] for name, values in NUMBERS.items()})
     assert "'000123' is in 2 rows" in refused_with(tmp_path, "nodes.csv")
+    half = {name: [*values, *values[:21]] for name, values in NUMBERS.items()}
+    write(tmp_path / "half.csv", half)
     with refused(DataError, key="--id", value="KundenNr"):
-        guess([sample(tmp_path / "nodes.csv")], Choices(id="KundenNr"))
+        guess([sample(tmp_path / "half.csv")], Choices(id="KundenNr"))
     write(tmp_path / "nodes.csv", {name: [*values, None] for name, values in NUMBERS.items()})
     assert "in 'KundenNr' a row has no value there" in refused_with(tmp_path, "nodes.csv")
+
+
+def test_a_table_of_ids_and_labels_beside_edges_has_no_features(tmp_path):
+    ids = NUMBERS["KundenNr"]
+    write(tmp_path / "nodes.csv", {"KundenNr": ids, "fraud": [("no", "yes")[each % 2] for each in range(42)]})
+    write(tmp_path / "edges.csv", {"von": ids[:-1], "nach": ids[1:]})
+    assert settings_of(tmp_path, "nodes.csv", "edges.csv").nodes.features == ()
+    assert "or one of edges" in refused_with(tmp_path, "nodes.csv")
+
+
+def test_a_few_repeated_ids_are_drafted_with_what_settles_them(tmp_path):
+    write(tmp_path / "nodes.csv", {name: [*values, values[0]] for name, values in NUMBERS.items()})
+    chosen = Choices(id="KundenNr")
+    written = draft(guess([sample(tmp_path / "nodes.csv")], chosen), "bank", tmp_path, chosen)
+    assert "  duplicates: first  # decide" in written.text
+    assert any(each.startswith("nodes.duplicates:") for each in written.decisions)
+
+
+def test_ids_of_digits_with_spaces_are_found_by_the_edges(tmp_path):
+    ids = NUMBERS["KundenNr"]
+    write(tmp_path / "nodes.csv", {"Kunde": [f" {ids[0]} ", *ids[1:]], "x": NUMBERS["x"]})
+    write(tmp_path / "gifts.csv", {"von": ids[:-1], "an": ids[1:], "value": [2.5] * 41})
+    found = guess([sample(tmp_path / f"{name}.csv") for name in ("nodes", "gifts")], Choices(ends=(("von", "an"),)))
+    assert found.nodes[0].id.name == "Kunde"
 
 
 def test_ends_of_edges_are_named_by_an_option(tmp_path):

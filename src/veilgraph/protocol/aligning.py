@@ -7,8 +7,10 @@ of words that is little.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from typing import Final, TypeVar
 
 import numpy as np
@@ -171,12 +173,25 @@ def encoded_tables(job: JobSettings) -> dict[PartyId, Tensor]:
 
 
 def match_rates(job: JobSettings) -> tuple[str, ...]:
-    """How well ids match, in sentences, where all party files are on this machine and rows are the same nodes."""
-    if not job.is_aligned or not job.data.parties:
+    """How well ids match, in sentences, where all party files are on this machine.
+
+    Of holders with nodes of their own: which of these splits without a key may train on at one and test at another.
+    """
+    if not job.data.parties:
         return ()
     own = {party: Organisation.read(path, party) for party, path in job.data.parties.items()}
-    return tuple(
-        filter(None, all_match_rates({name: read_ids(each.settings, each.folder) for name, each in own.items()}))
+    ids = {name: read_ids(each.settings, each.folder) for name, each in own.items()}
+    if job.is_aligned:
+        return tuple(filter(None, all_match_rates(ids)))
+    splits = {name: each.settings.nodes.split for name, each in own.items()}
+    keyless = [name for name, each in splits.items() if isinstance(each, SplitFractions) and each.key is None]
+    labelled = [name for name, each in splits.items() if each is not None]
+    shared = sum(times > 1 for times in Counter(chain.from_iterable(ids[name] for name in labelled)).values())
+    if not keyless or not shared:
+        return ()
+    return (
+        f"{shared:,} nodes are at several holders, and {listed(keyless)} may train on one that another tests, which "
+        "flatters all scores. Give nodes.split one key and stratify: false in every party file.",
     )
 
 

@@ -332,14 +332,29 @@ def best_of(select_by: str, measures: Measures) -> str:
     return "the lowest loss" if select_by == LOSS else measures.named(select_by).best
 
 
+_WAYS: Final = ("together", "alone")
+
+
 def alone_words(summary: Record, measures: Measures) -> list[str]:
-    """Whether holders of own nodes are better off together or alone, by own validation nodes; in sentences."""
+    """Whether holders are better off together or alone, by own validation nodes; in sentences.
+
+    ``adds`` is of a holder that learns alone from what others released.
+    """
     main, better, told = measures.main, list[str](), list[str]()
     for party, found in summary.get("alone", {}).items():
-        together, alone = (found[way].get(f"val_{main.name}") for way in ("together", "alone"))
+        together, alone = (found[way].get(f"val_{main.name}") for way in _WAYS)
         if together is None or alone is None:
             continue
-        if alone != together and (alone > together) == main.rises:
+        if "adds" in found:
+            shown = [main.shown(found[way].get(f"{split}_{main.name}")) for split in ("val", "test") for way in _WAYS]
+            gain = "a" if found["adds"] else "no clear"
+            way_out = "" if found["adds"] else " Raise release.features.epsilon, or do without the release."
+            told.append(
+                f"{party}'s validation {measures.of} show {gain} gain from what others released. The {main.title} "
+                f"is {shown[0]} with it, over {counted(found['hops'], 'hop')}, and {shown[1]} by {party}'s own data "
+                f"alone. On test {measures.of} it is {shown[2]} and {shown[3]}.{way_out}"
+            )
+        elif alone != together and (alone > together) == main.rises:
             told.append(
                 f"{party} is better off alone: on its own validation {measures.of} its {main.title} is "
                 f"{main.shown(alone)} alone and {main.shown(together)} with this model, on its test {measures.of} "

@@ -1,4 +1,4 @@
-"""What holders compare of their tables: the share of common ids, and hashes of feature columns and classes.
+"""What holders compare of their tables: the share of common ids, and hashes of feature columns, classes and splits.
 
 A hash hides a name from nobody who can guess it; what matters is that no holder is shown a name that it does not have.
 """
@@ -6,6 +6,7 @@ A hash hides a name from nobody who can guess it; what matters is that no holder
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import re
 import unicodedata
@@ -20,7 +21,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.tables.column_settings import IdSettings
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import FeatureColumn
-from veilgraph.tables.settings import EdgeSettings, NodeSettings, WeightSettings
+from veilgraph.tables.settings import EdgeSettings, NodeSettings, SplitFractions, WeightSettings
 from veilgraph.tables.source import fold
 
 _ENOUGH: Final = 0.8
@@ -102,7 +103,7 @@ def _hints(ids: Sequence[str], spelling: IdSettings) -> Iterator[str]:
 
 HASH_BYTES: Final = 16
 _NONE: Final = bytes(HASH_BYTES)
-_FIRST_COLUMN: Final = 2
+_FIRST_COLUMN: Final = 3
 
 
 @dataclass(frozen=True)
@@ -132,15 +133,32 @@ def predicted(nodes: NodeSettings) -> object:
     return None if nodes.label is None else list(nodes.label.classes)
 
 
-def column_hashes(columns: Sequence[Compared], classes: object, fitted: FeatureEncoding | None) -> list[bytes]:
+def split_hash(nodes: NodeSettings, session: str) -> bytes:
+    """HMAC-SHA256 of a session under the key of a random split, cut to 16 bytes; zeros of a split that is not random.
+
+    Splits without a key have one hash, whatever their fractions. ``session`` is new each time, so that nobody can
+    prepare a list of guesses.
+    """
+    split = nodes.split
+    if not isinstance(split, SplitFractions):
+        return _NONE
+    drawn = () if split.key is None else (split.seed, split.train, split.val, split.test)
+    return hmac.digest((split.key or "").encode(), json.dumps([session, drawn]).encode(), "sha256")[:HASH_BYTES]
+
+
+def column_hashes(
+    columns: Sequence[Compared], classes: object, fitted: FeatureEncoding | None, split: bytes | None = None
+) -> list[bytes]:
     """SHA-256, cut to 16 bytes, of the classes, of what an earlier fit gave, and of every column with its settings.
 
-    Columns in order, of nodes and then of edges; ``classes`` as ``predicted`` says. The hash of None is zeros.
+    Columns in order, of nodes and then of edges; ``classes`` as ``predicted`` says, and ``split`` as ``split_hash``,
+    which stands before the columns. The hash of None is zeros.
     """
     numbers = () if fitted is None else (*fitted.fills, *fitted.means, *fitted.deviations)
     return [
         _NONE if classes is None else _hash("classes", classes),
         _NONE if fitted is None else _hash("fitted", np.array(numbers, "<f8").tobytes().hex()),
+        split or _NONE,
         *(_hash(column.title, column.feature.model_dump(mode="json", exclude={"columns"})) for column in columns),
     ]
 
@@ -148,7 +166,7 @@ def column_hashes(columns: Sequence[Compared], classes: object, fitted: FeatureE
 def check_same_columns(
     party: PartyId, columns: Sequence[Compared], mine: Sequence[bytes], other: PartyId, theirs: Sequence[bytes]
 ) -> None:
-    """Refuses columns that differ from another holder's in number, in one, in classes or in what was fitted earlier."""
+    """Refuses columns, classes, an earlier fit or the key of a split that differ from another holder's."""
     if len(mine) != len(theirs):
         raise DataError(
             f"{other} has {len(theirs) - _FIRST_COLUMN} feature columns and {party} {len(columns)}; all "
@@ -170,6 +188,14 @@ def check_same_columns(
     if mine[1] != theirs[1]:
         raise DataError(
             f"{other}'s features are encoded as in another training than {party}'s; predict with parts of one run"
+        )
+    if _NONE not in (mine[2], theirs[2]) and mine[2] != theirs[2]:
+        raise DataError(
+            f"nodes.split.key: {other} draws its split by another key, seed or fractions than {party}, or without a "
+            "key. A node of both could be trained on at one and tested at the other. Give nodes.split the same key, "
+            "seed and fractions in every party file; or leave the key out of every one",
+            code="other-split",
+            party=other,
         )
 
 

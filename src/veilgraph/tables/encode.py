@@ -185,6 +185,8 @@ def encode(table: NodeTable, encoding: FeatureEncoding, *, per_node: bool = Fals
     or layout either: they are sparse where no row of any table can have more non-zeros. What is fitted is up to the
     caller.
     """
+    if not encoding.columns:
+        return torch.zeros(table.num_nodes, 1)  # a holder of edges and labels alone
     shape = table.num_nodes, encoding.num_features
     # A column of the table gives a row one non-zero at most, whatever it holds.
     nonzeros = shape[0] * len(encoding.columns) if per_node else count_nonzeros(table, encoding)

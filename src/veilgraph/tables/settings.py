@@ -362,9 +362,9 @@ class NodeSettings(TableFile):
     join: tuple[JoinedSettings, ...] = Field(
         (), description="further tables with columns of the same nodes; an id that is not in file is left out"
     )
-    features: Annotated[
-        tuple[Features, ...], Field(min_length=1, description="columns, and how they become numbers (tables.md)")
-    ]
+    features: tuple[Features, ...] = Field(
+        description="columns, and how they become numbers (tables.md); []: none, which is a column of zeros"
+    )
     columns_from_edges: tuple[Text, ...] = Field(
         (),
         description="columns that are made of edges, as a number of payments, or patterns of their names: they show "

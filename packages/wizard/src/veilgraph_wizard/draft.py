@@ -71,8 +71,10 @@ class _Drafting:
         lines.append(f"  id: {_text(self._first.id.name)}{doubt}")
         if doubt:
             self._decide(f"nodes.id: is {self._first.id.name!r} what the other holders have too? (--id)")
+        if not self._first.id.is_unique:
+            lines.append("  duplicates: first  # decide: some ids have several rows; or last, or refuse")
+            self._decide("nodes.duplicates: some ids have several rows; which counts, the first or the last?")
         lines += [f"  {line}" for line in self._joined()]
-        lines.append("  features:")
         taken = {id(each) for each in (found.label, found.split)}
         entries = [line for each in found.nodes for line in self._features(each, taken)]
         if found.label_file is not None:
@@ -80,11 +82,14 @@ class _Drafting:
             beside = (each for each in found.label_file.others if id(each) not in taken and each.name != split)
             kept = {each.name for each in beside} - self._choices.features
             self._left_out |= dict.fromkeys(sorted(kept), "the file of the label has it (--feature)")
+        has_features = any(line.startswith("- ") for line in entries)
+        lines += [f"  features:{'' if has_features else ' []  # none seems to be one'}"]
         lines += [f"    {line}" for line in entries]
-        if not any(line.startswith("- ") for line in entries):
+        if not has_features and not found.edges:
             raise DataError(
                 f"{self._first.sample.path}: no column of the nodes seems to be a feature; give a file that has "
-                f"numbers of them, dates, truth values or few different texts ({columns_used(0, self._left_out)})"
+                "numbers of them, dates, truth values or few different texts, or one of edges "
+                f"({columns_used(0, self._left_out)})"
             )
         lines += [f"  {line}" for line in self._labels()]
         lines += ["edges:"] if found.edges else []

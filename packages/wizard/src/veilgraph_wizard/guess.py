@@ -34,6 +34,8 @@ _IDS: Final = re.compile(r"(.*[_ -])?(key|no)|.*(id|nr|number|nummer)", re.I)
 _SHARED: Final = re.compile(r"device|phone|telefon|address|adresse|mail|iban|merchant|card|karte|(^|_)ip(_|$)", re.I)
 _MOST_CLASSES: Final = 20
 _MOST_BESIDE_ID: Final = 3
+_MOST_REPEATED: Final = 0.05
+"""Of a table's rows, those whose id another has: more are no slips, and the table is one of something else."""
 _NONE: Final = Choices()
 
 
@@ -166,8 +168,8 @@ def _identified(nodes: Nodes, name: str) -> Nodes:
 
 
 def _check_unique(sample: Sample, column: SampledColumn) -> None:
-    """Refuses what --id names where it is no id of every row."""
-    if not column.is_unique:
+    """Refuses what --id names where it is no id of every row, or of nearly every row as in an export with slips."""
+    if column.has_missing or len(column.distinct) < (1 - _MOST_REPEATED) * len(column.values):
         raise DataError(
             f"{sample.path}: --id {column.name}: {_why_no_id(column)}; a table of nodes has a row for each, with its "
             "id: leave other rows out of it, or name another column"
@@ -311,7 +313,7 @@ def _ids(sample: Sample, name: str | None, ends: Set[str]) -> list[SampledColumn
         _check_unique(sample, each)
     unique = [column for column in sample.columns if column.is_unique]
     texts = [column for column in unique if column.written in ("text", "category")]
-    whole = [column for column in unique if all(map(str.isdecimal, column.known))]
+    whole = [column for column in unique if all(each.strip().isdecimal() for each in column.known)]
     of_ends = [each for each in whole if 2 * sum(_plain(one) in ends for one in each.known) >= len(each.known)]
     named = [each for each in (*texts, *whole) if _IDS.fullmatch(each.name.strip()) or each in of_ends]
     return said or [*named, *(each for each in texts if each not in named)]

@@ -47,6 +47,7 @@ from veilgraph.tables.columns import (
     edge_columns,
     in_order,
     predicted,
+    split_hash,
 )
 from veilgraph.tables.encode import fit_encoding
 from veilgraph.tables.nodes import feature_columns, read_nodes
@@ -93,13 +94,14 @@ class SameColumnsData(seam.Data[J]):
         """What ``collect`` checks first, where all party files are on this machine; of names alone nothing is known.
 
         Raises ``ConfigError``: a party file cannot be read or breaks a rule; ``DataError``: a table cannot be read, or
-        columns or classes differ.
+        columns, classes or the keys of splits differ.
         """
         found = []
         for party, path in (job.data.parties or {}).items():
             own = Organisation.read(path, party)
             columns: list[Compared] = [*feature_columns(own.settings, own.folder), *edge_columns(own.settings.edges)]
-            found.append((party, columns, column_hashes(columns, predicted(own.settings.nodes), None)))
+            nodes = own.settings.nodes
+            found.append((party, columns, column_hashes(columns, predicted(nodes), None, split_hash(nodes, ""))))
         for place, (party, columns, mine) in enumerate(found):
             for other, _, theirs in found[place + 1 :]:
                 check_same_columns(party, columns, mine, other, theirs)
@@ -152,7 +154,8 @@ def collect(own: Preparation) -> Prepared:
     party, others = organisation.settings, [holder for holder in settings.data.names if holder != link.party]
     columns = feature_columns(party, organisation.folder) if encoding is None else encoding.columns
     compared: list[Compared] = [*columns, *edge_columns(party.edges)]
-    mine = column_hashes(compared, predicted(party.nodes), encoding)
+    split = split_hash(party.nodes, identity) if encoding is None else None  # in a prediction nothing learns
+    mine = column_hashes(compared, predicted(party.nodes), encoding, split)
     received = check_columns(link, others, compared, mine)
     if encoding is not None:
         table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, own.streams)

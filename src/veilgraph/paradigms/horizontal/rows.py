@@ -190,10 +190,10 @@ def _learned(
 # fmt: off
 _OF_SUMS: Final = (WireFormat("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)
 COLUMN_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
-    MessageSpec(Kind.COLUMN_HASHES, table.TO_HOLDER, "hashes of feature columns with their settings, and of classes",
-        "none",
-        "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
-        forms=(WireFormat("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
+    MessageSpec(Kind.COLUMN_HASHES, table.TO_HOLDER,
+        "hashes of feature columns with their settings, of classes, and of the split's key", "none",
+        "The receiver, which should have the same, reads neither name nor key, but can test one that it guesses.",
+        forms=(WireFormat("0, 0", "uint8 [3 + columns, 16]", "collection"),)),
     MessageSpec(Kind.COLUMN_SUMS, table.TO_HOLDER,
         "masked number of rows, sums of columns and of their squares", "mask", table.OPENED,
         (COLUMNS,), (table.MORE_HOLDERS,), forms=_OF_SUMS),

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +28,8 @@ from torch.autograd import backward
 from torch.nn import functional
 from typing_extensions import override
 
-from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.tensor_file import Record
 from veilgraph.graph.features import in_order, is_sparse
 from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.nn.calibration import Calibration, corrected
@@ -43,6 +45,9 @@ from veilgraph.protocol.judge import Judge, Judgement, Objective, Scores
 from veilgraph.protocol.releases import ReleasedLabels
 from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
 
+_SPREAD_HOPS: Final = 30
+_SPREAD_SHARES: Final = (0.5, 0.8, 0.9)
+_RANDOM_COLUMNS: Final = 256
 LARGEST = 1 << 24
 """Entries of a sparse matrix that may be propagated once for all, which makes it dense: 64 MiB in float32."""
 
@@ -82,17 +87,17 @@ class PropagatedInput:
     """
 
     def __init__(
-        self, features: AffineFeatures, graph: PartyGraph, settings: KPropSettings, dtype: torch.dtype
+        self, features: AffineFeatures, graph: PartyGraph, hops: int, aggregate: str, dtype: torch.dtype
     ) -> None:
         self._map: Callable[[Tensor], Tensor]
-        if settings.hops == 0:
+        if hops == 0:
             self._map = Adjacency.from_graph(graph, dtype).gcn
         else:
-            neighbours = neighbour_adjacency(graph, settings.aggregate, dtype)
-            self._map = lambda x: propagate(neighbours, x, settings.hops)
+            neighbours = neighbour_adjacency(graph, aggregate, dtype)
+            self._map = lambda x: propagate(neighbours, x, hops)
         values = features.values
         self.columns = int(values.shape[1])
-        self.is_propagated = _is_cheaper_propagated(values, max(settings.hops, 1) * graph.num_edges)
+        self.is_propagated = _is_cheaper_propagated(values, max(hops, 1) * graph.num_edges)
         self._features = FixedInput(self._map(values.to(dtype).to_dense()) if self.is_propagated else values, dtype)
         self._scale = features.scale
         self._offset = torch.as_tensor(features.offset, dtype=dtype).expand(self.columns)
@@ -129,6 +134,7 @@ class KPropNetwork(nn.Module):
     def __init__(
         self,
         settings: KPropSettings,
+        hops: int,
         features: AffineFeatures,
         graph: PartyGraph,
         classes: int,
@@ -138,7 +144,7 @@ class KPropNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self._settings = settings
-        self._input = PropagatedInput(features, graph, settings, dtype)
+        self._input = PropagatedInput(features, graph, hops, settings.aggregate, dtype)
         self._adjacency = Adjacency.from_graph(graph, dtype)
         with streams.global_generator("kprop"):
             self.update = linear(self._input.columns, settings.dim, bias=True)
@@ -156,6 +162,83 @@ class KPropNetwork(nn.Module):
         return self._adjacency.gcn(h @ self.output.weight.t()) + self.output.bias
 
 
+class KPropNetworks(nn.Module):
+    """A network for each K that settings try, trained side by side, of which the validation nodes choose one.
+
+    The choice reads labels and logits that the learner has, so it costs no ε. It is kept with the weights: a prediction
+    on other data is of the same K.
+    """
+
+    chosen: Tensor  # place of the chosen network, a buffer
+
+    def __init__(
+        self,
+        settings: KPropSettings,
+        features: AffineFeatures,
+        graph: PartyGraph,
+        objective: Objective,
+        *,
+        streams: LearningStreams,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self._objective, self.tried = objective, settings.tried
+        self.networks = nn.ModuleList(
+            KPropNetwork(settings, hops, features, graph, objective.classes, streams=streams, dtype=dtype)
+            for hops in self.tried
+        )
+        self.register_buffer("chosen", torch.tensor(0))
+
+    def forward(self, generator: Callable[[], torch.Generator | None]) -> list[Tensor]:
+        """Logits of each network, Tensor[N, c]; every network draws its dropout from a generator of its own."""
+        return [network(generator()) for network in self.networks]
+
+    def choose(self, judged: Sequence[Tensor]) -> None:
+        """Takes the network whose logits, Tensor[N, c], fit the validation nodes best; of equals the fewest hops."""
+        nodes = self._objective.val_nodes
+        scores = [self._objective.validation(logits[nodes]) for logits in judged]
+        self.chosen.fill_(max(range(len(scores)), key=scores.__getitem__))
+
+
+def spread_labels(adjacency: Adjacency, labels: Tensor, train: Tensor, classes: int, share: float) -> Tensor:
+    """Log probabilities [N, classes] from the labels of ``train`` nodes and edges alone: label spreading.
+
+    A node gets ``share`` of its class scores from its neighbours. Source: Zhou et al., "Learning with local and global
+    consistency", NeurIPS 2003.
+    """
+    own = functional.one_hot(labels, classes).to(adjacency.dtype) * train.unsqueeze(1)
+    found = own
+    for _ in range(_SPREAD_HOPS):
+        found = (1 - share) * own + share * adjacency.sum(found)
+    found = found + torch.finfo(adjacency.dtype).eps * own.sum(dim=0)  # where no label reaches: the classes' shares
+    return (found / found.sum(dim=1, keepdim=True)).log()
+
+
+def learn(
+    network: nn.Module,
+    train: TrainSettings,
+    objective: Objective,
+    logits: Callable[[torch.Generator | None], Tensor],
+    dropout: Callable[[int], torch.Generator],
+) -> None:
+    """Train a network by itself; it then has the weights of its best epoch. ``logits`` are Tensor[N, c] of it."""
+    optimizer = Adam(network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay)
+    judgement, best = Judgement(), copied_state(network)
+    for epoch in range(1, train.epochs + 1):
+        optimizer.zero_grad()
+        backward(objective.training_loss(logits(dropout(epoch))))
+        optimizer.step()
+        if epoch % train.evaluate_every and epoch != train.epochs:
+            continue
+        with torch.no_grad():
+            judgement = judgement.after(epoch, objective.score(logits(None)), train.select_by)
+        if judgement.best_epoch == epoch:
+            best = copied_state(network)
+        if judgement.stops(train):
+            break
+    network.load_state_dict(best)
+
+
 class LabelDenoising:
     """Compares what the network says of a node's neighbours' labels, K_y hops away, with those labels.
 
@@ -171,23 +254,19 @@ class LabelDenoising:
 
     Attributes:
         targets: ỹ, Tensor[N, c] of probabilities, one-hot where settings say ``hard``.
-
-    Raises:
-        DataError: the transition is no matrix of probabilities, or a known label is none of its classes.
     """
 
     def __init__(
         self, labels: Tensor, known: Tensor, transition: Tensor, settings: DenoiseSettings, adjacency: Adjacency
     ) -> None:
-        classes = _checked(transition, labels[known])
         self._transition = transition.to(adjacency.dtype)
         self._steps, self._adjacency = settings.denoise_steps, adjacency
         self._known = known.to(adjacency.dtype).unsqueeze(1)
         self._reach = propagate(adjacency, self._known, self._steps)
-        own = functional.one_hot(torch.where(known, labels, 0), classes).to(adjacency.dtype)
+        own = functional.one_hot(torch.where(known, labels, 0), len(transition)).to(adjacency.dtype)
         self.targets = self._aggregated(own)
         if settings.targets == "hard":
-            self.targets = functional.one_hot(self.targets.argmax(dim=1), classes).to(adjacency.dtype)
+            self.targets = functional.one_hot(self.targets.argmax(dim=1), len(transition)).to(adjacency.dtype)
 
     def loss(self, logits: Tensor, nodes: Tensor) -> Tensor:
         """Mean cross-entropy of p̃ against the targets, at the nodes to learn from, Tensor[N] bool."""
@@ -206,21 +285,6 @@ class LabelDenoising:
         total = propagate(self._adjacency, self._known * probabilities, self._steps)
         reached = self._reach > 0
         return torch.where(reached, total / torch.where(reached, self._reach, 1.0), probabilities)
-
-
-def _checked(transition: Tensor, labels: Tensor) -> int:
-    """The number of classes."""
-    if transition.dim() != 2 or transition.shape[0] != transition.shape[1]:
-        raise DataError(f"transition: of shape {list(transition.shape)} must be [c, c]: a row for every true class")
-    if bool((transition < 0).any()) or not torch.allclose(transition.sum(dim=1), torch.ones_like(transition[0])):
-        raise DataError("transition: has a row that is no distribution: probabilities of the released label, sum 1")
-    classes = len(transition)
-    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise DataError(
-            f"labels: lie in {int(labels.min())}..{int(labels.max())}, and transition has {classes} classes from 0; "
-            "give the matrix of the mechanism that released them"
-        )
-    return classes
 
 
 class HopNetwork(nn.Module):
@@ -296,23 +360,10 @@ class HopLearner(nn.Module):
             self._learnt = hop
 
     def _learn(self, hop: int, sums: Tensor) -> None:
-        network, train, objective = self._networks[hop - 1], self._train, self._objective
+        network = self._networks[hop - 1]
         network.scale(sums)
-        optimizer = Adam(network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay)
-        judgement, best = Judgement(), copied_state(network)
-        for epoch in range(1, train.epochs + 1):
-            optimizer.zero_grad()
-            backward(objective.training_loss(network(sums, self._streams.generator("hop dropout", hop, epoch))))
-            optimizer.step()
-            if epoch % train.evaluate_every and epoch != train.epochs:
-                continue
-            with torch.no_grad():
-                judgement = judgement.after(epoch, objective.score(network(sums, None)), train.select_by)
-            if judgement.best_epoch == epoch:
-                best = copied_state(network)
-            if judgement.stops(train):
-                break
-        network.load_state_dict(best)
+        dropout = partial(self._streams.generator, "hop dropout", hop)
+        learn(network, self._train, self._objective, partial(network, sums), dropout)
 
 
 class Bystander(IdleRole):
@@ -354,13 +405,10 @@ class LocalLearner(Judge):
             self._denoising = LabelDenoising(labels.values.clamp_min(0), known, transition, private, adjacency)
         self.graph = replace(common, party=graph.party)
         self._objective = Objective(common, settings.train, dtype)
-        self._network = KPropNetwork(
-            model or settings.model,
-            AffineFeatures.joined(features, dtype),
-            common,
-            self._objective.classes,
-            streams=session.streams,
-            dtype=dtype,
+        self._settings = model or settings.network
+        joined = AffineFeatures.joined(features, dtype)
+        self._network = KPropNetworks(
+            self._settings, joined, common, self._objective, streams=session.streams, dtype=dtype
         )
         self.model = PartyModel(session, {"network": self._network})
 
@@ -373,25 +421,63 @@ class LocalLearner(Judge):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
-        self.logits = self._network(self._dropout(epoch))
+        self._each = self._network(lambda: self._dropout(epoch))
+        if epoch is None and self._learns:
+            self._network.choose([self._judged(logits) for logits in self._each])
+        self.logits = self._each[int(self._network.chosen)]
 
     @override
     def backward(self, step: int) -> None:
-        backward(self.training_loss("train.learning_rate"))
+        """The sum trains each network as if it were alone; what is recorded is the mean."""
+        loss = self.training_loss("train.learning_rate")
+        self.loss = float(loss.detach()) / len(self._each)
+        backward(loss)
 
     @override
     def _current_loss(self) -> Tensor:
-        if self._denoising is None or self.graph.train_mask is None:
-            return super()._current_loss()
-        return self._denoising.loss(self.logits, self.graph.train_mask)
+        train, denoising = self.graph.train_mask, self._denoising
+        if denoising is None or train is None:
+            return torch.stack([self._objective.training_loss(logits) for logits in self._each]).sum()
+        return torch.stack([denoising.loss(logits, train) for logits in self._each]).sum()
+
+    def _judged(self, logits: Tensor) -> Tensor:
+        """What is compared with labels: with private labels those that were released, which is all that there is."""
+        return logits.detach() if self._denoising is None else self._denoising.scores(logits.detach())
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:
-        """With private labels on the released ones, which is all that there is."""
-        logits = self.logits.detach()
-        if self._denoising is not None:
-            logits = self._denoising.scores(logits)
-        return self._objective.score(logits, everything=everything)
+        return self._objective.score(self._judged(self.logits), everything=everything)
+
+    @override
+    def alone(self) -> Record | None:
+        """By its own data alone: labels spread over edges, and networks with random columns in place of releases.
+
+        A network tells nodes apart by random columns as well, so that these are what released ones are to be held to.
+        ``adds`` is whether the validation nodes tell the two apart. None with private labels: no label is its own.
+        """
+        graph, objective, train = self.graph, self._objective, self.session.settings.train
+        if self._denoising is not None or graph.labels is None or graph.train_mask is None:
+            return None
+        streams, dtype = self.session.streams, self.session.dtype
+        neighbours = neighbour_adjacency(graph, "gcn", dtype)
+        spread = partial(spread_labels, neighbours, graph.labels, graph.train_mask, objective.classes)
+        found = [spread(share) for share in _SPREAD_SHARES]
+        drawn = torch.randn(graph.num_nodes, _RANDOM_COLUMNS, generator=streams.generator("in place of releases"))
+        columns = AffineFeatures.joined([AffineFeatures(graph.features), AffineFeatures(drawn)], dtype)
+        for hops in self._settings.tried:
+            network = KPropNetwork(
+                self._settings, hops, columns, graph, objective.classes, streams=streams, dtype=dtype
+            )
+            learn(network, train, objective, network, partial(streams.generator, "dropout"))
+            with torch.no_grad():
+                found.append(network(None))
+        best = max(found, key=lambda logits: objective.validation(logits[objective.val_nodes]))
+        return {
+            "together": self.scores(everything=True).summary(),
+            "alone": objective.score(best, everything=True).summary(),
+            "adds": bool(objective.simplest([best, self.logits.detach()])),
+            "hops": self._network.tried[int(self._network.chosen)],
+        }
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
@@ -433,6 +519,10 @@ class EdgePrivateLearner(LocalLearner):
             second, _ = self._objective.opinion(self._hops.logits(self._summed(opinion)))
             candidates = [first, second, first + second]
             self.logits = candidates[self._objective.simplest(candidates)]
+
+    @override
+    def alone(self) -> None:
+        """Noise makes the two trainings no alternatives: ``without_releases`` says what its edges add."""
 
     @override
     def finish(self) -> None:

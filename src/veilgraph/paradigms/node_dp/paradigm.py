@@ -63,10 +63,9 @@ def _learning(settings: NodeDpJob) -> str:
     learner = settings.data.label_party
     hops = None if settings.privacy is None else settings.privacy.aggregation
     if hops is None:
-        return (
-            f"{learner} averages the noise out over neighbours, {counted(settings.model.hops, 'hop')} far, and "
-            "trains a network of two layers alone."
-        )
+        *fewer, most = settings.network.tried
+        far = f"{counted(most, 'hop')} far{' or less, as its validation nodes choose' if fewer else ''}"
+        return f"{learner} averages the noise out over neighbours, {far}, and trains a network of two layers alone."
     return (
         f"{learner} trains a network of two layers alone, without its graph. Of its edges it computes nothing but sums "
         f"of what that takes a node's neighbours for, in {counted(hops.hops, 'hop')}, once and with noise, which its "

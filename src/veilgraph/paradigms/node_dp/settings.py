@@ -6,7 +6,7 @@ Its network learns from perturbed features and labels: KProp, a GCN layer, label
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from veilgraph.privacy.plan import Plan, rows_moved, sensitivity_of
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of, require
 
+TRIED: Final = (0, 2, 4, 8)
+"""K of ``hops: auto``."""
+
 
 class KPropSettings(Settings):
     """Two layers: KProp (LPGNN, Algorithm 2) with a linear map and an activation as UPDATE, and a GCN layer.
@@ -24,13 +27,22 @@ class KPropSettings(Settings):
     ``hops: 0`` makes the first a GCN layer as well, with the usual self-loops: the network of GCN+RAW.
     """
 
-    hops: int = Field(8, ge=0, le=128, description="K: how often a node's neighbours, itself excluded, are aggregated")
+    hops: Literal["auto"] | Annotated[int, Field(ge=0, le=128)] = Field(
+        "auto",
+        description="K: how often a node's neighbours, itself excluded, are aggregated; auto: 0, 2, 4 and 8 side by "
+        "side, of which the validation nodes choose, and 8 with release.labels",
+    )
     aggregate: Literal["gcn", "mean", "sum"] = Field(
         "gcn", description="AGGREGATE without self-loops: D^-1/2·A·D^-1/2, D^-1·A or A; hops: 0 uses none"
     )
     dim: int = Field(64, ge=1, le=4096, description="width of the hidden embedding")
     activation: Activation = Field("relu", description="of the hidden embedding")
     dropout: Probability = Field(0.8, description="of the hidden embedding")
+
+    @property
+    def tried(self) -> tuple[int, ...]:
+        """K of the networks that are trained side by side."""
+        return TRIED if self.hops == "auto" else (self.hops,)
 
 
 class DenoiseSettings(Settings):
@@ -121,6 +133,14 @@ class NodeDpJob(JobSettings):
             learning=learner,
             summing=() if self.privacy is None else learner,
         )
+
+    @property
+    def network(self) -> KPropSettings:
+        """The network; with private labels of 8 hops where that is open, as validation nodes with noisy labels choose
+        badly.
+        """
+        is_open = self.release.labels is not None and self.model.hops == "auto"
+        return self.model.model_copy(update={"hops": TRIED[-1]}) if is_open else self.model
 
     @property
     def passes(self) -> Passes:
