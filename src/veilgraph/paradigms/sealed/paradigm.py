@@ -89,7 +89,8 @@ def _network(job: SealedJob, plan: Plan) -> str:
     votes = ", and on votes of neighbours over all other holders' edges, counted once, with noise" * bool(job.privacy)
     deep = any(trial.deep for trial in plan.trials)
     kind = f"A linear model beside a hidden layer of {plan.hidden}" if deep else "A linear model"
-    tried = f" It tries {counted(len(plan.trials), 'choice')} of these and of rates." if len(plan.trials) > 1 else ""
+    choices, means = counted(len(plan.trials), "choice"), ", and means of them" * plan.standard
+    tried = f" It tries {choices} of these and of rates{means}." if len(plan.trials) > 1 else ""
     steps = f"{counted(job.train.epochs, 'step')} of SGD with momentum"
     return f"{kind} is trained in {steps} on rows that are made once, of {listed(parts)}{votes}.{tried}"
 
