@@ -29,7 +29,7 @@ from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import most_right, neighbours, own_data, plan_of, quantiles, ranked_first
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import Trial
-from veilgraph.paradigms.sealed.program import OUTSIDE, WEIGHT_BITS, SealedProgram, logits_of
+from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.twin import together, trained_twin
 
 DIRECTED: Settings = {"model": {"directed": True}}
@@ -231,6 +231,7 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
             taken: list[torch.Tensor] = []
             for step in range(2 * len(trials)):
                 program.step(step, best)
+                assert program.shares()[TRIAL].tolist() == [step // 2], "no longer what was judged last"
                 if seed % 2:  # another session goes on
                     kept, program = program.shares(), SealedProgram(PlainMachine(list(data)), context)
                     program.enter(trains=True)
@@ -245,7 +246,7 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
                     taken.append(tried[rights.index(max(rights))])
                     chosen.add(rights.index(max(rights)))
                     best = program.shares()
-            members, predicted = best["weight.trial"].tolist(), SealedProgram(PlainMachine(list(data)), context)
+            members, predicted = best[TRIAL].tolist(), SealedProgram(PlainMachine(list(data)), context)
             predicted.enter(trains=False)
             predicted.restore(best, training=False)
             found = predicted.predict()
