@@ -17,11 +17,11 @@ from itertools import permutations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, Field
 
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.settings import Registry
+from veilgraph.core.settings import Exact, Registry
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
 
@@ -382,10 +382,8 @@ RevelationName = Annotated[str, AfterValidator(_known)]  # a name that an instal
 Work = Literal["align", "train", "predict", "audit"]  # a piece of work: one session of all parties
 
 
-class Disclosure(BaseModel):
+class Disclosure(Exact):
     """Messages of one kind that one party sent to one other in a piece of work."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     party: PartyId
     """The sender."""
