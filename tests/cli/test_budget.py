@@ -71,7 +71,10 @@ def test_training_resuming_and_reporting_tell_what_was_spent(private: Path, tmp_
         assert spent["A"] == ["embeddings 5, gradients 4", "0.6016", "2.094"]
         assert spent["B"] == ["embeddings 5", "0.6016", "1.495"]
         text = words(result.stdout)
-        assert "unit row (not a person, not an edge), zero-out. Holds against the server and all other holders." in text
+        assert (
+            "every holder's rows (not a person, not an edge), zero-out, at δ = 0.0001, against the server and all"
+            in text
+        )
 
 
 LOCAL = """
@@ -125,7 +128,7 @@ def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_
         assert result.exit_code == 0, result.output
         rows = cells(result.stdout[result.stdout.index("Differential privacy") :])
         assert [row for row in rows if row[0] in "ABC"] == [[holder, "features 1", "1.5", "1.5"] for holder in "BC"]
-        assert "what one node releases at one holder, replacement. Holds against everybody." in words(result.stdout)
+        assert "what one node releases at one holder, replacement, against everybody." in words(result.stdout)
     predicted = veilgraph("predict", run, "--nodes", "3,5").stdout.splitlines()
     assert [line.split(",")[0] for line in predicted] == ["node", "3", "5"]
 
@@ -273,7 +276,7 @@ def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
     assert "A learns from perturbed labels: ε 1.5 of one label" in words(veilgraph("check", job).stdout)
     trained = veilgraph("train", job, "--out", tmp_path / "run")
     assert trained.exit_code == 0, trained.output
-    assert "Unit: one label, replacement" in words(trained.stdout)
+    assert "Of one label, replacement" in words(trained.stdout)
     assert "figures compare with perturbed labels" in words(trained.stdout)
     page = page_html(RunDirectory.open(tmp_path / "run"))
     for part in ("one label, at one holder, of a training or validation node", "total ε 1.5", "are no accuracies"):

@@ -100,10 +100,6 @@ class Protection(ABC):
     def guarantee(self, delta: float | None = None) -> Guarantee:
         """What it says in words; a δ that the job leaves open is the ledgers', where they have one."""
 
-    @abstractmethod
-    def spent_about(self, delta: float | None) -> str | None:
-        """What an ε that a run has spent is about; ``delta``: the largest of the ledgers."""
-
     def own_epsilons(self) -> dict[float, float]:
         """Total ε → that of one job, which the job has without being asked for any."""
         return {}
@@ -236,13 +232,9 @@ class PerturbedFeatures(Protection):
             "Where a person's values are at several holders, their ε add up.",
             "Changed data are released anew, which costs as much again.",
         )
-        scope = "of what one node releases at one holder, against everybody"
+        delta_said = "" if release.delta is None else f", at δ = {release.delta:g}"
+        scope = f"of what one node releases at one holder, replacement{delta_said}, against everybody"
         return Guarantee(scope, BOUND, (*about, _EVERYBODY), limits)
-
-    @override
-    def spent_about(self, delta: float | None) -> str:
-        own = "" if self.release.delta is None else f"δ = {self.release.delta:g}, "
-        return f"{own}unit: what one node releases at one holder, replacement. Holds against everybody."
 
 
 class PerturbedLabels(Protection):
@@ -316,11 +308,9 @@ class PerturbedLabels(Protection):
             f"{compared_with(job)}",
             *([f"{_OF_SEVERAL.capitalize()}."] if several else []),
         )
-        return Guarantee("of one label, against everybody", BOUND, about, limits)
-
-    @override
-    def spent_about(self, delta: float | None) -> str:
-        return "Unit: one label, replacement; features and edges are not noised. Holds against everybody."
+        return Guarantee(
+            "of one label, replacement, against everybody; features and edges are not noised", BOUND, about, limits
+        )
 
     @override
     def own_epsilons(self) -> dict[float, float]:
@@ -420,16 +410,8 @@ class PrivateTraining(Protection):
             "predictions that a holder hands on.",
             *paradigm_of(self.job).guarantee.privacy_limits(self.job),
         )
-        scope = f"of every holder's nodes with label and edges, at δ = {plan.delta:g}, against {plan.against}"
-        return Guarantee(scope, BOUND, about, limits)
-
-    @override
-    def spent_about(self, delta: float | None) -> str:
-        plan = self.plan
-        return (
-            f"δ = {plan.delta:g}, unit: a node's features, label and all its edges, {plan.settings.neighbours}. Holds "
-            f"against {plan.against}."
-        )
+        what = f"of every holder's nodes with label and edges, {given.neighbours}"
+        return Guarantee(f"{what}, at δ = {plan.delta:g}, against {plan.against}", BOUND, about, limits)
 
     @override
     def own_epsilons(self) -> dict[float, float]:
