@@ -105,8 +105,8 @@ def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkey
     assert [row[0] for row in rows] == ["A (learns)", "B", "C", ""]
     assert [row[-2:] for row in rows] == [["0", "0"], ["1.5", "1.5"], ["1.5", "3.5"], ["2", ""]]
     text = words(result.stdout)
-    assert "any in the range from -10 to 10 against any other" in text
-    assert "at all of these holders together has a total ε of 5" in text
+    assert "the node's own values, or any others from -10 to 10" in text
+    assert "at all of these has a total ε of 5" in text
     assert "docs/privacy.md" in text
     assert "Noise that a total needs" not in text
     assert "are about noise on embeddings" in one_error(veilgraph("budget", local, "--total", "4"))
@@ -266,7 +266,7 @@ def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
         "1.5",
         "B │ nothing",
         "features and edges are not noised",
-        "not hidden: which",
+        "before has changed, is not hidden",
         "What to expect",
         "digits",
     ):
