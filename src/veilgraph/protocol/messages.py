@@ -302,9 +302,10 @@ if TYPE_CHECKING:
     from veilgraph.privacy.publisher import Spent
 
 
-def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> list[MessageSpec[Any]]:
-    """What a job's messages from one party to another carry."""
-    return [row for row in _rows_of(job) if row.ends.fit(job, sender, receiver) and row.of(job)]
+def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId, kind: Kind | None = None) -> list[MessageSpec[Any]]:
+    """What a job's messages from one party to another carry, those of a kind or all."""
+    rows = [row for row in _rows_of(job) if kind in (None, row.kind)]
+    return [row for row in rows if row.ends.fit(job, sender, receiver) and row.of(job)]
 
 
 def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
@@ -453,7 +454,7 @@ def disclosure_lines(
 
 
 def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None) -> Disclosure:
-    rows = [row for row in rows_of(settings, entry.party, entry.peer) if row.kind is entry.kind]
+    rows = rows_of(settings, entry.party, entry.peer, entry.kind)
     if not rows:
         raise ProtocolError(
             f"{entry.party} sent {entry.kind.name.lower()} to {entry.peer}, which is no message of this job; give the "
