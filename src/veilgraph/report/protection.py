@@ -260,13 +260,14 @@ class PerturbedLabels(Protection):
 
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        job, several = self.job, len(perturbing(self.job)) > 1
+        job, several, where = self.job, len(perturbing(self.job)) > 1, listed(perturbing(self.job))
+        if several:
+            where = f"each of {where} that has labels"
         about = (
             ("unit", f"one label, at one holder, of a {self._whose('or')} node"),
             ("neighbouring relation", "replacement: the node's own class, or any other"),
             ("δ", "0: the bound always holds"),
-            ("mechanism", f"randomised response, ε {self.private.epsilon:g}, a single time, at "
-             f"{listed(perturbing(job))}"),
+            ("mechanism", f"randomised response, ε {self.private.epsilon:g}, a single time, at {where}"),
             _EVERYBODY,
         )  # fmt: skip
         limits = (
