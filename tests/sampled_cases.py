@@ -7,23 +7,19 @@ from hashlib import sha256
 
 import pytest
 
-from tests import nightly
-
 
 def cases_left_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return what is left to ``make nightly``: as its mark says, or a case beyond the number that a test's mark names.
-
-    Nearly two thousand are marked so. To skip each takes a worker and the launcher milliseconds.
+    """Return the cases beyond the number that their test's mark names, of those that are not left to nightly anyway.
 
     Each case that is kept has as many values of parameters as possible that no earlier one has. Ties go by a hash of
     the name, so that the choice is the same in every run and follows no order of the parameters.
     """
     tests: dict[str, list[pytest.Function]] = defaultdict(list)
-    later = {item for item in items if any(mark.kwargs == nightly.kwargs for mark in item.iter_markers("skipif"))}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("cases") is not None and item not in later:
+        later = any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif"))
+        if isinstance(item, pytest.Function) and item.get_closest_marker("cases") is not None and not later:
             tests[item.nodeid.partition("[")[0]].append(item)
-    return later | {item for cases in tests.values() for item in set(cases) - _chosen(cases)}
+    return {item for cases in tests.values() for item in set(cases) - _chosen(cases)}
 
 
 def _chosen(cases: list[pytest.Function]) -> set[pytest.Function]:
