@@ -3,15 +3,18 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from cryptography.hazmat.primitives import serialization
 from hypothesis import HealthCheck, settings
 
 from tests.sampled_cases import cases_left_out
+from veilgraph.link import identity
 from veilgraph.protocol import preset
 
 if TYPE_CHECKING:
@@ -98,6 +101,15 @@ def _nothing_waits_for_the_disk() -> Iterator[None]:
     """Nobody pulls the plug here. Tests of what is on the disk, and when, watch ``os.fsync`` themselves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # which fails for the same descriptors
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _keys_that_are_made_here_are_primes() -> Iterator[None]:
+    """To check that again at each reading of a kit takes a tenth of a second, of an authority's two."""
+    read = partial(serialization.load_pem_private_key, unsafe_skip_rsa_key_validation=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identity, "load_pem_private_key", read)
         yield
 
 

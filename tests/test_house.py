@@ -37,9 +37,12 @@ class Facts:
     matches: int
 
 
+ASKED = (ast.Attribute, ast.Call, ast.Compare, ast.Import, ast.ImportFrom, ast.MatchValue, ast.keyword)
+
+
 @cache
 def facts(path: Path) -> Facts:
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ASKED)]
     return Facts(
         tuple(each for node in nodes for each in compared(node)),
         tuple(each for node in nodes for each in imports(node)),

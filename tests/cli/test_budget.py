@@ -71,7 +71,10 @@ def test_training_resuming_and_reporting_tell_what_was_spent(private: Path, tmp_
         assert spent["A"] == ["embeddings 5, gradients 4", "0.6016", "2.094"]
         assert spent["B"] == ["embeddings 5", "0.6016", "1.495"]
         text = words(result.stdout)
-        assert "unit row (not a person, not an edge), zero-out. Holds against the server and all other holders." in text
+        assert (
+            "every holder's rows (not a person, not an edge), zero-out, at δ = 0.0001, against the server and all"
+            in text
+        )
 
 
 LOCAL = """
@@ -102,8 +105,8 @@ def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkey
     assert [row[0] for row in rows] == ["A (learns)", "B", "C", ""]
     assert [row[-2:] for row in rows] == [["0", "0"], ["1.5", "1.5"], ["1.5", "3.5"], ["2", ""]]
     text = words(result.stdout)
-    assert "any in the range from -10 to 10 against any other" in text
-    assert "at all of these holders together has a total ε of 5" in text
+    assert "the node's own values, or any others from -10 to 10" in text
+    assert "at all of these has a total ε of 5" in text
     assert "docs/privacy.md" in text
     assert "Noise that a total needs" not in text
     assert "are about noise on embeddings" in one_error(veilgraph("budget", local, "--total", "4"))
@@ -125,7 +128,7 @@ def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_
         assert result.exit_code == 0, result.output
         rows = cells(result.stdout[result.stdout.index("Differential privacy") :])
         assert [row for row in rows if row[0] in "ABC"] == [[holder, "features 1", "1.5", "1.5"] for holder in "BC"]
-        assert "what one node releases at one holder, replacement. Holds against everybody." in words(result.stdout)
+        assert "what one node releases at one holder, replacement, against everybody." in words(result.stdout)
     predicted = veilgraph("predict", run, "--nodes", "3,5").stdout.splitlines()
     assert [line.split(",")[0] for line in predicted] == ["node", "3", "5"]
 
@@ -263,7 +266,7 @@ def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
         "1.5",
         "B │ nothing",
         "features and edges are not noised",
-        "not hidden: which",
+        "before has changed, is not hidden",
         "What to expect",
         "digits",
     ):
@@ -273,7 +276,7 @@ def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
     assert "A learns from perturbed labels: ε 1.5 of one label" in words(veilgraph("check", job).stdout)
     trained = veilgraph("train", job, "--out", tmp_path / "run")
     assert trained.exit_code == 0, trained.output
-    assert "Unit: one label, replacement" in words(trained.stdout)
+    assert "Of one label, replacement" in words(trained.stdout)
     assert "figures compare with perturbed labels" in words(trained.stdout)
     page = page_html(RunDirectory.open(tmp_path / "run"))
     for part in ("one label, at one holder, of a training or validation node", "total ε 1.5", "are no accuracies"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 import yaml
@@ -111,13 +112,17 @@ def test_names_alone_are_of_holders_elsewhere(tmp_path: Path) -> None:
     assert job.train.select_by == "f1"
 
 
+FEW: Final = ("--set", "train.epochs=2")
+"""What a step of a sealed job sends is counted for each, which takes seconds for as many as a draft has."""
+
+
 def test_a_sealed_job_has_what_its_links_need(files: list[Path], tmp_path: Path) -> None:
     said = init(*files, "--paradigm", "sealed", "--out", tmp_path / "job.yaml")
     job = yaml.safe_load((tmp_path / "job.yaml").read_text())
     assert job["model"] == {"edge_weights": True}
     assert (job["train"], job["output"]) == ({"select_by": "auc"}, "margins")
     assert [f"to decide: {path} refuses such a job" in said for path in files] == [False, True, True]
-    error = veilgraph("check", tmp_path / "job.yaml")
+    error = veilgraph("check", tmp_path / "job.yaml", *FEW)
     assert error.exit_code == 1
     assert "party 'shop' refuses the job" in error.stderr
 
@@ -127,7 +132,7 @@ def test_weights_that_a_private_sealed_job_cannot_count_are_said_beforehand(file
     said = init(*files, *protected)
     assert f"to decide: {files[1]} refuses such a job: edges.0.weight gives edges weights" in said
     assert "set model.edge_weights" not in said, "it would be refused as well"
-    error = veilgraph("check", tmp_path / "job.yaml")
+    error = veilgraph("check", tmp_path / "job.yaml", *FEW)
     assert error.exit_code == 1
     assert "edges.0." in error.stderr
 
@@ -183,9 +188,9 @@ def test_who_protects_edges_accepts_the_sealed_job_that_is_drafted_of_it(tmp_pat
         *parties, "--paradigm", "sealed", "--label-holder", "a", "--protect", "edge", "--epsilon", "4", "--out", out
     )
     assert "refuses" not in said
-    assert veilgraph("check", out).exit_code == 0
+    assert veilgraph("check", out, *FEW).exit_code == 0
     out.write_text(out.read_text().replace("max_degree: 8191", "max_degree: null"))
-    refused = veilgraph("check", out)
+    refused = veilgraph("check", out, *FEW)
     assert refused.exit_code == 1
     assert "most_neighbours" in refused.stderr
 

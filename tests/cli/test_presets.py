@@ -105,7 +105,8 @@ def test_what_others_data_decide_is_said_and_not_checked(raw: Path, tmp_path: Pa
         parties[name] = str(raw / name / "sealed.yaml")
         text = yaml.safe_dump({**party, "limits": {"leakage": ["predicted-classes", "sealed-scores"]}})
         Path(parties[name]).write_text(text, encoding="utf-8")
-    job.write_text(yaml.safe_dump({"paradigm": "sealed", "data": {"parties": parties}}), encoding="utf-8")
+    content = {"paradigm": "sealed", "data": {"parties": parties}, "train": {"epochs": 4}}
+    job.write_text(yaml.safe_dump(content), encoding="utf-8")
     said = veilgraph("check", job)
     assert said.exit_code == 0, said.output
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr
 
 from tests.errors import refused
-from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
+from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.files import append
 from veilgraph.privacy import accountant, ledger_files
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
@@ -447,27 +447,6 @@ def test_threads_share_a_budget_without_passing_it(path):
     with opened(path, expected=True) as ledger:
         for each in ledger.summary():
             assert made[each.channel] <= each.releases
-
-
-@pytest.mark.parametrize(("delta", "budget"), [(0.0, 1.0), (1.0, 1.0), (math.nan, 1.0), (-1e-4, None)])
-def test_a_delta_out_of_range_is_refused(path, delta, budget):
-    with refused(ConfigError, key="delta"):
-        opened(path, budget, delta=delta)
-
-
-@pytest.mark.parametrize("budget", [0.0, -1.0, math.inf, math.nan])
-def test_a_budget_out_of_range_is_refused(path, budget):
-    with refused(ConfigError, key="epsilon_total"):
-        opened(path, budget)
-    assert not path.exists()
-
-
-@pytest.mark.parametrize(("channel", "step", "count"), [("", 0, 1), (UP, -1, 1), (UP, 0, 0)])
-def test_an_entry_that_could_not_be_read_again_is_not_written(path, channel, step, count):
-    with opened(path) as ledger:
-        with refused(ConfigError, key="channel", value=channel):
-            ledger.reserve(ROW, channel, step, count)
-        assert len(lines(path)) == 1
 
 
 def test_entries_keep_their_order_and_a_running_total_for_each_thing_protected(path):

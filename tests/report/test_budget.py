@@ -270,9 +270,10 @@ def test_what_was_spent_shows_both_epsilons_and_what_they_are_about() -> None:
         ("[red]C", "not counted", "infinite", "infinite"),
     ]
     assert table.caption == (
-        "δ = 0.0001, unit row (not a person, not an edge), zero-out. Holds against the server and all other holders."
+        "Of every holder's rows (not a person, not an edge), zero-out, at δ = 0.0001, against the server and all other "
+        "holders."
     )
-    assert str(spent_table({"B": nothing}, settings).caption).startswith("δ ≤ 1/(10·N), of N common nodes, unit row")
+    assert "zero-out, at δ ≤ 1/(10·N), of N common nodes, against" in str(spent_table({"B": nothing}, settings).caption)
 
 
 def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 from scipy.stats import rankdata
 
 from veilgraph.audit.attack import ALIKE, ATTACKS, AuditContext, Nodes, Parts, load_view
@@ -39,12 +39,12 @@ from veilgraph.audit.pairs import KnownPairs, Pairs, random_pairs
 from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import DataError, ProtocolError, RunError
 from veilgraph.core.secrets import SecretSource, system_secrets
-from veilgraph.core.settings import first_problem
+from veilgraph.core.settings import Exact
 from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.features import to_scipy
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.link.collectives import receive_as, tensor_text, text_tensor
+from veilgraph.link.collectives import receive_as, receive_model, text_tensor
 from veilgraph.protocol.agreement import one_line
 from veilgraph.protocol.evidence import Evidence, evidence_of
 from veilgraph.protocol.view import Floats
@@ -60,6 +60,8 @@ _FEWEST: Final = 20
 _MOST_CLASSMATES: Final = 1000
 _MOST_ANSWERS: Final = 200
 _WORDS: Final = 300
+_MOST_BYTES: Final = 1 << 20
+"""Of a question or an answer without its pairs."""
 MOST_COMPARED: Final = 20_000
 """Nodes that are compared each with each."""
 
@@ -77,14 +79,9 @@ def _everybodys(name: str) -> str:
 
 _Name = Annotated[str, AfterValidator(_everybodys)]
 _Line = Annotated[str, Field(max_length=_WORDS), AfterValidator(one_line)]
-_Said = TypeVar("_Said", bound="_Message")
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Question(_Message):
+class Question(Exact):
     """Facts that the parties of the job have stated before."""
 
     nodes: Annotated[int, Field(ge=2, le=2**32)]
@@ -92,25 +89,25 @@ class Question(_Message):
     alignment: Annotated[str, Field(max_length=128, pattern=r"^[0-9a-z]*$")] = ""
 
 
-class Answer(_Message):
+class Answer(Exact):
     """One attack on one kind of evidence."""
 
     attack: _Name
     evidence: _Line
 
 
-class Unanswered(_Message):
+class Unanswered(Exact):
     """An attack that the adversary did not mount."""
 
     attack: _Name
     why: _Line
 
 
-class Answers(_Message):
+class Answers(Exact):
     """What an adversary says first."""
 
-    answers: Annotated[list[Answer], Field(max_length=_MOST_ANSWERS)] = []
-    unanswered: Annotated[list[Unanswered], Field(max_length=_MOST_ANSWERS)] = []
+    answers: Annotated[list[Answer], Field(max_length=_MOST_ANSWERS)] = Field(default_factory=list)
+    unanswered: Annotated[list[Unanswered], Field(max_length=_MOST_ANSWERS)] = Field(default_factory=list)
 
 
 def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretSource = system_secrets) -> None:
@@ -127,7 +124,7 @@ def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretS
             link.send(other, Tag(Kind.AUDIT_QUESTION, 0, 1), torch.from_numpy(target.pairs))
     for other in others:
         if other != SERVER:
-            question = _received(link, other, Tag(Kind.AUDIT_QUESTION), Question)
+            question = receive_model(link, other, Tag(Kind.AUDIT_QUESTION), Question, _MOST_BYTES)
             asked = receive_as(link, other, Tag(Kind.AUDIT_QUESTION, 0, 1), (None, 2), torch.int64).numpy()
             _check_pairs(asked, question.nodes, other)
             _answer(run, party, link, other, question, asked)
@@ -252,7 +249,7 @@ class _Target:
 
     def scored(self, link: Link, adversary: PartyId) -> list[Finding | Skipped]:
         """What an adversary's answers come to; a ``ProtocolError`` where they are none to what was asked."""
-        said = _received(link, adversary, Tag(Kind.AUDIT_ANSWER), Answers)
+        said = receive_model(link, adversary, Tag(Kind.AUDIT_ANSWER), Answers, _MOST_BYTES)
         found = list[Finding | Skipped]()
         for step, answer in enumerate(said.answers):
             attack = ATTACKS[answer.attack]
@@ -372,16 +369,3 @@ def _check_pairs(pairs: Pairs, nodes: int, sender: PartyId) -> None:
 
 def _unanswered(name: str, why: object) -> Unanswered:
     return Unanswered(attack=name, why=printable(why, _WORDS))
-
-
-def _received(link: Link, sender: PartyId, tag: Tag, kind: type[_Said]) -> _Said:
-    text = tensor_text(receive_as(link, sender, tag, (None,), torch.uint8))
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise ProtocolError(
-            f"got {tag} from {sender}, which cannot be understood: {first_problem(error)}",
-            code="not-understood",
-            key=tag,
-            party=sender,
-        ) from error

@@ -41,6 +41,7 @@ _LONGER: Final = 4.0
 _CHANCE: Final = 1e-4
 """With which noise alone is taken for longer terms."""
 _TINY: Final = 1e-6
+_LEAST_NUMBER: Final = float(np.finfo(np.float64).tiny)
 
 
 def gradient_scores(rounds: Sequence[Round], rate: float) -> Floats:
@@ -154,13 +155,16 @@ def _matched(each: Released, are_in: Truth, told: Truth) -> Floats:
     if length == 0:
         return np.zeros(len(are_in))
     unit = difference / length
-    centred = each.rows - each.rows.mean(axis=0)
-    along = centred @ unit
-    beside = centred - along[:, None] * unit
-    columns = each.rows.shape[1]
-    variance = (beside**2).sum() / (len(are_in) * (columns - 1)) if columns > 1 else along.var()
+    along, variance = _beside(each.rows - each.rows.mean(axis=0), unit)
     least = 1e-12 * float((along**2).max(initial=0.0))
-    return np.asarray(length * along / max(float(variance), least, np.finfo(np.float64).tiny))
+    return np.asarray(length * along / max(variance, least, _LEAST_NUMBER))
+
+
+def _beside(rows: Floats, units: Floats) -> tuple[Floats, float]:
+    """Rows [m, w] along a direction, or one for each [m, w], and the variance of what they have beside it."""
+    along: Floats = (rows * units).sum(axis=1)
+    beside, width = rows - along[:, None] * units, rows.shape[1]
+    return along, float((beside**2).sum() / (len(rows) * (width - 1)) if width > 1 else along.var())
 
 
 _SHARES: Final = (1, 2, 4, 8)
@@ -315,11 +319,8 @@ def _largest(is_refuted: Callable[[float], bool]) -> float:
 
 
 def _score(released: NDArray[Any], directions: NDArray[Any], rows: NDArray[Any]) -> Floats:
-    own, width = released[rows].astype(np.float64), released.shape[1]
-    along: Floats = (own * directions).sum(axis=1)
-    beside = own - along[:, None] * directions
-    size = np.sqrt((beside**2).sum() / (len(rows) * (width - 1))) if width > 1 else np.std(along)
-    return along / max(float(size), 1e-9 * float(np.abs(along).max(initial=0.0)), np.finfo(np.float64).tiny)
+    along, variance = _beside(released[rows].astype(np.float64), directions)
+    return along / max(math.sqrt(variance), 1e-9 * float(np.abs(along).max(initial=0.0)), _LEAST_NUMBER)
 
 
 _EPSILONS: Final[Floats] = np.concatenate([np.arange(0, 2, 0.02), np.geomspace(2, 40, 120)])

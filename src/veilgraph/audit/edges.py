@@ -9,17 +9,16 @@ Functions on arrays raise ``DataError`` where arrays do not fit each other or ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import nnls
 from scipy.sparse import csr_matrix, diags, eye
 
 from veilgraph.audit.attack import Parts, Scene, attack, scored, side_by_side
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import KnownPairs, NodeRows, Numbers, Pairs, check_rows, learned_links, pair_distances
+from veilgraph.audit.pairs import KnownPairs, NodeRows, Pairs, check_rows, learned_links, nonnegative, pair_distances
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.view import Floats, Observations
 
@@ -165,7 +164,7 @@ def _of_hops(asked: KnownPairs, at: Scene) -> Outcome:
     )
 
 
-def neighbour_weights(inputs: Numbers, outputs: Numbers, *, ridge: float = 1e-3) -> Floats:
+def neighbour_weights(inputs: NDArray[Any], outputs: NDArray[Any], *, ridge: float = 1e-3) -> Floats:
     """Ridge estimate of A [N, N] in outputs = A·inputs, for all steps together.
 
     A hop without weights is H' = A·H, row by row a combination of the neighbours' rows, with new equations for the same
@@ -280,7 +279,7 @@ def _logits(posteriors: Floats) -> Floats:
     return np.asarray(logs - logs.mean(axis=1, keepdims=True))
 
 
-def standardised(rows: Numbers) -> Floats:
+def standardised(rows: NDArray[Any]) -> Floats:
     """Each row [d] less its mean and of length 1, so that products are correlations and lengths say nothing."""
     centred = rows.astype(np.float64) - rows.mean(axis=1, keepdims=True)
     return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), _TINY))
@@ -298,7 +297,7 @@ def alike(rows: Floats) -> Guess:
 
 
 def combination_scores(
-    inputs: Numbers, outputs: Numbers, pairs: Pairs, guess: Guess, *, penalty: float = 0.01
+    inputs: NDArray[Any], outputs: NDArray[Any], pairs: Pairs, guess: Guess, *, penalty: float = 0.01
 ) -> Floats:
     """Scores of pairs [M]: the larger weight of one node in the other, and where neither has one the first guess.
 
@@ -339,9 +338,5 @@ def _weights(inputs: Floats, outputs: Floats, guesses: Floats, penalty: float) -
         chosen = chosen[likely[chosen] > -np.inf]
         columns = inputs[chosen].T
         size = penalty * float(np.linalg.norm(columns)) / len(chosen) ** 0.5
-        equations = np.vstack([columns, np.full((1, len(chosen)), size)])
-        try:
-            found[place, chosen] = nnls(equations, np.append(row, 0.0), maxiter=50 * len(chosen))[0]
-        except RuntimeError:  # where the steps do not suffice, the guess is left
-            continue
+        found[place, chosen] = nonnegative(columns, row, size)
     return found

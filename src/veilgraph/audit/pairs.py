@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 from scipy.special import entr, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -308,6 +309,19 @@ def fitted(model: Any, features: Floats, truth: NDArray[Any]) -> Any:  # noqa: A
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(features, truth)
+
+
+def nonnegative(columns: Floats, values: Floats, penalty: float) -> Floats:
+    """Weights [n] ≥ 0 of columns [d, n] that make up values [d], with a penalty on their sum.
+
+    All are 0 where the steps do not suffice: nothing is said then.
+    """
+    count = columns.shape[1]
+    equations = np.vstack([columns, np.full((1, count), penalty)])
+    try:
+        return np.asarray(nnls(equations, np.append(values, 0.0), maxiter=50 * count)[0])
+    except RuntimeError:
+        return np.zeros(count)
 
 
 PAIRS_A_TIME = 50_000

@@ -27,12 +27,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
-from scipy.optimize import nnls
 
 from veilgraph.audit.attack import ALIKE, AuditContext, Scene, attack, scored
 from veilgraph.audit.features import Columns, ranks
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import Numbers, check_rows, pair_products
+from veilgraph.audit.pairs import Numbers, check_rows, nonnegative, pair_products
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
@@ -297,22 +296,13 @@ def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = 0.01) -> F
     size = penalty * float(np.median(np.linalg.norm(weights, axis=1)))
 
     def solved(scale: Floats) -> Floats:
-        equations = np.vstack([weights.T * scale, np.full((1, len(weights)), size)])
-        return np.stack([_nonnegative(equations, np.append(row, 0.0)) for row in rows]) * scale
+        return np.stack([nonnegative(weights.T * scale, row, size) for row in rows]) * scale
 
     first = solved(np.ones(len(weights)))
     means = first.mean(axis=0)
     if not means.any():
         return first
     return solved(np.sqrt(means / means.mean() + 0.1))
-
-
-def _nonnegative(equations: Floats, values: Floats) -> Floats:
-    """Where the steps do not suffice, nothing is said of the node."""
-    try:
-        return np.asarray(nnls(equations, values, maxiter=20 * equations.shape[1])[0])
-    except RuntimeError:
-        return np.zeros(equations.shape[1])
 
 
 def least_squares_rows(opened: Numbers, weights: Floats) -> Floats:

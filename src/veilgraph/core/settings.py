@@ -124,6 +124,12 @@ _LONGEST: Final = 200
 PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 
 
+class Exact(BaseModel):
+    """What parties and processes say to each other, or keep: frozen; unknown keys and other types are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
 class Settings(BaseModel):
     """Frozen; unknown keys, infinities and NaN are refused."""
 

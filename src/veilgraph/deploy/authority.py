@@ -44,6 +44,7 @@ class Authority:
 
     path: Path
     passphrase: Passphrase | None = field(default=None, repr=False, compare=False)
+    _keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def key_file(self) -> KeyFile:
@@ -60,18 +61,20 @@ class Authority:
         return read_certificate(self.path / f"{stem}.pem")
 
     def key(self, stem: str = ROOT) -> rsa.RSAPrivateKey:
-        """A root's key.
+        """A root's key, read once: each reading checks its primes, for a tenth of a second.
 
         Raises:
             ConfigError: it cannot be read, or this is no authority's folder.
             DataError: it does not open.
         """
+        if stem in self._keys:
+            return self._keys[stem]
         key = KeyFile(self.path, stem).read(self.passphrase)
         if not isinstance(key, rsa.RSAPrivateKey):
             raise ConfigError(
                 f"{self.path / f'{stem}.key'}: not an RSA key; give the folder that veilgraph net provision made"
             )
-        return key
+        return self._keys.setdefault(stem, key)
 
     def issued(self, stem: str = ROOT) -> list[x509.Certificate]:
         """All that a root has certified, in no order."""
@@ -114,15 +117,16 @@ def make_authority(folder: Path, project: str, now: datetime) -> Authority:
         OSError: they cannot be written.
     """
     private_folder(folder)
+    keys = dict[str, rsa.RSAPrivateKey]()
     for stem, name in ((ROOT, project), (BROKERS_ROOT, f"{project} brokers")):
-        key = rsa.generate_private_key(public_exponent=65537, key_size=_ROOT_BITS)
+        key = keys[stem] = rsa.generate_private_key(public_exponent=65537, key_size=_ROOT_BITS)
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
         extensions = [x509.BasicConstraints(True, None), usage]
         made = issue(subject, key.public_key(), subject, key, extensions, now, now + timedelta(days=_ROOT_DAYS))
         write_whole(folder / f"{stem}.pem", made.public_bytes(serialization.Encoding.PEM))
         KeyFile(folder, stem).write(key, None)
-    return Authority(folder)
+    return Authority(folder, _keys=keys)
 
 
 def issue(

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from veilgraph.core.errors import KINDS, ConfigError, LinkTimeout, PeerFailed, VeilgraphError, error_of_json
+from veilgraph.core.settings import Exact
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.kit import ITS_LOG_SAYS
 from veilgraph.deploy.roles import Roles
@@ -26,10 +27,8 @@ LOST: Final = "lost"
 _MOST_CHARACTERS: Final = 8192
 
 
-class Failure(BaseModel):
+class Failure(Exact):
     """What a site says."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: Annotated[str, Field(max_length=64)] = ""
     """Of the error."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import NAME_PATTERN
+from veilgraph.core.settings import NAME_PATTERN, Exact
 from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.kit import Kit
 from veilgraph.runtime.store import DRIFT, LEDGER, SENDING
@@ -138,15 +138,13 @@ class SiteJobs:
         return job
 
 
-class Outcome(BaseModel):
+class Outcome(Exact):
     """How a party's part of a job ended, as its process says.
 
     Attributes:
         failure: what others may know of the error that it failed with; None: it went well.
         checked: the answer to a check (``run.checking.Checked``, which a site's own process does not load).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     failure: Failure | None = None
     checked: dict[str, Any] | None = None
@@ -164,7 +162,7 @@ class Outcome(BaseModel):
             return None
 
 
-class Word(BaseModel):
+class Word(Exact):
     """What a site says of one of its jobs to administrators, who believe no more of it than this form.
 
     Attributes:
@@ -173,8 +171,6 @@ class Word(BaseModel):
         failure: what others may know of the error that its part failed with.
         checked: its answer to a check.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     job: Annotated[str, Field(pattern=rf"^{JOB_ID.pattern}$")]
     name: Annotated[str, Field(max_length=256)] = ""
@@ -188,10 +184,8 @@ class Word(BaseModel):
     says: Annotated[str, Field(max_length=200)] = ""
 
 
-class Words(BaseModel):
+class Words(Exact):
     """What a site says of its jobs, newest first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     jobs: list[Word]
 

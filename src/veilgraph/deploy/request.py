@@ -20,10 +20,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.files import os_errors_as
+from veilgraph.core.settings import Exact
 from veilgraph.core.types import PartyId
 from veilgraph.link.channel import joined
 from veilgraph.link.identity import BACKDATED, Identity, Trust
@@ -42,7 +43,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=253)]
 _Moment = Annotated[int, Field(ge=0, le=2**40)]
 
 
-class Request(BaseModel):
+class Request(Exact):
     """What an administrator asks.
 
     Attributes:
@@ -57,8 +58,6 @@ class Request(BaseModel):
         work: for ``run``; ``check`` begins nothing: each site answers whether it would take part.
         resume: go on with a run that was cut off.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     version: Literal[1] = 1
     id: _Id = Field(default_factory=lambda: secrets.token_hex(16))
@@ -88,7 +87,7 @@ class Request(BaseModel):
         return _signed(_REQUEST, self, administrator)
 
 
-class Answer(BaseModel):
+class Answer(Exact):
     """What a site answers.
 
     Attributes:
@@ -97,8 +96,6 @@ class Answer(BaseModel):
         refuses: why it does not do what it is asked; empty where it does.
         content: by what was asked for.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     request: _Id
     site: _Name

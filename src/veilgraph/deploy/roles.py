@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import write_whole
+from veilgraph.core.settings import Exact
 from veilgraph.core.types import PartyId
 from veilgraph.link.channel import joined
 from veilgraph.link.identity import PrivateKey, PublicKey, check_signature, load_roots, sign
@@ -51,9 +52,7 @@ class Roles(BaseModel):
         return f"{self.dealer} deals, {self.server} relays and takes no part in jobs"
 
 
-class _Signed(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
+class _Signed(Exact):
     said: str
     """JSON of the roles, byte for byte as it was signed."""
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]+$", max_length=4096)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sized
+from functools import cache
 from itertools import chain, islice, product
 from pathlib import Path
 from string import ascii_uppercase
@@ -18,6 +19,7 @@ MAX_HOLDERS: Final = 256
 """Of one job on one machine."""
 
 
+@cache
 def holder_names(count: int) -> tuple[PartyId, ...]:
     """A to Z, then AA, AB, …: the first ``count`` of these, of which there are as many as ``MAX_HOLDERS`` at least."""
     double = ("".join(letters) for letters in product(ascii_uppercase, repeat=2))

@@ -6,13 +6,16 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import torch
+from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from veilgraph.core.errors import PeerFailed, ProtocolError
 from veilgraph.core.types import Link, PartyId, Tag
 
+Form = TypeVar("Form", bound=BaseModel)
 Shape = Sequence[int | None]
 """Expected dims; None stands for any."""
 
@@ -111,6 +114,28 @@ def tensor_text(tensor: Tensor) -> str:
     except UnicodeDecodeError as error:
         words = f"got a text of {tensor.numel()} bytes that is not UTF-8 ({error.reason})"
         raise ProtocolError(words, code="not-utf-8", value=tensor.numel()) from error
+
+
+def receive_model(link: Link, sender: PartyId, tag: Tag, form: type[Form], most: int) -> Form:
+    """Receives a small message of a form that pydantic knows, as JSON of at most so many bytes.
+
+    Errors as ``receive_as``; a ``ProtocolError`` as well where the message is longer, or of another form.
+    """
+    text = receive_as(link, sender, tag, (None,), torch.uint8)
+    if text.numel() > most:
+        words = f"{link.party} got {text.numel()} bytes as {tag} from {sender}; at most {most} are allowed"
+        raise ProtocolError(words, code="too-long", key=tag, value=text.numel(), party=sender)
+    try:
+        return form.model_validate_json(tensor_text(text))
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]["msg"]  # without what the sender wrote
+        raise ProtocolError(
+            f"{link.party} cannot understand {tag} of {sender}: {problem}; install the same release of veilgraph at "
+            "every party",
+            code="not-understood",
+            key=tag,
+            party=sender,
+        ) from error
 
 
 def _describe(shape: Shape, dtype: torch.dtype) -> str:

@@ -12,9 +12,10 @@ from abc import abstractmethod
 from datetime import datetime
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from veilgraph.core.errors import ProtocolError
+from veilgraph.core.settings import Exact
 from veilgraph.core.types import PartyId
 from veilgraph.link.channel import joined
 from veilgraph.link.identity import Identity, Trust
@@ -30,10 +31,8 @@ Time = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:0
 """UTC in whole seconds, as text: what is signed must not be read and written anew in another form."""
 
 
-class Attestation(BaseModel):
+class Attestation(Exact):
     """What one party says and signs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     run: _Hash
     """SHA-256 of the job's settings."""
@@ -85,10 +84,8 @@ class Attestation(BaseModel):
         trust.check(author, self.certificate.encode(), signature, self.content(), when)
 
 
-class Extent(BaseModel):
+class Extent(Exact):
     """The first lines of a record."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     lines: Annotated[int, Field(ge=0, le=2**32)]
     head: _Hash

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
+from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.files import locked, os_errors_as
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, Neighbours, Scope, Unit, to_json
@@ -95,14 +95,9 @@ class Ledger:
         checkpoints already, so that the file must be there. The account ``lifetime`` is asked first.
 
         Raises:
-            ConfigError: ``delta`` or ``budget`` is out of range.
             RunError: the file is missing though expected, damaged, changed, of another job or δ, in use, or cannot be
                 read or written.
         """
-        if not 0 < delta < 1:
-            raise ConfigError(f"delta={delta}: must be above 0 and below 1; take less than 1 / number of rows")
-        if budget is not None and not 0 < budget < math.inf:
-            raise ConfigError(f"epsilon_total={budget}: a budget must be finite and above 0; leave it out for none")
         file = ChainedFile(path, _Header, _Entry, _WAY_OUT)
         with ExitStack() as held:
             with os_errors_as(
@@ -153,7 +148,7 @@ class Ledger:
 
         Raises:
             BudgetSpent: the budget does not allow the release; nothing was written.
-            ConfigError: ``channel`` is empty or ``step`` negative, or the event cannot be accounted for.
+            ConfigError: the event cannot be accounted for.
             RunError: the entry could not be written, now or before.
         """
         with self._lock:
@@ -174,7 +169,6 @@ class Ledger:
         Returns:
             How many were reserved: ``count``, or fewer if the budget has no room for all, but at least 1.
         """
-        _check_entry(channel, step, count)
         with self._lock:
             total, most = self._total_with(event, count), count
             if not self._fits(total):
@@ -191,7 +185,6 @@ class Ledger:
     def _pay(
         self, event: Event, channel: str, step: int, count: int, total: float, content: str, *, lifetime: bool
     ) -> None:
-        _check_entry(channel, step, count)
         if self._file is None:
             raise RunError(f"{self.path}: closed, or a write failed; nothing is released without it: resume the run")
         if self._lifetime is not None and lifetime:
@@ -299,14 +292,6 @@ class Ledger:
             f"{channel}, step {step}: the release would take the total ε from {before:.6g} to {total:.6g} "
             f"(δ = {self.delta:g}, {about}), over the budget of {self.budget:.6g}, and was not made; allow a larger "
             "total, add more noise or release less often"
-        )
-
-
-def _check_entry(channel: str, step: int, count: int) -> None:
-    if not channel or step < 0 or count < 1:
-        raise ConfigError(
-            f"channel={channel!r}, step={step}, count={count}: an entry needs a channel's name, a step of 0 or more "
-            "and a count of 1 or more; give those"
         )
 
 

@@ -29,6 +29,7 @@ from pydantic import (
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError, RunError
+from veilgraph.core.settings import Exact
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import check_aligned
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
@@ -202,10 +203,8 @@ class _Versioned(BaseModel):
     version: int
 
 
-class Hello(BaseModel):
+class Hello(Exact):
     """Public facts that a party states: no more than the job's initial method needs; the server states no shapes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     version: _Count = PROTOCOL_VERSION
     job: _Hash
@@ -228,7 +227,9 @@ class Hello(BaseModel):
     classes: Annotated[int, Field(ge=0, le=2**32)] = 0
     """Of the labels, where several holders may have some."""
     feature_bits: Annotated[int, Field(ge=0, le=64)] = 0
-    checkpoints: Annotated[list[tuple[_Number, _Epoch, _Hash]], Field(max_length=MOST_POINTS)] = []
+    checkpoints: Annotated[list[tuple[_Number, _Epoch, _Hash]], Field(max_length=MOST_POINTS)] = Field(
+        default_factory=list
+    )
     """Checkpoints that the party would go on from, each as the number of its session, its epoch, and its session; the
     newest that all name is where the job goes on."""
     restarts: bool = True
@@ -256,7 +257,7 @@ class Hello(BaseModel):
     """What was submitted to the party: align, train, predict or audit; left out on one machine."""
     resume: bool = False
     """Whether the party was asked to go on with a run; left out where it was not."""
-    software: Annotated[dict[_Line, _Line], Field(max_length=MOST_PACKAGES)] = {}
+    software: Annotated[dict[_Line, _Line], Field(max_length=MOST_PACKAGES)] = Field(default_factory=dict)
     """Package → its version at the party: veilgraph, torch, and packages that add parts; left out on one machine."""
 
     @model_serializer(mode="wrap")

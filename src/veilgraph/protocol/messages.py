@@ -17,11 +17,11 @@ from itertools import permutations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, Field
 
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.settings import Registry
+from veilgraph.core.settings import Exact, Registry
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
 
@@ -302,9 +302,10 @@ if TYPE_CHECKING:
     from veilgraph.privacy.publisher import Spent
 
 
-def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> list[MessageSpec[Any]]:
-    """What a job's messages from one party to another carry."""
-    return [row for row in _rows_of(job) if row.ends.fit(job, sender, receiver) and row.of(job)]
+def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId, kind: Kind | None = None) -> list[MessageSpec[Any]]:
+    """What a job's messages from one party to another carry, those of a kind or all."""
+    rows = [row for row in _rows_of(job) if kind in (None, row.kind)]
+    return [row for row in rows if row.ends.fit(job, sender, receiver) and row.of(job)]
 
 
 def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
@@ -382,10 +383,8 @@ RevelationName = Annotated[str, AfterValidator(_known)]  # a name that an instal
 Work = Literal["align", "train", "predict", "audit"]  # a piece of work: one session of all parties
 
 
-class Disclosure(BaseModel):
+class Disclosure(Exact):
     """Messages of one kind that one party sent to one other in a piece of work."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     party: PartyId
     """The sender."""
@@ -455,7 +454,7 @@ def disclosure_lines(
 
 
 def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None) -> Disclosure:
-    rows = [row for row in rows_of(settings, entry.party, entry.peer) if row.kind is entry.kind]
+    rows = rows_of(settings, entry.party, entry.peer, entry.kind)
     if not rows:
         raise ProtocolError(
             f"{entry.party} sent {entry.kind.name.lower()} to {entry.peer}, which is no message of this job; give the "

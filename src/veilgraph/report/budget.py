@@ -118,10 +118,6 @@ class NoProtection(Protection):
     def guarantee(self, delta: float | None = None) -> Guarantee:
         return Guarantee("", _NONE)
 
-    @override
-    def spent_about(self, delta: float | None) -> None:
-        return None
-
 
 class PublishedRows(Protection):
     """``privacy``: holders clip what they publish and add noise."""
@@ -262,15 +258,8 @@ class PublishedRows(Protection):
         what = NO_PERSON if settings.unit == "row" else ""
         whose = listed(job.duties.summing) if job.duties.summing else "every holder"
         at = OF_NODES if known is None else f"δ = {known:g}"
-        scope = f"of {whose}'s {settings.unit}s{what}, at {at}, against {against}"
+        scope = f"of {whose}'s {settings.unit}s{what}, {settings.relation}, at {at}, against {against}"
         return Guarantee(scope, _NOISELESS if settings.noise_multiplier == 0 else BOUND, about, limits)
-
-    @override
-    def spent_about(self, delta: float | None) -> str:
-        known = self.privacy.delta if delta is None else delta
-        return (
-            f"{meaning(self.privacy, known)}. Holds against {paradigm_of(self.job).guarantee.threat_model(self.job)}."
-        )
 
 
 class RowsAndFeatures(PublishedRows):
@@ -291,11 +280,6 @@ class RowsAndFeatures(PublishedRows):
         limits = dict.fromkeys((*of_edges.limits, *of_nodes.limits))
         scope = f"{of_edges.scope}; and {of_nodes.scope}"
         return replace(of_edges, scope=scope, about=tuple(about), limits=tuple(limits))
-
-    @override
-    def spent_about(self, delta: float | None) -> str:
-        own, others = super().spent_about(delta), self.features.spent_about(delta)
-        return f"{', '.join(self.job.duties.summing)}: {own}\nThe others: {others}"
 
 
 def _shown(planned: Plan, against: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
+from veilgraph.privacy.accountant import largest_count
 from veilgraph.privacy.event import Event, LocalEvent
 from veilgraph.privacy.ledger_files import FILE, Marks, begun_by, check_never_there
 from veilgraph.privacy.lifetime_costs import is_everybody
@@ -117,20 +118,12 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
     if event is None:
         return {"total": None, "jobs": None if math.isinf(ledger.budget.epsilon) else 0, "about": None}
 
-    def total(jobs: int) -> float:
-        return ledger.total_with(event, releases, jobs)
-
     jobs = None
     if math.isfinite(ledger.budget.epsilon):
-        fits = ledger.fits
-        low, high = 0, _MOST_JOBS + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(total(middle)) else (low, middle)
-        jobs = low
+        jobs = largest_count(lambda many: ledger.fits(ledger.total_with(event, releases, many)), _MOST_JOBS)
     about = ledger.about
     other = None if about is None or about.bounds(event) else f"about {about.unit}, {about.neighbours}"
-    return {"total": _finite(total(1)), "jobs": jobs, "about": other}
+    return {"total": _finite(ledger.total_with(event, releases)), "jobs": jobs, "about": other}
 
 
 def outlook_note(facts: Record, ledger: Lifetime) -> str:
@@ -176,7 +169,8 @@ def _finite(epsilon: float) -> float | None:
 def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
     """What the releases of a run have cost: holder → as in ``summary.json`` under ``privacy``; infinite ε are None."""
     rows = (Account.of(party, record)[:4] for party, record in spent.items())
-    about = protection_of(job).spent_about(_largest_delta(spent))
+    scope = protection_of(job).guarantee(_largest_delta(spent)).scope
+    about = f"{scope[:1].upper()}{scope[1:]}." if scope else None
     return table("Differential privacy", ("holder", ">releases", f">{PER_RELEASE}", f">{TOTAL}"), rows, caption=about)
 
 

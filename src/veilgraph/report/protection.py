@@ -88,9 +88,10 @@ class Protection(ABC):
     def table(self) -> Table | None:
         """What every holder releases and what that costs; None where nothing is noised."""
 
-    @abstractmethod
     def notes(self) -> list[str]:
-        """What must be said beside the table, a line each."""
+        """What must be said beside the table, a line each: what is guaranteed of what, and what is not."""
+        told = self.guarantee()
+        return [*(f"{name}: {what}" for name, what in told.about), *told.limits]
 
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
@@ -99,10 +100,6 @@ class Protection(ABC):
     @abstractmethod
     def guarantee(self, delta: float | None = None) -> Guarantee:
         """What it says in words; a δ that the job leaves open is the ledgers', where they have one."""
-
-    @abstractmethod
-    def spent_about(self, delta: float | None) -> str | None:
-        """What an ε that a run has spent is about; ``delta``: the largest of the ledgers."""
 
     def own_epsilons(self) -> dict[float, float]:
         """Total ε → that of one job, which the job has without being asked for any."""
@@ -175,33 +172,11 @@ class PerturbedFeatures(Protection):
 
     @override
     def notes(self) -> list[str]:
-        job, release, labels = self.job, self.release, self.job.noise.label_release
-        delta = "" if release.delta is None else f", δ = {release.delta:g}"
-        notes = [
-            f"nodes perturb their features at {', '.join(job.duties.releasing)} a single time, by {release.mechanism}: "
-            f"per-release ε and total ε {release.epsilon:g}{delta}, of one node's features at one holder, any in the "
-            f"range from {release.low:g} to {release.high:g} against any other"
-        ]
-        if labels is not None:
-            notes.append(
-                f"nodes perturb their labels at {labels.holder} a single time: {labels.epsilon:g} more there; which "
-                "nodes have one for training or validation is not hidden"
-            )
-        if len(job.duties.releasing) > 1:
-            everything = sum(cost for holder in job.duties.releasing for *_, cost in self._costs(holder))
-            notes.append(f"what a node releases at all of these holders together has a total ε of {everything:g}")
-        if self.nodes is None and (doubt := delta_in_doubt(job)):
-            notes.append(doubt)
-        if self.nodes is not None and (refused := delta_too_large(job, self.nodes)):
-            notes.append(f"every holder refuses the job: {refused}")
-        if not job.passes.learns_alone:
-            notes.append("edges and labels are not noised: per-release ε and total ε of these are infinite")
-        elif not job.duties.summing:
-            notes.append(
-                f"edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them"
-            )
-        again = "changed data are released anew, which costs the same again; training and predicting cost nothing"
-        return [*notes, again]
+        if self.nodes is None:
+            refused = delta_in_doubt(self.job)
+        elif refused := delta_too_large(self.job, self.nodes):
+            refused = f"every holder refuses the job: {refused}"
+        return [*super().notes(), *([refused] if refused else [])]
 
     @override
     def facts(self) -> dict[str, list[Record]]:
@@ -215,7 +190,10 @@ class PerturbedFeatures(Protection):
         job, release, labels = self.job, self.release, self.job.noise.label_release
         about = [
             ("unit", "what one node releases at one holder, all its features together"),
-            ("neighbouring relation", "replacement: the node's own values, or any others in the declared range"),
+            (
+                "neighbouring relation",
+                f"replacement: the node's own values, or any others from {release.low:g} to {release.high:g}",
+            ),
             ("δ", "0: the bound always holds" if release.delta is None else f"{release.delta:g}"),
             (
                 "features",
@@ -230,19 +208,19 @@ class PerturbedFeatures(Protection):
             edges = "Edges and labels are not noised: for them per-release ε and total ε are infinite."
         else:
             edges = f"Edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them."
+        several = "Where a person's values are at several holders, their ε add up"
+        if len(job.duties.releasing) > 1:
+            everything = sum(cost for holder in job.duties.releasing for *_, cost in self._costs(holder))
+            several += f": what a node releases at all of these has a total ε of {everything:g}"
         limits = (
             edges,
             "Which nodes there are, and which have a label for training, is not hidden.",
-            "Where a person's values are at several holders, their ε add up.",
-            "Changed data are released anew, which costs as much again.",
+            f"{several}.",
+            "Changed data are released anew, which costs as much again; training and predicting cost nothing.",
         )
-        scope = "of what one node releases at one holder, against everybody"
+        delta_said = "" if release.delta is None else f", at δ = {release.delta:g}"
+        scope = f"of what one node releases at one holder, replacement{delta_said}, against everybody"
         return Guarantee(scope, BOUND, (*about, _EVERYBODY), limits)
-
-    @override
-    def spent_about(self, delta: float | None) -> str:
-        own = "" if self.release.delta is None else f"δ = {self.release.delta:g}, "
-        return f"{own}unit: what one node releases at one holder, replacement. Holds against everybody."
 
 
 class PerturbedLabels(Protection):
@@ -276,51 +254,38 @@ class PerturbedLabels(Protection):
         )
 
     @override
-    def notes(self) -> list[str]:
-        job, several = self.job, len(perturbing(self.job)) > 1
-        who = f"each of {listed(perturbing(job))} that has labels" if several else job.data.label_party
-        return [
-            f"{who} perturbs the label of every {self._whose()} node a single time, before training: per-release "
-            f"ε and total ε {self.private.epsilon:g}, of one label, any class against any other, against everybody",
-            "all that leaves it afterwards - gradients, which epoch is the best, when to stop - is computed from such "
-            "labels, and costs nothing more",
-            "not hidden: which nodes have a label for training, how many classes there are, and whether a label that "
-            "was perturbed before has changed",
-            "features and edges are not noised: per-release ε and total ε of these are infinite",
-            "the same labels in another job with this ε cost nothing; with another ε, or changed, they cost as much "
-            "again",
-            *([_OF_SEVERAL] if several else []),
-        ]
-
-    @override
     def facts(self) -> dict[str, list[Record]]:
         costs = [{"what": "label", "mechanism": _RESPONSE, "epsilon": self.private.epsilon}]
         return {holder: costs if holder in perturbing(self.job) else [] for holder in self.job.data.names}
 
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        job, several = self.job, len(perturbing(self.job)) > 1
+        job, several, where = self.job, len(perturbing(self.job)) > 1, listed(perturbing(self.job))
+        if several:
+            where = f"each of {where} that has labels"
         about = (
             ("unit", f"one label, at one holder, of a {self._whose('or')} node"),
             ("neighbouring relation", "replacement: the node's own class, or any other"),
             ("δ", "0: the bound always holds"),
-            ("mechanism", f"randomised response, ε {self.private.epsilon:g}, a single time, at "
-             f"{listed(perturbing(job))}"),
+            ("mechanism", f"randomised response, ε {self.private.epsilon:g}, a single time, at {where}"),
             _EVERYBODY,
         )  # fmt: skip
         limits = (
             "It is about labels alone: features and edges are not noised, and for them per-release ε and total ε are "
             "infinite.",
-            "Which nodes have a label for training, and how many classes there are, is not hidden.",
+            "All that leaves a holder afterwards - gradients, which epoch is the best, when to stop - is computed from "
+            "perturbed labels, and costs nothing more.",
+            "Which nodes have a label for training, how many classes there are, and whether a label that was perturbed "
+            "before has changed, is not hidden.",
+            "The same labels in another job with this ε cost nothing; with another ε, or changed, they cost as much "
+            "again.",
             f"Not counted: predictions and scores that {listed(perturbing(job))} {'hand' if several else 'hands'} on. "
             f"{compared_with(job)}",
             *([f"{_OF_SEVERAL.capitalize()}."] if several else []),
         )
-        return Guarantee("of one label, against everybody", BOUND, about, limits)
-
-    @override
-    def spent_about(self, delta: float | None) -> str:
-        return "Unit: one label, replacement; features and edges are not noised. Holds against everybody."
+        return Guarantee(
+            "of one label, replacement, against everybody; features and edges are not noised", BOUND, about, limits
+        )
 
     @override
     def own_epsilons(self) -> dict[float, float]:
@@ -365,27 +330,6 @@ class PrivateTraining(Protection):
         return found
 
     @override
-    def notes(self) -> list[str]:
-        plan = self.plan
-        whose = "its own noise alone" if plan.joint is None else (
-            f"the noise that {plan.joint.honest} holders make together, each {plan.added:.3g} of the clip: where more "
-            f"than {plan.joint.colluding} of them collude, or add none, it does not hold"
-        )  # fmt: skip
-        notes = [
-            "ε is about a node's features, label and all its edges, and whether it is trained on, "
-            f"{plan.settings.neighbours}; each holder's is about its own data and counts {whose}, against "
-            f"{plan.against}",
-            f"a holder tells nothing else of its data but whether it has labels: {listed(self.job.data.names)} judge "
-            "the model by themselves, and scores are theirs to guard",
-        ]
-        if plan.settings.degree_bound is not None:
-            notes.append(
-                "a holder whose graph has a node of more than averaging.privacy.degree_bound="
-                f"{plan.settings.degree_bound} neighbours refuses before it releases anything"
-            )
-        return notes
-
-    @override
     def facts(self) -> dict[str, Record]:
         plan = self.plan
         facts = {
@@ -403,13 +347,21 @@ class PrivateTraining(Protection):
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
         plan, given = self.plan, self.plan.settings
-        bound = "edges are not used" if given.degree_bound is None else f"no node has more than {given.degree_bound}"
+        bound, noise = "edges are not used", "each holder's own"
+        if given.degree_bound is not None:
+            bound = f"at most averaging.privacy.degree_bound={given.degree_bound}; a holder of a node with more refuses"
+        if (joint := plan.joint) is not None:
+            noise = (
+                f"{joint.honest} holders make it together, each {plan.added:.3g} of the clip: where more than "
+                f"{joint.colluding} of them collude, or add none, the guarantee does not hold"
+            )
         about = (
             ("unit", "one node's features, label and all its edges at one holder, and whether it is trained on"),
             ("neighbouring relation", f"{given.neighbours}: the unit {RELATIONS[given.neighbours]}"),
             ("δ", f"{plan.delta:g}"),
             ("mechanism", "sums of clipped gradients of sampled training nodes, Gaussian noise, "
              f"{plan.steps:,} rounds"),
+            ("noise", noise),
             ("neighbours of a node", bound),
             ("holds against", plan.against),
         )  # fmt: skip
@@ -420,16 +372,8 @@ class PrivateTraining(Protection):
             "predictions that a holder hands on.",
             *paradigm_of(self.job).guarantee.privacy_limits(self.job),
         )
-        scope = f"of every holder's nodes with label and edges, at δ = {plan.delta:g}, against {plan.against}"
-        return Guarantee(scope, BOUND, about, limits)
-
-    @override
-    def spent_about(self, delta: float | None) -> str:
-        plan = self.plan
-        return (
-            f"δ = {plan.delta:g}, unit: a node's features, label and all its edges, {plan.settings.neighbours}. Holds "
-            f"against {plan.against}."
-        )
+        what = f"of every holder's nodes with label and edges, {given.neighbours}"
+        return Guarantee(f"{what}, at δ = {plan.delta:g}, against {plan.against}", BOUND, about, limits)
 
     @override
     def own_epsilons(self) -> dict[float, float]:

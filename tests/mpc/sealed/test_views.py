@@ -253,9 +253,9 @@ COALITIONS = [
 
 
 @cache
-def kept(of_much: bool, holders: int) -> list[dict[PartyId, tuple[Message, ...]]]:
+def kept(of_much: bool, holders: int, runs: int = RUNS) -> list[dict[PartyId, tuple[Message, ...]]]:
     data = MUCH if of_much else NOTHING
-    return [session(data, holders, of_much * RUNS + number, whole=True) for number in range(RUNS)]
+    return [session(data, holders, of_much * RUNS + number, whole=True) for number in range(runs)]
 
 
 @pytest.mark.cases(2)
@@ -278,11 +278,11 @@ def test_sequence_kinds_and_sizes_of_all_messages_are_the_same_for_all_inputs(ho
             forms = [
                 [
                     (m.sender, m.receiver, m.tag, tuple(m.tensor.shape), m.tensor.dtype)
-                    for m in kept(much, holders)[run_][party]
+                    for m in each[party]
                     if getattr(m, direction) == party
                 ]
                 for much in (False, True)
-                for run_ in (0, 1)
+                for each in kept(much, holders, 2)
             ]
             assert len(forms[0]) > 1 or (party, direction) == (SERVER, "receiver")
             assert all(each == forms[0] for each in forms)
@@ -290,7 +290,7 @@ def test_sequence_kinds_and_sizes_of_all_messages_are_the_same_for_all_inputs(ho
 
 def test_the_dealer_gets_nothing() -> None:
     for much in (False, True):
-        assert [m for each in kept(much, 2) for m in each[SERVER] if m.receiver == SERVER] == []
+        assert [m for each in kept(much, 2, 2) for m in each[SERVER] if m.receiver == SERVER] == []
 
 
 PUT: Forms = [((N, D), torch.int64)]

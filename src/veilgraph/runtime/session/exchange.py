@@ -22,19 +22,18 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-import torch
 from cryptography.hazmat.primitives.serialization import Encoding
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from typing_extensions import override
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.files import locked, private_folder, undamaged, write_whole
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
+from veilgraph.core.settings import Exact
 from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.link.collectives import gather, tensor_text, text_tensor
+from veilgraph.link.collectives import receive_model, text_tensor
 from veilgraph.link.identity import Identity, Trust
 from veilgraph.link.statement import RECORDS, Countersignature, Statement
 from veilgraph.privacy.ledger_files import LifetimeFile
@@ -45,10 +44,8 @@ from veilgraph.protocol.limits import REASON_CHARACTERS, joined
 from veilgraph.runtime.store.records import Beginning, RecordLog, difference
 
 
-class LedgerHead(BaseModel):
+class LedgerHead(Exact):
     """How far a party's lifetime ledger is: its id, its lines, and HMAC-SHA256 of these under the owner's salt."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     ledger: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     lines: Annotated[int, Field(ge=1, le=2**32)]
@@ -154,18 +151,10 @@ _OPENING, _VERDICT, _STATEMENT, _HEARD = range(5, 9)
 _WAY_OUT: Final = "put back that party's newest files, or submit the job under a new name"
 
 
-_Said = TypeVar("_Said", bound="_Message")
+_Said = TypeVar("_Said", bound=Exact)
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    def text(self) -> str:
-        """As JSON."""
-        return self.model_dump_json()
-
-
-class Opening(_Message):
+class Opening(Exact):
     """What a party says first."""
 
     statement: Statement | None = None
@@ -177,14 +166,14 @@ class Opening(_Message):
     lifetime_heard: LedgerHead | None = None
     """How far it last heard that the receiver's is; null where it heard nothing."""
 
-    @override
-    def text(self) -> str:
+    @model_serializer(mode="wrap")
+    def _without_nulls(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Of a job that releases nothing it says nothing of lifetime ledgers."""
-        names = ("lifetime", "lifetime_heard")
-        return self.model_dump_json(exclude={name for name in names if getattr(self, name) is None})
+        stated: dict[str, Any] = all_of(self)
+        return {key: value for key, value in stated.items() if value is not None or not key.startswith("lifetime")}
 
 
-class Verdict(_Message):
+class Verdict(Exact):
     """What a party says to another's statement."""
 
     countersignature: Countersignature | None = None
@@ -392,24 +381,5 @@ class RecordExchange:
     ) -> dict[PartyId, _Said]:
         tag = Tag(Kind.HELLO, 0, round_)
         for party in self._others:
-            link.send(party, tag, text_tensor(say(party).text()))
-        texts = gather(link, self._others, tag, (None,), torch.uint8)
-        found = {}
-        for party, text in texts.items():
-            if text.numel() > MAX_HELLO_BYTES:
-                raise ProtocolError(
-                    f"{party} sent {text.numel()} bytes as {tag}; at most {MAX_HELLO_BYTES} are allowed",
-                    code="countersignature",
-                    party=party,
-                )
-            try:
-                found[party] = schema.model_validate_json(tensor_text(text))
-            except ValidationError as error:
-                problem = error.errors(include_url=False, include_input=False)[0]["msg"]
-                raise ProtocolError(
-                    f"{self._party} cannot understand {tag} of {party}: {problem}; install the same release of "
-                    "veilgraph at every party",
-                    code="countersignature",
-                    party=party,
-                ) from error
-        return found
+            link.send(party, tag, text_tensor(say(party).model_dump_json()))
+        return {party: receive_model(link, party, tag, schema, MAX_HELLO_BYTES) for party in self._others}

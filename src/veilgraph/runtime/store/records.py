@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
 from cryptography import x509
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.files import append, os_errors_as, sync_folder
+from veilgraph.core.settings import Exact
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.identity import Trust
 from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement
@@ -31,10 +32,8 @@ EVIDENCE: Final = RECORDS[-1]
 _WAY_OUT: Final = "restore a copy of the file that has every line"
 
 
-class Beginning(BaseModel):
+class Beginning(Exact):
     """Whose evidence a file holds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     evidence: Literal[1] = 1
     run: str
@@ -42,15 +41,13 @@ class Beginning(BaseModel):
     party: PartyId
     salt: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """Of the heads in this party's statements: secret."""
-    roots: list[str] = []
+    roots: list[str] = Field(default_factory=list)
     """Root certificates of the project, PEM; none on one machine."""
-    names: dict[PartyId, str] = {}
+    names: dict[PartyId, str] = Field(default_factory=dict)
     """Party → the name in its certificate, where that is another one."""
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
+class _Line(Exact):
     previous: str = ""
     begins: Beginning | None = None
     statement: Statement | None = None
