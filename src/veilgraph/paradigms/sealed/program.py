@@ -122,21 +122,17 @@ class SealedProgram:
             self._untested.append(self._weights[0])
         return self._weights
 
-    @weights.setter
-    def weights(self, weights: list[Wire]) -> None:
-        self._weights = weights
-        self.learned = [*self.learned[:1], *weights[1:]] if self.network.sums_rows else weights
-
     def _take(self, *members: int) -> None:
         """Goes on with the weights of another trial, or of a mean of some."""
         self.trial, self.network.trial = members[-1], self._context.plan.mean_of(members)
 
     def _begin_anew(self) -> None:
-        initial = self.network.initial(WEIGHT_BITS)
-        none = torch.zeros(self.network.learned_shapes[0], dtype=torch.int64)
-        self.learned = [self._machine.constant(none, WEIGHT_BITS)]
-        self.weights = [self._machine.constant(weight, WEIGHT_BITS) for weight in initial]
-        self.velocities = [None] * len(self.weights)
+        constant = partial(self._machine.constant, bits=WEIGHT_BITS)
+        self.learned = self._weights = [constant(weight) for weight in self.network.initial(WEIGHT_BITS)]
+        if self.network.sums_rows:
+            counts = torch.zeros(self.network.learned_shapes[0], dtype=torch.int64)
+            self.learned = [constant(counts), *self._weights[1:]]
+        self.velocities = [None] * len(self.learned)
         self.outside, self.taken, self._beside = self.before, None, None
 
     def enter(self, *, trains: bool) -> None:
