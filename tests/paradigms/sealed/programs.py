@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,8 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.machine import Machine, PlainMachine
+from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import TRIAL, WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
@@ -148,6 +149,29 @@ def of_twin(found: Trained, bits: int) -> dict[str, Tensor]:
     """Those of the twin, as numbers."""
     weights = {name: share for name, share in found[TWIN][0].items() if name.startswith("weight")}
     return {name: share * 2.0**-bits for name, share in weights.items() if name[-1].isdigit()}
+
+
+def predicting_twin(
+    job: SealedJob,
+    graphs: Sequence[PartyGraph],
+    weights: Mapping[str, Tensor],
+    asked: Tensor | None = None,
+    examples: Examples | None = None,
+) -> SealedProgram:
+    """Before a prediction with what was trained.
+
+    Args:
+        job: as in ``together``.
+        graphs: as they are now.
+        weights: what the holders' shares add up to, int64, by name.
+        asked: [R] nodes that are predicted; None: all.
+        examples: what the label holder's trees were fitted to in the training.
+    """
+    context, data = together(job, graphs, trains=False, asked=asked, examples=examples)
+    program = SealedProgram(PlainMachine(list(data)), context)
+    program.enter(trains=False)
+    program.restore(weights, training=False)
+    return program
 
 
 def sum_of(shares: list[Tensor]) -> Tensor:

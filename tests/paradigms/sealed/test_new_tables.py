@@ -17,7 +17,7 @@ from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.apart import apart
 from tests.paradigms.sealed.dense import STANDARD
-from tests.paradigms.sealed.programs import small_graphs, small_job, weights
+from tests.paradigms.sealed.programs import predicting_twin, small_graphs, small_job, weights
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
 from veilgraph.core.tensor_file import FolderKeeper
@@ -29,7 +29,6 @@ from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
-from veilgraph.paradigms.sealed.twin import predicting_twin
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.messages import causes
 from veilgraph.runtime.launch.jobs import predict, train

@@ -18,6 +18,7 @@ from tests.paradigms.sealed.programs import (
     TWIN,
     numbers,
     outcomes,
+    predicting_twin,
     saved,
     small_graphs,
     small_job,
@@ -38,7 +39,7 @@ from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedLabelHolder, check_learning
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, SealedJob
-from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
+from veilgraph.paradigms.sealed.twin import together, trained_twin
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.bounds import check_bounds
 from veilgraph.protocol.limits import LimitSettings, refusal

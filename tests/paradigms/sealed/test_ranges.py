@@ -287,7 +287,7 @@ def test_weights_are_tested_where_nothing_is_computed_of_them() -> None:
     def program(part: SealedProgram) -> None:
         part.enter(trains=True)
         part.begin()
-        ones = [torch.ones(shape, dtype=torch.int64) << WEIGHT_BITS + 13 for shape in part.shapes]
+        ones = [torch.ones(shape, dtype=torch.int64) << WEIGHT_BITS + 13 for shape in part.network.shapes]
         part.learned = [part._machine.constant(each, WEIGHT_BITS) for each in ones]
         part.step(1)  # the first one begins anew
         part.check_range(part.outside)

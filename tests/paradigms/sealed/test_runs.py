@@ -15,7 +15,7 @@ from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.sealed.dense import STANDARD
-from tests.paradigms.sealed.programs import layers, numbers, saved, scaled, small_graphs, small_job
+from tests.paradigms.sealed.programs import layers, numbers, saved, scaled, small_graphs, small_job, weights
 from tests.roles.federation import Settings
 from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import DataError, RunError
@@ -121,6 +121,23 @@ def test_gone_on_with_it_ends_where_it_would_have_ended(
     assert resumed.summary["started_at"] == (0 if epoch == 1 else 2)
     assert far(run, resumed) < ROUNDING
     assert (run.predictions.classes == resumed.predictions.classes).sum() >= len(run.predictions.classes) - 1
+
+
+def test_what_was_best_and_what_it_is_a_mean_with_are_gone_on_with(tmp_path: Path) -> None:
+    """Of random labels, so that a mean has more right than either trial: cut after the best step, in the second one."""
+    graphs, labels = small_graphs(nodes=60), torch.randint(3, (60,), generator=torch.Generator().manual_seed(0))
+    graphs[0] = replace(graphs[0], labels=labels)
+    job = saved(tmp_path / "data", small_job(2, JUDGED), graphs)
+    run = train(job, tmp_path / "whole")
+    best = run.summary["best_epoch"]
+    assert 20 < best < 37
+    with cut_at(best + 3), pytest.raises(CutError):
+        train(job, tmp_path / "cut")
+    resumed = resume(tmp_path / "cut")
+    assert resumed.summary["started_at"] >= best
+    assert resumed.summary["best_epoch"] == best
+    assert [weights(each.path)[TRIAL].tolist() for each in (run, resumed)] == [[0, 1], [0, 1]]
+    assert far(run, resumed) < ROUNDING
 
 
 def far(run: TrainResult, other: TrainResult) -> float:

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.ring import matmul
-from veilgraph.mpc.sealed.functions import ERROR_BITS, largest, largest_place, range_tests, softmax, times
+from veilgraph.mpc.sealed.functions import ERROR_BITS, largest_place, range_tests, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks import network_of
+from veilgraph.paradigms.sealed.networks.means import mean_where
 from veilgraph.paradigms.sealed.networks.propagation import one_hot
-from veilgraph.paradigms.sealed.plan import MOST_RANKED, Context
+from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.settings import exact_rates
+from veilgraph.paradigms.sealed.validation import Validation
 
 WEIGHT_BITS: Final = 24
 _LEAST_BITS: Final = 8
@@ -85,8 +86,7 @@ class SealedProgram:
         self._left = 1.0
         self.velocities: list[Wire | None] = []
         self._begin_anew()
-        self._judged: Wire | None = None
-        self._pairs: Wire | None = None
+        self._validation = Validation(machine, context)
         self._targets: tuple[Wire, Wire | None] | None = None
 
     @property
@@ -107,11 +107,6 @@ class SealedProgram:
             found *= min(1, _FEW / max(self._context.sizes.training, 1))
         decay = found if plan.weight_decay is None else plan.weight_decay
         return self._rest * decay
-
-    @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """Of the trial's weights."""
-        return self.network.shapes
 
     @property
     def weights(self) -> list[Wire]:
@@ -177,21 +172,14 @@ class SealedProgram:
         return shares | {name: torch.tensor(trials) for name, trials in public.items()}
 
     def check(self, saved: Mapping[str, Tensor]) -> None:
-        """Refuses shares that are of another network or release.
+        """Refuses shares that are of another network.
 
         Raises:
             RunError: names what differs.
         """
-        if OUTSIDE not in saved:
-            raise RunError(
-                f"{OUTSIDE}: the saved shares have none, so they are of a release whose weights have other fractional "
-                "bits; train anew, or predict with that release",
-                code="other-release",
-                key=OUTSIDE,
-            )
         training = _TRAINED in saved
         self._take_saved(saved, _TRAINED if training else TRIAL)
-        kind, shapes = ("learned", self.network.learned_shapes) if training else ("weight", self.shapes)
+        kind, shapes = ("learned", self.network.learned_shapes) if training else ("weight", self.network.shapes)
         for name, shape in ((f"{kind}.{place}", shape) for place, shape in enumerate(shapes)):
             found = saved.get(name)
             if found is None or tuple(found.shape) != shape:
@@ -222,7 +210,7 @@ class SealedProgram:
             self._weights, self.taken = None if self.network.sums_rows else self.learned, None
             self.before = self._restored(saved, _BEFORE, (1,), 0)
         else:
-            self._weights = self._restored_all(saved, "weight", self.shapes, WEIGHT_BITS)
+            self._weights = self._restored_all(saved, "weight", self.network.shapes, WEIGHT_BITS)
             self.taken = members, self._weights
         self.outside = self._restored(saved, OUTSIDE, (1,), 0)
         for name, kept in self.network.kept().items():
@@ -248,7 +236,7 @@ class SealedProgram:
     def _restored_earlier(self, saved: Mapping[str, Tensor], kind: str) -> Earlier:
         """Of names that begin so: what was best when the trial began, which is another one's, or a mean of some."""
         members = self._take_saved(saved, f"{kind}.trial")
-        weights = self._restored_all(saved, kind, self.shapes, WEIGHT_BITS)
+        weights = self._restored_all(saved, kind, self.network.shapes, WEIGHT_BITS)
         return Earlier(members, weights, self._restored(saved, OUTSIDE if kind == "weight" else _FAILED, (1,), 0))
 
     def _restored_all(
@@ -375,91 +363,37 @@ class SealedProgram:
         Args:
             number: counts all steps of the job from 1.
         """
-        machine, context = self._machine, self._context
-        owner, size = context.label_party, (context.sizes.validation, context.sizes.classes)
+        machine, trial = self._machine, self.trial
         machine.at(f"score {number}")
-        if self._judged is None:
-            labels = context.of(owner, "judged_labels")
-            classes = None if labels is None else one_hot(labels, size[1]).to(torch.int64)
-            self._judged = machine.put(owner, classes, size, 0)
         beside = None if self._earlier is None else self._beside or self._judged_beside(self._earlier)
         logits = self.network.judged(self.weights)
-        right = machine.open(self._right(logits))
+        right = machine.open(self._validation.right(logits))
         if self._earlier is not None and beside is not None:
-            mean = machine.open(machine.gate(beside[1], machine.open(self._right(logits + beside[0]))))
+            mean = machine.open(machine.gate(beside[1], machine.open(self._validation.right(logits + beside[0]))))
             better = machine.negative(right - mean)
             right = machine.open(machine.split(right) + machine.gate(better, mean - right))
-            self.taken = self._mixed(self._earlier, better)
+            members, plan = (*self._earlier.members, trial), self._context.plan
+            both = (plan.mean_of(self._earlier.members), self._earlier.weights), (self.network.trial, self.weights)
+            self._take(*members)
+            self.taken = members, mean_where(self.network, better, *both)
+            self._take(trial)
         # A step that has left the range counts as none right, or its number could make it the best one.
         inside = self._inside(machine.open(self._outside()))
-        return machine.reveal(machine.open(machine.gate(inside, right)), owner)
+        return machine.reveal(machine.open(machine.gate(inside, right)), self._context.label_party)
 
     def _inside(self, outside: Wire) -> Bit:
         return ~self._machine.negative(-outside[:, None])
 
     def _judged_beside(self, earlier: Earlier) -> tuple[Wire, Bit]:
         """Its logits of the validation nodes, and whether all range tests had passed; once a trial."""
-        trial, outside, watched = self.trial, self.outside, self.network.watched
+        trial, outside = self.trial, self.outside
         self._take(*earlier.members)
-        self.outside, self.network.watched = earlier.outside, []
+        self.outside = earlier.outside
         logits = self.network.judged(earlier.weights)
         self._beside = logits, self._inside(self._machine.open(self._outside()))
         self._take(trial)
-        self.outside, self.network.watched = outside, watched
+        self.outside = outside
         return self._beside
-
-    def _mixed(self, earlier: Earlier, better: Bit) -> tuple[tuple[int, ...], list[Wire]]:
-        """The mean of the step's network and of an earlier one, as one network, or the step's alone, where ``better``
-        is not; which of the two nobody knows. Where the earlier one has left the range it is never better.
-        """
-        machine, trials, trial = self._machine, self._context.plan.trials, self.trial
-        classes = self._context.sizes.classes
-        weights, members = self.weights, (*earlier.members, trial)
-        before = self._context.plan.mean_of(earlier.members)
-        self._take(*members)
-        own = self.network.among(weights, trials[trial], before.deep)
-        others = self.network.among(earlier.weights, before, 0)
-        self._take(trial)
-        mixed = []
-        for one, other in zip(own, others, strict=True):
-            # Of both networks half, but for what goes into hidden layers, of which each has its own.
-            half, layers = (other - one)[:, :classes], other[:, classes:].times(2)
-            everywhere = better.map(partial(torch.broadcast_to, size=one.shape))
-            twice = machine.split(one).times(2) + machine.gate(everywhere, joined([half, layers], 1))
-            mixed.append(machine.open(twice.halved(1), 1))
-        return members, mixed
-
-    def _right(self, logits: Wire) -> Summands:
-        return self._right_pairs(logits) if self._context.plan.ranks else self._right_nodes(logits)
-
-    def _right_nodes(self, logits: Wire) -> Summands:
-        assert self._judged is not None
-        own = self._machine.product(torch.mul, logits, self._judged).map(lambda part: part.sum(1, keepdim=True))
-        right = ~self._machine.negative(self._machine.open(own) - largest(self._machine, logits))
-        return self._machine.value(right).map(lambda part: part.sum(0, keepdim=True))
-
-    def _right_pairs(self, logits: Wire) -> Summands:
-        """Pairs of nodes of two classes, of which the one of the first node's class has the larger logit of it.
-
-        Logits are taken less their mean over all classes; of equal ones the pair is not right. Which pairs are of two
-        classes is the label holder's secret.
-        """
-        machine, owner, labels = self._machine, self._context.label_party, self._judged
-        assert labels is not None
-        first = min(MOST_RANKED, logits.shape[0])
-        if self._pairs is None:
-            own = self._context.of(owner, "judged_labels")
-            apart = None if own is None else (own[:first, None] != own[None]).to(torch.int64)
-            self._pairs = machine.put(owner, apart, (first, logits.shape[0]), 0)
-        classes = logits.shape[1]
-        whole = logits.times(classes) - logits.sum(1)
-        others = machine.open(machine.product(matmul, labels[:first], whole.T))
-        own_logits = machine.open(
-            machine.product(torch.mul, labels[:first], whole[:first]).map(lambda part: part.sum(1, keepdim=True))
-        )
-        right = machine.open(machine.value(machine.negative(others - own_logits)))
-        both = machine.product(torch.mul, right, self._pairs)
-        return both.map(lambda part: part.sum().reshape(1, 1))
 
     def predict(self) -> Tensor | None:
         """What the label holder learns: classes [N, 1] or margins [N, C − 1]; None at all others.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -116,29 +116,6 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
         DataError: as ``own_data`` and ``with_labels``.
     """
     chosen_twin(job, graphs).predict()
-
-
-def predicting_twin(
-    job: SealedJob,
-    graphs: Sequence[PartyGraph],
-    weights: Mapping[str, Tensor],
-    asked: Tensor | None = None,
-    examples: Examples | None = None,
-) -> SealedProgram:
-    """Before a prediction with what was trained.
-
-    Args:
-        job: as in ``together``.
-        graphs: as they are now.
-        weights: what the holders' shares add up to, int64, by name.
-        asked: [R] nodes that are predicted; None: all.
-        examples: what the label holder's trees were fitted to in the training.
-    """
-    context, data = together(job, graphs, trains=False, asked=asked, examples=examples)
-    program = SealedProgram(PlainMachine(list(data)), context)
-    program.enter(trains=False)
-    program.restore(weights, training=False)
-    return program
 
 
 def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> PlainResult:

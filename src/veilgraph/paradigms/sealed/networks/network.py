@@ -282,32 +282,6 @@ class Network:
         total = self.machine.product(transposed_matmul, self._training_rows(), learned) + begun.scaled(left, BITS)
         return self.machine.open(total, total.bits - learned.bits)
 
-    def among(self, weights: Sequence[Wire], trial: Trial, before: int) -> list[Wire]:
-        """A trial's weights as a part of those of ``self.trial``, which has its blocks: zero in all other places.
-
-        Args:
-            weights: of the trial, with W and U side by side.
-            trial: of them.
-            before: hidden layers of ``self.trial`` that come before its own.
-        """
-        classes, hidden = self.context.sizes.classes, self.context.plan.hidden
-        rows = torch.searchsorted(self._places(self.trial.blocks), self._places(trial.blocks))
-        layers = torch.arange(before * hidden, (before + trial.deep) * hidden)
-        outputs = torch.arange(classes)
-        into = [(rows, torch.cat([outputs, classes + layers])), (layers, outputs)]
-
-        def moved(weight: Wire, shape: tuple[int, int], places: tuple[Tensor, Tensor]) -> Wire:
-            def move(part: Tensor) -> Tensor:
-                found = part.new_zeros(shape)
-                found[places[0][:, None], places[1]] = part
-                return found
-
-            return weight.map(move)
-
-        none = self.machine.constant(torch.zeros((0, classes), dtype=torch.int64), weights[0].bits)
-        given = [*weights, none][: len(self.shapes)]
-        return [moved(*each) for each in zip(given, self.shapes, into, strict=False)]
-
     def judged(self, weights: Sequence[Wire]) -> Wire:
         """Logits of the validation nodes that steps are judged by: [V, C]."""
         sizes, owner = self.context.sizes, self.context.label_party
@@ -356,7 +330,7 @@ class Network:
         """The trial's first weights as they multiply columns that are not standardised: gain·w, the bias less means."""
         if self.gain is None or self.mean is None:
             return first
-        machine, places = self.machine, self._places(self.trial.blocks)[1:] - 1
+        machine, places = self.machine, self.places(self.trial.blocks)[1:] - 1
         last = 1 + places.numel()
         columns = times(machine, first[1:last], self.gain.columns(places).T, first.bits)
         moved = self.opened(machine.product(matmul, self.mean.columns(places), columns), first.bits)
@@ -485,7 +459,7 @@ class Network:
         """Of the trial's blocks."""
         assert self.rows is not None
         if self.trial not in self._of_trial:
-            self._of_trial = {self.trial: self._beside(self.rows.columns(self._places(self.trial.blocks)))}
+            self._of_trial = {self.trial: self._beside(self.rows.columns(self.places(self.trial.blocks)))}
         return self._of_trial[self.trial]
 
     def _training_rows(self) -> Wire:
@@ -495,7 +469,7 @@ class Network:
         """With what is behind the blocks."""
         return rows
 
-    def _places(self, blocks: Sequence[str]) -> Tensor:
+    def places(self, blocks: Sequence[str]) -> Tensor:
         """Columns of a whole row that are the bias's, and these blocks': int64."""
         places, start = dict[str, Tensor](), 1
         for block in self.context.plan.blocks:
