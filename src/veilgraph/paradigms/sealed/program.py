@@ -176,20 +176,18 @@ class SealedProgram:
         shares = {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
         return shares | {name: torch.tensor(trials) for name, trials in public.items()}
 
-    def check(self, saved: Mapping[str, Tensor]) -> None:
-        """Refuses shares that are of another network or release.
+    def check(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
+        """Refuse shares of another network or release, of which training goes on or a prediction is made.
 
         Raises:
             RunError: names what differs.
         """
-        if OUTSIDE not in saved:
+        if (mark := _TRAINED if training else OUTSIDE) not in saved:
             raise RunError(
-                f"{OUTSIDE}: the saved shares have none, so they are of a release whose weights have other fractional "
-                "bits; train anew, or predict with that release",
+                f"{mark}: the saved shares have none, so another release saved them; train anew, or use that release",
                 code="other-release",
-                key=OUTSIDE,
+                key=mark,
             )
-        training = _TRAINED in saved
         self._take_saved(saved, _TRAINED if training else TRIAL)
         kind, shapes = ("learned", self.network.learned_shapes) if training else ("weight", self.shapes)
         for name, shape in ((f"{kind}.{place}", shape) for place, shape in enumerate(shapes)):
@@ -275,7 +273,8 @@ class SealedProgram:
         plan = self._context.plan
         trial = plan.trial_of(number)
         if not number or trial != plan.trial_of(number - 1):
-            beside = number and best and plan.standard  # of words no mean was ever better: Cora, CiteSeer, PubMed
+            # Of words no mean was ever better: Cora, CiteSeer, PubMed. What was never judged was not best.
+            beside = best and plan.standard and number >= plan.kept_every
             self._earlier = self._restored_earlier(best, "weight") if beside else None
             self._take(trial)
             self._begin_anew()
