@@ -248,17 +248,20 @@ def test_a_sealed_step_in_one_place_may_be_a_mean_as_in_the_job() -> None:
     job = sealed(small(paradigm="sealed", model=model, train={"learning_rate": 0.125, **training}))
     data = job.data.model_copy(update={"feature_scaling": "standard", "holders": ("A",), "label_holder": None})
     graph, taken = pool(inputs_of(job).graphs, "A"), set[tuple[int, ...]]()
-    assert graph.val_mask is not None
+    judged = graph.val_mask
+    assert judged is not None
     for seed in range(4):
-        drawn = torch.randint(3, (graph.num_nodes,), generator=torch.Generator().manual_seed(seed))
-        graph = replace(graph, labels=drawn % int(graph.num_classes or 2))
+        labels = torch.randint(
+            int(graph.num_classes or 2), (graph.num_nodes,), generator=torch.Generator().manual_seed(seed)
+        )
+        graph = replace(graph, labels=labels)
         program = chosen_twin(job.model_copy(update={"data": data}), [graph])
         found = in_one_place(job.model_copy(update={"data": data}), graph, lambda records: None)
         predicted = program.predict()
         assert program.taken is not None
         assert predicted is not None
         taken.add(program.taken[0])
-        right = (predicted[:, 0] == graph.labels)[graph.val_mask].double().mean()
+        right = (predicted[:, 0] == labels)[judged].double().mean()
         assert found.summary["val_accuracy"] == pytest.approx(float(right), abs=1e-6), seed
     assert (0, 1) in taken
 

@@ -211,7 +211,9 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
 
     Of random labels either has more now and then.
     """
-    job = small_job(2, STANDARD, MARGINS, {"train": {"select_by": "accuracy", "epochs": 2 * len(trials)}})
+    job = small_job(
+        2, STANDARD, MARGINS, {"train": {"select_by": "accuracy", "evaluate_every": 2, "epochs": 2 * len(trials)}}
+    )
     job = job.model_copy(update={"train": job.train.model_copy(update={"learning_rate": None})})
     graphs = graphs_of(job, nodes=120, training=MANY)
     labels = torch.randint(3, (120,), generator=torch.Generator().manual_seed(1))
@@ -253,11 +255,23 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
         assert members == list(range(len(trials)))
         assert found is not None
         assert torch.allclose(found, taken[-1], atol=1e-3)
+        hidden = context.plan.hidden * sum(OTHERS[trial].deep for trial in trials[:-1])
+        layers = numbers(predicted)[0][:, 3 : 3 + hidden]
+        shown, mean = bool(layers.any()), bool(rights.index(max(rights)))
+        assert shown == mean if hidden and len(trials) == 2 else shown <= mean, "what a release of weights shows"
     assert chosen == {0, 1}
+
+
+@pytest.mark.parametrize(("epochs", "every", "count"), [(250, 10, 5), (60, 10, 3), (19, 10, 1), (250, 100, 2)])
+def test_every_trial_has_steps_enough_and_is_judged(epochs: int, every: int, count: int) -> None:
+    training = {"learning_rate": None, "select_by": "accuracy", "epochs": epochs, "evaluate_every": every}
+    job = small_job(2, STANDARD, {"model": {"network": None, "blocks": None}, "train": training})
+    assert len(plan_of(job).trials) == count
 
 
 def test_what_had_left_its_range_is_in_no_mean() -> None:
     job = small_job(2, STANDARD, MARGINS, {"train": {"select_by": "auc", "epochs": 4, "learning_rate": None}})
+    job = job.model_copy(update={"train": job.train.model_copy(update={"evaluate_every": 2})})
     graphs = graphs_of(job, nodes=120, training=MANY)
     labels = torch.randint(3, (120,), generator=torch.Generator().manual_seed(1))
     graphs[0] = replace(graphs[0], labels=labels)

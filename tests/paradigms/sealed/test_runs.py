@@ -13,12 +13,13 @@ import torch
 
 from tests.chance import fixed_chance
 from tests.errors import refused
-from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.cutting import CutError, checkpoint, cut_at
 from tests.paradigms.sealed.dense import STANDARD
 from tests.paradigms.sealed.programs import layers, numbers, saved, scaled, small_graphs, small_job, weights
 from tests.roles.federation import Settings
 from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.tensor_file import save_tensors
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.collectives import tensor_text
@@ -188,6 +189,21 @@ def test_changed_data_are_not_gone_on_with(tmp_path: Path) -> None:
     graph = load_party(path)
     save_party(replace(graph, features=graph.features.roll(1, 0)), path)
     with refused(RunError, code="data-changed", party="B"):
+        resume(tmp_path / "run")
+
+
+def test_a_checkpoint_of_a_release_that_judged_no_means_is_not_gone_on_with(tmp_path: Path) -> None:
+    """It has no ``learned.0``: training would go on from zeros, and nobody would see it."""
+    job = saved(tmp_path / "data", small_job(), small_graphs())
+    with cut_at(3), pytest.raises(CutError):
+        train(job, tmp_path / "run")
+    for party in job.data.names:
+        path = checkpoint(tmp_path / "run", party, 2)
+        tensors, facts = load_tensors(path)
+        kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("state/learned")}
+        assert len(kept) == len(tensors) - 3
+        save_tensors(path, kept, facts)
+    with refused(RunError, code="other-release", key="learned.trial"):
         resume(tmp_path / "run")
 
 

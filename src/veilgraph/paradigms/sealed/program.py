@@ -16,12 +16,11 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import ERROR_BITS, largest_place, range_tests, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+from veilgraph.paradigms.sealed.judging import Validation, mean_where
 from veilgraph.paradigms.sealed.networks import network_of
-from veilgraph.paradigms.sealed.networks.means import mean_where
 from veilgraph.paradigms.sealed.networks.propagation import one_hot
 from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.settings import exact_rates
-from veilgraph.paradigms.sealed.validation import Validation
 
 WEIGHT_BITS: Final = 24
 _LEAST_BITS: Final = 8
@@ -171,13 +170,18 @@ class SealedProgram:
         shares = {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
         return shares | {name: torch.tensor(trials) for name, trials in public.items()}
 
-    def check(self, saved: Mapping[str, Tensor]) -> None:
-        """Refuses shares that are of another network.
+    def check(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
+        """Refuse shares of another network or release, of which training goes on or a prediction is made.
 
         Raises:
             RunError: names what differs.
         """
-        training = _TRAINED in saved
+        if (mark := _TRAINED if training else OUTSIDE) not in saved:
+            raise RunError(
+                f"{mark}: the saved shares have none, so another release saved them; train anew, or use that release",
+                code="other-release",
+                key=mark,
+            )
         self._take_saved(saved, _TRAINED if training else TRIAL)
         kind, shapes = ("learned", self.network.learned_shapes) if training else ("weight", self.network.shapes)
         for name, shape in ((f"{kind}.{place}", shape) for place, shape in enumerate(shapes)):

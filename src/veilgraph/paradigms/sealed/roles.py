@@ -436,7 +436,7 @@ class HolderShares(Shares):
 
     @override
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
-        self._program.check(saved)
+        self._program.check(saved, training=False)
         if self._is_private:
             self.noise_id = saved[_NOISE]
             if not torch.equal(saved[_TABLES], self._tables):
@@ -456,7 +456,7 @@ class HolderShares(Shares):
 
     @override
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        self._program.check(saved)
+        self._program.check(saved, training=True)
         if not torch.equal(saved[_DATA], self._data):
             raise RunError(
                 f"{self.session.link.party}: its data have changed since the checkpoint; begin a new run, for what "
