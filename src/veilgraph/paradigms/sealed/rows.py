@@ -64,7 +64,7 @@ RELEASED: Final = Revelation[SealedJob](
     "released-weights",
     "Every holder learns, at the end of training, the weights of its own columns in the first layer, which depend on "
     "all holders' features and edges and on the labels; where it has many columns it can work out from them which of "
-    "its nodes are trained on, and which of these share a class. Zeros tell whether they are a mean.",
+    "its nodes are trained on, and which of these share a class; zeros tell whether they are a mean.",
     lambda job: f"release={job.release}",
     _all,
 )
