@@ -31,7 +31,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import sealed
-from veilgraph.paradigms.sealed.twin import chosen_twin, in_one_place, trained_twin
+from veilgraph.paradigms.sealed.twin import in_one_place, trained_twin
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
@@ -240,30 +240,6 @@ def test_a_sealed_step_is_chosen_by_right_validation_nodes() -> None:
     first = next(record["epoch"] for record in result.metrics if record["val_accuracy"] == best)
     assert result.summary["best_epoch"] == first
     assert result.summary["val_accuracy"] == pytest.approx(best)
-
-
-def test_a_sealed_step_in_one_place_may_be_a_mean_as_in_the_job() -> None:
-    """Of random labels, as many validation nodes are right as in the job's twin, which now and then takes a mean."""
-    model, training = {"network": None, "blocks": ["neighbours", "pooled.2"]}, {"evaluate_every": 4, "epochs": 40}
-    job = sealed(small(paradigm="sealed", model=model, train={"learning_rate": 0.125, **training}))
-    data = job.data.model_copy(update={"feature_scaling": "standard", "holders": ("A",), "label_holder": None})
-    graph, taken = pool(inputs_of(job).graphs, "A"), set[tuple[int, ...]]()
-    judged = graph.val_mask
-    assert judged is not None
-    for seed in range(4):
-        labels = torch.randint(
-            int(graph.num_classes or 2), (graph.num_nodes,), generator=torch.Generator().manual_seed(seed)
-        )
-        graph = replace(graph, labels=labels)
-        program = chosen_twin(job.model_copy(update={"data": data}), [graph])
-        found = in_one_place(job.model_copy(update={"data": data}), graph, lambda records: None)
-        predicted = program.predict()
-        assert program.taken is not None
-        assert predicted is not None
-        taken.add(program.taken[0])
-        right = (predicted[:, 0] == labels)[judged].double().mean()
-        assert found.summary["val_accuracy"] == pytest.approx(float(right), abs=1e-6), seed
-    assert (0, 1) in taken
 
 
 def signalled(nodes: int = 400) -> PartyGraph:

@@ -25,12 +25,13 @@ from tests.paradigms.sealed.programs import (
 )
 from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
+from veilgraph.graph.partition import pool
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import most_right, neighbours, own_data, plan_of, quantiles, ranked_first
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
-from veilgraph.paradigms.sealed.twin import together, trained_twin
+from veilgraph.paradigms.sealed.twin import chosen_twin, in_one_place, together, trained_twin
 
 DIRECTED: Settings = {"model": {"directed": True}}
 WEIGHTS: Settings = {"model": {"edge_weights": True}}
@@ -287,6 +288,25 @@ def test_what_had_left_its_range_is_in_no_mean() -> None:
             told.append((mean, float(again.score(4) or 0)))
     (within, alone), (beyond, _) = told
     assert within > alone == beyond > 0
+
+
+@pytest.mark.parametrize("scaling", ["standard", "none"])
+def test_in_one_place_a_mean_is_taken_where_the_job_takes_one(scaling: str) -> None:
+    """Of random labels, with both holders' data in one place; of words neither judges a mean."""
+    training = {"select_by": "accuracy", "evaluate_every": 2, "epochs": 4, "learning_rate": None}
+    job = small_job(2, MARGINS, {"train": training, "data": {"feature_scaling": scaling}})
+    graph, means = replace(pool(graphs_of(job, nodes=120, training=MANY), "A"), party="A", edge_weight=None), 0
+    alone = job.model_copy(update={"data": job.data.model_copy(update={"holders": ("A",), "label_holder": None})})
+    with trying(*OTHERS[:2]):
+        for seed in range(8):
+            labels = torch.randint(3, (120,), generator=torch.Generator().manual_seed(seed))
+            graph = replace(graph, labels=labels)
+            found, expected = in_one_place(job, graph, lambda _: None).output, chosen_twin(alone, [graph]).predict()
+            own = trained_twin(alone, [graph], 4).predict(), trained_twin(alone, [graph], 2).predict()
+            assert expected is not None
+            assert float((found[:, 1:] - found[:, :1] - expected).abs().max()) < 1e-3, seed
+            means += all(each is None or not torch.allclose(expected, each, atol=1e-3) for each in own)
+    assert bool(means) == (scaling == "standard")
 
 
 def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:

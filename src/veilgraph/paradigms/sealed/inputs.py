@@ -49,7 +49,7 @@ _OF_TABLES: Final = (
 _MOST_DEVIATIONS: Final = 32.0
 """Columns are clipped there: farther out nothing is learned."""
 _LEAST_STEPS: Final = 20
-"""Of a trial: what is trained for fewer says nothing. Nor does what is never judged."""
+"""Of a trial: what is trained for fewer says nothing."""
 
 
 def trials_of(job: SealedJob) -> tuple[Trial, ...]:
@@ -66,7 +66,8 @@ def trials_of(job: SealedJob) -> tuple[Trial, ...]:
         found = kept or tuple(replace(trial, deep=model.network == "mlp") for trial in found)
     if train.learning_rate is not None:
         found = tuple(replace(trial, learning_rate=train.learning_rate) for trial in found)
-    most = 1 if train.select_by == "last" else max(1, train.epochs // max(_LEAST_STEPS, train.evaluate_every))
+    least = max(_LEAST_STEPS, train.evaluate_every)  # so that every trial is judged
+    most = 1 if train.select_by == "last" else max(1, train.epochs // least)
     return tuple(dict.fromkeys(found))[:most]
 
 

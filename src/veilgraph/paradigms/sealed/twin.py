@@ -141,7 +141,7 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
         trial = program.trial
         program.step(epoch - 1)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
-        earlier = best if program.trial != trial else earlier
+        earlier = best if program.trial != trial and job.data.feature_scaling == "standard" else earlier
         if _is_judged(job, epoch):
             own = _logits(program)
             tried = [own] if earlier is None else [own, (own + earlier) / 2]
