@@ -52,7 +52,11 @@ ZEROS = [f"{each:03}" for each in range(60)]
 @pytest.mark.parametrize(
     ("one", "other", "why"),
     [
-        (ZEROS, [each.lstrip("0") or "0" for each in ZEROS], "without leading zeros, 60 would be"),
+        (
+            ZEROS,
+            [each.lstrip("0") or "0" for each in ZEROS],
+            "without leading zeros (ids: {unpadded: true} at all holders), 60 would be",
+        ),
         ([f"C{each}" for each in range(60)], [f"c{each}" for each in range(60)], "without case"),
         ([f"{each} x" for each in range(60)], [f"{each}x" for each in range(60)], "without spaces"),
         (
@@ -114,4 +118,17 @@ def test_the_rates_are_told_before_anything_is_trained(tmp_path):
     for result in (drafted, checked, compared, trained):
         said = " ".join(result.output.split())
         assert rate in said
-        assert "written without leading zeros, 20 would be" in said
+        assert "written without leading zeros (ids: {unpadded: true} at all holders), 20 would be" in said
+    for file in files:
+        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"ids": {"unpadded": True}}))
+    mended = veilgraph("check", tmp_path / "job.yaml", "--set", "train.epochs=1")
+    assert "bank 20 of 20 (100%), shop 20 of 20 (100%)" in " ".join(mended.output.split())
+
+
+def test_a_few_ids_that_zeros_keep_apart_are_told_of_too():
+    """Of 60 ids 6 have a zero in front: nine tenths match, and nobody would look for the rest."""
+    ids = [f"{each:03}" for each in range(94, 154)]
+    said, warning = all_match_rates({"A": ids, "B": [each.lstrip("0") for each in ids]})
+    assert "A 54 of 60 (90%)" in said
+    assert "60 would be" in warning
+    assert all_match_rates({"A": ids, "B": ids[3:]})[1] == ""

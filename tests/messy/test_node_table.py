@@ -60,6 +60,28 @@ def test_the_node_table_has_most_ids_and_nothing_beside_the_label_is_a_feature(b
     assert [each.columns for each in nodes.features] == [("age",)]
 
 
+@pytest.mark.parametrize("edges", [True, False])
+def test_ids_of_digits_are_known_by_what_other_files_have(tmp_path, edges):
+    """No name says so, names of people differ as well, and few customers are in a thousand rows of transfers."""
+    count = 4000
+    drawn = random.Random(1)
+    ids = [f"{each:06}" for each in drawn.sample(range(10**6), count)]
+    write(
+        tmp_path / "customers.csv",
+        {"name": [f"N{each}" for each in range(count)], "customer": ids, "age": [each % 70 for each in range(count)]},
+    )
+    fraud = {
+        "customer": ids[:900],
+        "case": [*range(900)],
+        "fraud": [("no", "yes")[each % 3 == 0] for each in range(900)],
+    }
+    write(tmp_path / "cases.csv", fraud)
+    write(tmp_path / "payments.csv", {"payer": drawn.choices(ids, k=3000), "payee": drawn.choices(ids, k=3000)})
+    files = ["cases.csv", "customers.csv", *(["payments.csv"] if edges else [])]
+    nodes = init(tmp_path, *files, more=("--label", "fraud")).nodes
+    assert (nodes.file.name, nodes.id, nodes.label and nodes.label.id) == ("customers.csv", "customer", None)
+
+
 def test_ids_are_counted_in_the_whole_file_and_not_in_a_sample(tmp_path):
     """Both samples have a thousand rows."""
     for name, count in (("a.csv", 1200), ("b.csv", 3000)):

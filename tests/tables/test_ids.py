@@ -50,6 +50,11 @@ def test_each_by_itself(tmp_path, ids, wanted):
     assert read_nodes(party(ids=ids), tmp_path).ids.to_pylist() == wanted
 
 
+def test_zeros_in_front_are_left_out_but_for_the_last(tmp_path):
+    write(tmp_path / "nodes.csv", {"id": ["0042", "000", "70", "0A0"], "x": [1, 2, 3, 4]})
+    assert read_nodes(party(ids={"unpadded": True}), tmp_path).ids.to_pylist() == ["42", "0", "70", "A0"]
+
+
 @pytest.mark.parametrize("file", ["nodes.csv", "more.csv", "labels.csv"])
 def test_two_spellings_of_one_id_are_refused_with_both(tmp_path, file, monkeypatch):
     monkeypatch.setattr("veilgraph.tables.source.CSV_BLOCK_BYTES", 16)

@@ -20,7 +20,7 @@ def test_reading_all_kinds_of_columns(tmp_path):
     settings = party(
         [
             {"columns": ["x", "flag"], "missing": "zero"},
-            {"columns": "kind", "categories": ["b", "a"], "missing": "zero", "other": "zero"},
+            {"columns": "kind", "categories": ["b", "a "], "missing": "zero", "other": "zero"},
         ],
         LABEL,
         SPLIT,
@@ -31,7 +31,7 @@ def test_reading_all_kinds_of_columns(tmp_path):
         {
             "unused": [[1], [2], [3], [4]],
             "id": ["u", "v", "w", "x"],
-            "kind": ["a", "", "c", "b"],
+            "kind": ["a", " ", "c", " b"],
             "x": [1.5, None, -2.0, 3.0],
             "flag": [True, False, None, True],
             "y": ["yes", None, "no", ""],

@@ -125,9 +125,6 @@ def _check_no_other_data(job: JobSettings, holders: int) -> None:
     """Refuses a job that says where its data come from, or how they are divided, beside holders that bring theirs.
 
     The default data set says nothing: it is in every job that names none.
-
-    Raises:
-        ConfigError: names the setting.
     """
     for key in _OF_DATA:
         value = getattr(job.data, key)

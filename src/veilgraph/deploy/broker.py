@@ -267,11 +267,7 @@ def _account_of(name: str) -> str:
 
 
 def _subject(name: str, certificate: x509.Certificate) -> str:
-    """The subject of a participant's certificate, as the broker looks it up.
-
-    Raises:
-        ConfigError: it is another one's, or has a name by which the broker would look it up first.
-    """
+    """The subject of a participant's certificate, as the broker looks it up."""
     common = [each.value for each in certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
     if common != [name]:
         words = f"certificates: one of {name} is for {', '.join(map(str, common)) or 'nobody'}; give its own"

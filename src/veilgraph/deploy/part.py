@@ -108,11 +108,7 @@ def checked(request: Request, kit: Kit) -> Checked:
 
 
 def _part_of(request: Request, kit: Kit) -> tuple[JobSettings, PartyId]:
-    """The job, and which party this site is.
-
-    Raises:
-        VeilgraphError: the job cannot be used, or the site is no party of it.
-    """
+    """The job, and which party this site is."""
     settings = parse_job(request.job or {})
     sites_of(settings, kit.roles)
     party = kit.party

@@ -111,11 +111,7 @@ def check_names(settings: JobSettings) -> None:
 
 
 def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, ...], roles: Roles) -> None:
-    """Waits until the job has ended at every site.
-
-    Raises:
-        VeilgraphError: it failed; what is known of why.
-    """
+    """Waits until the job has ended at every site."""
     said, heard, failed_at = "", dict.fromkeys(sites, time.monotonic()), 0.0
     known: dict[PartyId, Word] = {}
     for _ in count():

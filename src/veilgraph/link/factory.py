@@ -368,11 +368,7 @@ SOCKETS = SocketFactory()
 
 
 def _make_room(parties: int) -> None:
-    """Lets this process have as many files open as a mesh of so many parties needs.
-
-    Raises:
-        ConfigError: the account may not.
-    """
+    """Lets this process have as many files open as a mesh of so many parties needs."""
     needed = parties * (parties - 1) + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY

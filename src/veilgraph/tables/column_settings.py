@@ -123,6 +123,7 @@ class IdSettings(Settings):
 
     strip: bool = Field(False, description="without white space at either end")
     lower: bool = Field(False, description="without case, by Unicode's full case folding: ß is ss")
+    unpadded: bool = Field(False, description="without zeros in front: 00042 is 42")
 
 
 Part = Literal["year", "month", "weekday"]
@@ -205,8 +206,9 @@ def _as_list(value: object) -> object:
 
 
 def check_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
-    """The values, each of which is given once."""
-    twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
+    """The values, each of which is given once, white space at its ends aside."""
+    plain = [value.strip() for value in values]
+    twice = next((value for index, value in enumerate(values) if plain[index] in plain[:index]), None)
     if twice is not None:
         raise ValueError(f"{twice!r} is given twice; remove one")
     return values

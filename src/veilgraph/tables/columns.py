@@ -25,12 +25,16 @@ from veilgraph.tables.settings import EdgeSettings, NodeSettings, SplitFractions
 from veilgraph.tables.source import fold
 
 _ENOUGH: Final = 0.8
+_NEARLY_ALL: Final = 0.98
+"""Of ids in common, where nothing is looked for that keeps others apart."""
+_NOTED: Final = 0.02
+"""Of the shortest table: so many more ids in common are no chance."""
 _FEWEST: Final = 2
 """Ids of which a beginning in common says something."""
 _APART: Final = 0.95
 """Of a holder's ids that are still told apart once something is left out of them; else it is no way to write them."""
 _WAYS: Final[Mapping[str, Callable[[str], str]]] = {
-    "without leading zeros": lambda text: text.lstrip("0"),
+    "without leading zeros (ids: {unpadded: true} at all holders)": lambda text: re.sub("^0+(?=.)", "", text),
     "without case (ids: {lower: true} at all holders)": fold,
     "without spaces (ids: {strip: true} takes those at the ends)": lambda text: "".join(text.split()),
     "in one Unicode form (NFKC)": lambda text: unicodedata.normalize("NFKC", text),
@@ -47,7 +51,8 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     common = _common(ids.values())
     each = ", ".join(f"{name} {common:,} of {len(own):,} ({common / len(own):.0%})" for name, own in ids.items())
     said = f"ids that are common to all holders: {each}"
-    if all(common >= _ENOUGH * len(own) for own in ids.values()):
+    least = min(common / len(own) for own in ids.values())
+    if least >= _NEARLY_ALL:
         return said, ""
     found = {way: [{*map(change, own)} for own in ids.values()] for way, change in _WAYS.items()}
     counts = {
@@ -56,11 +61,13 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
         if all(len(some) >= _APART * len(own) for some, own in zip(sets, ids.values(), strict=True))
     }
     best = max(counts, key=lambda way: counts[way], default="")
-    if not best or counts[best] < common + 0.1 * min(map(len, ids.values())):
+    if not best or counts[best] < common + _NOTED * min(map(len, ids.values())):
+        if least >= _ENOUGH:
+            return said, ""
         why = "zeros, case, spaces, a prefix or the Unicode form do not explain it: holders may have other people"
     else:
         why = f"written {best}, {counts[best]:,} would be; write them alike at all holders"
-    return said, f"less than {_ENOUGH:.0%} of a holder's ids are common to all: {why}"
+    return said, f"less than {_ENOUGH if least < _ENOUGH else 1:.0%} of a holder's ids are common to all: {why}"
 
 
 def _common(ids: Iterable[Iterable[str]]) -> int:
@@ -80,10 +87,10 @@ def match_rate(common: int, ids: Sequence[str], spelling: IdSettings) -> tuple[s
 
 
 def _hints(ids: Sequence[str], spelling: IdSettings) -> Iterator[str]:
-    if all(each.isdecimal() for each in ids):
+    if not spelling.unpadded and all(each.isdecimal() for each in ids):
         zeros = any(each[0] == "0" and len(each) > 1 for each in ids)
         yield (
-            "these have leading zeros, which others may have lost"
+            "these have leading zeros, which others may have lost (ids: {unpadded: true} at all holders)"
             if zeros
             else ("these have no leading zeros, which a spreadsheet takes away and others may have kept")
         )

@@ -349,6 +349,8 @@ def to_ids(column: Column, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:
         text = pc.utf8_trim_whitespace(text)
         text = pc.if_else(pc.equal(text, ""), None, text)
     text = pc.utf8_normalize(text, form="NFC")  # an é is one letter or two, and looks the same
+    if spelling.unpadded:
+        text = pc.replace_substring_regex(text, "^0+(.)", r"\1")
     if spelling.lower:
         if pc.all(pc.string_is_ascii(text)).as_py() is not False:
             text = pc.utf8_lower(text)
@@ -413,8 +415,13 @@ def to_whole(column: Column) -> Rows:
 
 
 def to_codes(column: Column, vocabulary: Iterable[str]) -> Codes:
-    """Place of each value in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n]."""
-    return look_up(to_text(column), pa.array(list(vocabulary), pa.string()))
+    """Place of each value in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n].
+
+    White space at the ends of either tells nothing.
+    """
+    text = pc.utf8_trim_whitespace(to_text(column))
+    words = pa.array([each.strip() for each in vocabulary], pa.string())
+    return look_up(pc.if_else(pc.equal(text, ""), None, text), words)
 
 
 def look_up(text: pa.Array, vocabulary: pa.StringArray) -> Codes:

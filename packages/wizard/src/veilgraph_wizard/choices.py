@@ -16,7 +16,7 @@ from veilgraph.tables.column_settings import FormatSettings
 from veilgraph_wizard import Protected
 
 RANDOM: Final = "random"
-_ALIKE: Final = ("strip", "lower")
+_ALIKE: Final = ("strip", "lower", "unpadded")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,9 @@ class Choices:
 def _alike(text: str) -> tuple[str, ...]:
     words = tuple(word for word in text.split(",") if word != "exact")
     if text != "exact" and not (words and set(words) <= set(_ALIKE)):
-        raise ConfigError(f"--ids {text}: is none of strip, lower, strip,lower and exact; give one of them")
+        raise ConfigError(
+            f"--ids {text}: is neither exact nor some of {', '.join(_ALIKE)}; give them as in strip,lower"
+        )
     return words
 
 

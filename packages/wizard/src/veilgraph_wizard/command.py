@@ -31,7 +31,10 @@ def init_command(
     id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Ids of the node table.")] = None,
     ids: Annotated[
         str | None,
-        typer.Option(metavar="strip,lower", help="How ids are written alike, as at all holders; exact: as they stand."),
+        typer.Option(
+            metavar="strip,lower",
+            help="How ids are written alike, as at all holders; unpadded: no zeros in front; exact: as they stand.",
+        ),
     ] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted: classes.")] = None,
     no_label: Annotated[

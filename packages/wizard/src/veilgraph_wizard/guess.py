@@ -254,7 +254,9 @@ def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
 def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], name: str | None) -> list[Nodes]:
     """Those that are of nodes. Ids are the column that other files have most of: a case has a number of its own too."""
     ends = [Counter(map(_plain, {*each.source.known, *each.target.known})) for each in edges]
-    may_be = {each.path: _ids(each, name, {*chain(*ends)}) for each in samples}
+    numbered = Counter(column.name for each in samples for column in _whole(each))
+    again = {column for column, count in numbered.items() if count > 1}
+    may_be = {each.path: _ids(each, name, {*chain(*ends)}, again) for each in samples}
     of = {path: Counter({_plain(value) for column in columns for value in column.known})
           for path, columns in may_be.items()}  # fmt: skip
     everywhere = sum([*of.values(), *ends], Counter[str]())
@@ -303,20 +305,38 @@ def _checked(edges: Edges, known: set[str]) -> Edges:
     return Edges(edges.sample, edges.source, edges.target, None, None, edges.dates, is_shared=True)
 
 
-def _ids(sample: Sample, name: str | None, ends: Set[str]) -> list[SampledColumn]:
+def _ids(sample: Sample, name: str | None, ends: Set[str], again: Set[str]) -> list[SampledColumn]:
     """Columns that may be of ids: the one that is named, or those that are called so before others of text.
 
-    Of whole numbers that are called otherwise at least half must be ``ends`` of edges.
+    Whole numbers that are called otherwise are ids where ``ends`` of edges are, or another file has the column
+    ``again``.
     """
     said = [column for column in sample.columns if column.name == name]
     for each in said:
         _check_unique(sample, each)
-    unique = [column for column in sample.columns if column.is_unique]
-    texts = [column for column in unique if column.written in ("text", "category")]
-    whole = [column for column in unique if all(each.strip().isdecimal() for each in column.known)]
-    of_ends = [each for each in whole if 2 * sum(_plain(one) in ends for one in each.known) >= len(each.known)]
-    named = [each for each in (*texts, *whole) if _IDS.fullmatch(each.name.strip()) or each in of_ends]
+    texts = [column for column in sample.columns if column.is_unique and column.written in ("text", "category")]
+    named = [
+        each
+        for each in (*texts, *_whole(sample))
+        if _IDS.fullmatch(each.name.strip())
+        or (each not in texts and (each.name in again or _has_ends(sample, each, ends)))
+    ]
     return said or [*named, *(each for each in texts if each not in named)]
+
+
+def _whole(sample: Sample) -> list[SampledColumn]:
+    """Columns of whole numbers that differ in every row."""
+    return [each for each in sample.columns if each.is_unique and all(one.strip().isdecimal() for one in each.known)]
+
+
+def _has_ends(sample: Sample, column: SampledColumn, ends: Set[str]) -> bool:
+    """Whether half of its values are ``ends`` of edges, or half of those its values, in all rows of its file.
+
+    Few of a table's ids are among the ends of a thousand edges.
+    """
+    if 2 * sum(_plain(each) in ends for each in column.known) >= len(column.known):
+        return True
+    return bool(ends) and 2 * len(ends.intersection(map(_plain, distinct_values(sample, column.name)))) >= len(ends)
 
 
 def _label_of(nodes: Nodes) -> SampledColumn | None:

@@ -66,8 +66,8 @@ class SampledColumn:
 
     @cached_property
     def distinct(self) -> tuple[str, ...]:
-        """Each value once, in order."""
-        return tuple(sorted(set(self.known)))
+        """Each value once, in order, without white space at its ends, which tells nothing."""
+        return tuple(sorted({value.strip() for value in self.known}))
 
     @property
     def has_missing(self) -> bool:
@@ -77,7 +77,7 @@ class SampledColumn:
     @property
     def is_unique(self) -> bool:
         """Whether every row has a value, and each another."""
-        return not self.has_missing and len(self.distinct) == len(self.values) > 0
+        return not self.has_missing and len(set(self.values)) == len(self.values) > 0
 
     @cached_property
     def formats(self) -> tuple[str, ...]:
@@ -123,7 +123,9 @@ class SampledColumn:
         if self.has_few:
             return self.distinct
         least = max(_MOST_MARKERS, _FREQUENT * len(self.known))
-        frequent = [each for each in Counter(self.known).most_common(_MOST_CATEGORIES) if each[1] >= least]
+        frequent = [
+            each for each in Counter(map(str.strip, self.known)).most_common(_MOST_CATEGORIES) if each[1] >= least
+        ]
         covered = sum(count for _, count in frequent) >= _COVERED * len(self.known)
         return tuple(sorted(value for value, _ in frequent)) if covered else ()
 

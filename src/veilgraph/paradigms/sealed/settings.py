@@ -226,11 +226,7 @@ def sealed(job: JobSettings) -> SealedJob:
 
 
 def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
-    """Refuses what a sealed job has no noise for, or what would open more than the ledger counts.
-
-    Raises:
-        ValueError: it names the setting, its value, the rule and the way out.
-    """
+    """Refuses what a sealed job has no noise for, or what would open more than the ledger counts."""
     rules = (
         ("privacy.unit", privacy.unit, "edge", "noise is on sums over edges, and columns are used as they are"),
         ("privacy.schedule", privacy.schedule, "once", "votes are counted a single time"),
