@@ -336,7 +336,7 @@ def _has_ends(sample: Sample, column: SampledColumn, ends: Set[str]) -> bool:
     """
     if 2 * sum(_plain(each) in ends for each in column.known) >= len(column.known):
         return True
-    return bool(ends) and 2 * len(ends.intersection(map(_plain, distinct_values(sample, column.name)))) >= len(ends)
+    return bool(ends) and 2 * len(ends & {*map(_plain, distinct_values(sample, column.name))}) >= len(ends)
 
 
 def _label_of(nodes: Nodes) -> SampledColumn | None:
