@@ -31,7 +31,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import sealed
-from veilgraph.paradigms.sealed.twin import in_one_place, trained_twin
+from veilgraph.paradigms.sealed.twin import chosen_twin, in_one_place, trained_twin
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
@@ -210,6 +210,18 @@ def test_without_a_part_it_is_as_if_that_were_not_there() -> None:
         apart = boosting(pool(left, "A", relational=True), job.seed, balanced=False)
         expected = {"network": network, "boosting": apart}[better]  # the same learner, with and without
         assert np.allclose(kinds[f"pooled − {name}"].way(lambda records: None), expected)
+
+
+def test_a_sealed_way_trains_the_network_of_its_own_job() -> None:
+    """Which trials there are hangs on how columns are scaled, which they are before a comparison begins."""
+    train_settings = {"epochs": 40, "evaluate_every": 20}
+    data = {"dataset": "synthetic", "feature_scaling": "standard"}
+    job = small(paradigm="sealed", data=data, model={}, train=train_settings, output="margins")
+    inputs = inputs_of(job)
+    twin = chosen_twin(sealed(job), inputs.graphs).predict()
+    assert twin is not None
+    found = ways(inputs)["sealed"].way(lambda records: None)
+    np.testing.assert_allclose(found, logits_of(twin).softmax(1).numpy(), atol=1e-3)
 
 
 def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:

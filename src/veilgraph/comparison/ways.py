@@ -351,8 +351,8 @@ def _federated(
     ids: Mapping[PartyId, Sequence[str]] | None = None,
 ) -> Floats:
     """A whole job, with all parties and messages; with ids of all holders' rows, of own nodes."""
-    # The graphs are there, scaled and divided.
-    there = {"feature_scaling": "none", "parties": None, "partition": PartitionSettings()}
+    # The graphs are there, divided and scaled: once more changes nothing, and what a job computes hangs on how they are.
+    there = {"parties": None, "partition": PartitionSettings()}
     data = job.data.model_copy(update=there)
     if not job.inputs.is_relational:  # and it takes no hops that only those jobs know
         graphs = [graph.merged() for graph in graphs]
