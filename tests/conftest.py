@@ -4,13 +4,14 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import HealthCheck, settings
 
 from tests.sampled_cases import cases_left_out
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 preset.DEFAULT = preset.PAPER
 HERE = Path(__file__).parent
 _MACHINES = count()
+KEYS = 16
+"""So many keys of a size are made in a process before the first comes again."""
 AS_USERS = ("cli", "docs")
 """Rooms of tests that leave the default as it is."""
 
@@ -110,6 +113,25 @@ def _keys_that_are_made_here_are_primes() -> Iterator[None]:
     read = partial(serialization.load_pem_private_key, unsafe_skip_rsa_key_validation=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identity, "load_pem_private_key", read)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _keys_come_again() -> Iterator[None]:
+    """A project has at most ten, a key takes a tenth of a second, and hundreds are asked for."""
+    make = rsa.generate_private_key
+    pools: dict[int, list[rsa.RSAPrivateKey]] = {}
+    turns: dict[int, Iterator[rsa.RSAPrivateKey]] = {}
+
+    def key(public_exponent: int, key_size: int) -> rsa.RSAPrivateKey:
+        pool = pools.setdefault(key_size, [])
+        if len(pool) < KEYS:
+            pool.append(make(public_exponent, key_size))
+            return pool[-1]
+        return next(turns.setdefault(key_size, cycle(pool)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rsa, "generate_private_key", key)
         yield
 
 

@@ -107,6 +107,7 @@ def test_the_server_and_one_of_two_holders_have_the_others_gradient(block_bytes:
         assert torch.equal(gradient_behind(found, "A", "B", step), found.gradient("B", step))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("block_bytes", [1 << 25, 8 * 6 * 8], ids=["one block", "blocks"])
 @pytest.mark.parametrize("holders", [3, 4])
 def test_the_server_and_one_of_more_holders_have_the_sum_of_the_others_and_no_single_gradient(

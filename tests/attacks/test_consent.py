@@ -529,6 +529,7 @@ def test_an_approval_is_of_one_job_once(sites: Sites) -> None:
         unanswered(sites, job(), job_id=name)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("names", ["checked", "not checked"])
 def test_settings_swapped_between_the_look_and_the_answer(
     sites: Sites, names: str, monkeypatch: pytest.MonkeyPatch

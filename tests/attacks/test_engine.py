@@ -1,7 +1,7 @@
 """Attacks over running sites with real kits: holder C does with its certificate whatever a broker lets it do.
 
-``test_broker`` tries every subject at a broker; here sites listen, and a job runs meanwhile. Each attack has its
-control: the same by an administrator is done.
+``test_broker`` tries every subject at a broker and ``test_supervisor`` every signer at a site, in ``make test``. Here
+sites listen, and a job runs meanwhile. Each attack has its control: the same by an administrator is done.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ import pytest
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+from tests import nightly
 from tests.deploy.consortium import HOLDERS, Consortium, job, job_processes, started
-from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here
 from tests.link.brokers import needs_broker
 from veilgraph.core.errors import LinkError
-from veilgraph.core.types import SERVER
 from veilgraph.deploy.control import status
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.request import Request, expiry
 from veilgraph.link.identity import Identity
 from veilgraph.link.nats_client import Connection, token
 
-pytestmark = needs_broker
+pytestmark = [needs_broker, nightly]
 ADMINISTRATOR = "ops@example.org"
 HELLO, FRAME, RECEIPT = b"\x01", b"\x02", b"\x03"
 
@@ -179,37 +178,3 @@ def test_a_request_that_was_seen_starts_nothing_a_second_time(attacked: Consorti
     assert {party: jobs_of(attacked, party) for party in before} == before
     assert not job_processes(attacked, "A")
     assert not job_processes(attacked, "B")
-
-
-def test_no_site_listens_but_the_broker_at_its_one_port(attacked: Consortium) -> None:
-    ports = {name: listening(list(processes_of(attacked.network.kits[name]))) for name in (*HOLDERS, SERVER)}
-    broker = [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if str(attacked.network.kits[SERVER] / "broker" / "broker.conf").encode() in _read(path)
-    ]
-    assert ports == {name: set() for name in (*HOLDERS, SERVER)}
-    assert listening(broker) == {attacked.port}
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def listening(processes: Sequence[int]) -> set[int]:
-    """TCP ports on which the processes listen, on any interface."""
-    sockets: set[str] = set()
-    for pid in processes:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                sockets.add(str(link.readlink()))
-    ports = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
-            part = line.split()
-            if part[3] == "0A" and f"socket:[{part[9]}]" in sockets:
-                ports.add(int(part[1].rpartition(":")[2], 16))
-    return ports

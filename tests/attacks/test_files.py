@@ -263,7 +263,7 @@ JOBS: dict[str, Callable[[Path], JobSettings]] = {
 }
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("make", JOBS.values(), ids=JOBS.keys())
 def test_every_file_of_a_run_is_private_whatever_the_umask(tmp_path: Path, make: Callable[[Path], JobSettings]) -> None:
     settings = make(tmp_path / "data")
@@ -311,6 +311,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("words", [("resume",), ("predict",), ("audit",), ("report",)], ids=lambda w: w[0])
 @pytest.mark.parametrize(
     ("name", "mode"),

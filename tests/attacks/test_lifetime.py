@@ -168,7 +168,7 @@ def test_other_snapshots_of_the_same_nodes_end_at_the_first_release_beyond_the_t
     assert ledger.total() <= 1.0 * (1 + 1e-12)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @NAMED
 @pytest.mark.parametrize("times", [12, pytest.param(REPEATS, marks=nightly)])
 def test_separate_processes_end_at_the_first_release_beyond_the_total(
@@ -260,7 +260,7 @@ def test_canaries_are_no_way_to_a_second_release_for_nothing(graph: PartyGraph, 
     assert paid == [graph.common] * 3
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=nightly)])
 @NAMED
 def test_processes_that_are_killed_have_paid_for_all_that_they_sent(
@@ -375,6 +375,7 @@ def test_a_machine_that_forgets_is_reminded_by_the_others(sites: Sites, begun: S
     assert not (sites.folder / "A" / "another" / "parties" / "A" / "ledger.jsonl").exists()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("back", ["paid", None])
 @pytest.mark.parametrize("silent", ["fault_of", "fault_of_memory"])
 def test_the_others_notice_without_the_one_who_forgot_and_it_does_without_them(

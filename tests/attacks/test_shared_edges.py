@@ -70,4 +70,4 @@ def test_one_row_of_pairs_is_told_within_the_epsilon_of_an_edge(tmp_path: Path) 
     def table(name: str, count: int) -> Tensor:
         return edges(tmp_path / name, {"customer": NODES[:count], "to": NODES[1 : count + 1]}, target="to")
 
-    assert 0 < proven(table("with", AT_MOST), table("without", AT_MOST - 1), 2000) <= EPSILON
+    assert 0 < proven(table("with", AT_MOST), table("without", AT_MOST - 1), 1000) <= EPSILON

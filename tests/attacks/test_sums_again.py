@@ -165,6 +165,7 @@ def test_a_server_that_forgets_is_refused_by_the_holders(
     assert seen.exposed() == set()
 
 
+@nightly
 def test_a_server_that_forgets_gets_nobody_in_turn(with_all: Cut, tmp_path: Path) -> None:
     run, seen = with_all.copied(tmp_path)
     with watching(seen):
@@ -178,13 +179,14 @@ def test_a_server_that_forgets_gets_nobody_in_turn(with_all: Cut, tmp_path: Path
 
 def test_a_last_evaluation_is_over_the_survivors_of_the_same_models_before(tmp_path: Path) -> None:
     """Within one session: the best model is judged once more at its end."""
-    last = 2 * SETTINGS.train.epochs + 1
+    settings = job(PATIENT, {"train": {"epochs": 2}})
+    last = 2 * settings.train.epochs + 1
     with watching() as seen, dropping_out(late(last - 1)):
-        train(SETTINGS, tmp_path / "one")
+        train(settings, tmp_path / "one")
     assert seen.sums[-1].counted == seen.sums[-2].counted == ("A", "B", "C")
     assert torch.equal(seen.sums[-1].total, seen.sums[-2].total)
     with dropping_out(late(last)), refused(ProtocolError, code="other-survivors"):
-        train(SETTINGS, tmp_path / "other")
+        train(settings, tmp_path / "other")
     with watching() as seen:
         resume(tmp_path / "other")
     assert seen.exposed() == set()

@@ -221,6 +221,7 @@ def check_ranks_and_facts(sent: Sent) -> None:
     assert all(fact.keys() == {"nodes", "labels", "alignment"} for fact in facts)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("who", [*NAMES, SERVER])
 def test_who_does_not_allow_it_is_not_audited_and_audits_nobody(sites: Path, who: str) -> None:
     if who != SERVER:
@@ -274,7 +275,7 @@ def test_tables_that_were_aligned_anew_are_not_attacked_with_old_messages(sites:
     assert found["A"].findings
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("liar", "tag", "tensor"),
     [

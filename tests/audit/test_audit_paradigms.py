@@ -175,6 +175,7 @@ CANARIES: Settings = {
 }
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("masked", [False, True])
 def test_canaries_fail_an_audit_where_noise_is_missing(
     masked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

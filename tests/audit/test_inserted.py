@@ -313,7 +313,7 @@ def less_noise(share: float) -> Iterator[None]:
         yield
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("unit", "share"), [("row, replaced", 0.3), ("edge", 0.05), ("node", 0.05)])
 def test_too_little_noise_is_found_for_every_unit(tmp_path: Path, unit: str, share: float) -> None:
     """An edge or a node reaches fewer rows here than it might at worst, so that more has to be missing."""

@@ -67,6 +67,7 @@ def test_gradients_prove_less_than_the_ledger_says_and_not_nothing(tmp_path: Pat
     assert best.low > 0.3 * EPSILON, "of one run; most prove more than half of it"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("leak", ["labels are not perturbed", "perturbed at twice the ε, and paid for once"])
 def test_a_door_that_does_not_what_it_says_fails_the_audit(
     leak: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,7 @@ def trained(folder: Path, method: str, **changes: object) -> Path:
     return folder / "run"
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", ["collaborative", pytest.param("secure-sum", marks=nightly), "individual"])
 def test_what_changed_features_are_predicted_and_what_that_tells_of_edges(method: str, tmp_path: Path) -> None:
     run = trained(tmp_path, method)

@@ -33,7 +33,7 @@ def job(name: str, **train: int) -> JobSettings:
     return parse_job(content | {"train": content["train"] | train})
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", JOBS)
 def test_the_size_is_said_before_training_and_how_views_are_deleted(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -114,6 +114,7 @@ def test_predictions_prove_less_than_the_ledger_says_and_more_where_the_dealer_a
     assert {each.attack for each in bare.failed} == {"epsilon"}
 
 
+@nightly
 def test_where_the_bias_outweighs_a_vote_classes_are_said_to_tell_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +214,7 @@ def test_all_of_the_noise_is_found_to_be_there(name: str, tmp_path: Path, monkey
     assert 0.85 < share(found) < 1, "the least of all estimates is below all of it"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("lost", ["file", "share"])
 def test_votes_whose_shares_are_not_all_here_are_said_to_be_untested(lost: str, tmp_path: Path) -> None:
     train(job_in(tmp_path / "data", {"train": {"epochs": 2}}), tmp_path / "run", record_views=True)
@@ -231,7 +233,7 @@ def test_votes_whose_shares_are_not_all_here_are_said_to_be_untested(lost: str, 
 SOON = ("half", "of all classes, on one", "that adds up to nothing", "of a node's classes, the same")
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", [name if name in SOON else pytest.param(name, marks=nightly) for name in FAULTS])
 def test_too_little_noise_on_votes_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert p_value(noise_of_votes(tmp_path, monkeypatch, FAULTS[name])) < 1e-6

@@ -82,7 +82,7 @@ def assert_equal_training(one: LayeredNetwork, other: LayeredNetwork, steps: int
     assert_close(one.infer(), other.infer())
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("aggregate", "update"), KINDS)
 @settings(max_examples=10)
 @given(

@@ -102,6 +102,7 @@ def test_a_job_goes_on_where_either_broker_is_gone(network: LocalNetwork, tmp_pa
     wait_until(lambda: reached(network, SECOND), limit_s=60.0)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("name", "host", "option"), [(SERVER, "localhost", ["--broker"]), (SECOND, SECOND, [])])
 def test_a_running_brokers_certificate_is_renewed(
     network: LocalNetwork, tmp_path: Path, name: str, host: str, option: list[str]

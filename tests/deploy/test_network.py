@@ -25,7 +25,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, JOB, WORDS, Consortium, await_quiet, job, job_processes
-from tests.deploy.processes import processes_of
+from tests.deploy.processes import listening, processes_of, read
 from tests.deploy.same_here import assert_same_here
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, LinkError, VeilgraphError
@@ -44,13 +44,15 @@ from veilgraph.runtime.launch.jobs import predict
 from veilgraph.runtime.store.run_directory import load_tensors
 
 DEALER: Final = "D"
-"""The server of this project only relays: every job here is of five machines."""
+"""The server of this project only relays: a job of two holders is of four machines."""
+PAIR = ("A", "B")
+"""Those of the job that all tests share; each process of a job takes seconds to start."""
 
 
 @pytest.fixture(scope="module")
 def whole(consortium: Consortium) -> JobSettings:
     """A job that has been trained, by way of a killed party."""
-    settings = job("whole", train={**JOB["train"], "epochs": 30})
+    settings = job("whole", data={**JOB["data"], "holders": list(PAIR)}, train={**JOB["train"], "epochs": 30})
     train_with_a_kill(consortium, settings)
     return settings
 
@@ -58,22 +60,22 @@ def whole(consortium: Consortium) -> JobSettings:
 def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
     consortium: Consortium, whole: JobSettings, tmp_path: Path
 ) -> None:
-    graphs = {party: consortium.run(party, "whole").party(party) for party in HOLDERS}
-    assert_same_here(consortium.network, whole, HOLDERS, tmp_path)
+    graphs = {party: consortium.run(party, "whole").party(party) for party in PAIR}
+    assert_same_here(consortium.network, whole, PAIR, tmp_path)
 
     # Ids: everyone's first rows are the same nodes in the same order, and nobody names its other nodes.
     ids = {
         party: unpack_ids(load_tensors(store.path / "nodes.safetensors")[0]) or [] for party, store in graphs.items()
     }
     common = json.loads((graphs["A"].path / "alignment.json").read_text())["common_nodes"]
-    assert common == 320
+    assert common == 337
     assert len({tuple(every[:common]) for every in ids.values()}) == 1
     assert all(len(every) > common for every in ids.values())
 
     # Only the label holder has predictions, and the relay no part of anything; each party has a record of what it sent.
-    assert {party for party in HOLDERS if (graphs[party].path / "predictions.csv").exists()} == {"A"}
+    assert {party for party in PAIR if (graphs[party].path / "predictions.csv").exists()} == {"A"}
     assert not Kit.open(consortium.network.kits[SERVER]).runs.exists()
-    assert all((graphs[party].path / "disclosures.jsonl").exists() for party in HOLDERS)
+    assert all((graphs[party].path / "disclosures.jsonl").exists() for party in PAIR)
     sealed = [json.loads(line) for line in (graphs["B"].path / "disclosures.jsonl").read_text().splitlines()]
     assert {"blinded_ids", "share"} <= {record["kind"] for record in sealed}
 
@@ -300,10 +302,11 @@ def test_a_site_knows_a_killed_job_by_its_own_kit(consortium: Consortium, whole:
     await_quiet(consortium)
     found = {party: [each for each in SiteJobs(kit).now() if each.name == whole.name] for party, kit in kits.items()}
     states = {party: tuple(each.state for each in jobs[-2:]) for party, jobs in found.items() if party != SERVER}
+    assert states.pop("C") == (), "it takes no part in this job"
     assert states.pop("B") == ("done", "ended"), "newest first; its process was killed the first time"
     assert set(states.values()) <= {("done", "failed"), ("done", "stopped")}, "it saw the loss itself"
     assert found[SERVER] == [], "who only relays knows of no job"
-    for party in (*HOLDERS, DEALER):
+    for party in (*PAIR, DEALER):
         (trained, *_) = [each for each in found[party] if each.epoch]
         assert (trained.epoch, trained.epochs) == (30, 30)
 
@@ -316,3 +319,14 @@ def test_every_file_of_every_site_is_private_whatever_the_umask(consortium: Cons
     assert {path.name for path in links} <= {"client.key", "server.key"}, "keys that are in memory while the site runs"
     assert {"request", "log.txt", "join.log", "client.key"} <= {path.name for path in found}
     assert [str(path) for path in found if path not in links and path.lstat().st_mode & 0o077] == []
+
+
+def test_no_site_listens_but_the_broker_at_its_one_port(consortium: Consortium) -> None:
+    ports = {name: listening(list(processes_of(consortium.network.kits[name]))) for name in (*HOLDERS, DEALER, SERVER)}
+    broker = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(consortium.network.kits[SERVER] / "broker" / "broker.conf").encode() in read(path)
+    ]
+    assert ports == {name: set() for name in (*HOLDERS, DEALER, SERVER)}
+    assert listening(broker) == {consortium.port}

@@ -85,7 +85,7 @@ def proven(name: str) -> Bound:
     return repeated(game, trials, CONFIDENCE)
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @games
 def test_no_more_is_proven_than_the_ledger_says_and_not_far_less(name: str) -> None:
     bound = proven(name)
@@ -121,6 +121,7 @@ ONE_RUN: dict[str, Game] = {
 }
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ONE_RUN)
 def test_one_run_with_many_canaries_proves_no_more_either(name: str) -> None:
     bound = in_one_run(ONE_RUN[name], 1000, CONFIDENCE)

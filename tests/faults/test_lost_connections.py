@@ -55,7 +55,7 @@ def cut_while_running(
     return {party: future.exception() for party, future in running.items()}
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("one", "other", "epochs"),
     [(LABEL_HOLDER, OTHER, 3), (LABEL_HOLDER, SERVER, 8), (SERVER, OTHER, 5), (OTHER, LABEL_HOLDER, 0)],

@@ -184,6 +184,7 @@ def test_every_role_is_killed(tmp_path: Path, host: Host, schedule: str, seed: i
     assert_kills_cost_no_more(tmp_path, host, schedule, seed)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("schedule", JOBS)
 def test_processes_spend_as_threads_do(tmp_path: Path, host: Host, schedule: str) -> None:
     settings = JOBS[schedule](tmp_path / "data")

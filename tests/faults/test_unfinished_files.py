@@ -120,7 +120,7 @@ def test_a_model_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: 
     assert_undisturbed(whole, tmp_path / "undisturbed")
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("role", "name"),
     [

@@ -32,7 +32,7 @@ from veilgraph.link.channel import ChannelContext
 from veilgraph.link.codec import DTYPES, HEADER_BYTES, decode, encode
 from veilgraph.link.factory import MemoryHub, SocketLink, socket_mesh
 
-CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "1000"))
+CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "400"))
 LIMIT = 1 << 16
 TAG = Tag(Kind.SHARE, 3, 1)
 PROJECT = Project()

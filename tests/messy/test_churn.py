@@ -85,6 +85,7 @@ def test_one_customer_leaves_one_holder(tables: Tables, party: PartyId) -> None:
     assert of(tables.predict()).keys() == before.keys()  # and is back
 
 
+@pytest.mark.cases(1)
 def test_one_customer_comes_to_one_holder_and_nobody_else_is_predicted_differently(tables: Tables) -> None:
     before = of(tables.predict())
     after = of(tables.predict(("B", "nodes", lambda rows: rows.append(["new", *rows[0][1:]]))))

@@ -168,7 +168,7 @@ def test_the_same_tables_have_not_moved(trained: tuple[Path, Path], change: Any)
     assert told(trained[1]) == []
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_beyond_its_own_limit_a_party_refuses_and_tells_no_column(
     trained: tuple[Path, Path], change: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -53,6 +53,7 @@ def rename(path: Path, columns: int, way: str) -> None:
         csv.writer(file).writerows([head, *([*map(way.format, row[:columns]), *row[columns:]] for row in rows)])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["vertical", "sealed"])
 def test_every_row_joins_the_label_holders_own_table(tmp_path: Path, name: str) -> None:
     own = written(tmp_path / "tables", JOBS[name])

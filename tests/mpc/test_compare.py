@@ -128,12 +128,14 @@ def test_every_pair_of_edge_values(dtype):
     assert_equals_twin([[torch.tensor([pair[n] for pair in pairs], dtype=dtype) for n in (0, 1)]])
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("holders", [2, 3, 4, 5])
 def test_several_steps_rounds_and_shapes_in_one_session(holders):
     shapes = [(20, 3), (5, 5), (20, 3), (64, 1), (1, 9)]
     assert_equals_twin([some_values(holders, shape, seed=n) for n, shape in enumerate(shapes)])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("holders", [2, 4])
 def test_the_result_is_the_same_in_blocks_none_of_which_has_anothers_tags(holders, monkeypatch):
     monkeypatch.setattr(compare, "BLOCK_ENTRIES", 64)

@@ -114,7 +114,7 @@ def reconstructed(results, owner, weight_bits):
     return torch.ldexp(total.to(torch.float64), torch.tensor(-weight_bits)) * scales.pop()
 
 
-@pytest.mark.cases(8)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("count", [2, 3, pytest.param(5, marks=nightly)])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("feature_bits", "gradient_bits"), [(12, 28), (4, 16), (4, 36)])

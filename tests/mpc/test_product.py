@@ -59,7 +59,7 @@ def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 
     return {name: results[name] for name in names}
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     holders=st.sampled_from([2, 3, 5]),
     nodes=st.integers(1, 12),

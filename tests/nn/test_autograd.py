@@ -88,6 +88,7 @@ def test_a_gradient_of_another_shape_is_refused_though_torch_could_add_it_up() -
         handed([output], [torch.ones(7, 7, 5)])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -96,9 +96,9 @@ def killed(moment: str, party: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "party", "moment"),
     [
-        ("vertical", "B", "finish"),
+        pytest.param("vertical", "B", "finish", marks=nightly),
         ("vertical", SERVER, "end"),
-        ("horizontal", "A", "end"),
+        pytest.param("horizontal", "A", "end", marks=nightly),
         ("averaging", "B", "finish"),
         ("sealed, two", SERVER, "finish"),
         pytest.param("node-dp", "A", "finish", marks=nightly),

@@ -222,7 +222,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
 """Changes of a job, and limits; perturbed features have none, for nothing is noised of edges there."""
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_releases_of_saved_graphs_are_kept_for_life_too(tmp_path: Path, kind: str) -> None:
     changes, limits = KINDS[kind]

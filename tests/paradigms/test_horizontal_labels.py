@@ -275,6 +275,7 @@ def test_a_training_says_what_to_expect_of_true_labels(tmp_path: Path) -> None:
 # Canaries
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("leak", ["", "labels are not perturbed"])
 def test_an_audit_holds_gradients_against_the_ledger(
     leak: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -39,7 +39,7 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 # The result
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -154,6 +154,7 @@ def test_predict_gives_what_the_run_gave(tmp_path: Path) -> None:
 # What is written and refused
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("variant", [MEAN, {"train": {"select_by": "last"}}], ids=["mean", "last"])
 def test_bytes_are_those_of_the_protocol(variant: Settings, tmp_path: Path) -> None:
     """docs/protocol.md, A horizontal job."""

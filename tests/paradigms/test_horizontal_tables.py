@@ -16,6 +16,7 @@ import torch
 import yaml
 from torch_geometric.data import Data
 
+from tests import nightly
 from tests.errors import About, refused
 from tests.paradigms.apart import apart
 from tests.paradigms.cutting import CutError, cut_at
@@ -170,6 +171,7 @@ def test_missing_values_get_the_mean_of_all_holders_known_ones(tmp_path: Path) -
         train(over(parties, settings), tmp_path / "no value")
 
 
+@nightly
 def test_a_run_from_tables_that_was_cut_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     settings = job(2, STANDARD)
     parties = export(tmp_path, settings)
@@ -475,6 +477,7 @@ def python_parties(settings: JobSettings) -> tuple[list[PartyGraph], dict[str, A
     return [part.graph for part in parts], {part.graph.party: part.ids for part in parts}
 
 
+@nightly
 def test_graphs_from_python_are_trained_as_the_data_set(tmp_path: Path) -> None:
     settings = job(3)
     graphs, ids = python_parties(settings)

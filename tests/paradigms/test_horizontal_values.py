@@ -82,6 +82,7 @@ def test_figures_are_those_of_the_predictions_that_holders_have(tmp_path: Path) 
     assert "test_accuracy" not in run.summary
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("by", "sign"), [("mae", -1), ("r2", 1)])
 def test_the_best_epoch_has_the_least_error_and_stops_training(by: str, sign: int, tmp_path: Path) -> None:
     chosen: Settings = {"train": {"select_by": by, "epochs": 60, "patience": 4, "learning_rate": 0.4}}

@@ -298,7 +298,7 @@ KINDS_OF_DATA: dict[str, Callable[[PartyGraph], Data]] = {
 }
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", KINDS_OF_DATA.values(), ids=KINDS_OF_DATA.keys())
 @pytest.mark.parametrize("holder", [0, 1], ids=["at the label holder", "at the other"])
 def test_data_of_every_kind(tmp_path: Path, kind: Callable[[PartyGraph], Data], holder: int) -> None:
@@ -375,7 +375,7 @@ class Tied(nn.Module):
         return torch.tanh(self.other(torch.tanh(self.one(x))))
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("custom", [Recommended, WithoutWeights, Tied])
 def test_an_own_model_trains_twice_alike_and_predicts(tmp_path: Path, custom: Callable[[int], nn.Module]) -> None:
     settings = small_job(2, DROPOUT, {"model": {"local": {"model": "custom"}}})

@@ -34,6 +34,7 @@ def graphs() -> dict[str, PartyGraph]:
     }
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("noise", "joint"), [(0.01, True), (1e4, False)])
 def test_what_neither_says_by_itself_is_learnt_of_both_and_of_noise_nothing(
     noise: float, joint: bool, tmp_path: Path

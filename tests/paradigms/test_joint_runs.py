@@ -115,6 +115,7 @@ def cut(*_: Any, **__: Any) -> None:
     raise CutError
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("moment", ["before it sends", "before it is kept"])
 def test_killed_around_its_release_all_pay_again_and_send_other_bytes(tmp_path: Path, moment: str) -> None:
     settings, run, drawn = joint_job(tmp_path / "data"), tmp_path / "run", list[torch.Tensor]()

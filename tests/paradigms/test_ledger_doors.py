@@ -66,7 +66,7 @@ def tuned(out: Path, parties: Any, of: Mapping[str, Any] = JOB, **options: Any) 
 # Tuning
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", ["memory", "saved", "tables"])
 def test_ten_trials_pay_as_ten_jobs(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "shop"

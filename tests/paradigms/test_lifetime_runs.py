@@ -82,6 +82,7 @@ def test_other_jobs_of_the_same_tables_are_given_the_same_release(
     assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("delta", [5e-324, 1e-300])
 def test_a_job_with_a_delta_of_its_own_choice_leaves_the_next_job_its_budget(tmp_path: Path, delta: float) -> None:
     """The least δ of any job was that of all, so that this job refused all jobs after it, for ever."""

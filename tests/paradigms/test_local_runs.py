@@ -17,7 +17,7 @@ import yaml
 from torch import Tensor
 
 from research.local import train_local_private
-from tests import about
+from tests import about, nightly
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_run, epochs_of
 from tests.paradigms.local import LEARNER, assert_same, disclosed, kept, saved, sent
@@ -176,6 +176,7 @@ def killed(kind: str, party: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("kind", "party"), [("before it sends", "B"), ("before it keeps", LEARNER)])
 def test_killed_around_the_release_it_is_paid_for_once(tmp_path: Path, kind: str, party: str) -> None:
     settings, run = saved(tmp_path / "data"), tmp_path / "run"
@@ -191,6 +192,7 @@ def test_killed_around_the_release_it_is_paid_for_once(tmp_path: Path, kind: str
     assert paid(run, "B") == ONE
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("loser", [LEARNER, "B"])
 def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: str) -> None:
     """The one who learns may lose its file as often as it likes, and is told nothing new."""
@@ -214,6 +216,7 @@ def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: s
         lose(run, loser)
 
 
+@nightly
 def test_whatever_changes_the_same_release_is_of_use_and_costs_nothing(tmp_path: Path) -> None:
     """A release that followed a change would tell that there was one; so would a refusal of a value out of range."""
     run = train(saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "run").path
@@ -271,6 +274,7 @@ def test_a_damaged_release_is_one_clear_error_and_no_new_release(tmp_path: Path)
     )
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", [Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS])
 def test_a_malformed_release_is_kept_by_nobody_who_learns(tmp_path: Path, kind: Kind) -> None:
     settings, run = saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "run"

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from tests import about
+from tests import about, nightly
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
@@ -42,6 +42,7 @@ def change_table(settings: JobSettings, party: str, value: float = 0.5) -> None:
     path.write_text("\n".join([header, ",".join(values), *rest]) + "\n", encoding="utf-8")
 
 
+@nightly
 def test_aligned_trained_and_predicted_with_one_release(tmp_path: Path) -> None:
     settings = tables(tmp_path)
     run = train(settings, tmp_path / "run")

@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from tests import about
+from tests import about, nightly
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.local import DELTA, LEARNER, assert_same, disclosed, edges, saved, sent
@@ -43,6 +43,7 @@ def sums(run: Path) -> Tensor:
     return found[0]["sums"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("unit", ["edge", "node-edges"])
 def test_one_release_is_paid_whatever_comes_after(tmp_path: Path, unit: str) -> None:
     settings = saved(tmp_path / "data", edges(unit))
@@ -72,6 +73,7 @@ def test_the_ledger_has_the_noise_that_epsilon_needs(tmp_path: Path) -> None:
         assert moved / mu == pytest.approx(entry["event"]["noise_multiplier"] * moved / clips)
 
 
+@nightly
 def test_whatever_changes_the_same_sums_are_of_use_and_cost_nothing(tmp_path: Path) -> None:
     """Sums that followed a change would tell that there was one."""
     run = train(saved(tmp_path / "data", edges()), tmp_path / "run").path
@@ -144,6 +146,7 @@ def test_a_node_of_too_many_neighbours_is_refused_before_there_is_a_run_and_befo
     assert not (tmp_path / "low").exists()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("from_memory")
 @pytest.mark.parametrize("when", ["kept", "paid"])
 def test_killed_around_the_release_it_is_made_and_paid_for_once(

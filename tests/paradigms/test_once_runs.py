@@ -73,7 +73,7 @@ JOBS: dict[str, tuple[int, Settings]] = {
 }
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("holders", "changes"), JOBS.values(), ids=JOBS.keys())
 def test_one_release_whatever_comes_after(tmp_path: Path, holders: int, changes: Settings) -> None:
     settings = once_job(tmp_path / "data", changes, {"train": {"epochs": 9}}, holders=holders, epsilon_total=4)
@@ -142,6 +142,7 @@ def test_cut_in_training_it_goes_on_from_the_same_release(tmp_path: Path) -> Non
     assert_same_run(from_the_start, result)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("loser", [LABEL_HOLDER, OTHER])
 def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: str) -> None:
     """Twice, by who learns or who releases, with a budget that has room for one release alone."""

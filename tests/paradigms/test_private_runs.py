@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from tests import about
+from tests import about, nightly
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at, cut_run
 from tests.paradigms.private import (
@@ -87,7 +87,7 @@ JOBS: dict[str, tuple[int, Settings]] = {
 }
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("holders", "changes"), JOBS.values(), ids=JOBS.keys())
 def test_the_ledger_counts_what_is_sent_and_ends_at_the_budget(tmp_path: Path, holders: int, changes: Settings) -> None:
     settings = private_job(tmp_path / "data", changes, holders=holders, epsilon_total=8)
@@ -112,6 +112,7 @@ def test_the_ledger_counts_what_is_sent_and_ends_at_the_budget(tmp_path: Path, h
     assert not ledger(run.path, SERVER).exists()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("rounds", "spare"), [(1, 1), (2, 0)])
 def test_training_ends_where_the_tightest_budget_does(tmp_path: Path, rounds: int, spare: int) -> None:
     """Here the label holder's, which publishes gradients of z_L as well. ``spare`` releases are no training step."""
@@ -235,6 +236,7 @@ def test_a_resumed_run_goes_on_with_its_ledger(tmp_path: Path) -> None:
     refused_by_all(lambda: predict(run), "0 more releases fit the budget")
 
 
+@nightly
 def test_resumed_again_and_again_it_ends_within_the_budget(tmp_path: Path) -> None:
     changes: Settings = {"train": {"epochs": 20, "checkpoint_every": 2}}
     settings = private_job(tmp_path / "data", changes, epsilon_total=8)
@@ -250,6 +252,7 @@ def test_resumed_again_and_again_it_ends_within_the_budget(tmp_path: Path) -> No
         assert spent_total(run, party) <= 8
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("losers", [(LABEL_HOLDER, OTHER, SERVER), (SERVER,)])
 def test_deleting_checkpoints_gives_no_budget_back(tmp_path: Path, losers: tuple[PartyId, ...]) -> None:
     changes: Settings = {"train": {"epochs": 6, "checkpoint_every": 2}}

@@ -100,7 +100,7 @@ def of_sealed(folder: Path) -> JobSettings:
     return accepting(read_job(folder / "tables" / "job.yaml"))
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("changes", VERTICAL.values(), ids=VERTICAL.keys())
 def test_vertical(changes: Settings, tmp_path: Path) -> None:
     one, other = twice(of_vertical(tmp_path, changes), tmp_path)
@@ -108,6 +108,7 @@ def test_vertical(changes: Settings, tmp_path: Path) -> None:
     assert distance(one, other) == 0
 
 
+@nightly
 @pytest.mark.parametrize("changes", [SECURE, pytest.param(MEAN, marks=nightly)], ids=["secure max", "mean"])
 def test_horizontal(changes: Settings, tmp_path: Path) -> None:
     assert distance(*twice(of_horizontal(tmp_path, changes), tmp_path)) == 0
@@ -140,6 +141,7 @@ def test_node_dp_but_for_its_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert distance(*found) == 0
 
 
+@nightly
 def test_what_is_drawn_by_rows_makes_another_model_of_another_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +225,7 @@ def test_across_organisations(make: Callable[[Path], JobSettings], tmp_path: Pat
     assert distance(predictions(one), predictions(other)) == 0
 
 
+@nightly
 def test_sealed_across_organisations(tmp_path: Path) -> None:
     sites = Sites(tmp_path, of_sealed(tmp_path))
     one, other = sites.run(), sites.run()

@@ -82,7 +82,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Short:
     return Short(settings, train(settings, folder / "whole"), cut_run(settings, folder / "cut", 7))
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("variant", "epochs"),
     list(zip(VARIANTS.values(), [(1, 9), (6,), (3,)], strict=True)),
@@ -139,6 +139,7 @@ def test_parties_with_no_common_checkpoint_start_again_by_leave_alone(tmp_path: 
     assert_same_run(short.whole, resumed)
 
 
+@nightly
 def test_a_checkpoint_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: Path, short: Short) -> None:
     """A saved epoch 4 and B did not; after the resume B saved it and A did not: the two shares of W do not fit."""
     run = cut_run(short.settings, tmp_path / "cut", 5)

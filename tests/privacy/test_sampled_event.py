@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy import accountant
@@ -139,6 +140,7 @@ def test_terms_that_differ_are_no_terms_that_vanish_at_twice_the_length() -> Non
     assert true[1] < 0.5 * vanishing[1]
 
 
+@nightly
 def test_more_terms_noise_and_draws_cost_more() -> None:
     base = SampledEvent(4.0, 0.05, 5)
     total = accountant.total({base: 20}, DELTA)

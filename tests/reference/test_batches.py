@@ -51,7 +51,7 @@ def assert_twins(path: Path, settings: JobSettings, graphs: Sequence[PartyGraph]
     assert float((result.predictions.uncalibrated - wanted).abs().max()) <= 1e-6
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "changes",
     [

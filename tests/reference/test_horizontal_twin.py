@@ -31,7 +31,7 @@ from veilgraph.runtime.launch.processes import run_threads
 from veilgraph.runtime.session.training import infer
 from veilgraph.runtime.store.run_directory import load_tensors
 
-STEPS = 50 if "VEILGRAPH_NIGHTLY" in os.environ else 15
+STEPS = 50 if "VEILGRAPH_NIGHTLY" in os.environ else 8
 Settings = Mapping[str, Any]
 
 

@@ -67,7 +67,7 @@ def job(holders: int, method: str, rounds: int, *changes: Settings) -> JobSettin
     return small_job(holders, {"precision": "float64"}, model, *changes)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("holders", [2, 3])
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
@@ -88,7 +88,7 @@ def test_every_weight_equals_the_twins(method: str, rounds: int, holders: int) -
     assert federation.label_holder.logits.shape == (NODES, CLASSES)
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("method", "extra"),
     [
@@ -156,7 +156,7 @@ def weights_of(federation: Federation) -> list[Tensor]:
 # What others learn of them: nothing
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("masked", [True, False])
 def test_every_message_is_about_the_common_nodes(method: str, masked: bool) -> None:
@@ -266,7 +266,7 @@ def grown_parties() -> list[PartyGraph]:
     return with_own_nodes(graphs, (11, 3), seed=5)
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_trained_model_predicts_a_grown_graph(method: str, rounds: int) -> None:

@@ -66,7 +66,7 @@ def test_with_nodes_that_only_one_holder_knows_and_concat() -> None:
     assert_twins(settings, with_own_nodes(small_parties(3), (5, 0, 4)), steps=6)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("holders", "colluding", "rounds"), [(3, 1, 1), (4, 1, 2), (5, 3, 1)])
 def test_with_noise_that_is_made_jointly_every_weight_equals_the_twins(
     holders: int, colluding: int, rounds: int

@@ -35,6 +35,7 @@ def told_apart(graph: PartyGraph) -> PartyGraph:
     return replace(graph, relations=relations, edge_relation=graph.edge_index.sum(dim=0) % len(relations))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("own", [(0, 0, 0), (5, 0, 4)], ids=["common nodes", "own nodes"])
 def test_every_weight_equals_the_twins(own: tuple[int, ...]) -> None:
     settings = small_job(3, dropout_everywhere(), LOCAL, {"model": {"rounds": 2}})

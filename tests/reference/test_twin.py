@@ -107,7 +107,7 @@ def test_less_common_settings(extra: Settings) -> None:
     assert_twins(settings, small_parties(3, label_holder=settings.data.label_party))
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("kind", "local"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_sparse_features_weights_isolated_nodes_and_a_holder_without_edges(kind: str, local: Settings) -> None:
     custom = OwnModel if kind == "custom" else None

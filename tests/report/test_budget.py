@@ -140,7 +140,7 @@ def test_it_says_which_delta_figures_are_at_and_from_when_one_is_refused() -> No
     assert "δ = 1e-06" in str(needed.caption)
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("jobs", "predictions"), [(1, 0), (12, 0), (1, 24), (7, 5)])
 @pytest.mark.parametrize("schedule", ["once", "every-step"])
 @pytest.mark.parametrize(("mechanism", "event_of"), [("gaussian", GaussianEvent), ("laplace", LaplaceEvent)])

@@ -175,7 +175,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.binary()
     | st.builds(

@@ -83,6 +83,7 @@ def total(put: Summands) -> Tensor:
     return torch.stack([torch.stack(each) for each in put.values()]).sum(dim=0)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("holders", "colluding"), [(3, 1), (5, 3)])
 def test_a_sum_has_the_noise_of_one_less_what_a_coalition_takes_off(
     holders: int, colluding: int, monkeypatch: pytest.MonkeyPatch

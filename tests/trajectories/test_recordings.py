@@ -44,6 +44,7 @@ def camera(kind: SceneKind) -> Camera:
 # Physics
 
 
+@pytest.mark.cases(1)
 @EACH_KIND
 def test_people_keep_apart_and_out_of_obstacles_and_are_neither_too_fast_nor_lost(kind: SceneKind) -> None:
     seen = camera(kind)

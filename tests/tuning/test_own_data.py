@@ -55,6 +55,7 @@ def check_best(found: Tuning, parties: Any, folder: Path, **options: Any) -> Non
         assert run.metrics[f"val_{found.figure}"] == reached
 
 
+@nightly
 @pytest.mark.parametrize(
     "form", ["dict", pytest.param("settings", marks=nightly), pytest.param("settings of two", marks=nightly)]
 )
@@ -98,7 +99,7 @@ def test_tables_are_aligned_once_and_their_copy_is_in_every_run(
     assert {trial.ending for trial in again.trials} == {"complete"}
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("change", ["features", "edge_index", "labels", "train_mask"])
 def test_a_tuning_goes_on_with_the_same_data_alone(graphs: list[PartyGraph], tmp_path: Path, change: str) -> None:
     found = tune(JOB, tmp_path / "out", parties=graphs, trials=1, vary=VARY)

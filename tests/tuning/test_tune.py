@@ -251,6 +251,7 @@ def test_nobodys_own_data_are_published_in_every_trial(tables: Callable[..., Job
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "settings",
     [

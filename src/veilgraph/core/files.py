@@ -16,13 +16,14 @@ import shlex
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import cache
 from io import FileIO
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -38,6 +39,7 @@ _OTHERS: Final = 0o077
 _TEMPORARY_BYTES: Final = 8
 _TEMPORARY: Final = re.compile(rf"\..+\.[0-9a-f]{{{2 * _TEMPORARY_BYTES}}}")
 _LOCK_POLL_S: Final = 0.1
+adapter_of: Final[Callable[[Any], TypeAdapter[Any]]] = cache(TypeAdapter)  # a millisecond each
 SLOW_LOCK_S: Final = 15.0
 """After so long whoever waits for a folder is told."""
 
@@ -270,7 +272,7 @@ def undamaged(path: Path | str, way_out: str, fault: str = "damaged") -> Iterato
 def read_json(path: Path, form: type[Form], way_out: str, fault: str = "damaged") -> Form:
     """Read a JSON file of ours, which is of a form that pydantic knows; errors as ``undamaged``."""
     with undamaged(path, way_out, fault):
-        return TypeAdapter(form).validate_json(path.read_bytes())
+        return cast("Form", adapter_of(form).validate_json(path.read_bytes()))
 
 
 def sync_folder(folder: Path) -> None:

@@ -63,6 +63,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return max(0.0, float(ndtr(-near)) - density * _mills(far))
 
 
+@made_once(1024)
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The smallest ε with ``gaussian_delta(ε, mu)`` ≤ ``delta``, at most 1e-13 of it above; it may be infinite."""
     _check_not_negative("mu", mu)

@@ -27,12 +27,11 @@ from typing import ClassVar, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from veilgraph.core.errors import BudgetSpent, RunError
-from veilgraph.core.files import locked, private_folder, sync_folder, undamaged
+from veilgraph.core.files import adapter_of, locked, private_folder, sync_folder, undamaged
 from veilgraph.core.secrets import new_name
 from veilgraph.core.tensor_file import Keeper, load_tensors, save_tensors
 from veilgraph.graph.features import choose_rows
@@ -112,7 +111,7 @@ class RunCache(ReleaseCache):
         with undamaged(keeper.place(OWN_RELEASE), "restore it, or delete it, and the holder releases anew and pays"):
             if kept.facts["depends_on"] == depends:
                 self._tensors = dict(kept.tensors)
-                draws = _DRAWS.validate_python(kept.facts["draws"])
+                draws = adapter_of(dict[str, str]).validate_python(kept.facts["draws"])
                 self._draws = {channel: draws[channel] for channel in self._tensors}
 
     @override
@@ -138,10 +137,6 @@ class _Batch(TypedDict):
     content: str
     cohort: str
     time: str
-
-
-_DRAWS: Final = TypeAdapter(dict[str, str])
-_BATCHES: Final = TypeAdapter(list[_Batch])
 
 
 @dataclass
@@ -340,7 +335,7 @@ class LifetimeCache(ReleaseCache):
                 tensors["digests"].numpy(),
                 tensors["rows"],
                 tensors["batch"].numpy(),
-                _BATCHES.validate_python(facts["batches"]),
+                adapter_of(list[_Batch]).validate_python(facts["batches"]),
             )
 
     def _save(self, path: Path, kept: _Kept) -> None:

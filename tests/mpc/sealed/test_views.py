@@ -13,6 +13,7 @@ Secrets are fixed, so that nothing here depends on chance. Mutants show that eac
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -37,7 +38,7 @@ from veilgraph.mpc.sealed.wire import Wire
 
 Array = np.ndarray[Any, np.dtype[Any]]
 N, D, PADDED, PICKED, WEIGHT_BITS = 4, 2, 6, 2, 8
-RUNS = 100
+RUNS = 100 if "VEILGRAPH_NIGHTLY" in os.environ else 64
 LIMIT = 6.5
 """Standard deviations: millions of correlations are looked at."""
 RARE = 1e-8
@@ -343,7 +344,7 @@ OF_A_NIGHT = (
 )
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=nightly) if name in OF_A_NIGHT else name for name in MUTANTS]
 )
@@ -353,7 +354,7 @@ def test_mutants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = viewed(
         [
             outside(session(MUCH, 1 + len(coalition), number, whole=mutate is compares_unmasked), coalition)
-            for number in range(64)
+            for number in range(RUNS)
         ]
     )
     assert least_uniform(found) < RARE or worst_pair(found) > LIMIT

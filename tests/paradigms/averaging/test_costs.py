@@ -35,7 +35,7 @@ def planned(settings: AveragingJob) -> Costs | None:
     return paradigm_of(settings).session.costs(settings, 0, sizes)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("changes", JOBS.values(), ids=JOBS)
 def test_a_job_sends_what_the_plan_says(changes: tuple[Settings, ...], tmp_path: Path) -> None:
     _as_planned(job(*changes), tmp_path)

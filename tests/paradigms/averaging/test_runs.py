@@ -62,7 +62,7 @@ def same_as_twin(run: TrainResult, settings: AveragingJob, dropped: Dropped | No
         predicts_as_twin(run, settings, twin, graphs(settings)[0])
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 def test_a_run_is_its_twin(rule: Settings, tmp_path: Path) -> None:
     settings = job(rule, {"train": {"select_by": "last"}})
@@ -98,7 +98,7 @@ def test_a_rare_class_weighs_as_much_as_another_over_all_holders() -> None:
     assert abs(losses[0] - losses[1]) > 1e-3  # type: ignore[operator]
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_who_drops_out_of_weights_or_scores_at_any_moment_is_left_out_of_these_and_is_back(
     moment: int, tmp_path: Path

@@ -52,7 +52,7 @@ def same_as_twin(run: TrainResult, settings: AveragingJob, graphs: list[PartyGra
         assert close(run.predictions.columns[name], values), name
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @each_task
 def test_a_run_is_its_twin_whoever_drops_out(task: str, tmp_path: Path) -> None:
     """B out of the first sum of all, D out of scores of the second round and of weights of the third."""
@@ -64,6 +64,7 @@ def test_a_run_is_its_twin_whoever_drops_out(task: str, tmp_path: Path) -> None:
     same_as_twin(run, settings, graphs, dropped)
 
 
+@nightly
 @pytest.mark.parametrize("task", [task if task == "values" else pytest.param(task, marks=nightly) for task in SAID])
 def test_a_run_that_was_cut_off_goes_on_as_it_would_have(task: str, tmp_path: Path) -> None:
     """With what was added up before the first round, and the same pairs held back."""
@@ -92,7 +93,7 @@ def written(graphs: list[PartyGraph], folder: Path, accepts: tuple[str, ...]) ->
     return files
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("task", ["values", "links", "graphs", "trajectories"])
 def test_tables_say_what_graphs_say(task: str, tmp_path: Path) -> None:
     settings, graphs = task_job(task, LAST, {"model": {"dropout": 0.0}}), graphs_for(task)
@@ -117,6 +118,7 @@ HEADS = {
 }
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "task", [task if task in ("graphs", "links") else pytest.param(task, marks=nightly) for task in HEADS]
 )
@@ -225,6 +227,7 @@ def test_what_a_task_cannot_be(change: Settings, about: About) -> None:
         vg.Job(**{**content, "averaging": {**content["averaging"], **change}})
 
 
+@nightly
 def test_the_best_ranks_graphs_best(tmp_path: Path) -> None:
     by = "ap"
     graphs = graphs_for("graphs", nodes=72)

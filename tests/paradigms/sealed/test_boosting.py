@@ -30,6 +30,16 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 BLOCKS: Settings = merge(STANDARD, {"model": {"blocks": ["own", "boosting"]}, "train": {"learning_rate": 0.125}})
 
 
+@pytest.fixture
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a score is of hangs on no number of trees."""
+
+    def fewer(max_iter: int, **rest: Any) -> HistGradientBoostingClassifier:
+        return HistGradientBoostingClassifier(max_iter=min(max_iter, 8), **rest)
+
+    monkeypatch.setattr("sklearn.ensemble.HistGradientBoostingClassifier", fewer)
+
+
 def examples(nodes: int = 60, classes: int = 2, seed: int = 1) -> Examples:
     rows = torch.randn(nodes, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return Examples(rows, ((rows[:, 0] * rows[:, 1] > 0).long() + torch.arange(nodes) * (classes > 2)) % classes)
@@ -61,6 +71,7 @@ def test_training_nodes_are_scored_without_their_fold_and_all_others_by_all(clas
         assert torch.allclose(found[:60][~kept], margins(rest, known.rows[~kept]))
 
 
+@pytest.mark.usefixtures("few_trees")
 def test_a_label_is_in_no_score_of_its_own_node() -> None:
     known = examples()
     scores = known.scores(known.rows, 2)
@@ -93,6 +104,7 @@ def test_a_class_that_no_training_node_has_is_unlikely() -> None:
     assert -14 < float(found[0, 1]) < -12
 
 
+@pytest.mark.usefixtures("few_trees")
 def test_trees_see_own_columns_and_own_edges_alone() -> None:
     """Nodes that only the label holder knows count as neighbours; nobody else's data do."""
     job, graphs = small_job(2, BLOCKS), small_graphs(nodes=40, training=20)
@@ -120,6 +132,7 @@ def trained(folder: Path, graphs: list[PartyGraph]) -> Path:
     return folder / "run"
 
 
+@pytest.mark.usefixtures("few_trees")
 def test_a_later_prediction_has_the_same_trees_whatever_has_become_of_labels(tmp_path: Path) -> None:
     run = trained(tmp_path, small_graphs(nodes=40, training=20))
     before, path = predict(run).uncalibrated, run / "parties" / "A" / "graph.safetensors"
@@ -132,6 +145,7 @@ def test_a_later_prediction_has_the_same_trees_whatever_has_become_of_labels(tmp
     assert float((predict(run).uncalibrated - before).abs().max()) > 2e-2
 
 
+@pytest.mark.usefixtures("few_trees")
 def test_a_prediction_without_the_trees_training_nodes_is_refused(tmp_path: Path) -> None:
     run = trained(tmp_path, small_graphs(nodes=40, training=20))
     for party in ("A", "B"):

@@ -55,7 +55,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return rates
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", JOBS)
 def test_every_message_of_a_session_is_one_that_was_committed_to(
     name: str, tmp_path: Path, opened: list[float]
@@ -117,6 +117,7 @@ class HangsUp(Wrapper):
         super().send(to, tag, tensor)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("work", ["training", "prediction"])
 def test_a_dealer_that_hung_up_when_it_was_opened_does_not_deal_in_that_run_again(
     work: str, tmp_path: Path, opened: list[float]

@@ -124,6 +124,7 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     assert torch.allclose(margins, logits[:, 1:] - logits[:, :1], atol=1e-3)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("network", ["linear", "mlp"])
 def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
     network: str, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +207,7 @@ def test_every_trial_begins_anew_and_is_what_it_is_alone(standard: Settings) -> 
         assert float((weight - of_twin(found, WEIGHT_BITS)[name]).abs().max()) < 2e-3
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("trials", [(0, 1), (1, 0), (0, 2), (1, 2), (0, 1, 2)], ids=str)
 def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[int, ...]) -> None:
     """What is taken is the network of the step, or the mean of both, whichever has more validation nodes right.
@@ -290,6 +292,7 @@ def test_what_had_left_its_range_is_in_no_mean() -> None:
     assert within > alone == beyond > 0
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("scaling", ["standard", "none"])
 def test_in_one_place_a_mean_is_taken_where_the_job_takes_one(scaling: str) -> None:
     """Of random labels, with both holders' data in one place; of words neither judges a mean."""
@@ -323,7 +326,7 @@ def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:
         own_data(small_job(), back)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("select_by", ["accuracy", "auc"])
 @pytest.mark.parametrize("changes", [on("own", "neighbours", "pooled.1"), on("each.1", network="linear")])
 def test_the_sequence_and_sizes_of_messages_are_those_of_other_data_of_the_same_sizes(

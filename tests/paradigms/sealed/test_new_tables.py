@@ -152,7 +152,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> dict[PartyId, PartyGraph]:
     return found
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_new_nodes_are_predicted_as_the_twin_does(tables: Tables, graphs: dict[PartyId, PartyGraph]) -> None:
     tables.grow()
     if sealed(RunDirectory.open(tables.run).settings).outcome.predicts_named:
@@ -226,7 +226,7 @@ REFUSALS: dict[str, tuple[Callable[[Tables], object], type[VeilgraphError], dict
 }
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_cannot_be_served_is_refused(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     tables = once(tmp_path_factory)

@@ -266,7 +266,7 @@ def one_step(program: SealedProgram) -> tuple[Any, Any]:
     return program.shares(), program.release()
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str) -> None:
     """As they multiply columns that are not standardised; of the first layer all but the bias is one holder's."""

@@ -50,7 +50,7 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
 }
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("case", CASES)
 def test_parties_compute_what_the_twin_does_with_the_same_noise(case: str) -> None:
     holders, training, changes = CASES[case]
@@ -183,6 +183,7 @@ def graphs_on(nodes: int, directed: bool) -> Iterator[Tensor]:
         yield torch.tensor(kept, dtype=torch.int64).reshape(-1, 2).T if directed else pairs(*kept)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("directed", [False, True])
 def test_one_edge_moves_votes_by_no_more_than_is_paid_for(directed: bool) -> None:
     """Of all graphs of B on four (directed: three) nodes, with every other one that differs between two nodes."""

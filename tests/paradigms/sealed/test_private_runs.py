@@ -99,7 +99,7 @@ def test_nothing_is_opened_before_it_is_paid_for(tmp_path: Path, monkeypatch: py
     assert -1 not in seen
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("where", ["before votes", "after votes", "after it was told"])
 def test_gone_on_with_it_pays_once_for_what_is_told(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch

@@ -109,7 +109,7 @@ def test_a_valid_job_is_its_twin_or_is_refused_by_it(seed: int) -> None:
     assert difference is None or difference < (FAR if seed in TIED else CLOSE)
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("scaling", ["none", "standard"])
 @pytest.mark.parametrize("network", ["linear", "mlp"])
 @pytest.mark.parametrize("blocks", [["pooled.10"], ["own", "each.3"], ["neighbours", "own"], None])
@@ -231,7 +231,7 @@ def revealed(patch: pytest.MonkeyPatch) -> list[tuple[PartyId, Tensor]]:
     return found
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("network", "changes"), WILD)
 def test_a_job_that_leaves_the_range_gives_no_classes(network: str, changes: Settings) -> None:
     """Without the bit its classes are not the twin's, and nothing shows it."""
@@ -310,6 +310,7 @@ def test_a_training_that_is_gone_on_with_remembers_what_has_failed(failed: int) 
     assert is_refused(work) == (failed > 0)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("select_by", ["accuracy", "auc"])
 def test_of_a_score_one_number_is_opened_and_a_trial_out_of_range_has_none_right(select_by: str) -> None:
     """The first trial is in range; the second is not, and counts as none right from then on; the third is again."""

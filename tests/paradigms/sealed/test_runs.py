@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import nightly
 from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, checkpoint, cut_at
@@ -38,10 +39,14 @@ MLP: Settings = {
 }
 JUDGED: Settings = {
     "model": {"network": None, "blocks": ["neighbours", "pooled.2"]},
-    "train": {"select_by": "accuracy", "epochs": 40, "evaluate_every": 4, "learning_rate": 0.125},
+    "train": {"select_by": "accuracy", "epochs": 20, "evaluate_every": 2, "learning_rate": 0.25},
     **STANDARD,
 }
 """Of two trials."""
+SHORT = pytest.mark.parametrize(
+    "whole", [MLP, pytest.param(JUDGED, marks=nightly)], ids=["mlp", "judged"], indirect=True, scope="module"
+)
+"""Of twenty judged steps in the night alone."""
 ROUNDING = 1e-3
 """What fresh rounding in every step changes of a weight at most."""
 
@@ -77,7 +82,7 @@ def test_of_a_step_the_label_holder_learns_how_many_validation_nodes_are_right(t
     assert graphs[0].val_mask is not None
     judged, told, best = graphs[0].val_mask, dict[int, float](), torch.zeros(())
     for epoch, record in enumerate(run.metrics, 1):
-        if epoch % 4:
+        if epoch % 2:
             assert record.keys() == {"epoch", "step_seconds"}
             continue
         assert record.keys() == {"epoch", "step_seconds", "val_accuracy"}
@@ -108,7 +113,7 @@ def test_every_message_of_a_run_has_a_row(whole: tuple[SealedJob, TrainResult]) 
     assert {("masked_wire", False, False), ("correlation", True, False), ("mask_share", False, False)} <= seen
 
 
-@pytest.mark.cases(2)
+@SHORT
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_gone_on_with_it_ends_where_it_would_have_ended(
     whole: tuple[SealedJob, TrainResult], tmp_path: Path, epoch: int
@@ -128,7 +133,8 @@ def test_what_was_best_and_what_it_is_a_mean_with_are_gone_on_with(tmp_path: Pat
     """Of random labels, so that a mean has more right than either trial: cut after the best step, in the second one."""
     graphs, labels = small_graphs(nodes=60), torch.randint(3, (60,), generator=torch.Generator().manual_seed(0))
     graphs[0] = replace(graphs[0], labels=labels)
-    job = saved(tmp_path / "data", small_job(2, JUDGED), graphs)
+    longer: Settings = {"train": {"epochs": 40, "evaluate_every": 4, "learning_rate": 0.125}}
+    job = saved(tmp_path / "data", small_job(2, JUDGED, longer), graphs)
     run = train(job, tmp_path / "whole")
     best = run.summary["best_epoch"]
     assert 20 < best < 37
@@ -165,7 +171,7 @@ def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path:
     assert resume(tmp_path / "run").summary["started_at"] == 2
 
 
-@pytest.mark.cases(1)
+@SHORT
 def test_shares_of_two_runs_have_nothing_in_common(whole: tuple[SealedJob, TrainResult], tmp_path: Path) -> None:
     job, run = whole
     with fixed_chance("again"):

@@ -21,14 +21,13 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
-from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import private_folder, read_json, undamaged, write_whole
+from veilgraph.core.files import adapter_of, private_folder, read_json, undamaged, write_whole
 from veilgraph.core.tensor_file import Record, load_facts, load_tensors, save_tensors
 from veilgraph.protocol.agreement import BEGINNING, Point, Start
 
@@ -36,7 +35,6 @@ _KEPT: Final = 2
 _FINAL: Final = "final"
 BEST: Final = "best/"
 """Before names of the best weights; a final checkpoint has no other tensors."""
-_POINT: Final = TypeAdapter(Point)
 _REPLACED, _BEFORE, _COMMON = "replaced", "before", "common.json"
 
 
@@ -231,7 +229,8 @@ def _point(path: Path) -> Point:
     if not {"judgement", "stopped"} <= facts.keys():
         raise RunError(f"{path}: damaged (no judgement in it); delete it and resume")
     with undamaged(path, "delete it and resume, or train again"):
-        return _POINT.validate_python((facts.get("number", 0), _epoch(path), facts.get("session", "")))
+        found = (facts.get("number", 0), _epoch(path), facts.get("session", ""))
+        return cast("Point", adapter_of(Point).validate_python(found))
 
 
 def _has_weights(model: Path) -> bool:

@@ -11,14 +11,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import torch
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
-from veilgraph.core.files import append, undamaged, write_whole
+from veilgraph.core.files import adapter_of, append, undamaged, write_whole
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.core.version import __version__
 from veilgraph.link.view import RecordedLink, TrafficEntry
@@ -113,7 +114,8 @@ class _Sending(BaseModel):
 
 
 def _entry(row: Mapping[str, str | int]) -> TrafficEntry:
-    return TypeAdapter(TrafficEntry).validate_python({**row, "kind": Kind[str(row["kind"]).upper()]})
+    named = {**row, "kind": Kind[str(row["kind"]).upper()]}
+    return cast("TrafficEntry", adapter_of(TrafficEntry).validate_python(named))
 
 
 def traffic_rows(entries: Sequence[TrafficEntry]) -> list[dict[str, Any]]:
@@ -134,6 +136,7 @@ class _Stated(BaseModel):
     software: dict[PartyId, Software]
 
 
+@cache
 def installed_software() -> dict[str, str]:
     """Return this process's veilgraph and torch, and the packages that add parts by entry points."""
     own = {"veilgraph": __version__, "torch": str(torch.__version__)}
