@@ -1,4 +1,4 @@
-"""What `sealed` reaches beside `vertical` and boosting on pooled tables, by defaults alone: docs/sealed.md.
+"""What `sealed` reaches beside `vertical`, one holder alone and pooled tables, by defaults alone: docs/sealed.md.
 
 ``python -m research.sealed_peers --seeds 5`` measures what ``docs/sealed-peers.json`` lacks, and goes on where it was
 cut off; ``--sets digits,cora`` that alone; ``--write`` puts the table into the page. Networks are the protocols' twins.
@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 from research.card_payments import organisations
+from research.pooled_pyg import FEWER, GRID, tuned
 from research.presets import DOCS, FIRST_SEED, SETS, Set
+from research.words_twin import chosen_words_twin
 from veilgraph import __version__
 from veilgraph.comparison.ways import boosting
 from veilgraph.core.files import write_whole
@@ -30,7 +32,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import chosen_twin
-from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Objective
@@ -45,7 +47,9 @@ END: Final = "\n- Test nodes"
 _WORDS: Final = tuple(Set(name, {"dataset": name, "holders": 2}, "accuracy", True) for name in ("citeseer", "pubmed"))
 _CARDS: Final = Set("S-FFSD", {"dataset": "synthetic", "holders": 3}, "auc", True)
 """Whose graphs are of ``research.card_payments``, not of the data set that its jobs name."""
-ALL: Final = (*(each for each in SETS if each.name not in ("facebook", "github")), *_WORDS, _CARDS)
+ALL: Final = (*SETS, *_WORDS, _CARDS)
+_MANY: Final = 20_000
+"""Nodes, from which on the grid of torch_geometric is smaller."""
 _NAMES: Final = {"auc": "test_auc", "accuracy": "test_accuracy"}
 
 
@@ -58,7 +62,8 @@ def _job(each: Set, seed: int, paradigm: str) -> JobSettings:
 
 def _sealed(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
     job = sealed(_job(each, seed, "sealed"))
-    found = chosen_twin(job, graphs).predict()
+    chosen = chosen_twin if job.data.feature_scaling == "standard" else chosen_words_twin
+    found = chosen(job, graphs).predict()
     assert found is not None
     return _scores(job, graphs[0], logits_of(found))
 
@@ -66,6 +71,19 @@ def _sealed(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, 
 def _vertical(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
     job = _job(each, seed, "vertical")
     return fit(PlainNetwork(job, graphs, job.data.label_party)).summary
+
+
+def _network_alone(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    return isolated(_job(each, seed, "vertical"), graphs, "A").summary
+
+
+def _pyg(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    job, graph = _job(each, seed, "sealed"), pool(graphs, "A")
+    logits, _, cell = tuned(
+        graph, job.train.model_copy(update={"select_by": each.figure}), seed, FEWER if graph.num_nodes > _MANY else GRID
+    )
+    sys.stderr.write(f"{cell}\n")
+    return _scores(job, graph, logits)
 
 
 def _pooled(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
@@ -91,7 +109,9 @@ Way = Callable[[Set, int, Sequence[PartyGraph]], Mapping[str, Any]]
 WAYS: Final[Mapping[str, Way]] = {
     "sealed": _sealed,
     "vertical": _vertical,
+    "pooled: PyG": _pyg,
     "pooled: boosting": _pooled,
+    "A alone": _network_alone,
     "A: boosting": _alone,
 }
 
@@ -103,7 +123,7 @@ def measure(each: Set, seeds: Sequence[int], ways: Sequence[str], found: dict[st
             key = f"{each.name}/{way}/{seed}"
             if key in found:
                 continue
-            job = _job(each, seed, "vertical" if way == "vertical" else "sealed")
+            job = _job(each, seed, "vertical" if way in ("vertical", "A alone") else "sealed")
             if each is _CARDS:
                 graphs = organisations(Path(os.environ["VEILGRAPH_DATA"]), seed)
             else:

@@ -321,6 +321,9 @@ def test_paradigms_that_choose_nothing() -> None:
         "train.epochs",
         "train.evaluate_every",
     }
+    many = {name: {"paradigm": "sealed", "data": {"dataset": name}} for name in ("facebook", "github")}
+    assert keys(many["facebook"]) == {"train.class_weights"}
+    assert keys(many["github"]) == {"train.class_weights", "train.select_by"}
 
 
 @nightly

@@ -65,8 +65,7 @@ class Validation:
             machine.product(torch.mul, classes[:first], whole[:first]).map(lambda part: part.sum(1, keepdim=True))
         )
         right = machine.open(machine.value(machine.negative(others - own_logits)))
-        both = machine.product(torch.mul, right, self._apart)
-        return both.map(lambda part: part.sum().reshape(1, 1))
+        return machine.product(torch.mul, right, self._apart).map(lambda part: part.sum().reshape(1, 1))
 
 
 Part = tuple[Trial, Sequence[Wire]]

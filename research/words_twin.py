@@ -1,0 +1,101 @@
+"""The twin of a sealed job on words, without rows: for data sets whose rows do not fit into memory.
+
+Parties make rows once, so that no step has a hop. The twin sends nothing, and its columns are sparse. So it multiplies
+columns with the weights in each step and hops with what comes of it, which is as wide as there are classes. That is the
+same network but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.sealed.functions import BITS
+from veilgraph.mpc.sealed.machine import Machine, PlainMachine
+from veilgraph.mpc.sealed.wire import Summands, Wire, joined, plain_wire
+from veilgraph.paradigms.sealed.networks.network import Network, Passed
+from veilgraph.paradigms.sealed.plan import Context
+from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.twin import together
+
+
+class SparseNetwork(Network):
+    """The network with hops in each step, on sparse columns that are not standardised."""
+
+    def __init__(self, machine: Machine, context: Context) -> None:
+        super().__init__(machine, context)
+        if context.plan.standard or context.plan.home != ("own",):
+            raise ValueError(f"home={context.plan.home}: only own columns of length 1 stay sparse")
+
+    @property
+    @override
+    def sums_rows(self) -> bool:
+        return False
+
+    @override
+    def enter(self, *, trains: bool) -> None:
+        super().enter(trains=trains)
+        self.columns = [plain_wire(wire.known.to_sparse_csr(), BITS) for wire in self.columns]
+        self._turned = [plain_wire(wire.known.t().to_sparse_csr(), BITS) for wire in self.columns]
+
+    @override
+    def prepare(self) -> None:
+        self.normalise()
+        self.watched.append(self.machine.constant(torch.zeros((1, 1), dtype=torch.int64)))  # a range test needs some
+
+    @override
+    def _home(self, block: str) -> list[Wire]:
+        return self.columns
+
+    @override
+    def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> Passed:
+        made = self._of_rows("rows", self._made_of_all(learned[0]))
+        return self._head(learned, made, made)
+
+    @override
+    def judged(self, weights: Sequence[Wire]) -> Wire:
+        return self._of_rows("judged", self.predict(weights))
+
+    def _of_rows(self, what: str, wire: Wire) -> Wire:
+        owner = self.context.label_party
+        rows = self.context.of(owner, what)
+        assert rows is not None
+        return self.machine.open(self.machine.pick(owner, rows, len(rows), wire))
+
+    @override
+    def _first_gradient(self, rows: Wire, error: Wire) -> Summands:
+        """Zᵀ·E, of errors that are put back into their places and hop against the edges' direction."""
+        places = self.context.of(self.context.label_party, "rows")
+        assert places is not None
+        nodes = self.context.sizes.nodes
+        whole = error.map(lambda part: part.new_zeros((nodes, part.shape[1])).index_copy(0, places, part))
+        found = [self.machine.split(error).map(lambda part: part.sum(0, keepdim=True)).scaled(1.0, BITS)]
+        for block in self.trial.blocks:
+            for relation in self.relations.get(block, {"": None}).values():
+                back = whole if relation is None else self.spread(block, relation, whole, transposed=True)
+                found += [self.machine.product(matmul, part, back) for part in self._turned]
+        return Summands(joined([plain_wire(part.part, part.bits) for part in found]).known, found[0].bits)
+
+
+def chosen_words_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
+    """As ``chosen_twin``."""
+    context, data = together(job, graphs)
+    program = SealedProgram(PlainMachine(list(data)), context)
+    program.network = SparseNetwork(PlainMachine(list(data)), context)
+    program.enter(trains=True)
+    program.begin()
+    most, best = -1.0, dict[str, Tensor]()
+    for epoch in range(1, job.train.epochs + 1):
+        program.step(epoch - 1, best)
+        if epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs:
+            right = float(program.score(epoch) or 0)
+            if right > most:
+                most, best = right, program.shares()
+    program.restore(best, training=False)
+    return program
