@@ -351,7 +351,7 @@ def _federated(
     ids: Mapping[PartyId, Sequence[str]] | None = None,
 ) -> Floats:
     """A whole job, with all parties and messages; with ids of all holders' rows, of own nodes."""
-    # The graphs are there, divided and scaled: once more changes nothing, and what a job computes hangs on how they are.
+    # The graphs are there, divided and scaled. Scaling again changes nothing, and networks depend on how columns are.
     there = {"parties": None, "partition": PartitionSettings()}
     data = job.data.model_copy(update=there)
     if not job.inputs.is_relational:  # and it takes no hops that only those jobs know
