@@ -89,6 +89,7 @@ def test_an_interrupt_says_how_to_go_on(job: Path, run: Path, tmp_path: Path, mo
         ("model.ronds=2", "model.ronds is not a setting"),
         ("model.rounds=0", "model.rounds=0"),
         ("model.rounds.more=2", "rounds is not a group of settings"),
+        ("privacy.epsilon_total=4", "the job has no privacy: write all of it into the job file"),
         ("data.label_holder=Z", "label_holder='Z' is not one of the holders A, B"),
     ],
 )

@@ -27,6 +27,7 @@ def test_less_error_is_better() -> None:
     assert "better off alone" in words[0]
 
 
-def test_nothing_is_said_of_what_is_not_known() -> None:
-    assert alone_words({"alone": {"A": found(None, 0.5)}}, CLASS_MEASURES) == []
+def test_what_is_not_known_is_said_to_be_so() -> None:
+    (said,) = alone_words({"alone": {"A": found(None, 0.5)}}, CLASS_MEASURES)
+    assert said.startswith("Whether A is better off alone is not known: its own validation nodes have no accuracy")
     assert alone_words({}, CLASS_MEASURES) == []

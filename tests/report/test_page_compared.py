@@ -54,7 +54,7 @@ def test_the_page_of_a_comparison_has_every_way_with_its_interval(tmp_path: Path
     ("way", "auc", "said"),
     [
         ("A alone", 0.996, "Likely leak: the test AUC is 0.996 of A alone, so"),
-        ("pooled", 0.6, "is above pooled (0.600): pooled is the better of two"),
+        ("pooled", 0.6, "is above pooled (0.600): pooled is one network on all data"),
     ],
 )
 def test_a_likely_leak_and_a_job_above_its_pooled_reference_are_told(
@@ -72,6 +72,10 @@ def test_a_likely_leak_and_a_job_above_its_pooled_reference_are_told(
     assert said in comparison_html(found)
     (remark,) = remarks(found)
     assert said in remark
+    if way == "pooled":
+        (other,) = (each for each in told["ways"] if each["name"] == way)
+        path.write_text(json.dumps(told | {"ways": [*told["ways"], other | {"name": "pooled: boosting"}]}))
+        assert "pooled is the better of two models" in next(remarks(read_comparison(tmp_path / "study")))
     undefined = next(each for each in told["ways"] if each["name"] == "pooled")["figures"]["auc"]
     undefined.update(value=None, low=None, high=None)
     path.write_text(json.dumps(told))

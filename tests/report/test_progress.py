@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from veilgraph.cli.output import results
+from veilgraph.cli.output import messages, results
 from veilgraph.report import training as progress
 from veilgraph.report.training import TrainingBars, heartbeat, left_words
 
@@ -24,6 +24,17 @@ def test_the_last_state_of_each_training_is_printed() -> None:
     assert "one" in one
     assert "epoch 10/20  loss 1.250  val 25.0 %" in one
     assert "two" in two
+
+
+def test_in_a_file_nothing_is_cut(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "seed 0: pooled without the telephone company's columns (13 of 16)"
+    with TrainingBars(messages()) as bars, bars.stage(name, 120) as show:
+        show([{"epoch": 120, "loss": 1.5, "val_accuracy": 0.25}])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(name)
+    assert "epoch 120/120  loss 1.500  val 25.0 %" in line
+    assert line.rstrip().endswith("0:00:00")
 
 
 def test_where_there_is_no_terminal_a_line_now_and_then_says_what_is_done_and_what_is_left(

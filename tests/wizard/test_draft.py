@@ -171,9 +171,11 @@ NUMBERS: dict[str, list[Any]] = {
 def test_ids_of_digits_are_found_by_the_name_or_by_the_option(tmp_path):
     write(tmp_path / "nodes.csv", NUMBERS)
     assert settings_of(tmp_path, "nodes.csv").nodes.id == "KundenNr"
-    write(tmp_path / "nodes.csv", {"Kunde": NUMBERS["KundenNr"], "x": NUMBERS["x"]})
-    assert "is neither of nodes" in refused_with(tmp_path, "nodes.csv")
-    assert guess([sample(tmp_path / "nodes.csv")], Choices(id="Kunde")).nodes[0].id.name == "Kunde"
+    write(tmp_path / "nodes.csv", {"customer": NUMBERS["KundenNr"], "x": NUMBERS["x"]})
+    assert settings_of(tmp_path, "nodes.csv").nodes.id == "customer"
+    write(tmp_path / "nodes.csv", {"Wer": NUMBERS["KundenNr"], "x": NUMBERS["x"]})
+    assert "differs in every row (or is it 'Wer'?)" in refused_with(tmp_path, "nodes.csv")
+    assert guess([sample(tmp_path / "nodes.csv")], Choices(id="Wer")).nodes[0].id.name == "Wer"
 
 
 def test_an_id_in_two_rows_is_said(tmp_path):

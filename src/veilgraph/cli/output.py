@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TextIO
 
 import typer
 from pydantic import BaseModel
@@ -102,13 +102,17 @@ class PrintableConsole(Console):
 
 def messages() -> Console:
     """For progress and everything that is no result."""
-    return PrintableConsole(stderr=True, markup=False, emoji=False)
+    return PrintableConsole(stderr=True, width=_width(sys.stderr), markup=False, emoji=False)
 
 
 def results() -> Console:
-    """For tables, which are as wide as they need to be where the output is a file or a pipe."""
-    fixed = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return PrintableConsole(file=sys.stdout, width=None if fixed else _WIDE, markup=False, emoji=False)
+    """For tables."""
+    return PrintableConsole(file=sys.stdout, width=_width(sys.stdout), markup=False, emoji=False)
+
+
+def _width(stream: TextIO) -> int | None:
+    """Columns: of the terminal; as many as are needed where the output is a file or a pipe."""
+    return None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
 
 
 def echo(text: str, *, nl: bool = True) -> None:

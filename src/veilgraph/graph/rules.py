@@ -198,10 +198,10 @@ def _check_masks(party: str, known: Tensor, masks: Mapping[str, Tensor | None], 
     train, val, common = masks["train_mask"], masks["val_mask"], " common to all holders" if num_common < nodes else ""
     if train is None or not bool(train[:num_common].any()):
         problem = f"0 labelled training nodes among the {num_common} nodes{common}, and at least 1 is needed"
-        refuse(party, "train_mask", problem, "mark some as training nodes")
+        refuse(party, "train_mask", problem, "mark some as training nodes (in tables: nodes.split)")
     if val is None or not bool(val[:num_common].any()):
         problem = f"0 validation nodes among the {num_common} nodes{common}, and the best epoch is chosen on them"
-        refuse(party, "val_mask", problem, "move some training nodes into val_mask")
+        refuse(party, "val_mask", problem, "move some training nodes into val_mask (in tables: nodes.split)")
 
 
 def first_of_graphs(membership: Tensor) -> Tensor:

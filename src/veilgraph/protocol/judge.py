@@ -116,6 +116,17 @@ class Scores(Judged):
         return replace(self, **left_out)
 
 
+def warn_of_one_class(graph: PartyGraph, settings: TrainSettings) -> None:
+    """Say that a label holder's validation nodes cannot choose an epoch by AUC."""
+    labels, val = graph.labels, graph.val_mask
+    if settings.select_by == "auc" and labels is not None and val is not None and _present(labels[val]) < _LEAST:
+        log.warning(
+            "party %r: train.select_by='auc' ranks common validation nodes of one class above others, and all are of "
+            "one; epochs are chosen by the loss: move nodes of another class into val_mask (in tables: nodes.split)",
+            graph.party,
+        )
+
+
 class Objective:
     """A label holder's loss and scores over the labelled nodes of a graph, in a federated job of the common ones.
 
@@ -139,12 +150,6 @@ class Objective:
         self._weights = None
         if settings.class_weights == "balanced":
             self._weights = balanced_weights(labels[train], self.classes).to(dtype)
-        if settings.select_by == "auc" and _present(labels[val]) < _LEAST:
-            log.warning(
-                "party %r: train.select_by='auc' ranks common validation nodes of one class above others, and all are "
-                "of one; epochs are chosen by the loss: move nodes of another class into val_mask",
-                graph.party,
-            )
 
     def training_loss(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over the training nodes, weighted by class where the job says so.

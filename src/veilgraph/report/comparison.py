@@ -153,9 +153,10 @@ def remarks(found: Compared) -> Iterator[str]:
     aucs, paradigm = found.told.aucs, found.told.paradigm
     job, pooled = aucs.get(paradigm), aucs.get(POOLED)
     if job is not None and pooled is not None and job > pooled:
+        what = "the better of two models that were tried" if f"{POOLED}: boosting" in aucs else "one network"
         yield (
-            f"{paradigm} (AUC {job:.3f}) is above pooled ({pooled:.3f}): pooled is the better of two models that were "
-            "tried on all data, not the best there is, so what links and columns bring is measured too low here."
+            f"{paradigm} (AUC {job:.3f}) is above pooled ({pooled:.3f}): pooled is {what} on all data, not the best "
+            "there is, so what the others bring is measured too low here."
         )
     if leak := leak_words(aucs):
         yield leak

@@ -78,11 +78,11 @@ class TrainingBars:
         self._measures = measures
         self._bars = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=None if console.is_terminal else 30),
             TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
             console=console,
-            expand=True,
+            expand=console.is_terminal,
         )
         self._doing, self._begun = "", monotonic()
         self._done, self._within, self._total = 0, 0.0, 0
@@ -344,6 +344,8 @@ def alone_words(summary: Record, measures: Measures) -> list[str]:
     for party, found in summary.get("alone", {}).items():
         together, alone = (found[way].get(f"val_{main.name}") for way in _WAYS)
         if together is None or alone is None:
+            why = f"its own validation {measures.of} have no {main.title}, as where all are of one class"
+            told.append(f"Whether {party} is better off alone is not known: {why}.")
             continue
         if "adds" in found:
             shown = [main.shown(found[way].get(f"{split}_{main.name}")) for split in ("val", "test") for way in _WAYS]

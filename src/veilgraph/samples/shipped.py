@@ -76,9 +76,11 @@ def replaced(content: Mapping[str, Any], overrides: Mapping[str, object], *, who
         for group in groups:
             inner = place.get(group) if whole else place.setdefault(group, {})
             if not isinstance(inner, dict):
-                raise ConfigError(
-                    f"override {key}={value!r}: {group} is not a group of settings; mend the key", key=key, value=value
+                none = (
+                    f"the job has no {group}: write all of it into the job file (veilgraph init --protect does privacy)"
                 )
+                why = none if group in place and inner is None else f"{group} is not a group of settings; mend the key"
+                raise ConfigError(f"override {key}={value!r}: {why}", key=key, value=value)
             place = inner
         place[last] = value
     return found

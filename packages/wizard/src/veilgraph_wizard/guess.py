@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Final
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.text import counted
 from veilgraph.tables.source import fold
 from veilgraph_wizard.choices import Choices
 from veilgraph_wizard.sampling import Sample, SampledColumn, distinct_values
@@ -30,7 +31,9 @@ _LABELS: Final = re.compile(r"(is_?)?(label|fraud|fraudulent|laundering|default|
 _SPLITS: Final = re.compile(r"split|part|fold|set", re.I)
 _WEIGHTS: Final = re.compile(r"weight|amount|value|sum|count|betrag|duration", re.I)
 _RELATIONS: Final = re.compile(r"kind|type|relation|channel", re.I)
-_IDS: Final = re.compile(r"(.*[_ -])?(key|no)|.*(id|nr|number|nummer)", re.I)
+_IDS: Final = re.compile(
+    r"(.*[_ -])?(key|no)|.*(id|nr|number|nummer)|customer|client|subscriber|user|member|person|kunde", re.I
+)
 _SHARED: Final = re.compile(r"device|phone|telefon|address|adresse|mail|iban|merchant|card|karte|(^|_)ip(_|$)", re.I)
 _MOST_CLASSES: Final = 20
 _MOST_BESIDE_ID: Final = 3
@@ -184,7 +187,9 @@ def _why_no_id(column: SampledColumn) -> str:
 
 
 def _not_quite(sample: Sample) -> str:
-    """Which column seems to be meant as one of ids and is none; nothing where none does."""
+    """Which column seems to be meant as one of ids; nothing where none does."""
+    if whole := _whole(sample):
+        return f" (or is it {whole[0].name!r}?)"
     near = (each for each in sample.columns if 2 * len(each.distinct) > len(each.values))
     column = next((each for each in near if _IDS.fullmatch(each.name.strip())), None)
     return "" if column is None else f" (in {column.name!r} {_why_no_id(column)})"
@@ -202,9 +207,9 @@ def _labels(nodes: Sequence[Nodes], name: str | None) -> tuple[SampledColumn | N
         column = next((other for other in each.others if other.name == name), None)
         if column is not None and not 2 <= len(column.distinct) <= _MOST_CLASSES:
             raise DataError(
-                f"{each.sample.path}: --label {name}: has {len(column.distinct)} different values, and classes are 2 "
-                f"to {_MOST_CLASSES}; name another column, or where other organisations have the other classes, leave "
-                "--label out and write nodes.label with the classes of all"
+                f"{each.sample.path}: --label {name}: has {counted(len(column.distinct), 'different value')}, and "
+                f"classes are 2 to {_MOST_CLASSES}; name another column, or where other organisations have the other "
+                "classes, leave --label out and write nodes.label with the classes of all"
             )
         if column is not None:
             return column, None if each is nodes[0] else each

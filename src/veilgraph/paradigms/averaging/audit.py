@@ -168,10 +168,7 @@ def _is_attacked(job: JobSettings) -> bool:
 
 
 def _check_asked(job: AveragingJob) -> None:
-    """Refuses models that cannot be made again from weights that all have.
-
-    Raises ``DataError``: says why.
-    """
+    """Refuses models that cannot be made again from weights that all have."""
     task, personal = job.averaging.task.name, job.averaging.personal
     if not _is_attacked(job):
         raise DataError(

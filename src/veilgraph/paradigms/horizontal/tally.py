@@ -260,10 +260,7 @@ def _targets(graph: PartyGraph, mask: str) -> Tensor:
 
 
 def _mean_and_size(facts: Tensor) -> tuple[float, float]:
-    """Mean of the training targets and of their absolute values.
-
-    Raises ``DataError``: there are none, or they are too small to add up.
-    """
+    """Mean of the training targets and of their absolute values."""
     count = round(float(facts[0]))
     size = float(facts[2]) / count if count else 0.0
     if not count:

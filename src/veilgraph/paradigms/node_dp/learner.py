@@ -41,7 +41,7 @@ from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.agreement import Point, Start, alone
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judge import Judge, Judgement, Objective, Scores
+from veilgraph.protocol.judge import Judge, Judgement, Objective, Scores, warn_of_one_class
 from veilgraph.protocol.releases import ReleasedLabels
 from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
 
@@ -405,6 +405,7 @@ class LocalLearner(Judge):
             self._denoising = LabelDenoising(labels.values.clamp_min(0), known, transition, private, adjacency)
         self.graph = replace(common, party=graph.party)
         self._objective = Objective(common, settings.train, dtype)
+        warn_of_one_class(common, settings.train)
         self._settings = model or settings.network
         joined = AffineFeatures.joined(features, dtype)
         self._network = KPropNetworks(

@@ -50,7 +50,7 @@ from veilgraph.protocol.aligning import beside, receive_columns, send_columns
 from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.cut import GRADIENT_BITS, HolderCut, ServerCut, gradient_of, leaf
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.judge import Judge, Objective
+from veilgraph.protocol.judge import Judge, Objective, warn_of_one_class
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
@@ -480,6 +480,7 @@ class LearningHolder(OnceRole, Judge):
         self._columns = {name: tensor for name, tensor in kept.items() if name != _ROWS}
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, session.dtype)
+        warn_of_one_class(common, session.settings.train)
         self._noise_variance = noise_variance(session, graph.common)
 
     def _begin(self) -> None:

@@ -40,7 +40,7 @@ from veilgraph.privacy.local_publisher import LabelPublisher
 from veilgraph.protocol.agreement import Point, Start
 from veilgraph.protocol.bounds import agree_on_start
 from veilgraph.protocol.cut import HolderCut, ServerCut, gradient_of, leaf
-from veilgraph.protocol.judge import Judge, Objective
+from veilgraph.protocol.judge import Judge, Objective, warn_of_one_class
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.role import Batch, LocalPart, PartyModel, Role, RoleContext
 
@@ -435,6 +435,7 @@ class LabelHolder(DataHolder, Judge):
         super().__init__(session, graph)
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, session.dtype)
+        warn_of_one_class(common, session.settings.train)
         self._common = common
         self._common_adjacency = self.adjacency if common is graph else Adjacency.from_graph(common, session.dtype)
         model = vertical(session.settings).model

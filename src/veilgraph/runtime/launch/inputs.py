@@ -341,13 +341,7 @@ def _paying(
     named: Mapping[PartyId, LedgerPlace],
     ids: Mapping[PartyId, Sequence[str]],
 ) -> Inputs:
-    """With the ledgers for life of holders that bring graphs.
-
-    Raises:
-        ConfigError: two holders have one ledger, a graph that has one is to pay from another, or a ledger's limits
-            refuse the job.
-        DataError: a saved graph's ids are damaged.
-    """
+    """With the ledgers for life of holders that bring graphs."""
     settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
     beside = {name: lifetimes.beside(path) for name, path in saved.items()}
     for name in settings.data.names:

@@ -277,10 +277,7 @@ def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, 
 
 
 def _check_tables(settings: JobSettings, own: Organisation) -> None:
-    """Reads a holder's tables by its party file; of the job only who has the labels is asked.
-
-    Raises ``DataError`` where they break a rule, or the job wants labels of them that they do not have.
-    """
+    """Reads a holder's tables by its party file; of the job only who has the labels is asked."""
     nodes, party = own.settings.nodes, own.settings.party
     released = settings.noise.label_release
     labelled = settings.data.label_party if released is None else released.holder

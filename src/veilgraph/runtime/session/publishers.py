@@ -190,10 +190,7 @@ class _Holder:
         return LifetimeCache(account, keys, ledger, snapshot=named, whole=whole, by_place=by_place)
 
     def _delta(self, plan: Plan) -> float:
-        """δ of the ledger: the job's, or else that which it was begun with, when other nodes may have been common.
-
-        Raises ``RunError``: there are so many more of them by now that it is 1/N or more.
-        """
+        """δ of the ledger: the job's, or else that which it was begun with, when other nodes may have been common."""
         path, nodes = self.store.path / LEDGER, self.graph.common
         kept = delta_at(path)
         if plan.settings.delta is not None or kept is None:
