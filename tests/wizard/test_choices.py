@@ -107,6 +107,19 @@ def test_exact_ids_and_no_label_and_columns_left_out(messy, tmp_path):
     assert ("Segment",) not in [each.columns for each in settings.nodes.features]
 
 
+@pytest.mark.parametrize("key", ["00112233445566778899", "an odd: {key} of words"])
+def test_a_split_by_a_key_is_of_each_id_and_a_short_key_is_refused(messy, tmp_path, key):
+    (tmp_path / "split.key").write_text(f"{key}\n")
+    chosen = ("--label", "fraud", "--split", f"random:{tmp_path / 'split.key'}")
+    _, settings = init(messy["bank"], tmp_path / "b.yaml", *chosen)
+    assert isinstance(settings.nodes.split, SplitFractions)
+    assert (settings.nodes.split.key, settings.nodes.split.stratify) == (key, False)
+    (tmp_path / "split.key").write_text(key[:15])
+    error = one_error(veilgraph("data", "init", *messy["bank"], "--out", tmp_path / "no.yaml", *chosen))
+    assert "a key is one line of 16 characters or more" in error
+    assert key[:15] not in error
+
+
 def test_a_split_by_a_column_of_the_node_table_is_no_feature(tmp_path):
     rows = {
         "id": [f"n{each}" for each in range(40)],
@@ -202,6 +215,7 @@ def test_accepted_paradigms_are_limits_of_the_file(messy, tmp_path):
         (("--label", "Anschrift"), "--label Anschrift"),
         (("--label", "fraud", "--no-label"), "--label fraud"),
         (("--split", "random", "--no-label"), "--split random"),
+        (("--split", "random:none.key"), "--split random:none.key"),
         (("--split", "confirmed_at"), "--split confirmed_at"),
         (("--split", "confirmed_at:2024-05-01:soon"), "'soon'"),
         (("--split", "confirmed_at:2024-05-01:2024-05-01"), "--split confirmed_at:2024-05-01:2024-05-01"),

@@ -191,7 +191,7 @@ def match_rates(job: JobSettings) -> tuple[str, ...]:
         return ()
     return (
         f"{shared:,} nodes are at several holders, and {listed(keyless)} may train on one that another tests, which "
-        "flatters all scores. Give nodes.split one key and stratify: false in every party file.",
+        "flatters all scores. Draft all party files with one nodes.split.key: veilgraph data init --split random:FILE.",
     )
 
 

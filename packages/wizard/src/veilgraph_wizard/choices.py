@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 from typing import Final, Literal, Self
 
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from veilgraph.tables.column_settings import FormatSettings
 from veilgraph_wizard import Protected
 
 RANDOM: Final = "random"
+_FEWEST_OF_KEY: Final = 16
 _ALIKE: Final = ("strip", "lower", "unpadded")
 
 
@@ -29,15 +31,22 @@ class SplitByDate:
 
 
 @dataclass(frozen=True)
+class SplitByKey:
+    """At random by each id under a secret, so that holders who have the same key have a node in the same split."""
+
+    key: str
+
+
+@dataclass(frozen=True)
 class Choices:
     """Decisions; what is None or empty is guessed, and said to be.
 
     Attributes:
         id: column of ids of the node table.
-        ids: how ids are written alike, of ``strip`` and ``lower``; the empty tuple: as they stand.
+        ids: how ids are written alike, of ``strip``, ``lower`` and ``unpadded``; the empty tuple: as they stand.
         label: column of classes, of any file of nodes.
         labelled: False: no label and no split, for this holder is not the label holder.
-        split: at random, or by a date.
+        split: at random, by a key, or by a date.
         as_of: the day of which features tell: dates count from it, and later edges are left out.
         missing: texts that are no value, besides those found.
         encoding: of text that is not UTF-8.
@@ -52,7 +61,7 @@ class Choices:
     ids: tuple[str, ...] | None = None
     label: str | None = None
     labelled: bool = True
-    split: SplitByDate | Literal["random"] | None = None
+    split: SplitByDate | SplitByKey | Literal["random"] | None = None
     as_of: date | None = None
     missing: tuple[str, ...] = ()
     encoding: str | None = None
@@ -149,17 +158,32 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
     )
 
 
-def _split(text: str) -> SplitByDate | Literal["random"]:
+def _split(text: str) -> SplitByDate | SplitByKey | Literal["random"]:
     if text == RANDOM:
         return "random"
+    if text.startswith(f"{RANDOM}:"):
+        return _key(Path(text.removeprefix(f"{RANDOM}:")), f"--split {text}")
     column, *days = text.rsplit(":", 2)
     where = f"--split {text}"
     if len(days) != 2 or not column:
-        raise ConfigError(f"{where}: is neither random nor COLUMN:DATE:DATE, as in confirmed_at:2024-05-01:2024-06-01")
+        raise ConfigError(
+            f"{where}: is neither random, random:FILE nor COLUMN:DATE:DATE, as in confirmed_at:2024-05-01:2024-06-01"
+        )
     first, second = (_day(each, where) for each in days)
     if first >= second:
         raise ConfigError(f"{where}: {first} must be earlier than {second}; training comes before validation")
     return SplitByDate(column, first, second)
+
+
+def _key(path: Path, where: str) -> SplitByKey:
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: the key cannot be read ({error}); draw one: openssl rand -hex 16") from error
+    if len(key) < _FEWEST_OF_KEY or "\n" in key:
+        rule = f"a key is one line of {_FEWEST_OF_KEY} characters or more"
+        raise ConfigError(f"{where}: {rule}; draw one: openssl rand -hex 16 > {path.name}")
+    return SplitByKey(key)
 
 
 def _day(text: str, where: str) -> date:

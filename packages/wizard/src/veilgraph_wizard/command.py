@@ -44,7 +44,8 @@ def init_command(
         str | None,
         typer.Option(
             metavar="COLUMN:DATE:DATE",
-            help="Train before the first day, validate before the second, test on the rest; or random.",
+            help="Train before the first day, validate before the second, test on the rest; or random; or random:FILE, "
+            "by a key that all holders of the same customers have.",
         ),
     ] = None,
     as_of: Annotated[

@@ -15,7 +15,7 @@ import yaml
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import NumberSettings
 from veilgraph.tables.describe import columns_used
-from veilgraph_wizard.choices import Choices, SplitByDate
+from veilgraph_wizard.choices import Choices, SplitByDate, SplitByKey
 from veilgraph_wizard.guess import Edges, Guess, Nodes, named
 from veilgraph_wizard.sampling import ROWS, Kind, Sample, SampledColumn
 
@@ -311,6 +311,8 @@ class _Drafting:
 
     def _at_random(self) -> str:
         """By classes, who is trained on hangs on all labels."""
+        if isinstance(split := self._choices.split, SplitByKey):
+            return f"{_EACH_AT_RANDOM.removesuffix('}')}, key: {_text(split.key)}}}"
         return _EACH_AT_RANDOM if self._choices.of_own_label else _AT_RANDOM
 
     def _edges(self, edges: Edges) -> Iterator[str]:
