@@ -137,6 +137,7 @@ def test_numbers_and_booleans_in_settings_are_text():
         ("nodes.features.2.missing", "mean", r"\(categorical\)\.missing='mean'.*'error', 'zero' or 'category'"),
         ("nodes.features.2.other", "drop", r"other='drop'.*'error' or 'zero'"),
         ("nodes.features.2.categories", ["a", "a"], "categories=.*'a' is given twice; remove one"),
+        ("nodes.features.2.categories", ["a", "a "], "categories=.*'a ' is given twice; remove one"),
         ("nodes.label.classes", ["one"], "classes=.*at least 2"),
         ("nodes.label.classes", ["x", "x"], "classes=.*'x' is given twice"),
         ("nodes.split", None, "nodes: label needs split.*give split"),

@@ -68,10 +68,11 @@ def test_ids_of_digits_are_known_by_what_other_files_have(tmp_path, edges):
     ids = [f"{each:06}" for each in drawn.sample(range(10**6), count)]
     write(
         tmp_path / "customers.csv",
-        {"name": [f"N{each}" for each in range(count)], "customer": ids, "age": [each % 70 for each in range(count)]},
+        {"name": [f"N{each}" for each in range(count)], "who": ids, "age": [each % 70 for each in range(count)]},
     )
+    named = "customer" if edges else "who"
     fraud = {
-        "customer": ids[:900],
+        named: ids[:900],
         "case": [*range(900)],
         "fraud": [("no", "yes")[each % 3 == 0] for each in range(900)],
     }
@@ -79,7 +80,8 @@ def test_ids_of_digits_are_known_by_what_other_files_have(tmp_path, edges):
     write(tmp_path / "payments.csv", {"payer": drawn.choices(ids, k=3000), "payee": drawn.choices(ids, k=3000)})
     files = ["cases.csv", "customers.csv", *(["payments.csv"] if edges else [])]
     nodes = init(tmp_path, *files, more=("--label", "fraud")).nodes
-    assert (nodes.file.name, nodes.id, nodes.label and nodes.label.id) == ("customers.csv", "customer", None)
+    assert nodes.label is not None
+    assert (nodes.file.name, nodes.id, nodes.label.id or nodes.id) == ("customers.csv", "who", named)
 
 
 def test_ids_are_counted_in_the_whole_file_and_not_in_a_sample(tmp_path):

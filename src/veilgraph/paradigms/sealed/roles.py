@@ -42,7 +42,7 @@ from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
-from veilgraph.protocol.judge import Judge, Objective, Predicted, Scores, warn_of_one_class
+from veilgraph.protocol.judge import Judge, Objective, Predicted, Scores
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
 
 _KEPT: Final = "named"
@@ -549,7 +549,6 @@ class SealedLabelHolder(SealedHolder, Judge):
         common = graph.common_part()
         self._examples: Examples | None = None
         self._objective = Objective(common, session.settings.train, torch.float64)
-        warn_of_one_class(common, session.settings.train)
         if self._job.outcome.predicts_named:
             self.predicted = torch.empty(0, dtype=torch.int64) if session.asked is None else session.asked
             self.logits = torch.empty((0, self._objective.classes), dtype=torch.float64)
