@@ -178,6 +178,14 @@ def test_ids_of_digits_are_found_by_the_name_or_by_the_option(tmp_path):
     assert guess([sample(tmp_path / "nodes.csv")], Choices(id="Wer")).nodes[0].id.name == "Wer"
 
 
+def test_white_space_makes_no_further_category(tmp_path):
+    countries = ["DE", " DE", "FR ", "FR", "GB"] * 8
+    write(tmp_path / "nodes.csv", {"id": [f"n{each}" for each in range(40)], "country": countries})
+    (country,) = settings_of(tmp_path, "nodes.csv").nodes.features
+    assert isinstance(country, CategoricalFeatures)
+    assert country.categories == ("DE", "FR", "GB")
+
+
 def test_an_id_in_two_rows_is_said(tmp_path):
     write(tmp_path / "nodes.csv", {name: [*values, values[0]] for name, values in NUMBERS.items()})
     assert "'000123' is in 2 rows" in refused_with(tmp_path, "nodes.csv")
