@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.graph.party import PartyGraph
@@ -22,7 +21,7 @@ from veilgraph.paradigms.sealed.networks.network import Network, Passed
 from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.paradigms.sealed.twin import together
+from veilgraph.paradigms.sealed.twin import taken, together
 
 
 class SparseNetwork(Network):
@@ -90,12 +89,4 @@ def chosen_words_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedPro
     program.network = SparseNetwork(PlainMachine(list(data)), context)
     program.enter(trains=True)
     program.begin()
-    most, best = -1.0, dict[str, Tensor]()
-    for epoch in range(1, job.train.epochs + 1):
-        program.step(epoch - 1, best)
-        if epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs:
-            right = float(program.score(epoch) or 0)
-            if right > most:
-                most, best = right, program.shares()
-    program.restore(best, training=False)
-    return program
+    return taken(job, program)

@@ -179,7 +179,6 @@ def test_nobody_goes_back_behind_a_checkpoint_that_all_have(
     assert_same_run(vertical[0], resumed)
 
 
-@nightly
 def test_a_horizontal_jobs_newest_checkpoint_is_not_left_behind_either(
     tmp_path: Path, horizontal: tuple[TrainResult, Path]
 ) -> None:

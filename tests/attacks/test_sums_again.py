@@ -165,7 +165,6 @@ def test_a_server_that_forgets_is_refused_by_the_holders(
     assert seen.exposed() == set()
 
 
-@nightly
 def test_a_server_that_forgets_gets_nobody_in_turn(with_all: Cut, tmp_path: Path) -> None:
     run, seen = with_all.copied(tmp_path)
     with watching(seen):

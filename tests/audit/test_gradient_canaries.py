@@ -206,7 +206,6 @@ def test_terms_that_are_not_clipped_are_found(tmp_path: Path, monkeypatch: pytes
     assert "epsilon" in {each.attack for each in audited(tmp_path, privacy(clip=0.1)).failed}
 
 
-@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("asked", [("A",), pytest.param((SERVER, "A", "server+B", "client"), marks=nightly)])
 def test_who_has_the_weights_is_an_adversary_and_is_held_against_the_ledger(

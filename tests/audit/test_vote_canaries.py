@@ -114,7 +114,6 @@ def test_predictions_prove_less_than_the_ledger_says_and_more_where_the_dealer_a
     assert {each.attack for each in bare.failed} == {"epsilon"}
 
 
-@nightly
 def test_where_the_bias_outweighs_a_vote_classes_are_said_to_tell_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

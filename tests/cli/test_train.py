@@ -7,11 +7,12 @@ import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.cutting import cut_run
-from veilgraph.cli.train import show_result
+from veilgraph.cli.train import show_comparison, show_result
 from veilgraph.core.arguments import argument
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.launch.jobs import load_result
+from veilgraph.runtime.store.results import Comparison
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 
@@ -34,6 +35,17 @@ def test_a_test_auc_near_one_is_called_a_likely_leak(run: Path, capsys: pytest.C
     for auc, said in ((0.9949, False), (0.995, True), (None, False)):
         show_result(replace(done, summary={**done.summary, "test_auc": auc}))
         assert ("Likely leak: the test AUC is 0.995 of" in capsys.readouterr().out) == said
+
+
+@pytest.mark.parametrize(("pooled", "said"), [(0.0, True), (1.0, False)])
+def test_a_federation_above_its_pooled_reference_is_explained(
+    run: Path, pooled: float, said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = load_result(run)
+    main = RunDirectory.open(run).settings.measures.main.name
+    done = replace(done, summary={**done.summary, f"test_{main}": 0.5})
+    show_comparison(done, Comparison(done.summary, {}, {**done.summary, f"test_{main}": pooled}))
+    assert ("federated is better than pooled, which is the same network" in capsys.readouterr().out) == said
 
 
 def test_settings_can_be_replaced(job: Path, tmp_path: Path) -> None:

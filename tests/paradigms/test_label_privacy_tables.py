@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests import about, nightly
+from tests import about
 from tests.errors import refused
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -79,7 +79,6 @@ def flipped(folder: Path, split: str) -> str:
     return row["id"]
 
 
-@nightly
 def test_other_jobs_of_the_same_tables_learn_from_the_same_labels(tmp_path: Path) -> None:
     settings = job(tmp_path / "data")
     train(settings, tmp_path / "first")

@@ -17,7 +17,7 @@ import yaml
 from torch import Tensor
 
 from research.local import train_local_private
-from tests import about, nightly
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_run, epochs_of
 from tests.paradigms.local import LEARNER, assert_same, disclosed, kept, saved, sent
@@ -216,7 +216,6 @@ def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: s
         lose(run, loser)
 
 
-@nightly
 def test_whatever_changes_the_same_release_is_of_use_and_costs_nothing(tmp_path: Path) -> None:
     """A release that followed a change would tell that there was one; so would a refusal of a value out of range."""
     run = train(saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "run").path

@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from tests import about, nightly
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.local import DELTA, LEARNER, assert_same, disclosed, edges, saved, sent
@@ -73,7 +73,6 @@ def test_the_ledger_has_the_noise_that_epsilon_needs(tmp_path: Path) -> None:
         assert moved / mu == pytest.approx(entry["event"]["noise_multiplier"] * moved / clips)
 
 
-@nightly
 def test_whatever_changes_the_same_sums_are_of_use_and_cost_nothing(tmp_path: Path) -> None:
     """Sums that followed a change would tell that there was one."""
     run = train(saved(tmp_path / "data", edges()), tmp_path / "run").path

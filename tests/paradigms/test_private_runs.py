@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from tests import about, nightly
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at, cut_run
 from tests.paradigms.private import (
@@ -236,7 +236,6 @@ def test_a_resumed_run_goes_on_with_its_ledger(tmp_path: Path) -> None:
     refused_by_all(lambda: predict(run), "0 more releases fit the budget")
 
 
-@nightly
 def test_resumed_again_and_again_it_ends_within_the_budget(tmp_path: Path) -> None:
     changes: Settings = {"train": {"epochs": 20, "checkpoint_every": 2}}
     settings = private_job(tmp_path / "data", changes, epsilon_total=8)

@@ -108,7 +108,6 @@ def test_vertical(changes: Settings, tmp_path: Path) -> None:
     assert distance(one, other) == 0
 
 
-@nightly
 @pytest.mark.parametrize("changes", [SECURE, pytest.param(MEAN, marks=nightly)], ids=["secure max", "mean"])
 def test_horizontal(changes: Settings, tmp_path: Path) -> None:
     assert distance(*twice(of_horizontal(tmp_path, changes), tmp_path)) == 0
@@ -141,7 +140,6 @@ def test_node_dp_but_for_its_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert distance(*found) == 0
 
 
-@nightly
 def test_what_is_drawn_by_rows_makes_another_model_of_another_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +223,6 @@ def test_across_organisations(make: Callable[[Path], JobSettings], tmp_path: Pat
     assert distance(predictions(one), predictions(other)) == 0
 
 
-@nightly
 def test_sealed_across_organisations(tmp_path: Path) -> None:
     sites = Sites(tmp_path, of_sealed(tmp_path))
     one, other = sites.run(), sites.run()

@@ -139,7 +139,6 @@ def test_parties_with_no_common_checkpoint_start_again_by_leave_alone(tmp_path: 
     assert_same_run(short.whole, resumed)
 
 
-@nightly
 def test_a_checkpoint_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: Path, short: Short) -> None:
     """A saved epoch 4 and B did not; after the resume B saved it and A did not: the two shares of W do not fit."""
     run = cut_run(short.settings, tmp_path / "cut", 5)

@@ -91,10 +91,10 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
     results().print(comparison_table(compared.summaries(), said, settings.measures))
     main = settings.measures.main
     together, pooled = result.summary.get(f"test_{main.name}"), compared.references(main.name).get("pooled")
-    if together is not None and pooled not in (None, together) and (together > (pooled or 0.0)) == main.rises:
-        echo("federated is better than pooled, which is the same network on all data, and not the best there is")
     if noted := _of_labels(result, settings):
         echo(f"federated: {noted}\nthe others: all figures compare with true labels.")
+    elif together is not None and pooled not in (None, together) and (together > (pooled or 0.0)) == main.rises:
+        echo("federated is better than pooled, which is the same network on all data, and not the best there is")
 
 
 def _of_labels(result: TrainResult, settings: JobSettings) -> str:

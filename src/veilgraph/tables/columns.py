@@ -67,7 +67,8 @@ def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
         why = "zeros, case, spaces, a prefix or the Unicode form do not explain it: holders may have other people"
     else:
         why = f"written {best}, {counts[best]:,} would be; write them alike at all holders"
-    return said, f"less than {_ENOUGH if least < _ENOUGH else 1:.0%} of a holder's ids are common to all: {why}"
+    few = f"less than {_ENOUGH:.0%}" if least < _ENOUGH else "not all"
+    return said, f"{few} of a holder's ids are common to all: {why}"
 
 
 def _common(ids: Iterable[Iterable[str]]) -> int:

@@ -258,7 +258,6 @@ def test_threads_pay_for_all_that_they_send_and_for_nothing_twice(folder):
     assert len(sent) == count_of(opened[0]) == 60
 
 
-@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "keys", [pytest.param(None, id="nodes"), pytest.param(EVERYBODY, marks=nightly, id="everybody")]

@@ -188,11 +188,12 @@ def _why_no_id(column: SampledColumn) -> str:
 
 def _not_quite(sample: Sample) -> str:
     """Which column seems to be meant as one of ids; nothing where none does."""
-    if whole := _whole(sample):
-        return f" (or is it {whole[0].name!r}?)"
+    whole = _whole(sample)
     near = (each for each in sample.columns if 2 * len(each.distinct) > len(each.values))
     column = next((each for each in near if _IDS.fullmatch(each.name.strip())), None)
-    return "" if column is None else f" (in {column.name!r} {_why_no_id(column)})"
+    if column is not None and column not in whole:
+        return f" (in {column.name!r} {_why_no_id(column)})"
+    return f" (or is it {whole[0].name!r}?)" if whole else ""
 
 
 def _labels(nodes: Sequence[Nodes], name: str | None) -> tuple[SampledColumn | None, Nodes | None]:

@@ -536,8 +536,7 @@ class EdgePrivateLearner(LocalLearner):
     def _summed(self, opinion: Tensor) -> Tensor:
         """The noisy sums of all hops, Tensor[C, K·c]: made now if they never were, of nodes in an order of their own.
 
-        Args:
-            opinion: what each node is taken for without an edge, Tensor[C, c].
+        ``opinion`` is what each node is taken for without an edge, Tensor[C, c].
         """
         if self._sums is None:
             count, order = self._edges.num_nodes, self.session.publisher.order  # the same in every job: so are sums

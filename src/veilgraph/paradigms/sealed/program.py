@@ -315,11 +315,7 @@ class SealedProgram:
         self.learned[place] = weight - velocity.halved(self._halvings).times(rate)
 
     def _outside(self, *, updated: bool = False) -> Summands:
-        """How many range tests have failed: [1].
-
-        Args:
-            updated: whether weights and velocities are new, and tested as well.
-        """
+        """How many range tests have failed, [1]; ``updated``: also those of weights and velocities, which are new."""
         machine, watched = self._machine, self.network.watched
         tests = [range_tests(wire, self._context.sizes.most_opened) for wire in watched]
         tests += [range_tests(weight, MOST_WEIGHT) for weight in self._untested]

@@ -95,7 +95,11 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
 
 def chosen_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
     """After all steps, with the weights of the one that is taken."""
-    program = _begun(job, graphs)
+    return taken(job, _begun(job, graphs))
+
+
+def taken(job: SealedJob, program: SealedProgram) -> SealedProgram:
+    """A program that was begun, as ``chosen_twin``."""
     most, best = -1.0, dict[str, Tensor]()
     for epoch in range(1, job.train.epochs + 1):
         program.step(epoch - 1, best)
