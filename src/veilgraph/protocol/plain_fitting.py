@@ -25,10 +25,9 @@ from veilgraph.tables.frames import Tables
 
 @dataclass(frozen=True)
 class LedgerPlace:
-    """The lifetime ledger of a holder without a party file, and by what it knows nodes.
+    """The lifetime ledger of a holder without a party file; without ``ids`` of its graph's rows everybody pays.
 
-    Without the ``ids`` of its graph's rows nobody told its nodes apart, and everybody pays. ``limits`` are what it may
-    come to, where its folder is to say so from now on.
+    ``limits`` are what it may come to, where its folder is to say so from now on.
     """
 
     folder: Path
@@ -42,7 +41,6 @@ class Inputs:
     """A job and its holders' graphs.
 
     Attributes:
-        settings: the job as it is kept in the run directory.
         graphs: one per holder; none where each holder reads tables.
         ids: holder → its rows' ids, where rows are not the same nodes.
         tables: holder → tables that it brought in memory, which the run keeps for it.
@@ -63,9 +61,8 @@ Progress = Callable[[list[Record]], None]  # (the epochs' records so far); calle
 
 @dataclass(frozen=True)
 class PlainResult:
-    """A plaintext run: summary and metrics have a federated run's keys, bytes aside.
-
-    ``output`` is that of the chosen epoch, as ``Network.infer``: of classes logits Tensor[N, C].
+    """A plaintext run, with a federated run's keys, bytes aside; ``output`` is that of the chosen epoch, as
+    ``Network.infer``.
     """
 
     summary: Record
