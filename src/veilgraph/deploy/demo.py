@@ -57,11 +57,7 @@ class LocalNetwork:
 def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
     """Exports a data set as three organisations' tables, and trains and predicts on them over a real network.
 
-    Returns:
-        The label holder's part of the run.
-
-    Raises:
-        VeilgraphError: something of it failed.
+    Returns the label holder's part of the run; raises ``VeilgraphError``: something of it failed.
     """
     with _begun(out):
         run = run_everything(out, report, epochs)
@@ -104,9 +100,7 @@ def local_network(
 ) -> Iterator[LocalNetwork]:
     """Joins all sites, each in a process of its own, and ends them afterwards.
 
-    Raises:
-        LinkTimeout: a site did not come up.
-        RunError: a site ended.
+    Raises ``LinkTimeout``: a site did not come up; ``RunError``: a site ended.
     """
     opened = [Kit.open(kit) for kit in kits.values()]
     administrator = next(kit for kit in opened if kit.kind == "administrator")
@@ -166,11 +160,7 @@ def _with_free_ports(project: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, below those that Linux gives to whoever asks for any.
-
-    Raises:
-        OSError: there is none at localhost.
-    """
+    """A port that was free a moment ago, below those that Linux gives to whoever asks for any; or ``OSError``."""
     with socket.socket() as one:
         return _held_port(one)
 

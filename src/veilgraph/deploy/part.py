@@ -154,10 +154,8 @@ def _link(request: Request, settings: JobSettings, kit: Kit, party: PartyId) -> 
 
 
 def take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
-    """Keeps a newer list of revoked certificates that a peer has: handshakes are held to it from the next job on.
-
-    Raises:
-        LinkError: it is not one, or it cannot be kept here; the session with the peer ends.
+    """Keeps a newer list of revoked certificates that a peer has, for handshakes from the next job on; or
+    ``LinkError``.
     """
     try:
         if shown and accept_newer(kit.path, shown):

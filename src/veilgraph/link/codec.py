@@ -78,13 +78,8 @@ def _require(holds: bool, code: str, words: str, value: object, key: Tag | None 
 
 
 def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Tensor:
-    """Checks that a message can be encoded, and cuts its tensor from the sender's autograd graph.
-
-    Returns:
-        The tensor, contiguous and detached; it shares the memory of ``tensor`` where that is contiguous.
-
-    Raises:
-        ProtocolError: the tag or the tensor has no encoding.
+    """Checks that a message can be encoded, or raises ``ProtocolError``; the tensor, contiguous and detached, not
+    copied.
     """
     no, layout = f"cannot send {tag}: ", tensor.layout
     in_range = 0 <= tag.step < 2**64 and 0 <= tag.round < 2**32
@@ -103,13 +98,9 @@ def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTE
 
 
 def encode(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[bytes, memoryview]:
-    """Encodes one message.
+    """Encodes one message: the header, and a view of the data as bytes, where contiguous of the tensor's own memory.
 
-    Returns:
-        The header, and a view of the data as bytes: the memory of ``tensor`` itself where that is contiguous.
-
-    Raises:
-        ProtocolError: the tag or the tensor has no encoding.
+    Raises ``ProtocolError``: the tag or the tensor has no encoding.
     """
     tensor = sendable(tag, tensor, max_message_bytes)
     code = _CODES[tensor.dtype]
@@ -123,8 +114,7 @@ def encode(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES)
 def decode_header(header: bytes | bytearray | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Header:
     """Reads and checks the first ``HEADER_BYTES`` bytes of a message. Allocates nothing.
 
-    Raises:
-        ProtocolError: says which field came and what was expected.
+    Raises ``ProtocolError``: says which field came and what was expected.
     """
     words = f"a header of {len(header)} bytes came, {HEADER_BYTES} were expected"
     _require(len(header) == HEADER_BYTES, "header-size", words, len(header))
@@ -158,14 +148,9 @@ def _check_size(shape: tuple[int, ...], item_bytes: int, payload_bytes: int, lim
 
 
 def build_tensor(header: Header, data: Tensor) -> Tensor:
-    """Makes the tensor that ``header`` describes out of its data, without a copy.
+    """Makes the tensor that ``header`` describes out of its data, Tensor[bytes] uint8, contiguous, without a copy.
 
-    Args:
-        header: of the message.
-        data: Tensor[header.payload_bytes] uint8, contiguous, used by nobody else.
-
-    Raises:
-        ProtocolError: the length is wrong, or a bool is neither 0 nor 1.
+    Raises ``ProtocolError``: the length is wrong, or a bool is neither 0 nor 1.
     """
     tag, raw = header.tag, data.numpy()
     words = f"{tag}: {raw.size} bytes of data came, {header.payload_bytes} were announced"
@@ -181,8 +166,7 @@ def build_tensor(header: Header, data: Tensor) -> Tensor:
 def decode(encoded: bytes | bytearray | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[Tag, Tensor]:
     """Decodes one whole message; the tensor owns its memory.
 
-    Raises:
-        ProtocolError: the bytes are not exactly one legal message.
+    Raises ``ProtocolError``: the bytes are not exactly one legal message.
     """
     header = decode_header(encoded[:HEADER_BYTES], max_message_bytes)
     payload = memoryview(encoded)[HEADER_BYTES:]
@@ -194,10 +178,8 @@ def decode(encoded: bytes | bytearray | memoryview, max_message_bytes: int = MAX
 def read_message(fill: Fill, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[Tag, Tensor]:
     """Reads the next message from a byte stream whose sender may lie about its length.
 
-    Raises:
-        ProtocolError: the bytes are not a legal message.
-        LinkError: this machine has no memory for it.
-        Exception: whatever ``fill`` raises.
+    Raises ``ProtocolError``: it is not a legal message; ``LinkError``: there is no memory for it; and what ``fill``
+    does.
     """
     head = bytearray(HEADER_BYTES)
     fill(memoryview(head))
