@@ -110,10 +110,9 @@ class PairsOwn(Own):
 
 
 def unlinked(like: Pairs, taken: Tensor, nodes: int, generator: torch.Generator) -> Pairs:
-    """For each of some pairs another of the same holder, uniform among those of two nodes without an edge.
+    """For each of some pairs another of the same holder, uniform among those without an edge, or fewer where few are.
 
-    ``taken`` is Tensor[T] int64 ascending, keys of pairs that have an edge. Returns as many, or fewer where hardly any
-    pair is without an edge.
+    ``taken`` is Tensor[T] int64 ascending, keys of pairs that have an edge.
     """
     ends = torch.zeros_like(like.ends)
     wrong = torch.ones(len(like), dtype=torch.bool)
@@ -181,13 +180,8 @@ class LinksSettings(TaskSettings):
         ]
 
 
-class LinkNetwork(Averaged):
-    """Embeddings of a graph's nodes, and a score of two of them.
-
-    Args:
-        body: makes embeddings, Tensor[N, d].
-        decoder: Tensor[M, d] → Tensor[M, 1], of the product of two embeddings; None: its sum.
-    """
+class _LinkNetwork(Averaged):
+    """Embeddings of a graph's nodes, Tensor[N, d] by ``body``, and a score of two, by ``decoder`` or the sum."""
 
     def __init__(self, body: AveragedNetwork, decoder: nn.Module | None) -> None:
         super().__init__()
@@ -220,12 +214,12 @@ class Links(Task[LinksSettings, PairsOwn], Judging[PairsOwn]):
         return PairsOwn.divided(graph, self.public.dtype, streams, self.given.validation, self.given.test)
 
     @override
-    def network(self, streams: LearningStreams) -> LinkNetwork:
+    def network(self, streams: LearningStreams) -> _LinkNetwork:
         dim, decoder = self.public.model.dim, None
         if self.given.decoder == "mlp":
             with streams.global_generator("decoder"):
                 decoder = nn.Sequential(linear(dim, dim, bias=True), nn.ReLU(), linear(dim, 1, bias=True))
-        network = LinkNetwork(graph_network(self.public, dim, streams), decoder)
+        network = _LinkNetwork(graph_network(self.public, dim, streams), decoder)
         return network.to(self.public.dtype)
 
     @override

@@ -302,13 +302,8 @@ class GraphsOwn(Own):
         return cls(graph, ready.features, ready.adjacency, place, numbers, whole)
 
 
-class GraphNetwork(Averaged):
-    """Embeddings of nodes, one of each graph made of them, logits.
-
-    Args:
-        body: makes embeddings, Tensor[N, d].
-        head: Tensor[G, d] → Tensor[G, C].
-    """
+class _GraphNetwork(Averaged):
+    """Embeddings of nodes, Tensor[N, d], one of each graph made of them, and logits of these, Tensor[G, C]."""
 
     def __init__(self, body: AveragedNetwork, head: nn.Module, activation: str, readout: str) -> None:
         super().__init__()
@@ -339,11 +334,11 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
         return GraphsOwn.of(graph, self.public.dtype)
 
     @override
-    def network(self, streams: LearningStreams) -> GraphNetwork:
+    def network(self, streams: LearningStreams) -> _GraphNetwork:
         model = self.public.model
         with streams.global_generator("head"):
             head = linear(model.dim, self.public.stated, bias=True)
-        network = GraphNetwork(
+        network = _GraphNetwork(
             graph_network(self.public, model.dim, streams), head, model.activation, self.given.readout
         )
         return network.to(self.public.dtype)

@@ -176,10 +176,7 @@ class AveragingGuarantee(Guarantee[AveragingJob]):
     way: ClassVar[str] = "labels, averaging"
 
     def trained_way(self, job: AveragingJob) -> str:
-        """Without hops and of zero-out, with what holders learn at home or without it; see ``Guarantee.trained_way``.
-
-        With noise made jointly, of the weights that all have, where as many make it as when it was measured.
-        """
+        """Without hops and of zero-out; with joint noise as many make it as when it was measured."""
         plan = job.training_plan
         joint = None if plan is None else plan.joint
         if plan is not None and plan.settings.neighbours != "zero-out":

@@ -81,10 +81,7 @@ class _AveragingRole(Role):
 
 
 class AveragingHolder(_AveragingRole, SharedJudge):
-    """Holds a graph of its own.
-
-    With ``label_privacy`` all that it computes of labels is of perturbed ones.
-    """
+    """Holds a graph of its own; with ``label_privacy`` all that it computes of labels is of perturbed ones."""
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session)
@@ -159,10 +156,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         )
 
     def _note(self) -> None:
-        """In a recorded view of a private training: who is in this holder's sum.
-
-        With canaries also the sum before the noise, without them and with.
-        """
+        """In a recorded view of a private training: who is in the sum and, with canaries, the sum before noise."""
         link, publisher = self.session.link, self.session.publisher
         if not isinstance(publisher, SampledPublisher) or not isinstance(link, RecordedLink):
             return

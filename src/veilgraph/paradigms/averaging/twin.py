@@ -154,11 +154,7 @@ class PlainAveraging:
 class OnePlace(Network):
     """The job's network on all data of some holders, by one Adam: an epoch has as many steps as a round local epochs.
 
-    Args:
-        streams: of the holder, for what it draws of its data; default: those of the job's seed.
-
-    Raises:
-        DataError: nobody has what the task needs.
+    ``streams`` are of the holder, by default of the job's seed. Raises ``DataError``: nobody has what the task needs.
     """
 
     def __init__(self, job: AveragingJob, *graphs: PartyGraph, streams: LearningStreams | None = None) -> None:

@@ -91,10 +91,10 @@ class SameColumnsData(seam.Data[J]):
         return Inputs(job, scale_together(graphs, job.data.feature_scaling), ids)
 
     def check_tables(self, job: J) -> None:
-        """What ``collect`` checks first, where all party files are on this machine; of names alone nothing is known.
+        """What ``collect`` checks first, where all party files are here.
 
-        Raises ``ConfigError``: a party file cannot be read or breaks a rule; ``DataError``: a table cannot be read, or
-        columns, classes or the keys of splits differ.
+        Raises ``ConfigError``: a party file breaks a rule; ``DataError``: a table cannot be read, or columns, classes
+        or keys of splits differ.
         """
         found = []
         for party, path in (job.data.parties or {}).items():
@@ -143,9 +143,8 @@ class SameColumnsWords(seam.Words[J]):
 def collect(own: Preparation) -> Prepared:
     """Builds the party's graph from all nodes of its tables. Called at all parties together.
 
-    Its rows, and with them its list of nodes to the server, are in an order of its own, which does not tell the rank of
-    an id as a sorted table's would. Raises ``DataError``: a table breaks a rule, or another holder's columns or classes
-    are not this one's.
+    Rows are in an order of its own, which does not tell the rank of an id as a sorted table's would. Raises
+    ``DataError``: a table breaks a rule, or another holder's columns or classes are not this one's.
     """
     link, settings, organisation, encoding = own.link, own.job, own.organisation, own.encoding
     identity = _fresh_identity(link, settings.data.names)

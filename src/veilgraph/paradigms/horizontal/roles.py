@@ -75,13 +75,10 @@ def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWi
 
 
 class HorizontalHolder(SharedJudge):
-    """Holds nodes, their features, edges between them, and perhaps labels.
+    """Holds nodes, of distinct ``ids``, their features, edges between them, and perhaps labels.
 
-    With ``label_privacy`` all that it computes of labels is of perturbed ones, scores of test nodes too. A prediction
-    learns from no label, and so perturbs none.
-
-    Args:
-        ids: of its nodes, one per row, distinct.
+    With ``label_privacy`` all that it computes of labels, scores of test nodes too, is of perturbed ones; a prediction
+    perturbs none.
     """
 
     def __init__(self, session: RoleContext, graph: PartyGraph, ids: Sequence[str]) -> None:
@@ -109,7 +106,7 @@ class HorizontalHolder(SharedJudge):
             classes=self._learnt.outputs(graph),
             refuses=session.refuses or (session.publisher.refusal() if self._learns else ""),
         )
-        outputs = common_outputs({holder: hellos[holder] for holder in session.holders}, self._learnt.answers)
+        outputs = _common_outputs({holder: hellos[holder] for holder in session.holders}, self._learnt.answers)
         if session.settings.label_privacy is not None and graph.labels is not None and self._learns:
             self.graph, self._transition = learned_graph(session, graph)
         key, streams = node_lists.share_secrets(session.link, session.holders, session.streams, session.secrets)
@@ -251,11 +248,8 @@ class HorizontalHolder(SharedJudge):
         )
 
 
-def common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
-    """The width that all holders with answers state; all must have the same columns as well.
-
-    Raises ``DataError``: they differ, or nobody has answers.
-    """
+def _common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
+    """The width that all holders with answers state; ``DataError`` where they, or columns, differ, or none has."""
     same_count("columns", {holder: hello.features for holder, hello in hellos.items()})
     same_count("columns of edges", {holder: hello.edge_columns for holder, hello in hellos.items()})
     stated = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}

@@ -67,10 +67,7 @@ class TargetBounds(Settings):
         return () if self.low is not None else (3, 1)
 
     def check_targets(self, graph: PartyGraph) -> None:
-        """Refuses targets outside the bounds.
-
-        Raises ``DataError``: names the first node.
-        """
+        """Refuses targets outside the bounds; the ``DataError`` names the first node."""
         targets = graph.targets
         if targets is None or self.low is None or self.high is None:
             return
@@ -139,10 +136,7 @@ class Answers(ABC):
 
     @abstractmethod
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
-        """A holder's part of the next sum before the first round, Tensor[its size] float64.
-
-        ``facts`` is Tensor[K] float64, results of the sums before.
-        """
+        """A holder's part of the next sum before the first round, float64, after ``facts``, Tensor[K]."""
 
     @abstractmethod
     def examples(self, graph: PartyGraph) -> int:
@@ -152,7 +146,7 @@ class Answers(ABC):
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
         """Sum of the losses of a holder's training nodes, of which there are some (SAPGNN eq. 15): Tensor[].
 
-        ``output`` is Tensor[N, C] logits, or Tensor[N, 1] standardised values of its nodes.
+        Of logits, Tensor[N, C], or standardised values, Tensor[N, 1].
         """
 
     @abstractmethod
@@ -282,10 +276,8 @@ class Classification(Answers):
     class, and of the others, have a log-odds of it in each of B bins: Tensor[3 + 3·C² + 4·K·B] float64. Of two classes
     K is 1, for the second; of more it is C.
 
-    Args:
-        transition: Tensor[C, C], P(label = j | true label = i); None: the labels are true.
-        network: keeps the training nodes of each class as its facts, by which a balanced loss is weighed; None: the
-            loss weighs all nodes alike.
+    ``transition`` is Tensor[C, C], P(label = j | true label = i); ``network`` keeps the training nodes of each class as
+    its facts, by which a balanced loss is weighed.
     """
 
     tally_bits: ClassVar[int] = 20
@@ -411,9 +403,8 @@ def _log_odds(logits: Tensor, label: int) -> Tensor:
 
 
 def _auc(ranks: Tensor, *, present: bool) -> float | None:
-    """Mean AUC of the classes, of Tensor[K, 2, B]: histograms of a class's nodes and of the others.
-
-    ``present``: of the classes that have nodes alone, as validation nodes may lack one and still choose.
+    """Mean AUC of the classes (all, or those ``present``), of Tensor[K, 2, B]: histograms of its nodes and of the
+    others.
     """
     found = [binned_auc(*each) for each in ranks]
     known = [one[0] for one in found if one is not None]

@@ -43,17 +43,9 @@ def counted_parts(settings: HorizontalSettings, parts: Sequence[HorizontalPart])
 class LayeredNetwork(Network):
     """All parties of a horizontal job together.
 
-    Args:
-        transition: Tensor[C, C] float64, P(label = j | true label = i), where the parts' labels are perturbed ones.
-        task: what is learnt; by default classes.
-
-    Raises:
-        DataError: nobody has labels, or columns or classes differ.
-
-    Attributes:
-        holder: the local weights, which all holders have.
-        server: the global ones.
-        embeddings: h^(2), …, h^(L+1) of all nodes, of the last forward pass.
+    ``transition`` is Tensor[C, C] float64, P(label = j | true label = i), of perturbed labels; ``task`` is by default
+    classes. ``holder`` has the local weights, ``server`` the global ones; ``embeddings`` are h^(2), …, h^(L+1) of the
+    last pass. Raises ``DataError``: nobody has labels, or columns or classes differ.
     """
 
     def __init__(
@@ -131,8 +123,7 @@ class LayeredNetwork(Network):
     def train_step(self, epoch: int) -> float:
         """One forward and backward pass and one update; returns the training loss.
 
-        The loss is the sum of the holders' (eq. 16), over the number of their training labels: a label that several
-        holders have counts once for each.
+        It is the sum of the holders' (eq. 16) over all training labels: of one node several holders may have one each.
         """
         for parameter in self.trained():
             parameter.grad = None
@@ -175,10 +166,7 @@ def pooled(job: HorizontalJob, parts: Sequence[HorizontalPart], progress: Progre
 
 
 def parts_of(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> list[HorizontalPart]:
-    """Holders' graphs with their places among all nodes that are named.
-
-    ``ids`` is holder → the ids of its rows.
-    """
+    """Holders' graphs with their places among all nodes that are named, by the ids of their rows."""
     places = places_of(ids)
     return [_placed(graph, places[graph.party]) for graph in graphs]
 

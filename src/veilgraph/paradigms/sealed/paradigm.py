@@ -105,13 +105,9 @@ _STEPS, _EVALUATIONS = "steps", "evaluations"
 
 
 def costs_of(context: Context, steps: int, evaluate_every: int | None = None, dealer_checks: float = 0.0) -> Costs:
-    """Of a training, and what is told at its end.
+    """Of a training of so many ``steps``, and what is told at its end, from a context without data.
 
-    Args:
-        context: without data.
-        steps: of the training.
-        evaluate_every: steps between evaluations; None: there are none.
-        dealer_checks: chance that a dealing is opened; of those the mean number is counted.
+    Of dealings, opened with a chance of ``dealer_checks``, the mean number is counted.
     """
     sizes = context.sizes
     machine = CountingMachine(list(sizes.columns), SERVER)

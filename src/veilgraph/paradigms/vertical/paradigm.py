@@ -38,10 +38,7 @@ _RING: Final = 8  # bytes of an element of Z_2^64
 
 
 def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-    """As ``Sessions.costs``: of a training of all its epochs, in threads, processes and across organisations alike.
-
-    None in batches, with one release, and with perturbed features: what is sent follows from more than sizes.
-    """
+    """As ``Sessions.costs``, of all epochs; None where sizes do not tell: in batches, or releasing once."""
     train, model, method, label_party = job.train, job.model, job.model.initial.method, job.data.label_party
     if train.batch_size is not None or job.passes.learns_alone or method == "perturbed":
         return None

@@ -50,13 +50,9 @@ _SQUARE_BITS: Final = 36
 
 @dataclass(frozen=True)
 class Kept:
-    """A wire that a training which is gone on with has again.
+    """A wire that a training which is gone on with has again: where it is, or None, its shape and bits.
 
-    Attributes:
-        owner, attribute: where it is; None where it is not computed yet.
-        shape: of it.
-        bits: its fractional bits.
-        predicts: whether a prediction needs it as well.
+    ``predicts``: a prediction needs it as well.
     """
 
     owner: object
@@ -74,13 +70,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a forward pass leaves for the backward one.
-
-    Attributes:
-        rows: [B, columns] of the trial's blocks.
-        logits: [B, C].
-        hidden: relu(Z·U) and where it lets through; None without a hidden layer.
-    """
+    """What a forward pass leaves for the backward one: rows [B, columns], logits [B, C], the hidden layer."""
 
     rows: Wire
     logits: Wire
@@ -90,16 +80,11 @@ class Passed:
 class Network:
     """One party's part in it.
 
-    Args:
-        machine: of the party.
-        context: of the job.
-
     Attributes:
         trial: whose weights are meant.
         watched: what was opened since its range was last tested: all that is not bounded by what was tested before.
         columns: of every holder, [N, F_i], in the job's order.
-        rows: of the training nodes, and of the validation nodes that steps are judged by where columns are propagated:
-            [T + V, all columns]; None before they are made.
+        rows: of training and, where columns are propagated, of judged validation nodes: [T + V, all columns].
         mean, gain: of every column but the bias's, over the training rows: [1, all other columns].
     """
 
@@ -180,9 +165,8 @@ class Network:
     def parts(self, holder: PartyId) -> Parts:
         """Where the trial's first weights of a holder's own columns are, by what these are when they are multiplied.
 
-        ``own``: as they were put in; ``neighbours``, ``quantiles``, ``boosting``: as ``inputs`` makes them;
-        ``pooled.k``: after k hops over all edges together; ``each.k.B``: over holder B's. The hidden layer has no part
-        that is one holder's.
+        ``own``: as put in; ``neighbours``, ``quantiles``, ``boosting``: as ``inputs`` makes them; ``pooled.k``: after k
+        hops over all edges together; ``each.k.B``: over holder B's. The hidden layer has no part of one holder's.
         """
         found, start = Parts(), 1
         for block in self.trial.blocks:
