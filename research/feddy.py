@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import backward
+from veilgraph_testing.twins import PlainAveraging
 from veilgraph_trajectories.task import Seen, Trajectories
 
 from veilgraph.core.randomness import LearningStreams
@@ -26,7 +27,6 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import load_parts
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import build_optimizer
 

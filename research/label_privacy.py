@@ -18,13 +18,13 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from veilgraph_testing.twins import PlainAveraging
 
 from research import private_averaging
 from research.figures import Figures, shown
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.horizontal.twin import alone as own_network

@@ -17,6 +17,7 @@ import torch
 import typer
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
+from veilgraph_testing.twins import PlainAveraging
 
 from veilgraph.core.files import write_whole
 from veilgraph.graph.features import scale_together
@@ -24,7 +25,6 @@ from veilgraph.graph.partition import HorizontalPart, split_by_label, split_by_n
 from veilgraph.graph.settings import DATASETS, DataSettings, holder_names
 from veilgraph.paradigms.averaging import twin as averaging_baselines
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal import twin as horizontal_baselines
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork

@@ -152,7 +152,6 @@ def _leave(sites: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
 
 
 def _with_free_ports(project: Path) -> Path:
-    """The exported project file, on ports of this machine that nobody uses."""
     content = yaml.safe_load(project.read_text(encoding="utf-8"))
     content["server"] = {"host": "localhost", "port": free_port(), "listen": None}
     write_whole(project, yaml.safe_dump(content, sort_keys=False).encode())

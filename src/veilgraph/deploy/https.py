@@ -246,7 +246,6 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket, made before anything is announced."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port}: must be from 0 to 65535, 0 being any that is free; choose another")
     try:

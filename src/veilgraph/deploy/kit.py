@@ -154,7 +154,6 @@ class Kit:
         return {SERVER: self.roles.deals}
 
     def _insists(self) -> bool:
-        """Whether the site joined with ``--current-list``."""
         return (self.path / "local" / _SITE_FILE).exists() and self.site.current_list
 
     @property

@@ -108,7 +108,6 @@ def checked(request: Request, kit: Kit) -> Checked:
 
 
 def _part_of(request: Request, kit: Kit) -> tuple[JobSettings, PartyId]:
-    """The job, and which party this site is."""
     settings = parse_job(request.job or {})
     sites_of(settings, kit.roles)
     party = kit.party
@@ -122,7 +121,6 @@ def _part_of(request: Request, kit: Kit) -> tuple[JobSettings, PartyId]:
 
 @contextmanager
 def _link(request: Request, settings: JobSettings, kit: Kit, party: PartyId) -> Iterator[RecordedLink]:
-    """This party's sealed link, its traffic counted; it ends when the process is told to stop."""
     parties, certified = (*settings.data.names, SERVER), kit.certified_names()
     identity = kit.identity()
     wire = NatsLink(

@@ -237,7 +237,6 @@ def drift_of(kit: Kit, job: SiteJob) -> tuple[int, float] | None:
 
 
 def _part(kit: Kit, job: SiteJob) -> Path | None:
-    """This site's part of a job's run; None where it has none."""
     with suppress(VeilgraphError, OSError):
         if job.name and (party := kit.party) is not None:
             return kit.site.runs / job.name / "parties" / party

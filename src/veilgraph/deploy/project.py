@@ -211,7 +211,6 @@ def _certify(
 
 
 def _make_startup(project: ProjectSettings, authority: Authority, kind: KitKind, path: Path) -> None:
-    """What every kit has."""
     startup = private_folder(path / "startup")
     for file in ("rootCA.pem", f"{BROKERS_ROOT}.pem"):
         write_whole(startup / file, (authority.path / file).read_bytes())

@@ -126,7 +126,6 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
 
 
 def _words(ops: Asking, sites: tuple[PartyId, ...]) -> dict[PartyId, list[Word]]:
-    """What sites say of their jobs; nothing while the broker is away, as when it is started again."""
     try:
         return ops.jobs(sites, _POLL_S * 3)
     except LinkError:

@@ -187,8 +187,6 @@ class MemoryLink(MailboxLink):
 
 
 class _MemoryFactory(LinkFactory):
-    """Of parties that are threads."""
-
     @override
     def network(
         self, parties: Sequence[PartyId], timeout_s: float, max_message_bytes: int = MAX_MESSAGE_BYTES
@@ -283,7 +281,6 @@ class SocketLink(MailboxLink):
                     connection.close()
 
     def _read(self, peer: PartyId) -> None:
-        """Body of the thread that moves what ``peer`` sends into the mailbox."""
         connection = self._sockets[peer]
         fill = partial(_fill, connection, peer)
         failure: LinkError = PeerFailed(f"the reader of {peer} stopped")

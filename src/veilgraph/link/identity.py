@@ -327,7 +327,6 @@ class Trust:
         message: bytes,
         now: datetime,
     ) -> x509.Certificate:
-        """The certificate of who signed a message, where nothing is wrong with it."""
         try:
             peer = x509.load_pem_x509_certificate(certificate)
             fault = _fault(peer, self.roots) or _fault_now(peer, self.roots, now) or role(peer)

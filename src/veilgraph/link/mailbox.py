@@ -158,7 +158,6 @@ class Mailbox:
         return tensor
 
     def _mark_used(self, sender: PartyId, tag: Tag) -> bool:
-        """Remembers the tag; False if it was remembered already."""
         used = self._used.setdefault((sender, tag.kind), OrderedDict())
         if tag in used:
             return False
@@ -201,7 +200,6 @@ class MailboxLink:
         self._mailbox.expect(unread_bytes)
 
     def _check_sends(self, to: PartyId, tag: Tag, *, closed: bool) -> None:
-        """Refuses to send to nobody, or from an end that is closed."""
         if to not in self._link_peers:
             words = f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._link_peers)}"
             raise ProtocolError(words, code="no-link", value=to, party=to)

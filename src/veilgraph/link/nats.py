@@ -366,7 +366,6 @@ class _Route:
         return piece
 
     def lost(self, now: float) -> Sequence[bytearray]:
-        """What is to be sent again."""
         with self.changed:
             if not self.kept:
                 self._repeats = self._wanted = False
@@ -436,7 +435,6 @@ class _Route:
         return self._told or (failure is not None and failure.code in _GONE)
 
     def give_up(self) -> None:
-        """Drops what can no longer be sent."""
         with self.changed:
             self.queue.clear()
             self.kept.clear()

@@ -189,7 +189,6 @@ class Connection:
         self._socket.close()
 
     def _take_word(self, line: bytes) -> None:
-        """Anything but a message."""
         if line == b"PING":
             self._tls.write(b"PONG\r\n")
         elif line.startswith(b"-ERR"):

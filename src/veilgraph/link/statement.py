@@ -48,12 +48,10 @@ class _Attestation(Exact):
         """Who says it."""
 
     def content(self) -> bytes:
-        """What is signed."""
         said = self.model_dump_json(exclude={"certificate", "signature"})
         return joined(_LABEL, type(self).__name__.encode(), said.encode())
 
     def digest(self) -> str:
-        """SHA-256 of what is signed."""
         return hashlib.sha256(self.content()).hexdigest()
 
     def signed(self, identity: Identity | None) -> Self:

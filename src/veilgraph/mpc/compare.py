@@ -307,15 +307,3 @@ class MaxServer(_Side):
                 value=step,
             )
         return maximum.reshape(tuple(shape))
-
-
-def plain_max(values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Twin of the secure maximum: the maximum, and for every holder the bool mask of where it attains it.
-
-    Of several the first does, and nobody where all are −inf.
-    """
-    stacked = torch.stack(list(values))
-    maximum = stacked.amax(dim=0)
-    attained = (stacked == maximum) & (stacked > float("-inf"))
-    first = attained & (attained.cumsum(dim=0) == 1)
-    return maximum, list(first)

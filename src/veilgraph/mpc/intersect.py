@@ -324,7 +324,6 @@ def _is_ascending(tokens: Tokens) -> bool:
 
 
 def _to_tensor(tokens: Tokens) -> Tensor:
-    """[n] S16 → Tensor[n, 16] uint8."""
     return torch.from_numpy(tokens.view(np.uint8).reshape(-1, TOKEN_BYTES))
 
 

@@ -163,7 +163,6 @@ class Dealer:
 
 
 def _sum(masks: Iterable[Tensor]) -> Tensor:
-    """One by one, into the first."""
     return reduce(Tensor.add_, masks)
 
 

@@ -154,7 +154,6 @@ def largest_count(fits: Callable[[int], bool], most: int) -> int:
 
 
 def _check_delta(delta: float) -> None:
-    """Raises ``ConfigError`` unless 0 < δ < 1."""
     if not 0 < delta < 1:
         raise ConfigError(f"delta={delta!r} must lie strictly between 0 and 1; take well below 1 / number of units")
 

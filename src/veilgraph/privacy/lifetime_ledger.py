@@ -63,7 +63,6 @@ class Lifetime:
             yield
 
     def __str__(self) -> str:
-        """What it comes to, for its owner."""
         total, about, most = self.total(), self.about, self.budget.epsilon
         said = "" if about is None else f", unit {about.unit}, {about.neighbours}"
         limit = "" if math.isinf(most) else f" of limits.max_epsilon={most:g}"

@@ -171,7 +171,6 @@ class _NoisyRows(Mechanism):
 
     @override
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """Releases are multiples of ``cell``."""
         return add_clipped(drawn, x, self.clip, self.order, self.cell)
 
 

@@ -189,8 +189,6 @@ _Hash = Annotated[str, Field(max_length=128, pattern=r"^[0-9a-z]*$")]
 
 
 class _Versioned(BaseModel):
-    """What the hello of every version has."""
-
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     version: int

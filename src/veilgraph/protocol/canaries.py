@@ -73,7 +73,6 @@ class DrawnCanaries:
         return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
 
     def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
-        """Draw what everybody can draw who has the job."""
         return expand(hashlib.sha256(f"canaries/{self.public}".encode()).digest(), f"{self.kind}/{what}", shape)
 
 
@@ -308,7 +307,6 @@ class LabelCanaries(DrawnCanaries):
 
 
 def _trained(graph: PartyGraph) -> Tensor:
-    """The common nodes that are trained with: Tensor[T] int64, ascending."""
     common = graph.common_part()
     if common.labels is None or common.train_mask is None:
         raise DataError("label_privacy.canaries: they are training nodes, and there are none; give a label holder's")

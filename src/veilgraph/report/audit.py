@@ -166,7 +166,6 @@ def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) 
 
 
 def _figures(finding: Finding) -> Iterator[str]:
-    """The figure with its interval, and what it is to be held against, a line each."""
     value = finding.value
     yield f"{value.value:.3f}"
     yield f"[{value.low:.3f}, {value.high:.3f}]"

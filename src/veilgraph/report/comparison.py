@@ -134,7 +134,6 @@ def study_table(found: Compared) -> Table:
 
 
 def _brief(one: Number) -> str:
-    """A difference as narrow as the terminal wants it."""
     low, high = (NOTHING if end is None else f"{end:+.2f}".replace("0.", ".", 1) for end in (one.low, one.high))
     return f"{_sign(one.value)} ({low}…{high})"
 

@@ -338,7 +338,6 @@ def _flat(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str
 
 
 def _charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[LineChart]:
-    """The validation loss, and each first figure of a job, of every run that has them."""
     figures = {each.settings.measures.main: None for each in found}
     drawn = [("Loss", LOSS, False), *((each.title, each.name, is_bounded(each)) for each in figures)]
     for title, quantity, bounded in drawn:

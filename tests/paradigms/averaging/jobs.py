@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.twins import PlainAveraging
 
 from tests.mpc.aggregation.rounds import DropsOut, GivesUp
 from tests.roles.federation import Settings, merge
@@ -17,7 +18,6 @@ from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import TrainResult

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from veilgraph_testing.twins import PlainAveraging
 
 from tests.paradigms.averaging.jobs import NAMES, Dropped, absent
 from tests.paradigms.averaging.jobs import job as small_job
@@ -13,7 +14,6 @@ from tests.roles.federation import Settings
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.local.build import FirstSettings
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.figures import Judged
 
 SAID: Mapping[str, Settings] = {

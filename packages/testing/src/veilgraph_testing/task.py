@@ -17,9 +17,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.network import Averaged, Own
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.tasks import Task
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.figures import LAST
 from veilgraph.protocol.job_file import parse_job
+from veilgraph_testing.twins import PlainAveraging
 
 NODES = 12
 _TOLERANCE = 1e-9

@@ -53,7 +53,6 @@ def size_of(forms: Sequence[Form]) -> int:
 
 
 def _packed(parts: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
-    """Tensors of several dtypes as one of bytes."""
     buffer, start = torch.zeros(size_of(forms), dtype=torch.uint8), 0
     for part, form in zip(parts, forms, strict=True):
         octets = part.contiguous().view(-1).view(torch.uint8)

@@ -198,7 +198,6 @@ class Hide(Operation[HiddenGraph]):
 
     @property
     def _lengths(self) -> list[int]:
-        """Of the parts of what the others are told."""
         return [self._slots, self._slots, self.nodes, *([self._slots] if self.weight_bits else [])]
 
     @property
@@ -354,7 +353,6 @@ def _own_share(holder: Holder, graph: _HeldGraph, tag: Tag, form: Form) -> Tenso
 
 
 def _other_share(holder: Holder, graph: _HeldGraph, tag: Tag, form: Form) -> Tensor:
-    """Another holder's share of it."""
     spread, mask, picked, *more = holder.correlations.drawn([form] * (4 if graph.weight_bits else 3))
     masked = taken(running(taken(spread, graph.spread)), graph.turn) + mask
     if graph.masked_weights is not None:
@@ -364,7 +362,6 @@ def _other_share(holder: Holder, graph: _HeldGraph, tag: Tag, form: Form) -> Ten
 
 
 def _deal_share(dealer: Dealer, graph: _DealtGraph, mask: Tensor, form: Form) -> None:
-    """What the owner lacks of both."""
     dealer.next()
     forms = [form] * (4 if graph.weight_bits else 3)
 

@@ -238,10 +238,7 @@ class AppnpSettings(LocalSettings):
 
 
 class AppnpHop(nn.Module):
-    """z ← (1 − α)·(A·z + z/P)/(degree + 1/P) + α·h^0, without weights (after Gasteiger et al. 2019).
-
-    P is the number of holders, so that the holders' self-loops add up to one.
-    """
+    """z ← (1 − α)·(A·z + z/P)/(degree + 1/P) + α·h^0 (after Gasteiger et al. 2019): P holders' self-loops are one."""
 
     def __init__(self, settings: AppnpSettings, dim: int, holders: int) -> None:
         super().__init__()

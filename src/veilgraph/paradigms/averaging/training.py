@@ -222,7 +222,6 @@ class Terms:
         self._balls = dict[int, _Ball]()
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._nodes)
 
     def numbers(self, nodes: Tensor) -> list[int]:
@@ -324,7 +323,6 @@ class RowTerms:
             self._rows.append((columns, values.astype(kind)))
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._rows)
 
     def at(self, network: Averaged) -> Callable[[int], Places]:

@@ -238,7 +238,6 @@ class HorizontalHolder(SharedJudge):
         return calibration_at(self.graph, probabilities, self._transition, self._task.weights())
 
     def _tally(self, values: Tensor, purpose: str, bits: int = FACT_BITS) -> Tensor:
-        """The next sum over the holders that is no gradient."""
         self._tallies += 1
         return self._sum(values, Tag(Kind.MASKED, self._tallies), purpose, bits)
 

@@ -217,7 +217,6 @@ def _check_slots(job: SealedJob, party: PartyId, edges: Tensor) -> None:
 
 
 def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> None:
-    """Of edges that others compute over as they are."""
     model, plan, party = job.model, plan_of(job), common.party
     slots, edges = slots_of(job, common.num_edges), common.edge_index
     if plan.crosses and common.num_edges > slots:
@@ -250,7 +249,6 @@ def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:
 
 
 def _is_noised(job: SealedJob, party: PartyId) -> bool:
-    """Whether a holder's edges are votes, with noise."""
     return job.privacy is not None and party in job.duties.publishing
 
 

@@ -328,7 +328,6 @@ class _OneNumber(Scores):
 
     @classmethod
     def of(cls, select_by: str, right: float) -> _OneNumber:
-        """A share, by what it is called."""
         ranks = select_by == "auc"
         return cls(math.nan, 0.0, math.nan, math.nan if ranks else right, None, right if ranks else None)
 

@@ -386,8 +386,6 @@ class DataHolder(Role):
 
 
 class _HolderModel(PartyModel):
-    """A holder's networks, and its weights of the first layer."""
-
     def __init__(
         self,
         session: RoleContext,

@@ -50,8 +50,6 @@ from veilgraph.protocol.role import Batch, build_optimizer, precision, training_
 
 
 class _PlainEmbedding(ABC):
-    """All holders' initial embeddings in one place."""
-
     def __init__(
         self,
         weights: dict[PartyId, Tensor],
@@ -69,7 +67,6 @@ class _PlainEmbedding(ABC):
         return self._own_weights
 
     def parameters(self) -> list[nn.Parameter]:
-        """Weights that Adam trains."""
         return self._trained
 
     @abstractmethod

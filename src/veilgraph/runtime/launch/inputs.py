@@ -329,7 +329,6 @@ def _paying(
     named: Mapping[PartyId, LedgerPlace],
     ids: Mapping[PartyId, Sequence[str]],
 ) -> Inputs:
-    """With the ledgers for life of holders that bring graphs."""
     settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
     beside = {name: lifetimes.beside(path) for name, path in saved.items()}
     for name in settings.data.names:

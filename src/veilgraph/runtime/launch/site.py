@@ -179,7 +179,6 @@ def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: boo
 
 
 def _unaudited(party: PartyId, work: SiteWork, *, allows: bool) -> str:
-    """Why the party takes part in no audit; empty when it does, or it is none."""
     if work != "audit" or allows:
         return ""
     if party == SERVER:

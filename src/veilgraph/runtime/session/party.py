@@ -380,7 +380,6 @@ def _streams(part: SessionSpec) -> LearningStreams:
 
 
 def _refuses(part: SessionSpec, aligned: Aligned) -> str:
-    """Why the party does not go on with the nodes that it has in common with the others; empty when it does."""
     graph, job = aligned.graph, part.settings
     if aligned.refuses or graph is None:
         return aligned.refuses

@@ -116,7 +116,6 @@ class Network:
 
     @property
     def _propagations(self) -> list[Propagation]:
-        """Each once."""
         return list(dict.fromkeys(each for relations in self.relations.values() for each in relations.values()))
 
     @property
@@ -154,7 +153,6 @@ class Network:
 
     @property
     def _sizes(self) -> dict[str, int]:
-        """Block → its columns."""
         holders = self.context.sizes.columns
         return {
             block: sum(self.context.width_of(holder, block) for holder in holders)
@@ -284,7 +282,6 @@ class Network:
         return self._head(weights, rows, self.linear(rows, weights[0]))
 
     def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire) -> Passed:
-        """Of what the first weights make of rows."""
         if not self.trial.deep:
             return Passed(rows, made, None)
         classes = self.context.sizes.classes
@@ -431,7 +428,6 @@ class Network:
         return joined([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
 
     def _mean_of(self, rows: Summands, bits: int) -> Wire:
-        """Over rows: [T, F] → [1, F]."""
         count = rows.shape[0]
         scale = count.bit_length() - 1
         total = rows.map(lambda part: part.sum(0, keepdim=True)).halved(scale)
@@ -440,7 +436,6 @@ class Network:
         return self.machine.open(share, share.bits - bits)
 
     def _trial_rows(self) -> Wire:
-        """Of the trial's blocks."""
         assert self.rows is not None
         if self.trial not in self._of_trial:
             self._of_trial = {self.trial: self._beside(self.rows.columns(self.places(self.trial.blocks)))}
@@ -450,7 +445,6 @@ class Network:
         return self._trial_rows()[: self.context.sizes.training]
 
     def _beside(self, rows: Wire) -> Wire:
-        """With what is behind the blocks."""
         return rows
 
     def places(self, blocks: Sequence[str]) -> Tensor:
