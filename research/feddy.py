@@ -89,7 +89,7 @@ class Cameras:
         task = self.twin.task
         with torch.no_grad():
             predicted = task.judging.output(network, own) if output is None else output
-            return task.judging.scores(network, task.judging.tally(network, own, predicted)).summary()
+            return task.judging.scores(network, task.judging.tally(network, own, predicted)).values
 
     def on_tests(self, network: Averaged, guess: Callable[[Seen], Tensor] | None = None) -> dict[str, list[float]]:
         """Test figures of each camera and of all; of guesses in place of the network's predictions."""

@@ -104,7 +104,7 @@ def horizontal_accuracy(dataset: str, seed: int, epsilon: float | None) -> float
     response = LabelResponse(epsilon, classes)
     told = [replace(part, graph=_perturbed(part.graph, response, perturbed_splits(settings))) for part in parts]
     network = LayeredNetwork(settings.model, settings.train, told, seed=settings.seed, transition=response.transition())
-    return float(true.score(fit(network).output).summary()["test_accuracy"] or 0)
+    return float(true.score(fit(network).output).values["test_accuracy"] or 0)
 
 
 def averaging_accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
@@ -119,7 +119,7 @@ def averaging_accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
     twin, best = PlainAveraging(settings, told), (-1.0, 0.0)
     for number in range(1, settings.train.epochs + 1):
         twin.round(number)
-        best = max(best, (float(twin.scores().summary()["val_accuracy"] or 0), _right(twin, parts)))
+        best = max(best, (float(twin.scores().values["val_accuracy"] or 0), _right(twin, parts)))
     return best[1]
 
 

@@ -29,7 +29,7 @@ from veilgraph.paradigms.horizontal import twin as horizontal_baselines
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.judge import Judgement, Scores
+from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import PlainResult, fit
 
 PAGE: Final = Path("docs/own-nodes.json")
@@ -87,9 +87,8 @@ def averaged(job: AveragingJob, parts: Sequence[HorizontalPart]) -> float:
     for epoch in range(1, job.train.epochs + 1):
         plain.round(epoch)
         scores = plain.scores()
-        assert isinstance(scores, Scores)
         judgement = judgement.after(epoch, scores, job.train.select_by)
-        best = float(scores.test_accuracy or 0) if judgement.best_epoch == epoch else best
+        best = float(scores.values["test_accuracy"] or 0) if judgement.best_epoch == epoch else best
         if judgement.stops(job.train):
             break
     return best

@@ -84,7 +84,7 @@ def averaged(data: str, seed: int) -> float:
     twin, best = PlainAveraging(settings, graphs(settings)), (-1.0, 0.0)
     for number in range(1, settings.train.epochs + 1):
         twin.round(number)
-        scores = twin.scores().summary()
+        scores = twin.scores().values
         best = max(best, (float(scores["val_accuracy"] or 0), float(scores["test_accuracy"] or 0)))
     return best[1]
 
@@ -109,9 +109,9 @@ class Trained:
             twin = PlainAveraging(self._settings, graphs(self._settings))
             for number in range(1, self._settings.train.epochs + 1):
                 twin.round(number)
-            before = float(twin.scores().summary()["test_accuracy"] or 0)
+            before = float(twin.scores().values["test_accuracy"] or 0)
             twin.finish()
-            self._found = before, float(twin.scores().summary()["test_accuracy"] or 0)
+            self._found = before, float(twin.scores().values["test_accuracy"] or 0)
         return self._found
 
 

@@ -6,9 +6,9 @@ import logging
 import math
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration, corrected_cross_entropy, fitted
 from veilgraph.nn.noisy_rows import calibrated
-from veilgraph.protocol.figures import LAST, Judged
+from veilgraph.protocol.figures import CLASS_MEASURES, LAST, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.role import Role
 
@@ -77,43 +77,6 @@ _LEAST: Final = 2
 """Classes that an AUC needs."""
 _WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Of evidence; of two that serve as well, the first."""
-_ON_DEMAND: Final = tuple(f"{split}_{name}" for name in ("auc", "ap", "f1") for split in ("val", "test"))
-
-
-@dataclass(frozen=True)
-class Scores(Judged):
-    """How well logits fit the labels on each split.
-
-    Losses are weighted as in training; the rest lies in [0, 1]. AUC is of class 1's probability with two classes, else
-    the mean of one against the rest; average precision is of two classes alone. A figure is None where the split is
-    empty or lacks a class, and where it was not asked for.
-    """
-
-    train_loss: float
-    val_loss: float
-    train_accuracy: float
-    val_accuracy: float
-    test_accuracy: float | None
-    val_auc: float | None = None
-    test_auc: float | None = None
-    val_ap: float | None = None
-    test_ap: float | None = None
-    val_f1: float | None = None
-    test_f1: float | None = None
-
-    @override
-    def summary(self) -> dict[str, float | None]:
-        return {name: value for name, value in asdict(self).items() if not name.endswith("_loss")}
-
-    @override
-    def record(self) -> dict[str, float | None]:
-        """As ``Judged.record``, without what was not asked for."""
-        return {name: value for name, value in asdict(self).items() if value is not None or name not in _ON_DEMAND}
-
-    def of_epoch(self, select_by: str) -> Scores:
-        """As an epoch records them: of the figures that are made on demand the one that selects."""
-        left_out: dict[str, Any] = dict.fromkeys(name for name in _ON_DEMAND if not name.endswith(f"_{select_by}"))
-        return replace(self, **left_out)
 
 
 def warn_of_one_class(graph: PartyGraph, settings: TrainSettings) -> None:
@@ -226,10 +189,9 @@ class Objective:
         """What epochs are chosen by, higher is better; accuracy where that is nothing; −∞ where it is undefined."""
         if self._select_by == "loss":
             return -float(self._entropy(logits, labels))
-        metric = _METRICS.get(self._select_by)
-        if metric is None:
+        if self._select_by not in _METRICS:
             return float((logits.argmax(dim=1) == labels).to(torch.float64).mean())
-        found = metric(logits, labels)
+        found = _METRICS[self._select_by][0](logits, labels)
         return -float("inf") if found is None else found
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
@@ -237,29 +199,21 @@ class Objective:
         selects.
         """
         correct = logits.argmax(dim=1) == self._labels
-
-        def accuracy(mask: Tensor) -> float:
-            return float(correct[mask].to(torch.float64).mean())
-
-        def ranked(name: str, metric: Callable[[Tensor, Tensor], float | None], mask: Tensor | None) -> float | None:
-            if mask is None or not (everything or name == self._select_by):
-                return None
-            return metric(logits[mask], self._labels[mask])
-
         test = self._test if self._test is not None and bool(self._test.any()) else None
-        return Scores(
-            train_loss=float(self._entropy(logits[self._train], self._labels[self._train])),
-            val_loss=float(self._entropy(logits[self._val], self._labels[self._val])),
-            train_accuracy=accuracy(self._train),
-            val_accuracy=accuracy(self._val),
-            test_accuracy=None if test is None else accuracy(test),
-            val_auc=ranked("auc", selecting_auc if self._select_by == "auc" else area_under_curve, self._val),
-            test_auc=ranked("auc", area_under_curve, test),
-            val_ap=ranked("ap", average_precision, self._val),
-            test_ap=ranked("ap", average_precision, test),
-            val_f1=ranked("f1", macro_f1, self._val),
-            test_f1=ranked("f1", macro_f1, test),
-        )
+
+        def accuracy(mask: Tensor | None) -> float | None:
+            return None if mask is None else float(correct[mask].to(torch.float64).mean())
+
+        values = {"train_accuracy": accuracy(self._train)}
+        values |= {"val_accuracy": accuracy(self._val), "test_accuracy": accuracy(test)}
+        for name in CLASS_MEASURES.on_demand if everything else {self._select_by} & _METRICS.keys():
+            judging, metric = _METRICS[name]
+            chosen = judging if name == self._select_by else metric
+            values[f"val_{name}"] = chosen(logits[self._val], self._labels[self._val])
+            values[f"test_{name}"] = None if test is None else metric(logits[test], self._labels[test])
+        train_loss, val_loss = (float(self._entropy(logits[at], self._labels[at])) for at in (self._train, self._val))
+        scores = Scores(CLASS_MEASURES, train_loss, val_loss, values)
+        return scores if everything else scores.of_epoch(self._select_by)
 
     def _entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self._transition is not None:
@@ -355,12 +309,13 @@ def macro_f1(logits: Tensor, labels: Tensor) -> float:
     return float((2 * right[occurs] / either[occurs].double()).mean())
 
 
-_METRICS: Final[Mapping[str, Callable[[Tensor, Tensor], float | None]]] = {
-    "auc": selecting_auc,
-    "ap": average_precision,
-    "f1": macro_f1,
+_Metric = Callable[[Tensor, Tensor], float | None]
+_METRICS: Final[Mapping[str, tuple[_Metric, _Metric]]] = {
+    "auc": (selecting_auc, area_under_curve),
+    "ap": (average_precision, average_precision),
+    "f1": (macro_f1, macro_f1),
 }
-"""By what ``train.select_by`` calls them; of the validation nodes."""
+"""By what ``train.select_by`` calls them: of the validation nodes where it selects, and else."""
 
 
 @dataclass(frozen=True)
@@ -372,7 +327,7 @@ class Judgement:
     best_loss: float = float("inf")
     since_best: int = 0
 
-    def after(self, epoch: int, scores: Judged, select_by: str = "accuracy") -> Judgement:
+    def after(self, epoch: int, scores: Scores, select_by: str = "accuracy") -> Judgement:
         """The judgement with one more evaluation: the higher score wins, then the lower validation loss."""
         if select_by == LAST:
             return Judgement(epoch, 0.0, scores.val_loss)
@@ -470,8 +425,8 @@ class Judge(Role, ABC):
             return None
         scores, changed = self._objective.score(self._alone), self._alone.argmax(dim=1) != self.logits.argmax(dim=1)
         return {
-            "val_accuracy": scores.val_accuracy,
-            "test_accuracy": scores.test_accuracy,
+            "val_accuracy": scores.values["val_accuracy"],
+            "test_accuracy": scores.values["test_accuracy"],
             "changed": int(changed.sum()),
         }
 
@@ -483,7 +438,7 @@ class Judge(Role, ABC):
         """
         return None
 
-    def scores(self, *, everything: bool = False) -> Judged:
+    def scores(self, *, everything: bool = False) -> Scores:
         """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""
         return self._objective.score(self.logits.detach(), everything=everything)
 

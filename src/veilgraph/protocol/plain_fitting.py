@@ -16,7 +16,7 @@ from torch import Tensor
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.limits import LimitSettings
@@ -85,7 +85,7 @@ class Network(Protocol):
         """Logits, Tensor[N, C], that the epoch just trained is judged by: where a pass has no price, of ``infer``."""
         return self.infer()
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
 
 
@@ -114,7 +114,7 @@ def fit(network: Network, progress: Progress = lambda records: None) -> PlainRes
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
         "best_epoch": judgement.best_epoch,
-        **network.score(best, everything=True).summary(),
+        **network.score(best, everything=True).values,
         "seconds_per_step": steps[len(steps) // 2],
     }
     return PlainResult(summary, metrics, best)

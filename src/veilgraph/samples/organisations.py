@@ -49,11 +49,7 @@ class Export:
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """A block that writes into a new folder.
-
-    Raises:
-        RunError: it is in use or cannot be written.
-    """
+    """A block that writes into a new folder; raises ``RunError`` where it is in use or cannot be written."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")
     with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
@@ -61,14 +57,7 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mapping[str, Any]) -> None:
-    """Writes a holder's tables beside its party file, and that.
-
-    Args:
-        export: what it has.
-        file: the party file's path; its folder exists.
-        suffix: of the tables.
-        limits: further keys of the party file.
-    """
+    """Writes a holder's tables beside its party file, in a folder that is there, and that, with ``limits``."""
     graph, rows, folder = export.graph, export.rows, file.parent
     features = graph.features.to_dense().numpy()[rows]
     digits = max(4, len(str(graph.num_features)))

@@ -146,11 +146,11 @@ class TaskConformance:
             here = task.judging.scores_here(
                 network, task.join(owns), task.judging.output(network, task.join(owns)), everything=True
             )
-        names = set(here.summary())
+        names = set(here.values)
         for figure in task.measures.figures:
             assert f"val_{figure.name}" in names
         main = task.measures.main.name
-        assert f"test_{main}" in set(scores.summary())
+        assert f"test_{main}" in set(scores.values)
         assert math.isfinite(scores.selection(main))
         assert set(task.measures.selectable) > {LAST, main}
         nothing = task.judging.scores(network, torch.zeros(task.judging.tally_size, dtype=torch.float64))

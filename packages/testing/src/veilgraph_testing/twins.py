@@ -19,7 +19,7 @@ from veilgraph.paradigms.averaging.tasks import Task
 from veilgraph.paradigms.averaging.training import PrivateTraining, averaged, check_rule, opened, summand
 from veilgraph.paradigms.averaging.twin import public_of
 from veilgraph.privacy.sampled import SampledPublisher
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.judge import Predicted
 
 
@@ -135,7 +135,7 @@ class PlainAveraging:
         output = self.infer(party)
         return self.task.judging.predictions(self.network, self._own[party], output)
 
-    def scores(self, absent: Collection[PartyId] = ()) -> Judged:
+    def scores(self, absent: Collection[PartyId] = ()) -> Scores:
         """Of all holders but those that are absent."""
         counted = [party for party in self._own if party not in absent]
         flat = [self.task.judging.tally(self.network, self._own[party], self.infer(party)) for party in counted]

@@ -22,7 +22,7 @@ from veilgraph.nn.layers import linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
 from veilgraph.paradigms.averaging.tasks import Judging, Subject, Task, TaskSettings, graph_network, side_by_side
-from veilgraph.protocol.figures import Figure, Found, Measures
+from veilgraph.protocol.figures import Figure, Measures, Scores
 from veilgraph.protocol.judge import Predicted, binned_auc, binned_precision, histogram
 
 TRAIN: Final = 0
@@ -259,7 +259,7 @@ class Links(Task[LinksSettings, PairsOwn], Judging[PairsOwn]):
         return torch.cat(parts)
 
     @override
-    def scores(self, network: Averaged, total: Tensor) -> Found:
+    def scores(self, network: Averaged, total: Tensor) -> Scores:
         counts = total[len(_SPLITS) :].round().view(len(_SPLITS), _SORTS, self.given.bins)
         values: dict[str, float | None] = {}
         means = []
@@ -269,7 +269,7 @@ class Links(Task[LinksSettings, PairsOwn], Judging[PairsOwn]):
             for name, found in (("auc", binned_auc(linked, others)), ("ap", binned_precision(linked, others))):
                 values[f"{split}_{name}"] = None if found is None else found[0]
                 values[f"{split}_{name}_error"] = None if found is None else found[1]
-        return Found(_MEASURES, means[0], means[1], values)
+        return Scores(_MEASURES, means[0], means[1], values)
 
     @override
     def predictions(self, network: Averaged, own: PairsOwn, output: Tensor) -> Predicted:

@@ -42,7 +42,7 @@ from veilgraph.paradigms.horizontal.tally import (
     TargetBounds,
 )
 from veilgraph.protocol.agreement import same_count
-from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Judged, Measures
+from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Measures, Scores
 from veilgraph.protocol.judge import Objective, Predicted, calibration_at
 
 S = TypeVar("S", bound=TaskSettings)
@@ -103,12 +103,8 @@ class AnswerTask(Task[S, O], Judging[O], ABC):
         return self.answers(network).tally(self.judged(own), output)
 
     @override
-    def scores(self, network: Averaged, total: Tensor) -> Judged:
+    def scores(self, network: Averaged, total: Tensor) -> Scores:
         return self.answers(network).scores(total)
-
-    @override
-    def each_epoch(self, scores: Judged) -> Judged:
-        return self.answers().each_epoch(scores, self.public.train.select_by)
 
     @override
     def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
@@ -166,7 +162,7 @@ class ClassTask(AnswerTask[S, O], ABC):
         return functional.cross_entropy(logits[mask], labels[mask])
 
     @override
-    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Judged:
+    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:
         """With AUC, for which all logits are needed."""
         public = self.public
         objective = Objective(self.judged(own), public.train, public.dtype, public.transition)

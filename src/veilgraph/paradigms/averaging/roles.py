@@ -33,7 +33,7 @@ from veilgraph.paradigms.horizontal.roles import REMEDY, worth
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello, Point, Start
 from veilgraph.protocol.bounds import agree_on_start
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.role import BEGINNING, PartyModel, Role, RoleContext
@@ -201,9 +201,9 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         return receive_as(self.session.link, SERVER, Tag(Kind.AVERAGED, self._sums), (size,), dtype)
 
     @override
-    def scores(self, *, everything: bool = False) -> Judged:
+    def scores(self, *, everything: bool = False) -> Scores:
         """Over all holders that were counted; all learn the same."""
-        return self._scores if everything else self._task.judging.each_epoch(self._scores)
+        return self._scores if everything else self._scores.of_epoch(self._job.train.select_by)
 
     @override
     def predictions(self) -> Predicted:

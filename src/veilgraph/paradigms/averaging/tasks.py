@@ -24,7 +24,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, NetworkSettings, Own
-from veilgraph.protocol.figures import Judged, Measures
+from veilgraph.protocol.figures import Measures, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
 
@@ -150,17 +150,12 @@ class Judging(ABC, Generic[O]):
         """A holder's part of a sum from which the scores follow: Tensor[tally_size] float64, in range."""
 
     @abstractmethod
-    def scores(self, network: Averaged, total: Tensor) -> Judged:
+    def scores(self, network: Averaged, total: Tensor) -> Scores:
         """Scores of all whose tallies were added up, Tensor[tally_size] float64; undefined figures are None."""
 
-    def each_epoch(self, scores: Judged) -> Judged:
-        """What of the scores is on record for every epoch; all by default."""
-        return scores
-
-    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Judged:
+    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:
         """Scores where all data are in one place."""
-        found = self.scores(network, self.tally(network, own, output))
-        return found if everything else self.each_epoch(found)
+        return self.scores(network, self.tally(network, own, output))
 
     def calibration(self, network: Averaged, own: O, probabilities: Tensor) -> Calibration | None:
         """What makes a holder's predicted probabilities true, by its own validation examples; None without classes."""

@@ -17,7 +17,7 @@ from veilgraph.paradigms.averaging.network import Own
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks import Public, Task
 from veilgraph.paradigms.averaging.training import public
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
 from veilgraph.protocol.role import build_optimizer
 
@@ -71,10 +71,11 @@ class OnePlace(Network):
         with torch.no_grad():
             return self._task.judging.output(self._network, self._own)
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """Scores of all splits."""
         with torch.no_grad():
-            return self._task.judging.scores_here(self._network, self._own, logits, everything=everything)
+            found = self._task.judging.scores_here(self._network, self._own, logits, everything=everything)
+        return found if everything else found.of_epoch(self.train_settings.select_by)
 
 
 def alone(

@@ -44,7 +44,7 @@ from veilgraph.protocol.agreement import Hello, Point, Start, same_count
 from veilgraph.protocol.bounds import agree_on_start
 from veilgraph.protocol.costs import ITEM_BYTES, PASSES
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.judge import Predicted, SharedJudge, calibration_at
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import learned_graph
@@ -58,12 +58,11 @@ _SECURE_MAX: Final = 4
 """Times the default: what is dealt a step ahead for a secure maximum has many times the size of its rows."""
 
 
-def worth(together: Judged, alone: PlainResult | None) -> Record | None:
+def worth(together: Scores, alone: PlainResult | None) -> Record | None:
     """As ``Judge.alone``: a holder's own nodes judged by the model of all, and by its own; None without one."""
     if alone is None:
         return None
-    figures = together.summary()
-    return {"together": figures, "alone": {name: alone.summary[name] for name in figures}}
+    return {"together": dict(together.values), "alone": {name: alone.summary[name] for name in together.values}}
 
 
 def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWidths]) -> int:
@@ -213,11 +212,11 @@ class HorizontalHolder(SharedJudge):
             weight.grad = part.view_as(weight)
 
     @override
-    def scores(self, *, everything: bool = False) -> Judged:
+    def scores(self, *, everything: bool = False) -> Scores:
         """Over the answers of all holders; all ask for them at the same time, and learn the same."""
         own = self._task.tally(self.graph, self.logits.detach())
         scores = self._task.scores(self._tally(own, "scores", self._task.tally_bits))
-        return scores if everything else self._task.each_epoch(scores, self.session.settings.train.select_by)
+        return scores if everything else scores.of_epoch(self.session.settings.train.select_by)
 
     @override
     def predictions(self) -> Predicted:

@@ -22,8 +22,8 @@ from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import corrected_losses
 from veilgraph.nn.facts import FactNetwork
-from veilgraph.protocol.figures import Figure, Found, Judged, Measures
-from veilgraph.protocol.judge import Predicted, Scores, binned_auc, binned_precision, histogram, weights_of_counts
+from veilgraph.protocol.figures import CLASS_MEASURES, Figure, Measures, Scores
+from veilgraph.protocol.judge import Predicted, binned_auc, binned_precision, histogram, weights_of_counts
 
 VALUE_MEASURES: Final = Measures(
     "mean squared error of standardised values",
@@ -154,7 +154,7 @@ class Answers(ABC):
         """A holder's part of what the scores follow from: Tensor[tally_size] float64. Arguments as for ``loss``."""
 
     @abstractmethod
-    def scores(self, total: Tensor) -> Judged:
+    def scores(self, total: Tensor) -> Scores:
         """Scores of all whose tallies were added up, Tensor[tally_size] float64."""
 
     @abstractmethod
@@ -164,10 +164,6 @@ class Answers(ABC):
     def weights(self) -> Tensor | None:
         """How much each class weighs, Tensor[C] float64; None where all weigh alike."""
         return None
-
-    def each_epoch(self, scores: Judged, select_by: str) -> Judged:
-        """What of the scores is on record for every epoch."""
-        return scores
 
 
 class Regression(Answers):
@@ -227,7 +223,7 @@ class Regression(Answers):
         return torch.cat(rows)
 
     @override
-    def scores(self, total: Tensor) -> Found:
+    def scores(self, total: Tensor) -> Scores:
         scale = self._scale()[1]
         values: dict[str, float | None] = {}
         losses = []
@@ -239,7 +235,7 @@ class Regression(Answers):
             values[f"{split}_rmse"] = scale * math.sqrt(max(error, 0.0) / n) if n else None
             values[f"{split}_mae"] = scale * absolute / n if n else None
             values[f"{split}_r2"] = 1 - error / varies if n and varies > _LEAST else None
-        return Found(VALUE_MEASURES, losses[0], losses[1], values)
+        return Scores(VALUE_MEASURES, losses[0], losses[1], values)
 
     @override
     def predictions(self, output: Tensor) -> Predicted:
@@ -349,25 +345,19 @@ class Classification(Answers):
         counts = total[len(MASKS) * (1 + self._classes**2) :].round()
         val_ranks, test_ranks = counts.view(len(_RANKED), len(self._ranked), 2, self._bins)
         weights = self.weights()
-        return Scores(
-            train_loss=_mean(total[0], train, weights),
-            val_loss=_mean(total[1], val, weights),
-            val_auc=_auc(val_ranks, present=True),
-            test_auc=_auc(test_ranks, present=False),
-            val_ap=_precision(val_ranks),
-            test_ap=_precision(test_ranks),
-            train_accuracy=_mean(train.diagonal().sum(), train),
-            val_accuracy=_mean(val.diagonal().sum(), val),
-            test_accuracy=_mean(test.diagonal().sum(), test) if bool(test.any()) else None,
-            val_f1=_macro_f1(val),
-            test_f1=_macro_f1(test) if bool(test.any()) else None,
-        )
-
-    @override
-    def each_epoch(self, scores: Judged, select_by: str) -> Judged:
-        """Of AUC, average precision and F1 what selects."""
-        assert isinstance(scores, Scores)
-        return scores.of_epoch(select_by)
+        has_test = bool(test.any())
+        values = {
+            "train_accuracy": _mean(train.diagonal().sum(), train),
+            "val_accuracy": _mean(val.diagonal().sum(), val),
+            "test_accuracy": _mean(test.diagonal().sum(), test) if has_test else None,
+            "val_auc": _auc(val_ranks, present=True),
+            "test_auc": _auc(test_ranks, present=False),
+            "val_ap": _precision(val_ranks),
+            "test_ap": _precision(test_ranks),
+            "val_f1": _macro_f1(val),
+            "test_f1": _macro_f1(test) if has_test else None,
+        }
+        return Scores(CLASS_MEASURES, _mean(total[0], train, weights), _mean(total[1], val, weights), values)
 
     @override
     def predictions(self, output: Tensor) -> Predicted:

@@ -28,7 +28,7 @@ from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer,
 from veilgraph.paradigms.horizontal.node_lists import SHARED
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, HorizontalSettings
 from veilgraph.paradigms.horizontal.tally import LearntSettings, learnt_task
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective, Predicted
 from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
@@ -148,7 +148,7 @@ class LayeredNetwork(Network):
         """What the holders would have of the model, of all nodes."""
         return self._task.predictions(self.infer())
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split of all holders' labels; AUC and F1 as ``Objective.score`` says."""
         if self._judge is None:
             return self._task.scores(self._task.tally(self._pooled, logits))

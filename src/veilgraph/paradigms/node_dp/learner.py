@@ -40,8 +40,9 @@ from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.agreement import Point, Start, alone
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judge import Judge, Judgement, Objective, Scores, warn_of_one_class
+from veilgraph.protocol.judge import Judge, Judgement, Objective, warn_of_one_class
 from veilgraph.protocol.releases import ReleasedLabels
 from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
 
@@ -461,8 +462,8 @@ class LocalLearner(Judge):
                 found.append(network(None))
         best = max(found, key=lambda logits: objective.validation(logits[objective.val_nodes]))
         return {
-            "together": self.scores(everything=True).summary(),
-            "alone": objective.score(best, everything=True).summary(),
+            "together": dict(self.scores(everything=True).values),
+            "alone": dict(objective.score(best, everything=True).values),
             "adds": bool(objective.simplest([best, self.logits.detach()])),
             "hops": self._network.tried[int(self._network.chosen)],
         }

@@ -42,7 +42,8 @@ from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
-from veilgraph.protocol.judge import Judge, Objective, Predicted, Scores
+from veilgraph.protocol.figures import CLASS_MEASURES, Scores
+from veilgraph.protocol.judge import Judge, Objective, Predicted
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
 
 _KEPT: Final = "named"
@@ -326,22 +327,9 @@ def _passed(epoch: int) -> Tag:
 class _OneNumber(Scores):
     """Of a step, of which the label holder knows but how many validation nodes, or pairs of them, are right."""
 
-    @classmethod
-    def of(cls, select_by: str, right: float) -> _OneNumber:
-        ranks = select_by == "auc"
-        return cls(math.nan, 0.0, math.nan, math.nan if ranks else right, None, right if ranks else None)
-
     @override
     def record(self) -> dict[str, float | None]:
-        return {"val_accuracy": self.val_accuracy} if self.val_auc is None else {"val_auc": self.val_auc}
-
-
-class _NoScores(Scores):
-    """Of a model that has predicted none of the label holder's nodes, or named ones alone."""
-
-    @override
-    def summary(self) -> dict[str, float | None]:
-        return dict.fromkeys(super().summary())
+        return dict(self.values)
 
 
 class SealedDealer(SealedRole):
@@ -597,10 +585,13 @@ class SealedLabelHolder(SealedHolder, Judge):
     def scores(self, *, everything: bool = False) -> Scores:
         """While training the one number that is known; of classes alone no ranking can be made."""
         if self._learns:
-            return _OneNumber.of(self._job.train.select_by, self._right)
-        if self.predicted is not None:
-            return _NoScores(math.nan, math.nan, math.nan, math.nan, None)
+            name = "val_auc" if self._job.train.select_by == "auc" else "val_accuracy"
+            return _OneNumber(CLASS_MEASURES, math.nan, 0.0, {name: self._right})
+        names = [f"{split}_accuracy" for split in ("train", "val", "test")]
+        ranks = [f"{split}_{name}" for name in ("auc", "ap") for split in ("val", "test")]
+        if self.predicted is not None:  # none of its nodes, or named ones alone
+            return Scores(CLASS_MEASURES, math.nan, math.nan, dict.fromkeys([*names, *ranks, "val_f1", "test_f1"]))
         found = self._objective.score(self.logits.detach(), everything=everything)
         if self._job.output == "margins":
             return found
-        return replace(found, val_auc=None, test_auc=None, val_ap=None, test_ap=None)
+        return replace(found, values={**found.values, **dict.fromkeys(name for name in ranks if name in found.values)})

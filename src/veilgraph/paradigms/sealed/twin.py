@@ -141,7 +141,7 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
             logits = max(tried, key=lambda each: objective.score(each).selection(job.train.select_by))
             scores = replace(objective.score(logits), val_loss=0.0)
             name = f"val_{job.train.select_by}"
-            record[name] = scores.summary()[name]
+            record[name] = scores.values[name]
             judgement = judgement.after(epoch, scores, job.train.select_by)
             best = logits if judgement.best_epoch == epoch else best
         metrics.append(record)
@@ -150,7 +150,7 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
         "best_epoch": judgement.best_epoch or len(metrics),
-        **objective.score(output, everything=True).summary(),
+        **objective.score(output, everything=True).values,
         "seconds_per_step": steps[len(steps) // 2],
     }
     return PlainResult(summary, metrics, output)

@@ -42,8 +42,9 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import JobSettings, passes_cost, perturbed_splits
-from veilgraph.protocol.judge import Objective, Scores
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
 from veilgraph.protocol.releases import with_perturbed
 from veilgraph.protocol.role import Batch, build_optimizer, precision, training_batches

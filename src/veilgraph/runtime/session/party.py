@@ -473,7 +473,7 @@ def _result(role: Role, fitted: Fitted) -> Record:
     return {
         "nodes": role.graph.common,
         "best_epoch": fitted.judgement.best_epoch,
-        **role.scores(everything=True).summary(),
+        **role.scores(everything=True).values,
         **({} if alone is None else {"without_releases": alone}),
         "started_at": fitted.started_at,
     }
