@@ -95,7 +95,8 @@ class Authority:
     def left(self) -> set[int]:
         """Serial numbers of the certificates of participants who have left for good."""
         revoked = self.revoked()
-        return set() if revoked is None else {entry.serial_number for entry in _entries(revoked) if _has_left(entry)}
+        entries = () if revoked is None else _entries(revoked)
+        return {each.serial_number for each in entries if any(one.value == _LEFT for one in each.extensions)}
 
 
 def make_authority(folder: Path, project: str, now: datetime) -> Authority:
@@ -233,7 +234,3 @@ def _chosen(authority: Authority, name: str, serials: Sequence[int]) -> list[x50
 
 def _entries(revoked: RevocationList) -> list[x509.RevokedCertificate]:
     return list(x509.load_pem_x509_crl(revoked.pem))
-
-
-def _has_left(entry: x509.RevokedCertificate) -> bool:
-    return any(extension.value == _LEFT for extension in entry.extensions)

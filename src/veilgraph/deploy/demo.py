@@ -26,7 +26,6 @@ from veilgraph.deploy.project import provision, read_project
 from veilgraph.deploy.submit import submit
 from veilgraph.graph.settings import DataSettings
 from veilgraph.mpc.ring import available_cores
-from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import read_job
 from veilgraph.samples.organisations import export_dataset
 
@@ -87,7 +86,9 @@ def run_everything(out: Path, report: Report, epochs: int) -> Path:
     project = _with_free_ports(tables / "project.yaml")
     kits = provision(read_project(project), out / "consortium")
     report(f"provisioned {', '.join(kits)} in {out / 'consortium'}")
-    settings = _shortened(read_job(tables / "network-job.yaml"), epochs)
+    settings = read_job(tables / "network-job.yaml")
+    train = settings.train.model_copy(update={"epochs": min(epochs, settings.train.epochs)})
+    settings = settings.model_copy(update={"train": train})
     with local_network(kits, party_files, report) as network:
         submit(network.administrator, settings, "train", resume=False, wait=True, report=report)
         submit(network.administrator, settings, "predict", resume=False, wait=True, report=report)
@@ -172,8 +173,3 @@ def _held_port(held: socket.socket) -> int:
     else:
         held.bind(("localhost", 0))
     return int(held.getsockname()[1])
-
-
-def _shortened(settings: JobSettings, epochs: int) -> JobSettings:
-    train = settings.train.model_copy(update={"epochs": min(epochs, settings.train.epochs)})
-    return settings.model_copy(update={"train": train})

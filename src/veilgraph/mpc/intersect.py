@@ -92,7 +92,8 @@ def align_holder(
     order = expand(secrets(SEED_BYTES), "order", (len(ids),)).argsort()
     ring.send_own([ids[row] for row in order.tolist()])
     set_sizes = {**ring.relay(), link.party: len(ids)}
-    tokens = _hash_points(ring.collect_own(len(ids)))
+    digests = [hashlib.sha256(point).digest()[:TOKEN_BYTES] for point in ring.collect_own(len(ids))]
+    tokens = np.array(digests, _TOKEN_DTYPE)
     ascending = tokens.argsort()
     tokens = tokens[ascending]
     if not _is_ascending(tokens):
@@ -299,10 +300,6 @@ def _check_any(common: Tokens, holders: Sequence[PartyId]) -> None:
             key="ids",
             value=list(holders),
         )
-
-
-def _hash_points(points: Iterable[bytes]) -> Tokens:
-    return np.array([hashlib.sha256(point).digest()[:TOKEN_BYTES] for point in points], _TOKEN_DTYPE)
 
 
 def _receive_tokens(link: Link, sender: PartyId, tag: Tag) -> Tokens:

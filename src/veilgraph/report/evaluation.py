@@ -116,7 +116,8 @@ def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Ju
     titles, references = _references(found)
     if isinstance(told, str):
         return Judged(told[:1].upper() + told[1:], references, titles)
-    samples = samples_of(told.test.own.size)
+    # Of many test nodes × classes fewer: these are slow, some ten seconds for all samples together, and narrow.
+    samples = min(DRAWS, max(40, 10**8 // max(told.test.own.size, 1)))
     values = estimates([Tested(told.test.labels, told.test.own)], RECALL_AT, draws=samples)
     known = {name: one for name, one in values.items() if not math.isnan(one.value)}
     main = found.settings.measures.main
@@ -175,11 +176,6 @@ def _compare_with(found: RunData) -> str:
     if not found.is_part:
         return f"veilgraph compare {found.path}"
     return f"veilgraph compare {found.path / 'job.yaml'} --party party.yaml" if found.settings.is_aligned else ""
-
-
-def samples_of(size: int) -> int:
-    """How many samples intervals are by, of test nodes × classes: fewer of many, as these are slow and narrow."""
-    return min(DRAWS, max(40, 10**8 // max(size, 1)))  # some ten seconds for all samples together
 
 
 def _row(each: Figure, one: Estimate, told: Scored) -> LiftRow:

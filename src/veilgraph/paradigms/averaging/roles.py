@@ -239,7 +239,8 @@ class AveragingServer(_AveragingRole):
         self._known(hellos)
         self._make_network()
         self._memory = self._job.averaging.rule.memory(len(self._network.vector()))
-        self.model = PartyModel(session, {"network": self._network}, trained=(), in_training=self._remembered)
+        remembered = lambda: {f"rule.{name}": tensor for name, tensor in self._memory.items()}  # noqa: E731
+        self.model = PartyModel(session, {"network": self._network}, trained=(), in_training=remembered)
         if (earlier := session.keeper.get(BEGINNING)) is not None:
             self._begin(earlier.tensors)
         if self._job.records_survivors:
@@ -248,9 +249,6 @@ class AveragingServer(_AveragingRole):
         self._summing = SummingServer(session.link, group, self._job.averaging.patience_s)
         self._tell(self._network.vector())
         return start
-
-    def _remembered(self) -> dict[str, Tensor]:
-        return {f"rule.{name}": tensor for name, tensor in self._memory.items()}
 
     def _records(self, session: int) -> SurvivorRecord:
         """The record of all holders' records, where a session goes on from another."""

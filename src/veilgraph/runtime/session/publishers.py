@@ -24,7 +24,7 @@ from veilgraph.privacy.lifetime_costs import EVERYBODY, Keys
 from veilgraph.privacy.lifetime_ledger import Account, Lifetime
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.local_publisher import LabelPublisher, LocalPublisher
-from veilgraph.privacy.plan import Plan, SampledPlan
+from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache, ReleaseCache, RunCache
@@ -91,7 +91,11 @@ class _Holder:
             learns = graph.party in perturbing(settings) and graph.labels is not None
             return self._perturbed_labels(labels) if learns else OPEN
         if training is not None:
-            return OPEN if graph.labels is None else self._sampled_gradients(training)
+            if graph.labels is None:
+                return OPEN
+            delta, total = training.delta, training.settings.epsilon_total
+            ledger = self._ledger(delta, total, None, expected=self._has_trained)
+            return SampledPublisher(training, ledger, system_secrets, self._account(delta))
         plan = paradigm_of(settings).privacy.plan(settings, graph.party, graph.common)
         return OPEN if plan is None else self._noised_rows(plan)
 
@@ -146,10 +150,6 @@ class _Holder:
         ledger = self._ledger(_NO_DELTA, None, account, expected=self._has_trained)
         cache = self._cache(ledger, account, self._keys[nodes.numpy()], nodes=nodes)
         return LabelPublisher(response, common.labels[nodes], ledger, system_secrets, cache)
-
-    def _sampled_gradients(self, plan: SampledPlan) -> Publisher:
-        ledger = self._ledger(plan.delta, plan.settings.epsilon_total, None, expected=self._has_trained)
-        return SampledPublisher(plan, ledger, system_secrets, self._account(plan.delta))
 
     @property
     def _has_trained(self) -> bool:

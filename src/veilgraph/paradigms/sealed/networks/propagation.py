@@ -141,7 +141,8 @@ class Propagation:
         ring: Ring,
     ) -> Wire:
         machine, (first, between, last, brought) = self._machine, scales
-        coarser = max(0, wire.bits - self._narrow_bits) if ring == 32 else 0
+        narrow_bits = 30 - self._context.sizes.max_degree.bit_length()  # sums of entries up to 1 stay below 2^30
+        coarser = max(0, wire.bits - narrow_bits) if ring == 32 else 0
         scaled = machine.product(torch.mul, wire, first)
         for hop in range(hops):
             narrowed = machine.open(scaled, FINE_BITS + coarser, ring)
@@ -154,11 +155,6 @@ class Propagation:
             elif teleport:
                 scaled = scaled + machine.product(torch.mul, wire, brought)
         return machine.open(scaled, FINE_BITS)
-
-    @property
-    def _narrow_bits(self) -> int:
-        """Of entries up to 1 whose sums over the largest degree are below 2^30."""
-        return 30 - self._context.sizes.max_degree.bit_length()
 
     def _scales(self, teleport: float) -> tuple[Wire, Wire, Wire, Wire]:
         """What rows are multiplied by before the first hop, between hops, after the last, and where α brings them back.
