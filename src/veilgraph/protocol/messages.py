@@ -64,6 +64,10 @@ SINGLE_DEGREES: Final = (
 TRAINING_ROWS: Final = (
     "training-rows", "Gradients go in the clear: the server and every holder can infer which nodes are trained on and "
     "which of those share a class or, in paradigm horizontal, a holder the class itself.")
+TRAINING_NODES: Final = (
+    "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
+    "and of their labels no more than the job's ε allows.",
+    lambda job: "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}")
 TARGET_SUMS: Final = (
     "target-sums", "Every holder, in paradigm averaging the server too, learns, before the first round, how many "
     "training nodes there are together, and the sums over these of targets, of their sizes and of their squares.")
@@ -71,7 +75,7 @@ PERTURBED_FEATURES: Final = (
     "perturbed-features", "The label holder, with model.initial.method=perturbed every holder, sees every node's "
     "features as the node itself perturbed them, with the job's ε; how many columns there are is in the clear.")
 # fmt: on
-"""Name and statement of what jobs of several paradigms reveal."""
+"""Name and statement of what jobs of several paradigms reveal, and the settings that do where these are the same."""
 
 
 Protection = Literal["none", "share", "mask", "noise", "blinding", "random", "public"]
@@ -198,6 +202,7 @@ PERTURBED: Final = (
     "Local differential privacy, paid for in the sender's ledger: ε bounds what anybody can infer from it of a node's "
     "own value, whatever else is known and computed afterwards."
 )
+TRAINED_ON: Final = "Not protected: the receiver can infer which nodes are trained on."
 
 
 _HELLO: Final = (
