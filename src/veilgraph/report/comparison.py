@@ -166,10 +166,7 @@ def remarks(found: Compared) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Picture:
-    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job) of each.
-
-    ``alone``: where the label holder's network alone is.
-    """
+    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job); ``alone`` marks one."""
 
     description: str
     width: float
@@ -204,7 +201,7 @@ def comparison_html(found: Compared) -> str:
 def write_comparison(path: Path, out: Path | None = None) -> Path:
     """Write the page of the comparison in a directory, whole or not at all; return where: default, in that directory.
 
-    Raises ``RunError`` where the comparison is not complete or damaged, or the page cannot be written.
+    Raises ``RunError``: the comparison is not complete or damaged, or the page cannot be written.
     """
     page = out or path / "comparison.html"
     write_html(page, comparison_html(read_comparison(path)))

@@ -81,10 +81,9 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Judged:
-    """The page's section.
+    """The page's section, or why there is none (``missing``).
 
     Attributes:
-        missing: why it has nothing; empty where it has.
         references: of who trains alone, together, and with all data in one place, by ``reference_titles``; or empty.
         compare_with: the command that finds these; empty where they are there.
         headline: of the job's first figure, with further lines in ``beside``; None where it is not known.
@@ -108,10 +107,9 @@ class Judged:
 
 
 def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Judged:
-    """How well the newest predictions of the test nodes are.
+    """How well the newest predictions of the test nodes are, also in groups ``by`` a column, which takes predictions.
 
-    ``told`` are the run's predictions with labels, or why they are not here; ``by`` a column whose groups are judged by
-    themselves, which takes predictions and labels.
+    ``told`` are the run's predictions with labels, or why they are not here.
     """
     titles, references = _references(found)
     if isinstance(told, str):
