@@ -157,7 +157,7 @@ def remarks(found: Compared) -> Iterator[str]:
             f"{paradigm} (AUC {job:.3f}) is above pooled ({pooled:.3f}): pooled is {what} on all data, not the best "
             "there is, so what the others bring is measured too low here."
         )
-    if leak := leak_words(aucs):
+    if "recall" in found.told.ways[0].figures and (leak := leak_words(aucs)):
         yield leak
 
 

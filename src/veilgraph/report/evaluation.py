@@ -199,7 +199,7 @@ def _baseline(each: Figure, told: Scored) -> str:
 
 def _notes(found: RunData, told: Scored, known: Mapping[str, Estimate]) -> Iterator[str]:
     main, summary = found.settings.measures.main, found.summary or {}
-    if told.is_ranked and "auc" in known and (leak := leak_words({told.party: known["auc"].value})):
+    if told.is_ranked and "pr_auc" in known and (leak := leak_words({told.party: known["auc"].value})):
         yield leak
     ended = summary.get(f"test_{main.name}")
     if ended is not None and main.name in known and abs(known[main.name].value - ended) > _CHANGED:
