@@ -44,9 +44,7 @@ from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 
 def load_view(run: RunDirectory, party: PartyId) -> View:
-    """Reads a party's view, of its own files and the job's alone; ``RunError`` where none was recorded, or can
-    be read.
-    """
+    """Reads a party's view, of its own files and the job's; ``RunError`` where none was recorded, or can be read."""
     files = run.party(party).views() if run.party_path(party).is_dir() else []
     if not files:
         raise RunError(

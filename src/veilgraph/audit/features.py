@@ -248,9 +248,7 @@ def infer_attribute(embeddings: Numbers, values: Flags, auxiliary: Flags, *, see
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """outputs = own·A + columns·B + bias + noise: A [F, m], F may be 0, B [k, m], bias [m], covariance of noise
-    [m, m].
-    """
+    """outputs = own·A + columns·B + bias + noise: A [F, m], F may be 0, B [k, m], bias [m], covariance [m, m]."""
 
     own: Floats
     columns: Floats

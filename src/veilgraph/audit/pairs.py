@@ -141,9 +141,7 @@ def pair_products(rows: Numbers, pairs: Pairs) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class NodeRows:
-    """What an adversary has of N nodes: the model's ``outputs``, their ``attributes``, and a ``reference``'s without
-    edges.
-    """
+    """What an adversary has of N nodes: a model's ``outputs``, ``attributes``, and a ``reference``'s without edges."""
 
     outputs: Numbers
     attributes: Numbers | None = None

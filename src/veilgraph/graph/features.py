@@ -136,9 +136,7 @@ def _standard(features: Tensor) -> Tensor:
 
 
 def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
-    """A graph with node ``order[n]`` as its n-th, its edges by target, source and weight, without all that is
-    optional.
-    """
+    """A graph with node ``order[n]`` as its n-th, edges by target, source and weight, without all that is optional."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))
     edges, weight = places[graph.edge_index], graph.edge_weight
