@@ -173,9 +173,7 @@ def _scaled(values: Tensor, whole: int, bits: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Summands:
-    """A secret that is still the sum of what the parties have, ``part``, floating in the twin, one at the dealer
-    too.
-    """
+    """A secret that is still the sum of what the parties have, ``part``; floating in the twin, one at the dealer."""
 
     part: Tensor
     bits: int
