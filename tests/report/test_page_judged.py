@@ -218,6 +218,15 @@ def test_a_test_auc_near_one_is_called_a_likely_leak(found: RunData) -> None:
     told = replace(TOLD, test=replace(TOLD.test, likely=ranked, own=ranked))
     assert [note.startswith("Likely leak: the test AUC is 1.000 of A") for note in judged(found, told).notes] == [True]
     assert judged(found, TOLD).notes == ()
+    # Of more classes networks reach it without a leak.
+    more = np.concatenate([ranked, np.zeros((len(one), 1))], 1)
+    more[0] = 0, 0, 1
+    labels = np.where(np.arange(len(one)) == 0, 2, TOLD.test.labels)
+    three = replace(
+        told, classes=("no", "fraud", "other"), test=replace(told.test, labels=labels, likely=more, own=more)
+    )
+    assert row(judged(found, three), "AUC")[0] == "1.000"
+    assert judged(found, three).notes == ()
 
 
 def test_another_organisations_part_has_no_figure_and_no_count_of_labels(copy: Copy, tmp_path: Path) -> None:
