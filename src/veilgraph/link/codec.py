@@ -86,30 +86,33 @@ def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTE
     Raises:
         ProtocolError: the tag or the tensor has no encoding.
     """
-    no, layout = f"cannot send {tag}: ", tensor.layout
-    in_range = 0 <= tag.step < 2**64 and 0 <= tag.round < 2**32
-    _require(in_range, "tag-range", f"{no}step must lie in [0, 2^64) and round in [0, 2^32)", None, tag)
-    legal = ", ".join(map(str, _CODES))
-    words = f"{no}a tensor of {tensor.dtype}; convert it to one of {legal}"
-    _require(tensor.dtype in _CODES, "dtype", words, str(tensor.dtype))
-    words = f"{no}a {layout} tensor on {tensor.device}; send a dense tensor on the CPU"
-    _require(layout == torch.strided and tensor.device.type == "cpu", "not-dense", words, str(layout))
-    words = f"{no}{tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first"
-    _require(tensor.ndim <= MAX_DIMS, "dimensions", words, tensor.ndim)
-    size = encoded_size(tensor)
-    words = f"{no}{size} bytes, the limit is {max_message_bytes}; split it or raise max_message_bytes"
-    _require(size <= max_message_bytes, "too-large", words, size)
+    dtype, layout, size = tensor.dtype, tensor.layout, encoded_size(tensor)
+    if not (0 <= tag.step < 2**64 and 0 <= tag.round < 2**32):
+        raise _unsendable(tag, "step must lie in [0, 2^64) and round in [0, 2^32)", "tag-range", None, tag)
+    if dtype not in _CODES:
+        legal = ", ".join(map(str, _CODES))
+        raise _unsendable(tag, f"a tensor of {dtype}; convert it to one of {legal}", "dtype", str(dtype))
+    if layout != torch.strided or tensor.device.type != "cpu":
+        words = f"a {layout} tensor on {tensor.device}; send a dense tensor on the CPU"
+        raise _unsendable(tag, words, "not-dense", str(layout))
+    if tensor.ndim > MAX_DIMS:
+        words = f"{tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first"
+        raise _unsendable(tag, words, "dimensions", tensor.ndim)
+    if size > max_message_bytes:
+        words = f"{size} bytes, the limit is {max_message_bytes}; split it or raise max_message_bytes"
+        raise _unsendable(tag, words, "too-large", size)
     return tensor.detach().contiguous().resolve_neg()
 
 
+def _unsendable(tag: Tag, words: str, code: str, value: object, key: Tag | None = None) -> ProtocolError:
+    return ProtocolError(f"cannot send {tag}: {words}", code=code, key=key, value=value)
+
+
 def encode(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[bytes, memoryview]:
-    """Encodes one message.
+    """Encodes one message; errors as ``sendable``.
 
     Returns:
         The header, and a view of the data as bytes: the memory of ``tensor`` itself where that is contiguous.
-
-    Raises:
-        ProtocolError: the tag or the tensor has no encoding.
     """
     tensor = sendable(tag, tensor, max_message_bytes)
     code = _CODES[tensor.dtype]

@@ -55,10 +55,8 @@ class Mailbox:
 
         A tag that ``sender`` used before is its failure, and takes the unread message of that tag along: which of the
         two is meant cannot be known. So is a message beyond the limit of unread bytes, which is dropped. Messages
-        after a failure, or after ``close``, are dropped.
-
-        Raises:
-            ProtocolError: ``sender`` is not one of the mailbox's senders.
+        after a failure, or after ``close``, are dropped. Raises ``ProtocolError`` where ``sender`` is not one of the
+        mailbox's senders.
         """
         with self._changed:
             unread = self._unread_from(sender)
@@ -98,11 +96,7 @@ class Mailbox:
             return self._remove(sender, tag)
 
     def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
-        """Whether, within ``timeout_s`` seconds, a message can be taken or will never come.
-
-        Raises:
-            ProtocolError: ``sender`` is not one of the mailbox's senders.
-        """
+        """Whether, within ``timeout_s`` seconds, a message can be taken or will never come; errors as ``put``."""
         with self._changed:
             return self._wait(sender, tag, timeout_s)
 
