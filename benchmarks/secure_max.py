@@ -21,12 +21,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from veilgraph_testing.twins import plain_max
 
 from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.compare import MaxServer, SecureMax, plain_max
+from veilgraph.mpc.compare import MaxServer, SecureMax
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.runtime.launch.processes import run_threads
 

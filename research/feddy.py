@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import backward
+from veilgraph_testing.twins import PlainAveraging
 from veilgraph_trajectories.task import Seen, Trajectories
 
 from veilgraph.core.randomness import LearningStreams
@@ -26,7 +27,6 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import load_parts
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import build_optimizer
 
@@ -89,7 +89,7 @@ class Cameras:
         task = self.twin.task
         with torch.no_grad():
             predicted = task.judging.output(network, own) if output is None else output
-            return task.judging.scores(network, task.judging.tally(network, own, predicted)).summary()
+            return task.judging.scores(network, task.judging.tally(network, own, predicted)).values
 
     def on_tests(self, network: Averaged, guess: Callable[[Seen], Tensor] | None = None) -> dict[str, list[float]]:
         """Test figures of each camera and of all; of guesses in place of the network's predictions."""

@@ -90,7 +90,7 @@ class OwnNetwork:
             own = {name: tensor for name, tensor in role.model.weights().items() if not name.startswith("joint.")}
             self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
         assert role._alone is not None
-        self.alone = role._objective.score(role._alone, everything=True).summary()
+        self.alone = dict(role._objective.score(role._alone, everything=True).values)
         return fitted
 
     @contextmanager
@@ -139,7 +139,7 @@ def _gap(each: Set, job: JobSettings, whole: PartyGraph, level: str, epsilon: fl
     how = settings_of(each, level, epsilon, whole.num_nodes)
     bound = bounded(whole, each.bound) if level == "node" else whole
     objective = Objective(bound, job.train, torch.float32)
-    scores = objective.score(gap_logits(bound, how, job.seed), everything=True).summary()
+    scores = objective.score(gap_logits(bound, how, job.seed), everything=True).values
     return float(scores[f"test_{each.figure}"] or math.nan)
 
 

@@ -100,7 +100,7 @@ def _figure(each: Set, graph: PartyGraph, how: Gap, seed: int, objective: Object
     trained = f"{how.level}/{how.dim}/{how.learning_rate}/{how.dropout}"
     if how.gradients_deviation or trained not in rows:
         rows[trained] = encoded(graph, how, seed)
-    scores = objective.score(classified(graph, rows[trained], how, seed), everything=True).summary()
+    scores = objective.score(classified(graph, rows[trained], how, seed), everything=True).values
     return float(scores[f"test_{each.figure}"] or math.nan)
 
 

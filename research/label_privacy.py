@@ -18,13 +18,13 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from veilgraph_testing.twins import PlainAveraging
 
 from research import private_averaging
 from research.figures import Figures, shown
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.horizontal.twin import alone as own_network
@@ -104,7 +104,7 @@ def horizontal_accuracy(dataset: str, seed: int, epsilon: float | None) -> float
     response = LabelResponse(epsilon, classes)
     told = [replace(part, graph=_perturbed(part.graph, response, perturbed_splits(settings))) for part in parts]
     network = LayeredNetwork(settings.model, settings.train, told, seed=settings.seed, transition=response.transition())
-    return float(true.score(fit(network).output).summary()["test_accuracy"] or 0)
+    return float(true.score(fit(network).output).values["test_accuracy"] or 0)
 
 
 def averaging_accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
@@ -119,7 +119,7 @@ def averaging_accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
     twin, best = PlainAveraging(settings, told), (-1.0, 0.0)
     for number in range(1, settings.train.epochs + 1):
         twin.round(number)
-        best = max(best, (float(twin.scores().summary()["val_accuracy"] or 0), _right(twin, parts)))
+        best = max(best, (float(twin.scores().values["val_accuracy"] or 0), _right(twin, parts)))
     return best[1]
 
 

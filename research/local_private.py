@@ -16,8 +16,9 @@ from veilgraph.nn.layers import Adam
 from veilgraph.paradigms.node_dp.learner import KPropNetworks, LabelDenoising, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.privacy.local_features import AffineFeatures
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judge import Objective, Scores
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.plain_fitting import Network
 
 

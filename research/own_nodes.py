@@ -17,6 +17,7 @@ import torch
 import typer
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
+from veilgraph_testing.twins import PlainAveraging
 
 from veilgraph.core.files import write_whole
 from veilgraph.graph.features import scale_together
@@ -24,12 +25,11 @@ from veilgraph.graph.partition import HorizontalPart, split_by_label, split_by_n
 from veilgraph.graph.settings import DATASETS, DataSettings, holder_names
 from veilgraph.paradigms.averaging import twin as averaging_baselines
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal import twin as horizontal_baselines
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.judge import Judgement, Scores
+from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import PlainResult, fit
 
 PAGE: Final = Path("docs/own-nodes.json")
@@ -87,9 +87,8 @@ def averaged(job: AveragingJob, parts: Sequence[HorizontalPart]) -> float:
     for epoch in range(1, job.train.epochs + 1):
         plain.round(epoch)
         scores = plain.scores()
-        assert isinstance(scores, Scores)
         judgement = judgement.after(epoch, scores, job.train.select_by)
-        best = float(scores.test_accuracy or 0) if judgement.best_epoch == epoch else best
+        best = float(scores.values["test_accuracy"] or 0) if judgement.best_epoch == epoch else best
         if judgement.stops(job.train):
             break
     return best

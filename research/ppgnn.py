@@ -36,10 +36,10 @@ from veilgraph.paradigms.horizontal.network import HolderLayer, layer_widths
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.judge import Objective, Scores
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
 
@@ -121,7 +121,7 @@ class _Alone(LayeredNetwork):
         with torch.no_grad():
             return self.forward(None)
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """Score embeddings by the newest predict layer."""
         with torch.no_grad():
             return super().score(self.holder.predict(logits), everything=everything)

@@ -170,7 +170,7 @@ def measure(each: Set, seeds: Sequence[int], trials: int, figures: Figures) -> N
         likely = boosting(own, job.seed, balanced=job.train.class_weights == "balanced")
         logits = torch.from_numpy(np.log(np.clip(likely, 1e-12, None)))
         objective = Objective(own, job.train, torch.float64)
-        return _test(objective.score(logits, everything=True).summary(), each)
+        return _test(objective.score(logits, everything=True).values, each)
 
     def alone(job: JobSettings) -> float:
         return _test(isolated(job, graphs_of(job), "A").summary, each)

@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import torch
 import typer
+from veilgraph_testing.twins import PlainAveraging
 
 from research.figures import NONE, Figures
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging, alone
+from veilgraph.paradigms.averaging.twin import alone
 from veilgraph.protocol.job_file import parse_job
 
 FIGURES: Final = Path(__file__).parent.parent / "docs" / "private-averaging.json"
@@ -83,7 +84,7 @@ def averaged(data: str, seed: int) -> float:
     twin, best = PlainAveraging(settings, graphs(settings)), (-1.0, 0.0)
     for number in range(1, settings.train.epochs + 1):
         twin.round(number)
-        scores = twin.scores().summary()
+        scores = twin.scores().values
         best = max(best, (float(scores["val_accuracy"] or 0), float(scores["test_accuracy"] or 0)))
     return best[1]
 
@@ -108,9 +109,9 @@ class Trained:
             twin = PlainAveraging(self._settings, graphs(self._settings))
             for number in range(1, self._settings.train.epochs + 1):
                 twin.round(number)
-            before = float(twin.scores().summary()["test_accuracy"] or 0)
+            before = float(twin.scores().values["test_accuracy"] or 0)
             twin.finish()
-            self._found = before, float(twin.scores().summary()["test_accuracy"] or 0)
+            self._found = before, float(twin.scores().values["test_accuracy"] or 0)
         return self._found
 
 

@@ -102,7 +102,7 @@ def _boosted(job: JobSettings, graph: PartyGraph) -> Mapping[str, Any]:
 
 
 def _scores(job: JobSettings, graph: PartyGraph, logits: Tensor) -> Mapping[str, Any]:
-    return Objective(graph, job.train, torch.float64).score(logits, everything=True).summary()
+    return Objective(graph, job.train, torch.float64).score(logits, everything=True).values
 
 
 Way = Callable[[Set, int, Sequence[PartyGraph]], Mapping[str, Any]]

@@ -44,7 +44,7 @@ def train_sealed(job: JobSettings, kind: str) -> Record:
         logits = found.clamp_min(torch.finfo(found.dtype).tiny).log()
     else:
         logits = logits_of(found)
-    return {**objective.score(logits, everything=True).summary(), "best_epoch": best_epoch}
+    return {**objective.score(logits, everything=True).values, "best_epoch": best_epoch}
 
 
 def _trained(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[SealedProgram, int]:

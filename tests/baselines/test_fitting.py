@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from veilgraph.protocol.figures import CLASS_MEASURES, Scores
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judge import Scores
 from veilgraph.protocol.plain_fitting import fit
 
 VAL_ACCURACY = [0.2, 0.6, 0.5, 0.7, 0.4, 0.4, 0.9]
@@ -40,7 +40,8 @@ class Scripted:
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         after = int(logits)
         accuracy = VAL_ACCURACY[after - 1] if after else 0.0
-        return Scores(1.0, 1.0, accuracy, accuracy, accuracy, test_f1=after if everything else None)
+        values = dict.fromkeys(("train_accuracy", "val_accuracy", "test_accuracy"), accuracy)
+        return Scores(CLASS_MEASURES, 1.0, 1.0, {**values, **({"test_f1": after} if everything else {})})
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_the_epoch_is_chosen_by_released_labels_and_judged_by_true_ones() -> Non
     right = 20 * torch.nn.functional.one_hot(true_labels(), 3).float()
     scores = network.score(right)
     agreeing = (released.labels == true_labels())[GRAPH.val_mask].double().mean()
-    assert scores.test_accuracy == 1
-    assert scores.val_accuracy == pytest.approx(float(agreeing))
+    assert scores.values["test_accuracy"] == 1
+    assert scores.values["val_accuracy"] == pytest.approx(float(agreeing))
     log_likelihood = released.transition.log()[true_labels(), released.labels][GRAPH.val_mask].mean()
     assert scores.val_loss == pytest.approx(-float(log_likelihood), rel=1e-4)
 

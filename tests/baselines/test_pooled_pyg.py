@@ -28,7 +28,7 @@ def graph_of(*, sparse: bool) -> PartyGraph:
 def test_learns_classes_from_dense_and_sparse_columns(network: str, sparse: bool) -> None:
     graph = graph_of(sparse=sparse)
     logits, figure, _ = tuned(graph, TRAIN, 0, [Cell(network, 0.01, 5e-4, 0.2)])
-    summary = Objective(graph, TRAIN, torch.float64).score(logits, everything=True).summary()
+    summary = Objective(graph, TRAIN, torch.float64).score(logits, everything=True).values
     assert summary["val_accuracy"] == pytest.approx(figure)
     assert figure > 0.6
 

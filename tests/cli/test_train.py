@@ -30,10 +30,12 @@ def test_training_ends_with_the_result_and_where_it_is(run: Path) -> None:
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_test_auc_near_one_is_called_a_likely_leak(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_test_auc_near_one_of_two_classes_is_called_a_likely_leak(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = load_result(run)
-    for auc, said in ((0.9949, False), (0.995, True), (None, False)):
-        show_result(replace(done, summary={**done.summary, "test_auc": auc}))
+    for auc, precision, said in ((0.9949, 0.5, False), (0.995, 0.5, True), (None, None, False), (0.995, None, False)):
+        show_result(replace(done, summary={**done.summary, "test_auc": auc, "test_ap": precision}))
         assert ("Likely leak: the test AUC is 0.995 of" in capsys.readouterr().out) == said
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 from veilgraph_testing.paradigm import ParadigmConformance
+from veilgraph_testing.twins import PlainAveraging
 
 from tests.paradigms.horizontal import VALUES, ids_of, valued
 from veilgraph.graph.dataset import load_named_graphs, load_parts
 from veilgraph.graph.party import save_party
 from veilgraph.paradigms.averaging.settings import averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
 from veilgraph.protocol.job_file import parse_job

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from veilgraph_testing.twins import plain_max
 
 from tests.errors import refused
 from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
@@ -27,7 +28,6 @@ from veilgraph.mpc.compare import (
     order_codes,
     packed,
     packed_words,
-    plain_max,
     unpacked,
     win_levels,
 )

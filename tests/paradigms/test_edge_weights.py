@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GraphConv
+from veilgraph_testing.twins import PlainAveraging
 
 from research.local_private import LocalPrivateNetwork
 from tests.errors import refused
@@ -19,7 +20,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.combine import COMBINES
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.node_dp.settings import KPropSettings

@@ -31,7 +31,8 @@ from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.protocol.judge import Judgement, Scores
+from veilgraph.protocol.figures import CLASS_MEASURES, Scores
+from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.runtime.launch.jobs import RunOptions, load_result, predict, resume, train
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
@@ -40,7 +41,7 @@ EARLY: Settings = {"train": {"epochs": 60, "patience": 4, "learning_rate": 0.1}}
 
 
 def scores(accuracy: float, loss: float) -> Scores:
-    return Scores(0.0, loss, 0.0, accuracy, None)
+    return Scores(CLASS_MEASURES, 0.0, loss, {"val_accuracy": accuracy})
 
 
 # Which model is chosen

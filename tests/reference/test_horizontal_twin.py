@@ -133,7 +133,7 @@ def test_scores_are_those_of_all_labels_together(task: str) -> None:
     found = run_threads(dict.fromkeys([*settings.data.names, SERVER], program), 30, lambda: None)
     network = twin_of(settings, parts, 0)
     expected = network.score(network.infer(), everything=True)
-    assert expected.summary()["val_accuracy" if task == "classes" else "val_rmse"] is not None
+    assert expected.values["val_accuracy" if task == "classes" else "val_rmse"] is not None
     for party in settings.data.names:
         for name, value in expected.record().items():
             if not name.endswith("_auc"):

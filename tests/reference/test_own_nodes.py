@@ -38,7 +38,6 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.judge import Scores
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.role import Role
 from veilgraph.runtime.launch.jobs import predict, train
@@ -336,6 +335,5 @@ def test_scores_are_of_the_common_nodes() -> None:
     assert labels is not None
     assert test_mask is not None
     scores = federation.label_holder.scores()
-    assert isinstance(scores, Scores)
     correct = federation.label_holder.logits.argmax(dim=1) == labels[:NODES]
-    assert scores.test_accuracy == float(correct[test_mask[:NODES]].double().mean())
+    assert scores.values["test_accuracy"] == float(correct[test_mask[:NODES]].double().mean())

@@ -96,7 +96,7 @@ def other_edges(graph: PartyGraph, seed: int = 3) -> PartyGraph:
 
 
 def all_that_leaves(learner: EdgePrivateLearner) -> dict[str, Tensor]:
-    scores = {name: torch.tensor(value) for name, value in vars(learner.scores()).items() if value is not None}
+    scores = {name: torch.tensor(value) for name, value in learner.scores().record().items() if value is not None}
     return {**learner.model.weights(), "predictions": learner.probabilities(), **scores}
 
 
@@ -239,8 +239,8 @@ def test_what_misleads_is_left_out_of_what_is_predicted() -> None:
     said = learner.without_releases()
     assert said is not None
     score = learner._objective.score
-    assert score(learner.logits).val_accuracy >= score(alone).val_accuracy
-    assert said["val_accuracy"] == score(alone).val_accuracy
+    assert score(learner.logits).selection("accuracy") >= score(alone).selection("accuracy")
+    assert said["val_accuracy"] == score(alone).values["val_accuracy"]
 
 
 # An attack: is there an edge between two nodes?

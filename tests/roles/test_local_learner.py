@@ -29,9 +29,8 @@ from veilgraph.paradigms.node_dp.settings import TRIED, node_dp
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.feature_release import released_features, unpacked
-from veilgraph.protocol.figures import CLASS_MEASURES
+from veilgraph.protocol.figures import CLASS_MEASURES, Scores
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.judge import Scores
 from veilgraph.protocol.role import precision
 from veilgraph.report.training import alone_words
 from veilgraph.runtime.session.training import train_step
@@ -103,7 +102,7 @@ def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetw
 
 def of_validation(scores: Scores) -> dict[str, float | None]:
     """What private labels leave to be known; true labels of test nodes are the twin's alone."""
-    return {name: value for name, value in vars(scores).items() if not name.startswith("test")}
+    return {name: value for name, value in scores.record().items() if not name.startswith("test")}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -125,10 +124,10 @@ def test_the_learner_is_its_plaintext_twin(case: str) -> None:
     ours, theirs = learner.scores(everything=True), twin.score(twin.infer(), everything=True)
     if node_dp(settings).release.labels is None:
         assert ours == theirs
-        assert ours.test_accuracy is not None
+        assert ours.values["test_accuracy"] is not None
     else:
         assert of_validation(ours) == of_validation(theirs)
-        assert ours.test_accuracy is None
+        assert ours.values["test_accuracy"] is None
     weights = learner.model.weights()
     expected = {f"network.{name}": tensor for name, tensor in twin.network.state_dict().items()}
     assert weights.keys() == expected.keys()
@@ -154,7 +153,8 @@ def test_each_network_is_trained_as_it_would_be_by_itself_and_validation_nodes_c
         for name, tensor in each.model.weights().items():
             assert name == "network.chosen" or torch.equal(weights[name.replace(".0.", f".{place}.", 1)], tensor), name
     assert learner.loss == pytest.approx(sum(each.loss or 0 for each in by_itself.values()) / len(TRIED))
-    best = max(TRIED, key=lambda hops: (by_itself[hops].scores().val_accuracy, -by_itself[hops].scores().val_loss))
+    scores = {hops: each.scores() for hops, each in by_itself.items()}
+    best = max(TRIED, key=lambda hops: (scores[hops].selection("accuracy"), -scores[hops].val_loss))
     assert torch.equal(learner.logits, by_itself[best].logits)
 
 

@@ -20,11 +20,11 @@ from tests.paradigms.runs import assert_same_run
 from tests.roles.federation import CLASSES, Settings, small_job, small_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.noisy_rows import calibrated
+from veilgraph.protocol.figures import CLASS_MEASURES, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import (
     Judgement,
     Objective,
-    Scores,
     area_under_curve,
     average_precision,
     balanced_weights,
@@ -111,7 +111,7 @@ def test_balanced_loss_is_the_mean_of_the_classes_losses() -> None:
     assert float(balanced.training_loss(LOGITS)) == pytest.approx(float(by_class))
     assert balanced.score(LOGITS).train_loss == pytest.approx(float(by_class))
     assert balanced.score(LOGITS).val_loss != plain.score(LOGITS).val_loss
-    assert balanced.score(LOGITS).val_accuracy == plain.score(LOGITS).val_accuracy
+    assert balanced.score(LOGITS).values["val_accuracy"] == plain.score(LOGITS).values["val_accuracy"]
 
 
 def test_loss_in_batches_has_the_weights_of_all_training_nodes() -> None:
@@ -174,7 +174,7 @@ def test_auc_chooses_by_the_classes_that_validation_nodes_have(caplog: pytest.Lo
     chosen = objective(a_graph(labels=labels, num_classes=3, val_mask=torch.arange(9) > 3), select_by="auc")
     probabilities, val = logits.double().softmax(dim=1)[4:], labels[4:]
     expected = [pairs_ranked_right(probabilities[:, c].tolist(), (val == c).tolist()) for c in (0, 1)]
-    assert chosen.score(logits).val_auc == pytest.approx(sum(expected) / 2)
+    assert chosen.score(logits).values["val_auc"] == pytest.approx(sum(expected) / 2)
     assert not caplog.records
 
 
@@ -191,7 +191,7 @@ def test_that_validation_nodes_are_of_one_class_is_said_once(tmp_path: Path, cap
 
 def test_where_validation_nodes_are_of_one_class_the_loss_chooses() -> None:
     graph = a_graph(val_mask=torch.arange(9) == 4)
-    assert objective(graph).score(LOGITS, everything=True).val_auc is None
+    assert objective(graph).score(LOGITS, everything=True).values["val_auc"] is None
     one = objective(graph, select_by="auc")
     worse, better = (one.score(scale * torch.tensor([[1.0, 0.0]]).repeat(9, 1)) for scale in (1, 2))
     assert judged("auc", [worse, better, worse]) == 2
@@ -204,13 +204,17 @@ def judged(select_by: Any, evaluations: list[Scores]) -> int:
     return judgement.best_epoch
 
 
+def found(loss: float, accuracy: float, auc: float | None, f1: float | None) -> Scores:
+    return Scores(CLASS_MEASURES, 0.0, loss, {"val_accuracy": accuracy, "val_auc": auc, "val_f1": f1})
+
+
 def test_the_judgement_goes_by_what_the_job_names_and_then_by_loss() -> None:
     evaluations = [
-        Scores(0, 3.0, 0, 0.9, None, val_auc=0.5, val_f1=0.2),
-        Scores(0, 2.0, 0, 0.1, None, val_auc=0.5, val_f1=0.4),
-        Scores(0, 1.5, 0, 0.1, None, val_auc=0.4, val_f1=0.4),
-        Scores(0, 1.0, 0, 0.1, None, val_auc=None, val_f1=0.3),
-        Scores(0, float("nan"), 0, 0.1, None, val_auc=None, val_f1=None),
+        found(3.0, 0.9, 0.5, 0.2),
+        found(2.0, 0.1, 0.5, 0.4),
+        found(1.5, 0.1, 0.4, 0.4),
+        found(1.0, 0.1, None, 0.3),
+        found(float("nan"), 0.1, None, None),
     ]
     assert {name: judged(name, evaluations) for name in ("accuracy", "auc", "f1", "loss")} == {
         "accuracy": 1, "auc": 2, "f1": 3, "loss": 4,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from veilgraph_testing.graphs import seeded
+from veilgraph_testing.twins import PlainAveraging
 from veilgraph_trajectories import trajectories
 from veilgraph_trajectories.export import export_trajectories
 from veilgraph_trajectories.settings import TrajectoriesSettings
@@ -22,7 +23,6 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.limits import refusal
 from veilgraph.protocol.organisation import Organisation

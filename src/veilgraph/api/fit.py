@@ -47,14 +47,9 @@ _OF_DATA: Final = (
 
 
 def settings_of(job: Job, holders: Sequence[PartyId] | None = None) -> JobSettings:
-    """Those of a job, however it is given.
+    """Those of a job, however it is given, perhaps without the holders that bring their own data.
 
-    Args:
-        job: see ``Job``.
-        holders: those that bring their own data, which a job that is not parsed yet need not name.
-
-    Raises:
-        ConfigError: it is of another type, there is no such file, or a setting breaks a rule.
+    Raises ``ConfigError``: it is of another type, there is no such file, or a setting breaks a rule.
     """
     if isinstance(job, JobSettings):
         check_job(job, "job")
@@ -72,14 +67,8 @@ def settings_of(job: Job, holders: Sequence[PartyId] | None = None) -> JobSettin
 
 
 def settings_beside(job: Job, parties: GivenParties | None) -> JobSettings:
-    """Those of a job whose holders bring their own data.
-
-    Args:
-        job: see ``Job``.
-        parties: what they bring; None: what the job names.
-
-    Raises:
-        ConfigError: as ``settings_of``; or the job names data too.
+    """Those of a job whose holders bring their own data, if any; ``ConfigError`` as ``settings_of``, or it names data
+    too.
     """
     names = None if parties is None else list(by_name(parties, None))
     settings = settings_of(job, names)

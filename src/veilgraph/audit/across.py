@@ -113,8 +113,7 @@ class Answers(Exact):
 def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretSource = system_secrets) -> None:
     """One party's part: it answers every holder, and scores what it is answered; writes ``audit.json`` at a holder.
 
-    The parties on ``link`` allow the audit; a holder draws its questions from ``secrets``. A ``RunError`` where this
-    party's part is damaged, a ``LinkError`` where another party failed.
+    The parties on ``link`` allow the audit; questions are of ``secrets``. ``RunError``: this party's part is damaged.
     """
     others = [name for name in (SERVER, *run.settings.data.names) if name != party]
     target = None if party == SERVER else _Target(run, party, secrets)
@@ -189,10 +188,7 @@ def _evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Ques
 
 
 class _BlindCase(AuditContext):
-    """What an attack has where no truth is: the job, and what is asked.
-
-    Nothing of the adversary's own data goes into a score either, for the scores leave it.
-    """
+    """What an attack has where no truth is, and nothing of the adversary's own data, for scores leave it."""
 
     def __init__(self, run: RunDirectory, question: Question, asked: Pairs) -> None:
         super().__init__(run, seed=0, shadows=0)
@@ -234,8 +230,6 @@ class _BlindCase(AuditContext):
 
 
 class _Target:
-    """A holder under attack: its questions, and its truth."""
-
     def __init__(self, run: RunDirectory, party: PartyId, secrets: SecretSource) -> None:
         self._settings, self._party = run.settings, party
         self._graph = load_party(run.party(party).graph_path).common_part()

@@ -44,10 +44,8 @@ from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 
 def load_view(run: RunDirectory, party: PartyId) -> View:
-    """Reads a party's view; of the run's files only the job's and the party's own are opened.
-
-    Raises:
-        RunError: no view of the party was recorded, or it cannot be read.
+    """Reads a party's view, of its own files and the job's alone; ``RunError`` where none was recorded, or can
+    be read.
     """
     files = run.party(party).views() if run.party_path(party).is_dir() else []
     if not files:
@@ -68,9 +66,7 @@ def load_view(run: RunDirectory, party: PartyId) -> View:
 def predictions_of(store: PartyStore) -> Tensor:
     """The newest predictions of a holder, in the order of its data's rows: tables may have changed since.
 
-    Raises:
-        RunError: there are none.
-        DataError: they are about other nodes.
+    Raises ``RunError``: there are none; ``DataError``: they are about other nodes.
     """
     found, ids = load_predictions(store), store.ids()
     if found.keys or not found.probabilities.shape[1]:
@@ -87,7 +83,7 @@ def predictions_of(store: PartyStore) -> Tensor:
 def joined_evidence(views: Sequence[View]) -> list[Evidence]:
     """Everything in several parties' views that attacks on the others can be mounted on.
 
-    What must say nothing to each by itself is not tested: for them together it may say something, and is used below.
+    What must say nothing to each may say something to all, and is used, not tested.
     """
     members = {view.party for view in views}
     outside = [name for name in views[0].settings.data.names if name not in members]
@@ -123,11 +119,7 @@ ALIKE: Final = 0.05
 
 
 class AuditContext:
-    """A run under audit, complete, with all parties' parts.
-
-    Everything is drawn by ``seed``; ``shadows`` is how many models adversaries train on nodes that are none of the
-    targets.
-    """
+    """A run under audit, complete, with all parts; ``shadows``: models that adversaries train on no target."""
 
     def __init__(self, run: RunDirectory, *, seed: int, shadows: int) -> None:
         self.run, self.settings, self.seed, self.shadows = run, run.settings, seed, shadows
@@ -204,10 +196,7 @@ class AuditContext:
         return found
 
     def classmates(self, target: PartyId, steps: Sequence[Floats]) -> tuple[Nodes, KnownPairs]:
-        """Training nodes, and pairs of places among them, as many of one class as of two, all different.
-
-        ``steps`` are gradients that tell who is trained on, for who has no truth.
-        """
+        """Training nodes, by ``steps`` of gradients for who has no truth, and pairs of these, half of one class."""
         labels, train, _, _ = self.labels(target)
         random = np.random.default_rng(self.seed)
         nodes = train[labels[train] >= 0]
@@ -329,8 +318,8 @@ class AuditContext:
     def paired_models(self, holder: PartyId, targets: Nodes) -> tuple[Flags, Floats]:
         """Which targets each model was trained on, [M, T], and its posteriors of them, [M, T, C]: half of all models.
 
-        Models come in pairs that learn from one half of the targets and from the other, and are filled up with nodes
-        that are neither training nor test nodes to as many as the run was trained on.
+        They come in pairs of the one half of the targets and the other, filled up with nodes neither trained nor tested
+        on.
         """
         labels, training, _, _ = self.labels(holder)
         free, count = np.flatnonzero(self.free_nodes(holder)), len(targets)
@@ -409,7 +398,7 @@ class Attack:
         secret: what it is after.
         sorts: of evidence that it is mounted on.
         of_labels: whether the target must have labels.
-        blind: whether its scores need nothing but the view, so that it can be mounted where no truth is.
+        blind: whether it needs nothing but the view, so that it can be mounted where no truth is.
         of_all_pairs: whether it compares each node with each, which takes few nodes.
     """
 
@@ -464,10 +453,7 @@ def side_by_side(parts: Parts) -> Floats:
 
 
 def some_of_each(nodes: Nodes, labels: Nodes, most: int, seed: int) -> Nodes:
-    """At most so many (``most``) of some nodes [T], rare classes whole.
-
-    As many of each class as there are, or an even share; ``labels`` [N] are of all nodes.
-    """
+    """At most ``most`` of some nodes [T], rare classes whole, others in even shares; ``labels`` [N] are of all."""
     if len(nodes) <= most:
         return nodes
     mixed = np.random.default_rng(seed).permutation(nodes)

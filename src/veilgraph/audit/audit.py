@@ -60,18 +60,13 @@ def audit(
     at: At = lambda share: None,
     row: Callable[[Finding], None] = lambda finding: None,
 ) -> AuditResult:
-    """Attacks what each adversary saw in a run, and writes ``audit.json`` into its directory.
+    """Attacks what each adversary saw in a complete run with views, and writes ``audit.json`` into its directory.
 
-    Args:
-        path: a complete run of all parties on this machine, trained with ``record_views`` (but for ``CLIENT``).
-        plan: what to mount; default: everything.
-        progress: called before every attack.
-        at: called now and then.
-        row: takes each finding as soon as it is known; whether it passes is decided when all are.
+    By default everything is mounted. ``progress`` is called before every attack; ``row`` takes each finding as soon as
+    it is known, though whether it passes is decided when all are.
 
-    Raises:
-        RunError: the run is not complete, or a view was not recorded.
-        ConfigError: the plan or the job names what there is not, or a holder has the name of an adversary.
+    Raises ``RunError``: the run is not complete, or a view was not recorded; ``ConfigError``: the plan or the job names
+    what there is not, or a holder has the name of an adversary.
     """
     asked = plan or AuditPlan()
     run = RunDirectory.open(path)
@@ -210,7 +205,6 @@ def _uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, abou
 
 
 def _adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """Those that are asked for, the parties of a coalition in one order."""
     parties = (SERVER, *settings.data.names)
     if asked is None:
         return (*parties, CLIENT)

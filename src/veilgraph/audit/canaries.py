@@ -112,11 +112,8 @@ _TOLD: Final = 16
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """One release at the canaries' nodes.
-
-    Attributes:
-        rows: [m, w], as an adversary has them; w columns of all the nodes that a canary takes.
-        clean: [m, w], without noise, to within a factor.
+    """One release at the canaries' nodes: rows [m, w], as an adversary has them, and without noise, to within a
+    factor.
     """
 
     rows: Floats
@@ -127,16 +124,10 @@ def inserted_scores(releases: Sequence[Released], coins: NDArray[Any], *, seed: 
     """How much all releases of a run together speak for each canary being in: a matched filter.
 
     A release adds ⟨x, u⟩/s²: u the mean difference, without noise, between canaries that are told to be in and those
-    out, and s the spread of x beside u. With Gaussian noise that orders canaries as the likelihood ratio of their coins
-    does.
+    out, and s the spread of x beside u. With Gaussian noise that orders canaries as the likelihood ratio of their
+    coins, [m] bool, does.
 
-    Args:
-        releases: at least one, all of m canaries.
-        coins: [m] bool.
-        seed: of which are told.
-
-    Returns:
-        Scores of the judged canaries, higher = in, and which these are, [m] bool.
+    Gives scores of the judged canaries, higher = in, and which these are, [m] bool, by ``seed``.
     """
     are_in = np.asarray(coins, dtype=np.bool_)
     told = np.zeros(len(are_in), dtype=np.bool_)
@@ -199,14 +190,10 @@ class GaussianClaims:
 
 @dataclass(frozen=True)
 class OneRunBound:
-    """What one run proves.
+    """What one run proves: its ``epsilon`` is at least this but for an event of probability 1 - confidence; 0: nothing.
 
-    Attributes:
-        epsilon: the run's ε is at least this, unless an event of probability 1 - confidence happened; 0: nothing is
-            proven.
-        correct: right guesses among ``guesses``.
-        guesses: r, with which this was proven.
-        ceiling: what the same numbers of guesses would have proven had all been right: larger ε are out of reach.
+    So many of ``guesses``, r, are ``correct``. Larger ε than ``ceiling`` are out of reach: it would be proven were all
+    right.
     """
 
     epsilon: float
@@ -218,15 +205,10 @@ class OneRunBound:
 def canary_scores(released: Sequence[NDArray[Any]], rows: NDArray[Any], directions: Sequence[NDArray[Any]]) -> Floats:
     """How much all releases of a run together speak for each canary being in, [m].
 
-    Release s adds ⟨x_s, u_s⟩ of the canary's row over the size of what the canaries' rows have beside that,
-    x_s − ⟨x_s, u_s⟩·u_s: noise, and other holders' rows in a sum. With Gaussian noise of one multiplier this orders
-    canaries as the likelihood ratio of their coins does, whatever the clips and factors common to all rows. It does not
-    look at coins, so the bound holds for any releases, and for sums of several holders'.
-
-    Args:
-        released: S matrices [N, d_s].
-        rows: [m] where the canaries are.
-        directions: S matrices [m, d_s], u_s with ‖u_s‖₂ = 1.
+    Release s, [N, d_s], adds ⟨x_s, u_s⟩ of the canary's row over the size of what the canaries' ``rows`` have beside
+    that, x_s − ⟨x_s, u_s⟩·u_s: noise, and other holders' rows in a sum; ``directions`` are u_s [m, d_s] of length 1.
+    With Gaussian noise of one multiplier this orders canaries as the likelihood ratio of their coins does, whatever the
+    clips. It does not look at coins, so the bound holds for any releases, and for sums of several holders'.
     """
     return np.asarray(np.sum([_score(*pair, rows) for pair in zip(released, directions, strict=True)], axis=0))
 
@@ -242,17 +224,13 @@ def one_run_epsilon(
 ) -> OneRunBound:
     """A lower bound on a run's ε from its canaries: the largest that so many right guesses refute.
 
-    Each r of ``guesses`` is tried with error (1 − confidence)/(number of r), and the best bound is given: it holds with
-    the confidence asked for (union bound). docs/proofs.md#canaries has the two claims that may be refuted.
+    Each r of ``guesses``, chosen without looking, by default m, m/2, m/4 and m/8, is tried with error (1 −
+    confidence)/(number of r), and the best bound is given: it holds with the confidence asked for (union bound).
+    docs/proofs.md#canaries has the two claims that may be refuted: with ``claims`` the trade-offs of the ledger's
+    releases, for the ε of the largest at δ, a larger bound; else (ε, δ)-privacy.
 
-    Args:
-        scores: [m], higher = in.
-        coins: [m] bool or 0 and 1, True = in; fair and independent.
-        delta: δ of the ledger's total, in [0, 1), above 0 with ``GaussianClaims``.
-        confidence: in (0, 1).
-        guesses: the r to try, chosen without looking at coins or scores; None for m, m/2, m/4 and m/8, rounded up.
-        claims: refute the trade-offs of the ledger's releases, and give the ε of the largest at δ: a larger bound.
-            None: it is on the ε of any run that is (ε, δ)-private.
+    Scores are [m], higher = in; coins [m], fair and independent; ``delta`` is of the ledger's total, above 0 with
+    ``GaussianClaims``.
     """
     are_in, m = np.asarray(coins, dtype=np.bool_), len(scores)
     if not m or not np.isfinite(scores).all():
@@ -281,20 +259,14 @@ def one_run_epsilon(
 
 
 def p_value(m: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """The most probable that an (ε, δ)-private run with m canaries has so many right guesses or more.
-
-    The right side of theorem 5.2, and no more than 1.
-    """
+    """The most probable that an (ε, δ)-private run has so many right guesses or more: theorem 5.2, at most 1."""
     at_least = binom.sf(np.arange(correct, -1, -1) - 1, guesses, 1 / (1 + np.exp(-epsilon)))  # f(v), …, f(0)
     gains = (at_least[1:] - at_least[0]) / np.arange(1, correct + 1)  # beyond i = v nothing is gained
     return float(min(1.0, at_least[0] + 2 * m * delta * gains.max(initial=0.0)))
 
 
 def least_probability(m: int, guesses: int, correct: int, level: Level, tail: float) -> float:
-    """The least probability in all, were P[V ≥ correct] ``tail`` in a run of that trade-off: above 1, it is less.
-
-    The recursion of docs/proofs.md#canaries, from ``tail`` at v to the sum of it and p_{v−1}, …, p_0.
-    """
+    """The least probability in all, were P[V ≥ correct] ``tail`` in a run of that trade-off: above 1, it is less."""
     right, wrong, needed = correct * tail, (guesses - correct) * tail, tail  # m·R, m·H
     for count in range(correct - 1, -1, -1):
         short = m * level(min(1.0, right / m)) - wrong

@@ -38,12 +38,10 @@ _MOST: Final = 60
 
 @dataclass(frozen=True)
 class Level:
-    """What the releases of a series say of their noise.
+    """What the releases of a series say of their noise: the p-value of all tests, the estimated share of it there, and
+    ``excess``.
 
-    Attributes:
-        p_value: of all tests together.
-        share: of the noise, that is there: an estimate, the least of all releases and pairs, which data make larger.
-        excess: how much longer than the clip the longest row is, at least, over C; 0 where none is.
+    That is how much longer than the clip the longest row is, at least, over C; 0 where none is.
     """
 
     p_value: float
@@ -111,13 +109,9 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """What sums say of how their terms were drawn.
-
-    Attributes:
-        p_value: of all tests together.
-        rate: the share of terms that is in a sum, over all of them.
-        oddest: which test has the least p-value, in words.
+class _Sampling:
+    """What sums say of how terms were drawn: the p-value of all tests, the least one's words, the rate of terms in a
+    sum.
     """
 
     p_value: float
@@ -125,7 +119,7 @@ class Sampling:
     oddest: str
 
 
-def sampling(sums: Sequence[NDArray[np.uint8]], rate: float) -> Sampling:
+def sampling(sums: Sequence[NDArray[np.uint8]], rate: float) -> _Sampling:
     """Tests sums of one holder against the rate that is accounted.
 
     Of R sums over the same N terms, each in with probability q whatever else is in, all of this is exact:
@@ -151,7 +145,7 @@ def sampling(sums: Sequence[NDArray[np.uint8]], rate: float) -> Sampling:
     found = [test for some in of_size.values() for test in _tests(np.stack(some).astype(np.int64), rate)]
     least, oddest = min(found)
     drawn, terms = (sum(size(each) for some in of_size.values() for each in some) for size in (np.sum, len))
-    return Sampling(min(1.0, len(found) * least), float(drawn / terms), oddest)
+    return _Sampling(min(1.0, len(found) * least), float(drawn / terms), oddest)
 
 
 def _tests(sums: Counts, rate: float) -> list[tuple[float, str]]:
@@ -222,15 +216,10 @@ _DRAWS: Final = 20_000
 
 
 def order_p_value(degrees: NDArray[Any], labels: NDArray[Any] | None) -> tuple[float, float]:
-    """Whether the places of rows tell of degrees (Spearman) or labels (Kruskal and Wallis), both tests together.
+    """Whether places of rows [N] tell of degrees (Spearman) or labels, −1: unknown (Kruskal and Wallis), both together.
 
-    Args:
-        degrees: [N], in the order of the rows.
-        labels: [N], −1 where unknown; None where there are none.
-
-    Returns:
-        The p-value, and the rank correlation of places with degrees or, if that is more, the share η of places that
-        classes explain: 0 where the order says nothing.
+    Gives the p-value, and the rank correlation of places with degrees or, if that is more, the share η of places that
+    classes explain: 0 where the order says nothing.
     """
     if len(degrees) < _FEWEST:
         raise DataError(f"degrees: {len(degrees)} rows are too few to tell whether their order says something")
@@ -254,10 +243,8 @@ def split_p_value(split: NDArray[Any], labels: NDArray[Any], *, seed: int) -> tu
     """Whether a split [N] is more, or less, alike over the classes [N] than one drawn without the labels.
 
     A split by classes is too even, and so many nodes of each class are too uneven where classes are not alike. Tables
-    with the same margins are drawn at random, which makes the test exact.
-
-    Returns:
-        The p-value of both directions together, and the share of random splits that are at least as even.
+    with the same margins are drawn at random, which makes the test exact. Gives the p-value of both directions, and the
+    share of random splits that are at least as even.
     """
     parts, classes = np.unique(split, return_inverse=True)[1], np.unique(labels, return_inverse=True)[1]
     table = np.zeros((parts.max() + 1, classes.max() + 1))
@@ -280,21 +267,13 @@ _SLACK: Final = 4
 
 
 def low_bits_p_value(sums: Iterable[NDArray[np.int64]], *, bits: int, summands: int) -> tuple[float, float]:
-    """χ² test of the lowest four bits of opened sums of float32 numbers.
+    """χ² test of the lowest four bits of opened int64 sums of so many float32 numbers, in so many fractional ``bits``.
 
-    Secret rounding makes them uniform, whatever the summands are. Without it a sum has as many trailing zeros as its
-    smallest summand (``mpc.mask``). Equal summands are rounded equally, so that equal sums count once.
+    Secret rounding makes them uniform. Without it a sum has as many trailing zeros as its smallest summand
+    (``mpc.mask``). Equal sums count once.
 
-    Args:
-        sums: int64 of any shape.
-        bits: fractional bits.
-        summands: how many were added up, of which the largest says how many low bits are uniform.
-
-    Returns:
-        The p-value, and the share of sums that end in four zeros: 1/16 where the bits say nothing.
-
-    Raises:
-        DataError: too few different sums are large enough for four bits.
+    Gives the p-value, and the share of sums that end in four zeros: 1/16 where the bits say nothing. Raises
+    ``DataError``: too few different sums are large enough for four bits.
     """
     least = summands * 2.0 ** (_LOW + _DIGITS - _SLACK + 1)  # so that the largest summand is moved by 2^4 or more
     distinct = np.unique(np.concatenate([np.unique(each) for each in sums]))

@@ -165,15 +165,10 @@ def _of_hops(asked: KnownPairs, at: Scene) -> Outcome:
 
 
 def neighbour_weights(inputs: NDArray[Any], outputs: NDArray[Any], *, ridge: float = 1e-3) -> Floats:
-    """Ridge estimate of A [N, N] in outputs = A·inputs, for all steps together.
+    """Ridge estimate of A [N, N] in outputs = A·inputs, [S, N, d], for all steps together.
 
     A hop without weights is H' = A·H, row by row a combination of the neighbours' rows, with new equations for the same
-    A in every round of every pass. Row v has the weights of the nodes whose rows v's output is made of.
-
-    Args:
-        inputs: [S, N, d].
-        outputs: [S, N, d], of the same steps.
-        ridge: penalty, relative to the mean squared singular value of the inputs.
+    A in every round of every pass. The penalty is relative to the mean squared singular value of the inputs.
     """
     nodes = inputs.shape[1]
     if nodes > MAX_NODES:
@@ -203,19 +198,12 @@ def weight_scores(weights: Floats, pairs: Pairs) -> Floats:
 
 
 def influence_scores(before: Floats, ask: Ask, pairs: Pairs) -> Floats:
-    """How much the second node's prediction changes with the first one's features, [P].
+    """How much the second node's prediction changes with the first one's features, for pairs [P, 2]: [P].
 
-    A graph network carries a node's features along edges, and no farther than its layers reach. Measured in logarithms
-    of posteriors less their mean over the classes, that is in logits: a change at a node of which the network is sure
-    would not be seen in the posteriors themselves, which the paper takes.
-
-    Args:
-        before: [N, C] posteriors with nothing changed.
-        ask: is called once for every node that comes first in a pair.
-        pairs: [P, 2].
-
-    Source: Wu et al. 2022, "LinkTeller: Recovering Private Edges from Graph Neural Networks via Influence Analysis",
-        section IV, algorithm 2.
+    A graph network carries a node's features along edges, and no farther than its layers reach. Measured in logits,
+    from posteriors ``before`` [N, C]: a change at a node of which the network is sure would not be seen in the
+    posteriors themselves, which the paper takes. Source: Wu et al. 2022, "LinkTeller: Recovering Private Edges from
+    Graph Neural Networks via Influence Analysis", section IV, algorithm 2.
     """
     start, scores = _logits(before), np.empty(len(pairs))
     for node in np.unique(pairs[:, 0]):
@@ -228,10 +216,10 @@ def influence_scores(before: Floats, ask: Ask, pairs: Pairs) -> Floats:
 def queried_pairs(
     edge_index: NDArray[np.int64], known: NDArray[np.int64], num_nodes: int, *, queries: int, seed: int
 ) -> KnownPairs:
-    """All links of some nodes, which come first in their pairs, and as many pairs of these nodes without a link.
+    """All links of at most ``queries`` nodes, which come first in their pairs, and as many pairs without a link.
 
-    Of the target's ``edge_index`` [2, E] int64, direction, repetition and loops do not count; pairs of ``known``
-    [2, E'] int64, which the adversary has, are left out. At most ``queries`` nodes are changed.
+    Of ``edge_index`` [2, E], direction, repetition and loops do not count; pairs of ``known``, which the adversary has,
+    are left out.
     """
     linked, own = (_symmetric(edges, num_nodes) for edges in (edge_index, known))
     hidden = (linked - linked.multiply(own)).tocsr()
@@ -301,20 +289,14 @@ def combination_scores(
 ) -> Floats:
     """Scores of pairs [M]: the larger weight of one node in the other, and where neither has one the first guess.
 
-    A hop takes the mean over neighbours, so what it puts out is a combination of few rows with non-negative weights,
-    which non-negative least squares finds from fewer equations than rows. Where the hop's input is not known, rows of
-    its output are combined of each other: self-expression, in which neighbours share what they are made of.
-
-    Args:
-        inputs: [N, m], what rows are made of; ``outputs`` themselves where it is not known.
-        outputs: [N, m].
-        pairs: [M, 2].
-        guess: ranks candidates; −∞ for what is none.
-        penalty: on the sum of weights, relative to the candidates' mean length.
+    A hop takes the mean over neighbours, so what it puts out, [N, m], is a combination of few rows of its inputs with
+    non-negative weights, which non-negative least squares finds from fewer equations than rows. Where the hop's input
+    is not known, rows of its output are combined of each other: self-expression. ``guess`` ranks candidates, −∞ for
+    none; ``penalty`` on the sum of weights is relative to their mean length.
 
     Source: Bruckstein, Elad & Zibulevsky 2008, "On the uniqueness of nonnegative sparse solutions to underdetermined
-        systems of equations"; Lawson & Hanson 1974, chapter 23; Elhamifar & Vidal 2013, "Sparse subspace clustering",
-        section 2.
+    systems of equations"; Lawson & Hanson 1974, chapter 23; Elhamifar & Vidal 2013, "Sparse subspace clustering",
+    section 2.
     """
     given = check_rows("inputs", inputs, len(inputs)).astype(np.float64)
     made = check_rows("outputs", outputs, len(inputs)).astype(np.float64)

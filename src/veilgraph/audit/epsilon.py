@@ -218,10 +218,7 @@ def _row_canaries(
 
 
 def _released(view: View, friends: Sequence[View], holder: PartyId) -> Iterator[tuple[int, Tensor]]:
-    """(step, what the server has) of every release of a holder: by itself, or in the sum over all that publish.
-
-    Friends take off such a sum what they put into it, with its noise.
-    """
+    """(step, what the server has) of every release of a holder: by itself, or in the sum less what friends put in."""
     publishing = view.settings.duties.publishing
     helping = [friend for friend in friends if friend.party in publishing]
     for masked, clear in _CLEAR_OF.items():
@@ -319,7 +316,7 @@ def _at(rows: Floats, clean: Floats, places: Nodes, at: Nodes, settings: JobSett
 def _of_gradients(case: AuditContext, adversary: PartyId) -> Found:
     """At whoever is told the weights of a private training: of every other holder that trains.
 
-    It is granted the holder's data but the coins, and what all other terms of a sum add up to, which ε allows it.
+    It is granted the holder's data but the coins, and what all other terms of a sum add up to.
     """
     plan, members = case.settings.training_plan, members_of(adversary)
     if plan is None or not {*members} <= {SERVER, *case.settings.data.names}:
@@ -410,9 +407,8 @@ def _second_class(rows: Tensor) -> Floats:
 
 
 def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: Nodes) -> Floats:
-    """How much more each canary's gradients point as those of the second class do than as those of the first.
-
-    The adversary is granted the labels of all training nodes that are no canaries.
+    """How much more canaries' gradients point as the second class's than the first's, by other training nodes'
+    labels.
     """
     second, first = (others[labels[others] == label] for label in (1, 0))
     if not len(first) or not len(second):
@@ -454,16 +450,9 @@ def _of_votes(case: AuditContext, adversary: PartyId) -> Found:
 def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:
     """How much more each canary's first end is taken for the class of the other end than for others.
 
-    Of classes alone: the same class speaks for a vote, the most frequent one against it, any other one for noise.
-    Where the other end is itself of the most frequent class they say nothing, and the canary is between all others.
-
-    Args:
-        predicted: Tensor[N, C], probabilities.
-        places: Tensor[m, 2].
-        classes: whether the likeliest class alone was told.
-
-    Raises:
-        DataError: all are of one class, so that classes tell nothing.
+    Of classes alone: the same class speaks for a vote, the most frequent one against it, any other one for noise. Where
+    the other end is itself of the most frequent class they say nothing, and the canary is between all others.
+    ``predicted`` is Tensor[N, C], places Tensor[m, 2]. Raises ``DataError``: all are of one class.
     """
     rows = numbers(predicted)
     first, other = rows[places[:, 0]], rows[places[:, 1]].argmax(axis=1)

@@ -143,13 +143,9 @@ def _ranked(rows: Callable[[int], Floats], at: Scene) -> Floats:
 
 
 class Columns:
-    """The columns of a holder that are attacked, at the nodes that the attack is about.
+    """The columns of a holder that are attacked: k ``attributes``, at the nodes ``asked``, [N] bool.
 
-    Attributes:
-        attributes: k of them.
-        asked: [N] bool, the nodes that the attack is about.
-        known: [n] bool, of which of these the adversary knows the columns.
-        values: [n, k] float64, 0 and 1.
+    Of these the adversary knows the values [n, k], 0 and 1, at those ``known``, [n] bool.
     """
 
     def __init__(self, case: AuditContext, target: PartyId) -> None:
@@ -216,14 +212,10 @@ class Attribute:
 
 
 def choose_attributes(features: Numbers, *, count: int, min_share: float = 0.1) -> list[Attribute]:
-    """The columns that an attack on them says most about: those whose two values are nearest to equally frequent.
+    """The columns, of [N, F], that an attack says most about: those whose two values are nearest to equally frequent.
 
-    A column of two values is taken as it is; any other is cut at its median. Of equal columns the first is taken.
-
-    Args:
-        features: [N, F], a holder's private features.
-        count: at most so many attributes, the best first; fewer where columns have too few nodes of one value.
-        min_share: of the nodes that must have the attribute, and of those that must not; in (0, 0.5].
+    A column of two values is taken as it is; any other is cut at its median. Of equal columns the first is taken. It
+    gives at most ``count``, the best first, of which ``min_share`` of the nodes, in (0, 0.5], have either value.
     """
     rows = check_rows("features", features, len(features))
     lowest, highest = rows.min(axis=0), rows.max(axis=0)
@@ -248,10 +240,8 @@ def auxiliary_nodes(num_nodes: int, share: float, *, seed: int) -> Flags:
 def infer_attribute(embeddings: Numbers, values: Flags, auxiliary: Flags, *, seed: int) -> Floats:
     """Attribute inference by logistic regression, from ``embeddings`` [N, d] that the adversary has of every node.
 
-    It knows the attribute, ``values`` [N] bool, of the ``auxiliary`` nodes [N] bool alone.
-
-    Returns:
-        Scores of the other nodes, [T] float64, higher = has the attribute; above 0 counts as "has it".
+    It knows the attribute, ``values`` [N] bool, of the ``auxiliary`` nodes alone. Scores of the others, [T], are higher
+    where they have it; above 0 counts so.
     """
     rows = unit_columns(check_rows("embeddings", embeddings, len(embeddings)))
     return train_classifier("logistic", rows[auxiliary], values[auxiliary], seed=seed)(rows[~auxiliary])
@@ -259,13 +249,8 @@ def infer_attribute(embeddings: Numbers, values: Flags, auxiliary: Flags, *, see
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """outputs = own·A + columns·B + bias + noise.
-
-    Attributes:
-        own: A, [F, m]; F is 0 where the adversary has no features.
-        columns: B, [k, m].
-        bias: [m].
-        noise: [m, m], covariance of what the model leaves.
+    """outputs = own·A + columns·B + bias + noise: A [F, m], F may be 0, B [k, m], bias [m], covariance of noise
+    [m, m].
     """
 
     own: Floats
@@ -288,18 +273,12 @@ def log_ratios(posteriors: Numbers) -> Floats:
 
 
 def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *, ridge: float = 1e-2) -> LinearModel:
-    """A linear model of outputs by ridge regression on the known nodes; other nodes' columns are not read.
+    """A linear model of outputs [N, m] by ridge regression on the known nodes; other nodes' columns are not read.
 
     The paper's adversary is given the whole model. In a vertical job nobody has one: the adversary is granted some rows
-    of the columns it is after, and fits one. A graph network is not linear, so each equation is weighed by how well the
-    fit says what it comes to.
-
-    Args:
-        own: [N, F].
-        columns: [N, k].
-        outputs: [N, m].
-        known: [N] bool.
-        ridge: penalty, relative to the mean squared singular value of the inputs.
+    of the columns [N, k] it is after, and fits one to its own [N, F] too. A graph network is not linear, so each
+    equation is weighed by how well the fit says what it comes to. The penalty is relative to the mean squared singular
+    value of the inputs.
     """
     made = check_rows("outputs", outputs[known], int(known.sum())).astype(np.float64)
     parts = [
@@ -333,19 +312,13 @@ def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Float
 
 
 def generated_columns(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *, seed: int) -> Floats:
-    """Columns [N, k] in [0, 1] that make a model put out what was put out: the generative regression network.
+    """Columns [N, k] in [0, 1] that make a model put out what was put out, [N, m]: the generative regression network.
 
-    A generator makes unknown features out of the known ones and noise; a model, here that of ``fit_model``, is asked
-    what it would put out for both; the generator learns until that is what was put out. Two things differ from the
-    paper. The generator is given the outputs as well, so that it serves an adversary without features; and a sigmoid
-    keeps its values within the columns' range, in place of a penalty on their variance.
-
-    Args:
-        own: [N, F]; F may be 0.
-        columns: [N, k] in [0, 1]; those of other than known nodes are not read.
-        outputs: [N, m].
-        known: [N] bool, of the model's fit.
-        seed: of generator and noise.
+    A generator makes unknown features out of the known ones, ``own`` [N, F], F may be 0, and noise; a model, here that
+    of ``fit_model``, is asked what it would put out for both; the generator learns until that is what was put out. Two
+    things differ from the paper. The generator is given the outputs as well, so that it serves an adversary without
+    features; and a sigmoid keeps its values within the columns' range, in place of a penalty on their variance. Columns
+    of other than known nodes are not read.
 
     Source: Luo et al. 2021, section V.
     """

@@ -81,21 +81,16 @@ class Finding:
 
     Attributes:
         adversary: a party, several as ``members_of`` says, or ``CLIENT``.
-        target: whose secret.
         evidence: in words, what of its view the adversary used.
         permitted: whether the evidence is something that this party is meant to have; if not, it must tell nothing.
         measure: ``auc`` (0.5 is chance), ``epsilon`` (a lower bound) or ``p-value`` (of a test of what the run claims).
-        figures: others by name.
-        accuracy: of a guess among several classes.
-        without: the same figure for an adversary without the view.
-        pooled: the same figure for one with the pooled plaintext.
+        without: the same figure for an adversary without the view; ``pooled``: for one with the pooled plaintext.
         gain: value minus ``without``, paired.
         verdict: whether it is more than chance, or than ``without``, could explain.
-        limit: the highest value that passes.
-        rates: figure → the highest that passes, of those among ``figures`` that are limited.
+        limit: the highest value that passes; ``rates``: of those among ``figures`` that are limited.
         exceeded: the limited figures that do not pass.
         passed: None where nothing limits it.
-        targets: how many it was measured on, those that are positive and the others; None of no AUC.
+        targets: how many it was measured on, positive and others; None of no AUC.
     """
 
     adversary: PartyId
@@ -121,10 +116,10 @@ class Finding:
     targets: tuple[int, int] | None = None
 
     def judged(self, limits: AttackLimit | None, level: float) -> Self:
-        """The finding held against its limits and, where its evidence must tell nothing, against chance.
+        """The finding held against its limits and, where its evidence must tell nothing, against chance at ``level``.
 
-        A limited figure passes where all of its interval does: what may be above the limit does not. ε is a lower
-        bound already, and held to the ledger's by itself. ``level`` is the false-alarm rate of this one test.
+        A limited figure passes where all of its interval does. ε is a lower bound already, and held to the ledger's by
+        itself.
         """
         found = self.verdict
         leaks = not self.permitted and found is not None and found.p_value <= level
@@ -143,13 +138,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An attack that was not mounted.
-
-    Attributes:
-        attack: in words, with its target.
-        why: it was not.
-        name: of the attack; None where none in particular is meant.
-        limited: whether a limit is on it, which nothing was held to.
+    """An attack, in words with its target, that was not mounted; ``limited``: a limit is on it, and nothing was held to
+    it.
     """
 
     adversary: PartyId
@@ -186,12 +176,10 @@ class AuditResult:
 
 
 def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | None = None) -> dict[str, Any]:
-    """The measured part of a ``Finding``: its AUC and all that it is compared with.
+    """The measured part of a ``Finding``: its AUC and all that it is compared with, by ``judged`` or permutations at
+    ``level``.
 
-    Without a verdict by another test (``judged``) one is made by permutations, at ``level``.
-
-    Raises:
-        DataError: there are too few targets of one kind.
+    Raises ``DataError``: there are too few targets of one kind.
     """
     turned, outcome = _turned(outcome) if judged is None else (False, outcome)
     scores, truth = outcome.scores, outcome.truth
@@ -228,8 +216,7 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
 def _turned(outcome: Outcome) -> tuple[bool, Outcome]:
     """Every adversary's scores read in the direction in which they say more, and whether that is the other one.
 
-    Where neighbours differ, a high score means that there is no edge; who has seen a few pairs knows. An AUC is thus at
-    least 0.5.
+    Where neighbours differ, a high score means that there is no edge. An AUC is thus at least 0.5.
     """
 
     def is_turned(scores: Floats) -> bool:
@@ -299,11 +286,7 @@ def save_audit(folder: Path, result: AuditResult) -> None:
 
 
 def chosen(name: str, asked: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
-    """What is asked for, each once; None: all.
-
-    Raises:
-        ConfigError: something is not known.
-    """
+    """What is asked for, each once; None: all. Raises ``ConfigError``: something is not known."""
     unknown = [each for each in asked or () if each not in known]
     if unknown:
         raise ConfigError(f"{name}={unknown[0]!r} is not one of {', '.join(known)}; choose of these")

@@ -139,10 +139,7 @@ def few_of_each(labels: Nodes, nodes: Nodes, classes: int, seed: int) -> Nodes:
 
 
 def mean_rows(gradients: NDArray[Any]) -> Floats:
-    """Each node's gradient [N, d], averaged over S ≥ 1 steps, [S, N, d].
-
-    Noise averages out, and a class's direction changes slowly.
-    """
+    """Each node's gradient [N, d], averaged over S ≥ 1 steps: noise averages out, and directions change slowly."""
     steps = np.asarray(gradients)
     rows = np.asarray(steps.mean(axis=0, dtype=np.float64))
     if not np.isfinite(rows).all():
@@ -183,15 +180,9 @@ def matched(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:
 class KnownLabels:
     """What an adversary makes of the labels of a few nodes: scores of every node for every class, [N, C] float64.
 
-    They are comparable between nodes. Nodes of whom an adversary sees nothing, like nodes outside the training set
-    whose gradient is zero, get the same score for every class. Gradients are [S, N, d], of S ≥ 1 steps; where others'
-    rows are noise, those of the attacked and the known nodes alone, or the others blur the clusters.
-
-    Attributes:
-        nodes: [K], distinct rows of the other arrays.
-        labels: [K]; at least one node of every class.
-        classes: C.
-        seed: of the clusters.
+    They are comparable between nodes; nodes of whom it sees nothing get the same for every class. Gradients are [S, N,
+    d], of S ≥ 1 steps; where others' rows are noise, those of the attacked and the known nodes alone. ``nodes`` are
+    [K], with labels of every class.
     """
 
     nodes: NDArray[Any]
@@ -212,12 +203,10 @@ class KnownLabels:
     def completion(self, gradients: NDArray[Any] | None, embeddings: NDArray[Any] | None = None) -> Floats:
         """Completes what the adversary has of the model with an output layer of its own, semi-supervised.
 
-        Features are the direction and the length of gradients, and the standardised ``embeddings`` [N, d'], whichever
-        there are. The score is the mean of two distributions over the classes: of a logistic regression on the known
-        nodes, and a softmax of the cosines to clusters of all nodes that start at the known ones. (Fu et al. train by
-        MixMatch.)
-
-        Source: Fu et al. 2022, "Label Inference Attacks Against Vertical Federated Learning", section 4.1.
+        Features are the direction and the length of gradients, and the standardised ``embeddings`` [N, d']. The score
+        is the mean of two distributions over the classes: of a logistic regression on the known nodes, and a softmax of
+        the cosines to clusters of all nodes that start at the known ones. (Fu et al. train by MixMatch.) Source: Fu et
+        al. 2022, "Label Inference Attacks Against Vertical Federated Learning", section 4.1.
         """
         blocks = []
         if gradients is not None:
@@ -251,16 +240,11 @@ class KnownLabels:
 
 
 def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tuple[Floats, Truth]:
-    """The targets of ``statistics.measure``: is this node of this class?
+    """The targets of ``statistics.measure``: is this node of this class? Scores are [N, C], of ``KnownLabels``.
 
-    Args:
-        scores: [N, C], of ``KnownLabels``.
-        labels: [N] integers, the truth; read at ``nodes`` only.
-        nodes: [T] integers, the attacked nodes; none of the known ones, or the figures flatter the attack.
-
-    Returns:
-        Scores and truth [T·C], node by node, of every pair of node and class (micro-average of one against the rest).
-        With two classes the one pair says all of the other, and it is [T]: is the node of class 1?
+    None of the ``nodes`` [T] is a known one, or the figures flatter the attack. Gives scores and truth [T·C], node by
+    node, of every pair of node and class (micro-average of one against the rest). With two classes it is [T]: is the
+    node of class 1?
     """
     chosen, truth = scores[nodes], labels[nodes]
     if scores.shape[1] == 2:
@@ -277,14 +261,9 @@ def accuracy(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> float
 
 @dataclass(frozen=True, eq=False)
 class Blind:
-    """What an adversary makes of gradients who knows no label: groups without names.
+    """What an adversary makes of gradients who knows no label: groups without names, one known label of which names it.
 
-    Which class a group is, nothing in the gradients says. Two nodes of one group are of one class all the same, and one
-    known label then names its group.
-
-    Attributes:
-        shares: [N, K], each node's shares of the K groups that were found; a row is zero where the gradient is.
-        rows: [N, d], directions of the gradients.
+    ``shares`` [N, K] of the groups are zero where the gradient is; ``rows`` [N, d] are directions of gradients.
     """
 
     shares: Floats
@@ -304,22 +283,19 @@ class Blind:
 
 
 def blind_labels(gradients: NDArray[Any], *, classes: int | None = None, seed: int) -> Blind:
-    """Finds groups of nodes of one class from gradients alone.
+    """Finds groups of nodes of one class from gradients alone, [S, N, d], of attacked nodes only where noise hides who
+    takes part.
 
-    How many there are is the rank of the gradients and one more, or what clusters of their directions stand out by. A
-    top model of the adversary's own is then matched to them: under label y and any prediction p the gradient lies in
-    the cone of V_k − V_y, k ≠ y, and a label and a top model that it cannot come from leave a residual. So nodes on
-    which the model errs, whose gradients point elsewhere than those of the rest of their class, find their label too.
-
-    Args:
-        gradients: [S, N, d], of S ≥ 1 steps; where noise hides who takes part, of the attacked nodes only.
-        classes: their number, where the adversary knows it; None reads it from the gradients.
-        seed: of the first centres.
+    How many ``classes`` there are, if that is not known, is the rank of the gradients and one more, or what clusters of
+    their directions stand out by. A top model of the adversary's own is then matched to them: under label y and any
+    prediction p the gradient lies in the cone of V_k − V_y, k ≠ y, and a label and a top model that it cannot come from
+    leave a residual. So nodes on which the model errs, whose gradients point elsewhere than those of the rest of their
+    class, find their label too.
 
     Source: Arazzi et al. 2023, "BlindSage: Label Inference Attacks against Node-level Vertical Federated Graph Neural
-        Networks", sections IV and V. They train the substitute of the server's model by gradient descent from labels
-        drawn at random; here clusters are the beginning, the substitute is one layer, and labels and layer are fitted
-        in turns by least squares.
+    Networks", sections IV and V. They train the substitute of the server's model by gradient descent from labels drawn
+    at random; here clusters are the beginning, the substitute is one layer, and labels and layer are fitted in turns by
+    least squares.
     """
     rows = directions(mean_rows(gradients))
     seen = rows.any(axis=1)

@@ -117,15 +117,8 @@ def _compared(
 def confidence_scores(posteriors: NDArray[Any], labels: NDArray[Any] | None = None) -> Floats:
     """Confidence attack, unsupervised: models are surer of what they were trained on.
 
-    Args:
-        posteriors: [T, C], one distribution over the classes per target.
-        labels: [T] integers, the classes that the adversary knows the targets to have; None if it knows none.
-
-    Returns:
-        [T] float64, logit of the label's posterior, or of the highest; the order is that of the posterior itself, but a
-        posterior that rounds to 1 still tells itself from others.
-
-    Source: Duddu et al. 2020 (highest posterior); Yeom et al. 2018 (loss of the label).
+    Of posteriors [T, C] the logit of the known label's, or of the highest: [T]. A posterior that rounds to 1 still
+    tells itself from others. Source: Duddu et al. 2020 (highest posterior); Yeom et al. 2018 (loss of the label).
     """
     shares = _shares("posteriors", posteriors)
     return _logits_of(shares, shares.argmax(axis=1) if labels is None else labels)
@@ -134,18 +127,10 @@ def confidence_scores(posteriors: NDArray[Any], labels: NDArray[Any] | None = No
 def shadow_scores(posteriors: NDArray[Any], shadow_posteriors: NDArray[Any], shadow_members: NDArray[Any]) -> Floats:
     """Shadow-model attack: a classifier learns on a model of the adversary's own how members differ from others.
 
-    A logistic regression on the logits of the sorted posteriors; members and non-members weigh the same however many
-    there are.
-
-    Args:
-        posteriors: [T, C], the targets' from the attacked model.
-        shadow_posteriors: [S, C], from a model trained alike on an auxiliary graph.
-        shadow_members: [S] bool, which of those it was trained on.
-
-    Returns:
-        [T] float64, log-odds of membership; ``SHADOW_THRESHOLD`` is the classifier's own decision.
-
-    Source: Shokri et al. 2017; Salem et al. 2019 (sorted posteriors); Duddu et al. 2020 (graphs).
+    A logistic regression on the logits of sorted posteriors, [S, C] of a model trained alike on an auxiliary graph, of
+    which ``shadow_members`` [S] bool; both kinds weigh the same. Gives log-odds of membership, [T];
+    ``SHADOW_THRESHOLD`` is the classifier's own decision. Source: Shokri et al. 2017; Salem et al. 2019 (sorted
+    posteriors); Duddu et al. 2020 (graphs).
     """
     inputs = _sorted_logits(_shares("posteriors", posteriors))
     shadow_inputs = _sorted_logits(_shares("shadow_posteriors", shadow_posteriors))
@@ -159,16 +144,10 @@ def lira_scores(
 ) -> Floats:
     """Offline likelihood-ratio attack (LiRA): is a target's confidence one that models without it would give?
 
-    A model's confidence in a target is φ = ln(p_y/(1 − p_y)). The out-models' give the target a normal N(μ, σ²), and
-    the evidence of membership is 1 − Pr[Z > φ] for Z from it. Returned is z = (φ − μ)/σ, which orders the targets alike
-    (the evidence is Φ(z)) and does not round to 1.
-
-    Args:
-        posteriors: [T, C], from the attacked model.
-        labels: [T] integers.
-        out_posteriors: [M, T, C], from M models trained as the attacked one was.
-        out: [M, T] bool, True where the model was trained without the target, at least ``MIN_MODELS`` a target; None:
-            no model was trained with any.
+    A model's confidence in a target, of posteriors [T, C] and labels [T], is φ = ln(p_y/(1 − p_y)). The out-models',
+    [M, T, C], give the target a normal N(μ, σ²), and the evidence of membership is 1 − Pr[Z > φ] for Z from it.
+    Returned is z = (φ − μ)/σ, which orders the targets alike and does not round to 1. ``out`` [M, T] bool: trained
+    without the target, at least ``MIN_MODELS`` a target; None: with none.
 
     Source: Carlini et al. 2022 (the offline attack; one σ where out-models are few).
     """
@@ -187,15 +166,11 @@ def online_lira_scores(
     An adversary who has the target itself can train on it as well, and so knows how much its own confidence rises with
     it: little for an easy target, much for one that is hard. Models with the target give φ a normal N(μ_in, σ²_in),
     models without it N(μ_out, σ²_out), and the score is ln N(φ; in) − ln N(φ; out): 0 where both are as likely.
-
-    Args:
-        posteriors: [T, C], from the attacked model.
-        labels: [T] integers, the classes that the targets are known to have.
-        model_posteriors: [M, T, C], from M models trained as the attacked one was.
-        members: [M, T] bool, which targets each was trained on; two or more with and without every target.
+    ``members`` [M, T]: which targets each model of posteriors [M, T, C] was trained on; two or more with and without
+    every target.
 
     Source: Carlini et al. 2022, "Membership Inference Attacks From First Principles", section V, algorithm 1; pooled
-        variances: section VI.
+    variances: section VI.
     """
     own = confidence_scores(posteriors, labels)
     logits = _model_logits(model_posteriors, labels)

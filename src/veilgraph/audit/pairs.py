@@ -83,11 +83,8 @@ def sample_pairs(
 ) -> KnownPairs:
     """As many linked as unlinked pairs, all different, each pair once, in random order.
 
-    Of ``edge_index`` [2, E] int64, direction, repetition and loops do not count. ``links``: how many linked pairs; None
-    takes all. The pairs of ``left_out`` [2, E'] int64 are not drawn as unlinked ones.
-
-    Raises:
-        DataError: the graph has too few links, or too few pairs that are not linked.
+    Of ``edge_index`` [2, E] int64, direction, repetition and loops do not count; of ``left_out`` none is drawn as
+    unlinked. ``links`` linked pairs, or all. Raises ``DataError``: too few links, or pairs without.
     """
     edges = np.sort(edge_index.T[edge_index[0] != edge_index[1]], axis=1)
     if not len(edges):
@@ -125,10 +122,7 @@ def random_pairs(num_nodes: int, count: int, random: np.random.Generator) -> Pai
 
 
 def alike_pairs(features: Numbers, count: int, *, share: float = 0.01, seed: int) -> KnownPairs:
-    """``count`` random pairs of rows of ``features`` [N, F]; True are those whose inner product is among the largest.
-
-    ``share`` of the pairs are True, or fewer where products are equal.
-    """
+    """``count`` random pairs of rows [N, F]; True are the ``share`` or fewer of the largest inner products."""
     rows = check_rows("features", features, len(features)).astype(np.float64)
     if len(rows) < 2:
         raise DataError("features: has a single row; a pair needs two")
@@ -145,12 +139,8 @@ def pair_products(rows: Numbers, pairs: Pairs) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class NodeRows:
-    """What an adversary has of one graph's nodes.
-
-    Attributes:
-        outputs: [N, C], what the model gives out: posteriors, or logits or embeddings.
-        attributes: [N, F], the nodes' own attributes.
-        reference: [N, C'], what a model that saw no edges gives out on the attributes.
+    """What an adversary has of N nodes: the model's ``outputs``, their ``attributes``, and a ``reference``'s without
+    edges.
     """
 
     outputs: Numbers
@@ -241,11 +231,7 @@ def pair_distances(rows: Numbers, pairs: Pairs, distance: str) -> Floats:
 
 
 def entropies(rows: Numbers) -> Floats:
-    """Shannon entropy of each row, in nats, [N, 1].
-
-    Rows that are not probabilities (some value below 0, or a sum that is not 1) are taken as logits: the entropy is
-    that of their softmax.
-    """
+    """Shannon entropy of each row, in nats, [N, 1]; of rows that are no probabilities that of their softmax."""
     values = rows.astype(np.float64)
     if values.min() < 0 or np.abs(values.sum(axis=1) - 1).max() > 1e-3:
         values = softmax(values, axis=1)
@@ -283,13 +269,9 @@ _MAKERS: dict[Classifier, Callable[[int], Any]] = {
 def train_classifier(
     classifier: Classifier, features: Floats, truth: NDArray[np.bool_], *, seed: int
 ) -> Callable[[Floats], Floats]:
-    """Trains an attack model: features [T, K] → log-odds of "positive" [T].
+    """Trains an attack model on features [M, K], of about unit scale: features [T, K] → log-odds of "positive" [T].
 
-    Args:
-        classifier: ``mlp`` (two hidden layers of 32) or ``logistic`` (regression).
-        features: [M, K], of about unit scale.
-        truth: [M] bool.
-        seed: of initial weights and batches.
+    ``mlp`` has two hidden layers of 32; ``logistic`` is regression.
     """
     positives = int(np.count_nonzero(truth))
     if positives in (0, len(truth)):
@@ -312,10 +294,7 @@ def fitted(model: Any, features: Floats, truth: NDArray[Any]) -> Any:  # noqa: A
 
 
 def nonnegative(columns: Floats, values: Floats, penalty: float) -> Floats:
-    """Weights [n] ≥ 0 of columns [d, n] that make up values [d], with a penalty on their sum.
-
-    All are 0 where the steps do not suffice: nothing is said then.
-    """
+    """Weights [n] ≥ 0, of a penalised sum, of columns [d, n] that make up [d]; 0 where the steps do not suffice."""
     count = columns.shape[1]
     equations = np.vstack([columns, np.full((1, count), penalty)])
     try:
@@ -329,9 +308,7 @@ _FAR: Final = 10.0
 
 
 def learned_links(nodes: NodeRows, known: KnownPairs, pairs: Pairs, *, seed: int) -> Floats:
-    """Scores of pairs [M], higher = more likely linked, by a classifier of known pairs of the same graph.
-
-    None of ``pairs`` are known, or the figures flatter the attack; ``seed``: of the classifier.
+    """Scores of pairs [M], none of them known, by a classifier of known pairs of the same graph.
 
     Source: He et al. 2021, attack 3 and, where nodes have attributes, 6.
     """

@@ -142,16 +142,10 @@ def _rows(case: AuditContext, party: PartyId, nodes: NDArray[np.bool_] | NDArray
 def sequence_basis(h0: Numbers, own: Numbers | None = None, *, tolerance: float = 1e-7, power: float = 0.5) -> Floats:
     """A basis of what opened embeddings, and the adversary's own features, span: U·S^power of their singular values.
 
-    The first h^0, the change of each step, and the own features all count the same, whatever their scale.
-
-    Args:
-        h0: [T, N, d], opened one after the other.
-        own: [N, F], the adversary's features.
-        tolerance: directions of smaller singular values, as shares of the largest, are left out; 1e-5 for float32.
-        power: 0 treats all directions alike; 1 trusts strong ones more, which suits features that many nodes have.
-
-    Returns:
-        [N, r] float64 with orthogonal columns, the strongest first.
+    The first h^0, the change of each step, [T, N, d], and the own features, [N, F], all count the same. Directions of
+    smaller singular values than ``tolerance``, as shares of the largest, are left out; 1e-5 for float32. ``power`` 0
+    treats all alike; 1 trusts strong ones more, which suits features that many nodes have. Gives [N, r] float64,
+    orthogonal columns, the strongest first.
     """
     sequence = _check_sequence("h0", h0)
     parts = [] if own is None else [check_rows("own", own, sequence.shape[1]).astype(np.float64)]
@@ -166,14 +160,12 @@ def sequence_basis(h0: Numbers, own: Numbers | None = None, *, tolerance: float 
 def complete_columns(
     basis: Numbers, columns: Numbers, known: NDArray[np.bool_], *, ridge: float | None = None
 ) -> Floats:
-    """Completes private columns [N, k] from their values at some nodes, by ridge regression on a basis.
+    """Completes private columns [N, k] from their values at known nodes, [N] bool, by ridge regression on a basis [N,
+    r].
 
-    Args:
-        basis: [N, r], for example of ``sequence_basis``; without the view, the adversary's own features.
-        columns: [N, k]; their values at other than known nodes are not read.
-        known: [N] bool, the nodes whose values the adversary knows.
-        ridge: penalty, relative to the largest squared singular value of the known rows; None takes for each column the
-            one of the smallest leave-one-out error on the known nodes.
+    That is of ``sequence_basis``; without the view, the adversary's own features. The penalty is relative to the
+    largest squared singular value of the known rows; None takes for each column the one of the smallest leave-one-out
+    error.
     """
     rows = check_rows("basis", basis, len(basis)).astype(np.float64)
     targets = check_rows("columns", columns[known], int(known.sum())).astype(np.float64)
@@ -191,8 +183,8 @@ def complete_columns(
 def projected_gram(first: Numbers, weight_std: float) -> Floats:
     """Inner products of features from one random projection: h^0·h^0^T/(d·σ²), whose mean over W is X·X^T.
 
-    ``first`` [N, d] is h^0 of the initial W, whose entries' σ (``weight_std``) is known from the job. An entry's
-    variance is (⟨x_u, x_u⟩⟨x_v, x_v⟩ + ⟨x_u, x_v⟩²)/d.
+    ``first`` [N, d] is h^0 of the initial W, of σ ``weight_std``. An entry's variance is (⟨x_u, x_u⟩⟨x_v, x_v⟩ + ⟨x_u,
+    x_v⟩²)/d.
     """
     rows = check_rows("first", first, _check_size(len(first))).astype(np.float64)
     return np.asarray(rows @ rows.T / (rows.shape[1] * weight_std**2))
@@ -201,13 +193,10 @@ def projected_gram(first: Numbers, weight_std: float) -> Floats:
 def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: Floats | None = None) -> Floats:
     """Inner products K = X·X^T [N, N] from h^0_{t+1} − h^0_t = −K·B_t + noise, by ridge regression towards a prior.
 
-    Steps count by the size of their change: the noise, other holders' updates, grows with it.
-
-    Args:
-        h0: [T + 1, N, d]; with weight decay, each divided by its scale c_t (``vertical.network.Collaborative``).
-        updates: [T, N, d], B_t as far as the adversary knows it: η·momentum/c_{t+1} of its own gradients.
-        ridge: penalty, relative to the mean squared singular value of the updates.
-        prior: [N, N], where the penalty pulls to, such as ``projected_gram``; default: zero.
+    Steps count by the size of their change: the noise, other holders' updates, grows with it. ``h0`` is [T + 1, N, d],
+    with weight decay each divided by its scale c_t (``vertical.network.Collaborative``); ``updates`` [T, N, d] are B_t
+    as far as the adversary knows it: η·momentum/c_{t+1} of its own gradients. The penalty, relative to their mean
+    squared singular value, pulls to ``prior`` [N, N], such as ``projected_gram``, or zero.
     """
     sequence, known = _check_sequence("h0", h0), _check_sequence("updates", updates)
     steps, nodes, _ = known.shape
@@ -275,17 +264,12 @@ def _left_out_error(left: Floats, squares: Floats, targets: Floats, ridge: float
 def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = 0.01) -> Floats:
     """The sparsest X ≥ 0 [n, F] with X·W = opened, row by row, in two passes.
 
-    By non-negative least squares with a small penalty on the sum; columns that many nodes have are penalised less in
-    the second pass.
-
-    Args:
-        opened: [n, d], h^0 of some nodes less all that is known of it.
-        weights: W, [F, d].
-        penalty: on the sum of a row, relative to the median length of a row of W.
+    By non-negative least squares with a small penalty on the sum, relative to the median length of a row of W [F, d];
+    columns that many nodes have are penalised less in the second pass. ``opened`` [n, d] is h^0 less all that is known
+    of it.
 
     Source: Donoho & Tanner 2005, "Sparse nonnegative solution of underdetermined linear equations by linear
-    programming";
-        Lawson & Hanson 1974, chapter 23.
+    programming"; Lawson & Hanson 1974, chapter 23.
     """
     rows = _finite(opened)
     if len(weights) > MAX_UNKNOWN or len(rows) * len(weights) > MAX_NUMBERS:
@@ -311,21 +295,15 @@ def least_squares_rows(opened: Numbers, weights: Floats) -> Floats:
 
 
 def matched_rows(opened: Numbers, drawn: Floats) -> Floats:
-    """Inner products of opened [n, d] with what is known of each row of W [F, d]: [n, F], to rank by.
-
-    The signal |w|²·x in the noise of all that is not known.
-    """
+    """Inner products of opened [n, d] with what is known of each row of W [F, d], to rank by: |w|²·x in noise."""
     return np.asarray(_finite(opened) @ (drawn / np.square(drawn).sum(axis=1, keepdims=True)).T)
 
 
 def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -> Floats:
-    """h^0 [N, d] less the adversary's own part, in the unit of features, whatever power of two it was opened in.
+    """h^0 [N, d] less the adversary's own part, of its features [N, F], whatever power of two it was opened in.
 
-    Args:
-        opened: [N, d].
-        own: [N, F], its features.
-        drawn: what it knows of its own columns' W, [F, d].
-        others: whether its columns' W has parts of others, which a regression on its features takes out as well.
+    ``drawn`` [F, d] is what it knows of its columns' W; with ``others`` a regression on its features takes out their
+    parts.
     """
     features = check_rows("own", own, len(opened)).astype(np.float64)
     part = features @ drawn

@@ -61,8 +61,7 @@ _FEWEST_PLACES: Final = 8
 def told_from_noise(evidence: Evidence, seed: int) -> tuple[Outcome, float]:
     """The best distinguisher of the messages' leading bytes, and the p-value of the test that they are uniform.
 
-    Raises:
-        DataError: they are no words of Z_2^64 or Z_2^32, or too few.
+    Raises ``DataError``: they are no words of Z_2^64 or Z_2^32, or too few.
     """
     found = None if evidence.noise is None else evidence.noise()
     messages = list(_words(evidence)) if found is None else [_as_words(each.words) for each in found]
@@ -171,10 +170,10 @@ def uniformity_p_value(messages: Iterable[Words]) -> float:
 
 
 def noise_scores(messages: Iterable[Words], *, seed: int) -> tuple[Floats, Truth]:
-    """How well messages (int64) can be told from noise, as scores of an attack: words of both, ranked by likelihood.
+    """How well int64 messages can be told from noise, as scores of an attack: words of both, ranked by likelihood.
 
     The distribution of the highest byte, or of fewer bits where there are few words, is learned from every other word;
-    the rest of the words are the positives and fresh uniform words the negatives: scores [T] and truth [T].
+    the rest are the positives and fresh uniform words the negatives: scores [T] and truth [T].
     """
     words = np.concatenate([_some(message) for message in messages]) if (messages := list(messages)) else np.empty(0)
     cells = next((cells for cells in _CELLS if len(words) >= _OF_EACH * cells), None)
@@ -298,7 +297,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Repetition:
+class _Repetition:
     """Something that two sessions, by name, have in common and should not."""
 
     sessions: tuple[str, str]
@@ -308,14 +307,11 @@ class Repetition:
         return f"{' and '.join(self.sessions)}: {self.what}"
 
 
-def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[Repetition]]:
-    """Holds all sessions of runs against each other; returns the sessions, and what is against the claims.
+def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[_Repetition]]:
+    """Holds all sessions of runs of the same parties against each other: the sessions, and what is against the claims.
 
-    The runs are of the same parties, whole or an organisation's own parts, with recorded views.
-
-    Raises:
-        ConfigError: the runs are of different parties, or there are no two sessions.
-        RunError: a run has no view.
+    Raises ``ConfigError``: they are of different parties, or there are no two sessions; ``RunError``: a run has no
+    view.
     """
     runs = [RunDirectory.open(path) for path in dict.fromkeys(path.resolve() for path in paths)]
     first = runs[0].settings
@@ -361,14 +357,14 @@ def recorded(runs: Iterable[RunDirectory]) -> list[Session]:
     return found
 
 
-def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Iterator[Repetition]:
+def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Iterator[_Repetition]:
     """All that sessions of jobs of the same parties have in common, and should not."""
     holders = jobs[0].data.names
-    yield from repeated_blocks(sessions)
-    yield from small_differences(sessions)
-    yield from repeated_low_bits(sessions, len(holders))
-    yield from exposing_sums(sessions, holders)
-    yield from kept_noise(sessions, [job.privacy for job in jobs if adds_noise(job)])
+    yield from _repeated_blocks(sessions)
+    yield from _small_differences(sessions)
+    yield from _repeated_low_bits(sessions, len(holders))
+    yield from _exposing_sums(sessions, holders)
+    yield from _kept_noise(sessions, [job.privacy for job in jobs if adds_noise(job)])
 
 
 def octets(seen: Seen) -> NDArray[np.uint8]:
@@ -384,7 +380,7 @@ def _pairs(
         yield one, other, ours, theirs
 
 
-def repeated_blocks(sessions: Sequence[Session]) -> Iterator[Repetition]:
+def _repeated_blocks(sessions: Sequence[Session]) -> Iterator[_Repetition]:
     """Sixteen bytes that two sessions share, of a kind that is drawn anew in each."""
     for one, other, ours, theirs in _pairs(sessions, _blocks):
         for kind in sorted(ours.keys() & theirs.keys()):
@@ -403,7 +399,7 @@ def _blocks(session: Session) -> Mapping[Kind, set[bytes]]:
     return {kind: {one for one in some if len(set(one)) > _FEWEST_WORDS} for kind, some in found.items()}
 
 
-def small_differences(sessions: Sequence[Session]) -> Iterator[Repetition]:
+def _small_differences(sessions: Sequence[Session]) -> Iterator[_Repetition]:
     """Words under one mask: their difference is that of two plaintexts, and small in the ring."""
     for one, other, ours, theirs in _pairs(sessions, partial(_tensors, wanted=_head)):
         for place in sorted(ours.keys() & theirs.keys()):
@@ -442,7 +438,7 @@ def opened(messages: Iterable[Seen], holders: int) -> list[Tensor]:
     return [sum(found[1:], start=found[0]) for found in whole]
 
 
-def repeated_low_bits(sessions: Sequence[Session], holders: int) -> Iterator[Repetition]:
+def _repeated_low_bits(sessions: Sequence[Session], holders: int) -> Iterator[_Repetition]:
     """Sealed: nothing is opened twice with the same low bits."""
     rows_of = lambda session: [each for each in opened(session.received, holders) if each.dim() == 2]  # noqa: E731
     for one, other, ours, theirs in _pairs(sessions, rows_of):
@@ -451,10 +447,7 @@ def repeated_low_bits(sessions: Sequence[Session], holders: int) -> Iterator[Rep
 
 
 def low_bits_in_common(before: Iterable[Tensor], later: Sequence[Tensor]) -> set[int]:
-    """The rows in which an opening has the same low bits as one of another session; −1 in place of all of one.
-
-    All are int64 [rows, d].
-    """
+    """The rows [rows, d] int64 in which an opening has the low bits of one of another session; −1 for all of one."""
     found = set[int]()
     for one in before:
         for other in (each for each in later if each.shape == one.shape and each.shape[1] > 1):
@@ -463,7 +456,7 @@ def low_bits_in_common(before: Iterable[Tensor], later: Sequence[Tensor]) -> set
     return found
 
 
-def exposing_sums(sessions: Sequence[Session], holders: Sequence[PartyId]) -> Iterator[Repetition]:
+def _exposing_sums(sessions: Sequence[Session], holders: Sequence[PartyId]) -> Iterator[_Repetition]:
     """Averaging: no two sums differ by one holder's values, in one session or two."""
     summed = [(session, *_sums(session, holders)) for session in sessions]
     for (one, ours, values), (other, theirs, more) in combinations_with_replacement(summed, 2):
@@ -502,7 +495,7 @@ def told_by(
     return {holder for holder in found if holder is not None}
 
 
-def kept_noise(sessions: Sequence[Session], noises: Sequence[object]) -> Iterator[Repetition]:
+def _kept_noise(sessions: Sequence[Session], noises: Sequence[object]) -> Iterator[_Repetition]:
     """A release is sent again whole, to the bit, or drawn anew in every row; ``noises``: of jobs that add noise."""
     if not noises:
         return
@@ -534,5 +527,5 @@ def _of_place(place: Place) -> str:
     return f"{kind.name} from {sender} to {receiver}, {' x '.join(map(str, shape))}"
 
 
-def _said(one: Session, other: Session, what: str) -> Repetition:
-    return Repetition((one.name, other.name), what)
+def _said(one: Session, other: Session, what: str) -> _Repetition:
+    return _Repetition((one.name, other.name), what)

@@ -30,12 +30,8 @@ MIN_TARGETS = 10
 class Rocs:
     """All points that the adversary can choose from by its threshold, from "nobody" to "everybody", of S samples.
 
-    They are of the same targets, with as many positives and negatives in each.
-
-    Attributes:
-        thresholds: [K + 1], falling: infinity, then each distinct score.
-        false_positives: [S, K + 1], how many negatives have a score of at least the threshold.
-        true_positives: [S, K + 1], how many positives have.
+    They are of the same targets, with as many positives and negatives in each. ``thresholds`` [K + 1] fall from
+    infinity; of each sample so many negatives, and positives, have a score of at least that: [S, K + 1].
     """
 
     thresholds: Floats
@@ -51,10 +47,7 @@ class Rocs:
         return np.asarray(areas / (2 * pairs))
 
     def advantages(self, threshold: float) -> Floats:
-        """[S], true minus false positive rate at ``threshold``, in [−1, 1].
-
-        It is 2(Acc − 0.5) with positives and negatives of equal weight however many there are.
-        """
+        """[S], true minus false positive rate at ``threshold``: 2(Acc − 0.5), both kinds weighed alike."""
         point = bisect_right(self.thresholds, -threshold, key=operator.neg) - 1
         return _share(self.true_positives, point) - _share(self.false_positives, point)
 
@@ -134,11 +127,7 @@ def _share(reached: Counts, point: int | NDArray[np.intp]) -> Floats:
 
 
 def checked_targets(scores: NDArray[Any], truth: NDArray[Any], name: str = "truth") -> tuple[Floats, Truth]:
-    """Scores as float64 [T] and truth, called ``name`` in messages, as bool [T].
-
-    Raises:
-        DataError: as ``measure``.
-    """
+    """Scores as float64 [T] and truth, called ``name``, as bool [T]; ``DataError`` as ``measure``."""
     values, positive = np.asarray(scores), np.asarray(truth)
     values = values.astype(np.float64)
     if not np.isfinite(values).all():
@@ -187,14 +176,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an attack's AUC exceeds what it is held against.
+    """Whether an attack's AUC exceeds the baseline adversary's, or 0.5, by a one-sided permutation test.
 
-    Attributes:
-        found: ``p_value`` ≤ ``level``.
-        auc: the attack's.
-        against: the baseline adversary's AUC, or 0.5.
-        p_value: one-sided, of the permutation test.
-        level: false-alarm rate: how often ``found`` is True though there is nothing to be found.
+    ``level`` is how often ``found`` is True though there is nothing to be found.
     """
 
     found: bool
@@ -205,14 +189,9 @@ class Verdict:
 
 
 def measure(scores: NDArray[Any], truth: NDArray[Any]) -> Roc:
-    """The ROC of an attack on its targets.
+    """The ROC of an attack on its targets, scores [T], higher = positive, and truth [T].
 
-    Args:
-        scores: [T] real numbers, higher = positive.
-        truth: [T] bool or 0 and 1, True = positive.
-
-    Raises:
-        DataError: a score is not finite, or there are fewer than ``MIN_TARGETS`` positives or negatives.
+    Raises ``DataError``: a score is not finite, or fewer than ``MIN_TARGETS`` are positive, or negative.
     """
     return Ranked(*checked_targets(scores, truth)).roc()
 
@@ -227,7 +206,7 @@ def intervals(
     threshold: float | None = None,
     figures: Sequence[Figure] = ALL_FIGURES,
 ) -> dict[Figure, Interval]:
-    """Every figure of ``measure`` with a stratified percentile bootstrap interval.
+    """Every figure of ``measure`` with a stratified percentile bootstrap interval; Efron & Tibshirani 1993, chapter 13.
 
     Each sample draws as many positives and as many negatives as there are, with replacement; the threshold stays the
     same. An attack that never errs has an interval of no width, and those of the rates at low false positive rates,
@@ -235,8 +214,6 @@ def intervals(
 
     With fewer than 100 ``samples`` the interval says nothing. The ``threshold`` of the advantage was fixed on other
     data; None takes the best on these targets, which is more than who does not know the truth would have.
-
-    Source: Efron & Tibshirani 1993, chapter 13.
     """
     ranked = Ranked(*checked_targets(scores, truth))
     used = ranked.roc().best_threshold() if threshold is None else threshold
@@ -253,10 +230,10 @@ def differences(
     samples: int = 1000,
     figures: Sequence[Figure] = ALL_FIGURES,
 ) -> dict[Figure, Interval]:
-    """By how much an attack exceeds a baseline adversary on the same targets: paired bootstrap intervals.
+    """By how much an attack exceeds a baseline adversary on the same targets, each at its best threshold: paired
+    intervals.
 
-    Arguments and errors are those of ``intervals``; ``baseline`` [T] has the other adversary's scores, on any scale.
-    Each of the two has its best threshold on these targets.
+    Arguments and errors are those of ``intervals``; ``baseline`` [T] is on any scale.
     """
     attack, other = Ranked(*checked_targets(scores, truth)), Ranked(*checked_targets(baseline, truth))
     used, other_used = attack.roc().best_threshold(), other.roc().best_threshold()

@@ -68,8 +68,8 @@ def show_result(result: TrainResult) -> None:
         echo(said)
     for said in alone_words(result.summary, settings.measures):
         echo(said)
-    of_nodes = settings.measures.of == CLASS_MEASURES.of
-    if said := leak_words({settings.name: result.summary.get("test_auc") if of_nodes else None}):
+    of_two_classes = settings.measures.of == CLASS_MEASURES.of and result.summary.get("test_ap") is not None
+    if of_two_classes and (said := leak_words({settings.name: result.summary.get("test_auc")})):
         echo(said)
     say_where(result.path)
     emit({"run": result.path, "summary": result.summary})

@@ -49,7 +49,7 @@ def figures(found: Scored, alarms: float) -> dict[str, float]:
 def estimates(found: Sequence[Scored], alarms: float, seed: int = 0, draws: int = DRAWS) -> Mapping[str, Estimate]:
     """Means over seeds, with intervals by a bootstrap of seeds and, within each, of its test nodes.
 
-    Two ways are compared on the same samples if they are of the same nodes, seed by seed, and of as many draws.
+    Two ways are compared on the same samples if they are of the same nodes, seed by seed.
     """
     each = [figures(one, alarms) for one in found]
     generator = np.random.default_rng(seed)
@@ -100,10 +100,7 @@ def _auc(positive: NDArray[np.bool_], score: Floats) -> Floats:
 
 
 def _average_precision(score: Floats, found: Classes) -> Floats:
-    """Sum over positives of the precision once all with their score are taken: [B].
-
-    Scores [B, T] descend; ``found`` [B, T] counts positives up to each.
-    """
+    """Precision once all with a positive's score are taken, summed: [B], of [B, T] descending, and positives so far."""
     total = score.shape[1]
     ends = np.where(np.diff(score, axis=1, append=-np.inf) != 0, np.arange(total), total)
     end = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]  # the last of those that have the same score

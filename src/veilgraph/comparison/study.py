@@ -75,7 +75,7 @@ Numbers = Mapping[str, Number]
 class Line(BaseModel):
     """One way: what others have to be shown for it (``shares``), and what is trained on what (``about``).
 
-    ``gain`` is above the label holder alone, None of that one; ``to_job`` above the job, None of that one and at home.
+    ``gain`` is above the label holder alone, ``to_job`` above the job; None of these themselves.
     """
 
     name: str
@@ -91,8 +91,7 @@ class Study(BaseModel):
 
     Attributes:
         test_nodes: of each seed.
-        recall_at: share of the nodes that are looked at, of ``recall``.
-        recall_of: the class that is looked for, where there are two.
+        recall_at: share of the nodes that are looked at, of ``recall``, for ``recall_of`` of two classes.
         at_home: the name of the best of what the label holder can do by itself.
         over_home: how far the job's AUC is above that; None at home.
         ways: the label holder's own first, the job's network at their head.

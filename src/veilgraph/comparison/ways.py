@@ -136,12 +136,10 @@ Way = Callable[[Progress], Floats]
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to predict, and what it takes.
+    """A way to predict, in at most so many epochs, or 0, and what it takes.
 
-    Attributes:
-        epochs: at most; 0 where there are none to show.
-        shares: who has to show what to whom: nobody, as the job, or everybody everything.
-        about: what is trained on what.
+    ``shares``: who has to show what to whom: nobody, as the job, or everybody everything; ``about``: what is trained on
+    what.
     """
 
     way: Way
@@ -167,8 +165,7 @@ def beside_job(job: JobSettings) -> JobSettings | None:
 def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None = None) -> dict[str, Kind]:
     """Name → what a job is compared with, itself among it; those of the label holder by itself come first.
 
-    ``at_home`` leaves out all that needs others' data. ``alone_by`` adds the label holder's network with that job's
-    settings.
+    ``at_home`` leaves out all that needs others' data; ``alone_by`` adds its network with that job's settings.
     """
     job, graphs = inputs.settings, inputs.graphs
     if not job.is_aligned:

@@ -25,10 +25,7 @@ def kind_of(value: object) -> str:
 
 
 def wrong_type(key: str, value: object, wanted: str, way_out: str, *, party: PartyId | None = None) -> ConfigError:
-    """The error of an argument of the wrong type; its ``value`` is the type's name.
-
-    ``wanted`` is what it takes, as in ``a path (str or Path)``; ``way_out`` what to give.
-    """
+    """The error of an argument of the wrong type, which takes what is ``wanted``, as ``a path (str or Path)``."""
     whose = "" if party is None else f"{party!r} brings "
     found = kind_of(value)
     return ConfigError(

@@ -23,9 +23,8 @@ def digest(line: bytes) -> str:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """The file's lines, each with its newline, without one that a kill tore; none where there is no file.
-
-    Raises ``RunError`` if the file cannot be read.
+    """The file's lines, each with its newline, without a torn one; none without a file. ``RunError``: it cannot be
+    read.
     """
     try:
         lines = path.read_bytes().splitlines(keepends=True)
@@ -37,11 +36,7 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def check_chain(path: Path, lines: Sequence[bytes]) -> None:
-    """Check that every line but the first names the one before it; ``path`` is for the message.
-
-    Raises:
-        RunError: names the first line that does not.
-    """
+    """Check that every line but the first names the one before it; the ``RunError`` names the first that does not."""
     for number, (before, line) in enumerate(pairwise(lines), start=2):
         if _previous(line) != digest(before):
             raise RunError(
@@ -61,8 +56,7 @@ def _previous(line: bytes) -> object:
 class Heads:
     """What stands for the first lines of a file towards others, who can neither read it nor test a guess of it.
 
-    ``head(n)`` is an HMAC-SHA256 under the owner's salt (32 secret bytes) of what the file is (``about``), n, and the
-    SHA-256 of the first n lines.
+    ``head(n)`` is an HMAC-SHA256 under the owner's salt (32 secret bytes) of what the file is, n, and their SHA-256.
     """
 
     def __init__(self, salt: bytes, about: Sequence[str], lines: Sequence[bytes]) -> None:

@@ -106,10 +106,7 @@ def appended_file(path: Path) -> FileIO:
 
 
 def real_file(path: Path) -> Path:
-    """The one path of a file that has a ledger: without links, relative parts and ``..``.
-
-    Raises ``ConfigError`` if it has several names, as each would have a ledger of its own.
-    """
+    """The one path of a file that has a ledger; ``ConfigError`` where it has several names, and so ledgers."""
     real = path.resolve()
     names = real.stat().st_nlink if real.is_file() else 1
     if names > 1:
@@ -135,10 +132,7 @@ def private_folder(path: Path) -> Path:
 
 
 def fresh_folder(path: Path) -> Path:
-    """A ``private_folder`` of ``--out`` that is not there yet, or empty.
-
-    Raises ``RunError`` if something is in it, or others may use it.
-    """
+    """A ``private_folder`` of ``--out`` that is not there yet, or empty; else, or open to others, ``RunError``."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is not an empty directory; choose another {argument('out')} or remove it")
     check_private(private_folder(path))
@@ -155,8 +149,8 @@ def make_private(path: Path) -> None:
 def check_private(path: Path) -> None:
     """Refuse a folder, with all in it, that others may use or that is another account's; what is above it may be wide.
 
-    The folder itself may be reached by a link of this account; what is in it may not, since a link leads out of it. The
-    ``RunError`` names the first such file or folder, and the command that mends it.
+    A link of this account may lead to it; what is in it may not be one. The ``RunError`` names the first such file, and
+    the command that mends it.
     """
     try:
         if path.is_symlink():
@@ -199,11 +193,8 @@ def _check_owner(found: Path, status: os.stat_result, of: Path) -> None:
 def locked(folder: Path, refusal: str, *, wait_s: float = 0.0) -> Iterator[int]:
     """Hold a folder for this process; the system lets go of it when the process ends, however it ends.
 
-    Gives the descriptor that holds it. A process that inherits that holds the folder as well, until its own end. Waits
-    at most ``wait_s`` for another process to let go.
-
-    Raises:
-        RunError: with ``refusal``; or there are no locks where the folder is.
+    Gives the descriptor, by which processes that inherit it hold the folder too. Waits at most ``wait_s``. Raises
+    ``RunError``: with ``refusal``; or there are no locks where the folder is.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -71,10 +71,10 @@ class LearningStreams:
 
     @contextmanager
     def global_generator(self, purpose: str, *counters: int) -> Iterator[None]:
-        """Seeds torch's process-wide generator inside the block and restores it afterwards.
+        """Seeds torch's process-wide generator inside the block and restores it afterwards, for code that draws from
+        that.
 
-        For code that draws from the global generator (initialisers of ``torch.nn``, dropout inside a user's own
-        module). One block at a time in a process, so that parties in threads draw what they would draw alone.
+        One block at a time in a process, so that parties in threads draw what they would draw alone.
         """
         with seeded_global(self.seed(purpose, *counters)):
             if self._is_private:
@@ -82,10 +82,7 @@ class LearningStreams:
             yield
 
     def order(self, purpose: str, ids: Sequence[str]) -> list[int]:
-        """Rows in an order that says nothing of the ids, the same whatever order they are given in: by keyed BLAKE2b.
-
-        Whoever knows the seed can compute it, as with everything drawn here.
-        """
+        """Rows in an order that says nothing of the ids, whatever order they are given in: by keyed BLAKE2b."""
         digests = self._digests(purpose, ids)
         return sorted(range(len(digests)), key=digests.__getitem__)
 
@@ -112,10 +109,7 @@ def seed_of(secret: bytes) -> int:
 
 
 def _filled(state: Tensor, key: bytes) -> Tensor:
-    """The state of a freshly seeded CPU generator with all 624 words of its Mersenne twister expanded from ``key``.
-
-    The words are 32 bits each in 8 bytes, after 24 bytes of counters.
-    """
+    """The state of a CPU generator with all 624 words, of 32 bits in 8 bytes, after 24 of counters, from ``key``."""
     words = state.clone().view(torch.int64)
     words[_TWISTER_AT : _TWISTER_AT + _TWISTER_WORDS] = expand(key, "twister", (_TWISTER_WORDS,)) & 0xFFFFFFFF
     return words.view(torch.uint8)
@@ -123,10 +117,7 @@ def _filled(state: Tensor, key: bytes) -> Tensor:
 
 @contextmanager
 def seeded_global(seed: int) -> Iterator[None]:
-    """Seeds torch's process-wide generator with ``seed`` inside the block and restores it afterwards.
-
-    One block at a time in a process; blocks may not be nested in one thread.
-    """
+    """Seeds torch's process-wide generator inside the block and restores it; one block at a time, and not nested."""
     with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.manual_seed(seed)
@@ -138,8 +129,7 @@ def seeded_global(seed: int) -> Iterator[None]:
 class Keystream:
     """Secret bytes that two parties expand alike, as long as they take the same numbers of them in the same order.
 
-    Every (32-byte seed, purpose) has its own AES-256 key, so no counter is used twice; ``first_block`` counts 16 bytes
-    each.
+    Every (32-byte seed, purpose) has its own AES-256 key; ``first_block`` counts 16 bytes each.
     """
 
     def __init__(self, seed: bytes, purpose: str, first_block: int = 0) -> None:
@@ -195,8 +185,7 @@ def gcm_is_faster() -> bool:
 def expand(seed: bytes, purpose: str, shape: tuple[int, ...], first_element: int = 0) -> Tensor:
     """Expand a seed of 32 secret bytes to uniform elements of Z_2^64: int64, AES-256-CTR keystream.
 
-    Every (seed, purpose) has its own AES key, so no counter is used twice. ``first_element`` is an even number of
-    elements to skip, so that a large mask can be made block by block.
+    Every (seed, purpose) has its own AES key. ``first_element`` is an even number of elements to skip.
     """
     if first_element % 2:
         raise ValueError(f"first_element={first_element} must be even: an AES block holds two elements")

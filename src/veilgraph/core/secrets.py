@@ -28,10 +28,7 @@ def new_name() -> str:
 
 
 def kept_secret(path: Path, loss: str) -> bytes:
-    """32 secret bytes in a file of their own, drawn when they are first asked for; ``loss`` is what goes with them.
-
-    Raises ``RunError`` where the file is damaged, or cannot be made.
-    """
+    """32 secret bytes in a file, drawn at first; ``loss`` goes with them. ``RunError``: damaged, or not made."""
     with (
         os_errors_as(RunError, f"{path}: cannot be made or read", "have it where you may write"),
         locked(private_folder(path.parent), f"{path.parent} is in use", wait_s=math.inf),

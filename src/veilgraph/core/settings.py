@@ -24,13 +24,9 @@ T = TypeVar("T")
 class Registry(Mapping[str, T], Generic[T]):
     """Parts of one kind, each loaded when it is first asked for.
 
-    A package adds one by an entry point: ``[project.entry-points."<group>"]``, ``name = "module:attribute"``. Ours
-    cannot be replaced so.
-
-    Args:
-        group: of the entry points.
-        own: name → ``module:attribute``, in the order in which they are shown.
-        kind: ``module:attribute`` of the class that every part is, an instance or a subclass of it.
+    A package adds one by an entry point: ``[project.entry-points."<group>"]``, ``name = "module:attribute"``. Ours, in
+    the order in which they are shown, cannot be replaced so. ``kind`` is the class that every part is, an instance or a
+    subclass of it.
     """
 
     def __init__(self, group: str, own: Mapping[str, str], kind: str) -> None:
@@ -169,10 +165,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def settings_in(parts: Registry[Any], base: type[S], key: str) -> Callable[[Mapping[str, object]], S]:
-    """What reads settings of the part that they name by ``key``, as its class ``settings``, a subclass of ``base``.
-
-    It raises ``ValidationError``: there is no such part, or it has no such setting.
-    """
+    """What reads settings of the part that they name by ``key``, as its class; or ``ValidationError``."""
 
     def read(said: Mapping[str, object]) -> S:
         name = said.get(key, base.model_fields[key].default)

@@ -16,11 +16,7 @@ _LINES: Final = "\n\t"
 
 
 def printable(text: object, characters: int | None = None) -> str:
-    r"""Return one line in which every character shows itself.
-
-    Control characters, escape sequences, line breaks, text direction marks and lone surrogates become their escapes in
-    JSON, as ``\u001b``.
-    """
+    r"""Return one line in which every character shows itself; what would not becomes its escape in JSON."""
     given = str(text) if characters is None else str(text)[:characters]
     return given if given.isprintable() else "".join(map(_shown, given))[:characters]
 
@@ -105,13 +101,7 @@ Level = Literal["info", "warning", "error"]
 
 
 class Event(str):
-    """A line, and what it is about.
-
-    Attributes:
-        name: which kind of line it is, for programs.
-        job: the engine's id of the job that it is about; empty where it is about none.
-        facts: further values, apart from the words.
-    """
+    """A line, its kind for programs, the engine's id of its job, or "", and further values apart from the words."""
 
     name: str
     level: Level

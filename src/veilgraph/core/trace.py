@@ -29,8 +29,7 @@ _NS_PER_US: Final = 1000
 class Trace:
     """Events of one party, kept in memory until they are written. All threads may add to it.
 
-    ``number`` is that of the party in the run, from 1: the trace's process. Beyond ``limit`` events are dropped and
-    counted.
+    ``number``, from 1, is the trace's process. Beyond ``limit`` events are dropped and counted.
     """
 
     def __init__(self, party: str, number: int, limit: int = MAX_EVENTS) -> None:
@@ -55,10 +54,7 @@ class Trace:
             self._add({"ph": "X", "name": name, "cat": category, "ts": started / _NS_PER_US, "dur": duration}, facts)
 
     def flow_begins(self, identity: str) -> None:
-        """The tail of an arrow to another thread, in the span that is open in this one.
-
-        ``identity`` is the same at the arrow's head, and of no other arrow of the run.
-        """
+        """The tail of an arrow to another thread, in the open span; ``identity`` is the head's, and no other's."""
         self._add_flow({"ph": "s", "id": identity})
 
     def flow_ends(self, identity: str) -> None:
@@ -112,8 +108,7 @@ def write_trace(path: Path, events: Iterable[Event], dropped: Mapping[str, int])
 def merge_traces(paths: Iterable[Path], path: Path) -> dict[str, int]:
     """Write the traces of several parties of one machine as one; gives party → events that did not fit.
 
-    Raises:
-        RunError: a trace is missing or damaged.
+    Raises ``RunError``: a trace is missing or damaged.
     """
     events, dropped = list[Event](), dict[str, int]()
     for part in paths:

@@ -128,17 +128,14 @@ class Link(Protocol):
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Hands ``tensor`` over for ``to``; waits where that has no room. The caller never changes it afterwards.
 
-        Raises:
-            PeerFailed: the receiver is gone.
+        Raises ``PeerFailed``: the receiver is gone.
         """
 
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         """Waits for the message of ``sender`` that carries ``tag``.
 
-        Raises:
-            LinkTimeout: it did not come in time.
-            PeerFailed: the sender stopped.
-            ProtocolError: the sender used the tag twice or sent something that cannot be decoded.
+        Raises ``LinkTimeout``: it did not come in time; ``PeerFailed``: the sender stopped; ``ProtocolError``: the
+        sender used the tag twice or sent something that cannot be decoded.
         """
 
     def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:

@@ -55,9 +55,8 @@ def _check_once(node: yaml.MappingNode) -> None:
 def parse_yaml(text: str, loader: type[SettingsLoader] = SettingsLoader) -> object:
     """What YAML says, in plain Python values.
 
-    Raises:
-        YAMLError: it is none, says a key twice, is nested a hundred deep, or repeats too much by aliases.
-        ValueError: it has a date that does not exist.
+    Raises ``YAMLError``: it is none, says a key twice, is nested a hundred deep, or repeats too much by aliases;
+    ``ValueError``: it has a date that does not exist.
     """
     _check_size(yaml.parse(text, loader))
     return yaml.load(text, loader)  # noqa: S506 - derived from SafeLoader
@@ -94,11 +93,7 @@ def _check_size(events: Iterable[yaml.Event]) -> None:
 
 
 def read_yaml(path: Path, what: str, loader: type[SettingsLoader] = SettingsLoader) -> object:
-    """What the YAML file of a ``what`` says, in plain Python values.
-
-    Raises:
-        ConfigError: the file cannot be read, is not YAML, or says a key twice.
-    """
+    """What the YAML file of a ``what`` says; raises ``ConfigError``: it cannot be read, or is no such YAML."""
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), loader)
     except (OSError, UnicodeDecodeError) as error:

@@ -41,11 +41,7 @@ class Asking:
         self._answers: dict[PartyId, Answer] = {}
 
     def connect(self, within_s: float) -> Connection:
-        """The connection, made if there is none.
-
-        Raises:
-            LinkError: no broker can be reached in time.
-        """
+        """The connection, made if there is none; raises ``LinkError`` where no broker can be reached in time."""
         deadline = time.monotonic() + within_s
         while True:
             if (connection := self._connection) is not None:
@@ -61,18 +57,9 @@ class Asking:
             threading.Thread(target=self._read, args=(made,), name="answers", daemon=True).start()
 
     def ask(self, sites: Sequence[PartyId], within_s: float, **what: Any) -> dict[PartyId, Answer]:  # noqa: ANN401
-        """Asks sites, again and again, until all have answered or it has taken too long.
+        """Asks sites, by the names in their certificates, again and again until all have answered, or for so long.
 
-        Args:
-            sites: names in their certificates.
-            within_s: longest wait, in seconds.
-            what: fields of the ``Request`` beside its addressees and its expiry.
-
-        Returns:
-            The answers that came.
-
-        Raises:
-            LinkError: no broker can be reached in time.
+        ``what`` are fields of the ``Request``. Gives the answers that came; raises ``LinkError`` as ``connect``.
         """
         request = Request(project=self._project, sites=list(sites), expires=expiry(datetime.now(UTC)), **what)
         message, deadline = request.signed(self._identity), time.monotonic() + within_s
@@ -147,12 +134,7 @@ def not_connected(missing: Sequence[PartyId], roles: Roles) -> LinkError:
 
 @contextmanager
 def administrator(kit: Kit, connect_s: float) -> Iterator[Asking]:
-    """A connection with an administrator's kit.
-
-    Raises:
-        ConfigError: it is another participant's kit.
-        LinkError: no broker can be reached in time.
-    """
+    """A connection with an administrator's kit; ``ConfigError`` for another kit, ``LinkError`` as ``connect``."""
     if kit.kind != "administrator":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
     with asking(kit.name, kit.roles.project, kit.identity, kit.brokers()) as made:

@@ -35,12 +35,7 @@ _LEFT: Final = x509.CRLReason(x509.ReasonFlags.cessation_of_operation)
 
 @dataclass(frozen=True)
 class Authority:
-    """The folder that ``provision`` made.
-
-    Attributes:
-        path: the folder.
-        passphrase: of its key, if it has one.
-    """
+    """The folder that ``provision`` made, and the passphrase of its key, if it has one."""
 
     path: Path
     passphrase: Passphrase | None = field(default=None, repr=False, compare=False)
@@ -63,9 +58,8 @@ class Authority:
     def key(self, stem: str = ROOT) -> rsa.RSAPrivateKey:
         """A root's key, read once: each reading checks its primes, for a tenth of a second.
 
-        Raises:
-            ConfigError: it cannot be read, or this is no authority's folder.
-            DataError: it does not open.
+        Raises ``ConfigError`` where it cannot be read, or this is no authority's folder; ``DataError`` where it does
+        not open.
         """
         if stem in self._keys:
             return self._keys[stem]
@@ -90,11 +84,7 @@ class Authority:
         )
 
     def revoked(self) -> RevocationList | None:
-        """The newest list; None before the first.
-
-        Raises:
-            DataError: the file is no list of this authority.
-        """
+        """The newest list; None before the first. Raises ``DataError``: the file is no list of this authority."""
         if not self.list_path.exists():
             return None
         try:
@@ -105,16 +95,14 @@ class Authority:
     def left(self) -> set[int]:
         """Serial numbers of the certificates of participants who have left for good."""
         revoked = self.revoked()
-        return set() if revoked is None else {entry.serial_number for entry in _entries(revoked) if _has_left(entry)}
+        entries = () if revoked is None else _entries(revoked)
+        return {each.serial_number for each in entries if any(one.value == _LEFT for one in each.extensions)}
 
 
 def make_authority(folder: Path, project: str, now: datetime) -> Authority:
-    """Makes the two roots of a project, with their keys: of its participants, and of its brokers.
+    """Makes the two roots of a project, with their keys: of its participants, and of its brokers; or ``OSError``.
 
     A participant's certificate is none of a broker's: with one it could join the brokers and read everything.
-
-    Raises:
-        OSError: they cannot be written.
     """
     private_folder(folder)
     keys = dict[str, rsa.RSAPrivateKey]()
@@ -165,18 +153,13 @@ def revoke(
     leaves: bool = False,
     days: int = LIST_DAYS,
 ) -> tuple[RevocationList, list[x509.Certificate]]:
-    """Signs the next list of revoked certificates.
+    """Signs the next list of revoked certificates, until there is a newer one so many days on.
 
-    Args:
-        authority: whose key signs.
-        name: revoke what was certified of this participant, up to now; None: nobody's, only make the list anew.
-        now: with a time zone.
-        serials: revoke only these; also such as are not kept here.
-        leaves: this participant gets no new certificate, until it is revoked once more without this.
-        days: until when there will be a newer list.
+    It revokes what was certified of ``name`` up to now, or of that only ``serials``, also such as are not kept here;
+    None: the list is only made anew. With ``leaves`` this participant gets no new certificate, until it is revoked once
+    more without.
 
-    Returns:
-        The list, also in the authority's folder, and those of the certificates that are kept here.
+    Gives the list, also in the authority's folder, and those of the certificates that are kept here.
 
     Raises:
         ConfigError: a file cannot be read, or ``serials`` or ``leaves`` without a name.
@@ -251,7 +234,3 @@ def _chosen(authority: Authority, name: str, serials: Sequence[int]) -> list[x50
 
 def _entries(revoked: RevocationList) -> list[x509.RevokedCertificate]:
     return list(x509.load_pem_x509_crl(revoked.pem))
-
-
-def _has_left(entry: x509.RevokedCertificate) -> bool:
-    return any(extension.value == _LEFT for extension in entry.extensions)

@@ -48,14 +48,9 @@ _MAX_PENDING_BYTES: Final = IN_FLIGHT_BYTES + (32 << 20)
 
 @dataclass(frozen=True)
 class BrokerFiles:
-    """PEM files on a broker's machine.
+    """PEM files on a broker's machine: its certificate and key, of the brokers' own root, and the two roots.
 
-    Attributes:
-        certificate: of this broker; the brokers' own root issued it.
-        key: of that.
-        brokers_root: certified all brokers. A participant's certificate is not of it: with it, it could join as a
-            broker and read everything.
-        project_root: certified all participants.
+    A participant's certificate is not of ``brokers_root``: with it, it could join as a broker and read everything.
     """
 
     certificate: Path
@@ -70,12 +65,7 @@ REQUESTS: Final = "requests"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a broker meets the others.
-
-    Attributes:
-        listen: where they connect to.
-        routes: of the others.
-    """
+    """Where a broker meets the others: where they connect to, and where they listen."""
 
     listen: BrokerAddress
     routes: Sequence[BrokerAddress]
@@ -88,7 +78,7 @@ class Participant:
     Attributes:
         certificates: that it may connect with: valid, and not revoked; none of one that has left.
         peers: who may hear of it, and it of them.
-        asks: whether it may send requests: an administrator's. Else whoever has data could keep a site busy with them.
+        asks: whether it may send requests, as an administrator; else holders could keep a site busy with them.
     """
 
     certificates: Sequence[x509.Certificate]
@@ -106,8 +96,7 @@ def configuration(
 ) -> str:
     """The whole configuration of one broker.
 
-    Raises:
-        ConfigError: a name cannot be a participant's, a certificate is another one's, or peers do not agree.
+    Raises ``ConfigError``: a name cannot be a participant's, a certificate is another one's, or peers do not agree.
     """
     accounts = "\n".join(
         _account(each, participants) for each in sorted(participants) if participants[each].certificates
@@ -152,10 +141,8 @@ system_account: "SYSTEM"
 
 
 class BrokerProcess:
-    """A broker of this machine: ``nats-server``, which is not part of Python.
-
-    Raises:
-        ConfigError: the program is not installed.
+    """A broker of this machine: ``nats-server``, which is not part of Python; ``ConfigError`` where it is not
+    installed.
     """
 
     def __init__(self, folder: Path, configured: Callable[[], str]) -> None:

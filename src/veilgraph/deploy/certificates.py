@@ -39,17 +39,10 @@ class Fingerprint:
 def request_certificate(
     kit: Kit, out: Path, passphrase: Passphrase | None = None, *, broker: bool = False
 ) -> Fingerprint:
-    """Makes a key in the kit and a request for a certificate of it, with the name of the kit's certificate.
+    """Makes a key in the kit and, at ``out``, a request for a certificate of it, of the same name; or of its broker's.
 
-    Args:
-        kit: of who asks.
-        out: the request to write.
-        passphrase: seals the new key. A kit whose key is sealed gets no other: then with the kit's own, if left out.
-        broker: for the broker that the server runs, in place of the server.
-
-    Raises:
-        RunError: the request or the key cannot be written.
-        ConfigError: the kit's certificate cannot be read, the passphrase is too short, or the kit has no broker.
+    A kit whose key is sealed gets no other: by default with its own ``passphrase``. Raises ``RunError``: a file cannot
+    be written; ``ConfigError``: no certificate can be read, the passphrase is too short, or there is no broker.
     """
     if broker and not kit.has_broker:
         raise ConfigError(f"--broker: the kit of {kit.name} runs no broker; give the server's, or a broker's")
@@ -69,22 +62,11 @@ def request_certificate(
 def sign_certificate(
     request: Path, authority: Path, out: Path, now: datetime, days: int = DAYS, passphrase: Passphrase | None = None
 ) -> Fingerprint:
-    """Signs a participant's request with the authority's key.
+    """Signs a participant's request with the authority's key, to be valid for so many days.
 
     Only names that were provisioned are signed, each with what its first certificate says of it, and only keys that
-    were never revoked.
-
-    Args:
-        request: as ``request_certificate`` wrote it.
-        authority: the folder that ``provision`` made.
-        out: the certificate to write.
-        now: with a time zone.
-        days: for how long it is valid.
-        passphrase: of the authority's key, if it has one.
-
-    Raises:
-        ConfigError: a file cannot be read.
-        DataError: the request is not one, not of a participant, or of one whose key was revoked or who left.
+    were never revoked. Raises ``ConfigError``: a file cannot be read; ``DataError``: the request is not one, not of a
+    participant, or of one whose key was revoked or who left.
     """
     wanted = _read_request(request)
     signer = Authority(authority, passphrase)
@@ -109,14 +91,9 @@ def sign_certificate(
 def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
     """Puts a signed certificate and the key that was made for it in the place of the kit's, or of its broker's.
 
-    A running broker takes its own at once.
-
-    Returns:
-        Until when it is valid.
-
-    Raises:
-        DataError: it is not for this kit's new key, of another project, revoked, or not valid now.
-        RunError: it is the site's own and the site is running, or nothing was requested.
+    A running broker takes its own at once. Returns until when it is valid. Raises ``DataError``: it is not for this
+    kit's new key, of another project, revoked, or not valid now; ``RunError``: the site is running, or nothing was
+    requested.
     """
     new = read_certificate(certificate)
     own = kit.broker if kit.has_broker and _is_brokers(new) else kit.certified
@@ -154,15 +131,10 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
 
 
 def admit_certificate(kit: Kit, certificate: Path) -> str | None:
-    """Has the broker of a kit let in another participant, with a certificate that the authority signed.
+    """Has the broker of a kit let in another participant, whose name is returned; None: the kit's own, or no broker.
 
-    Returns:
-        The participant's name; None where the certificate is the kit's own, or the kit has no broker.
-
-    Raises:
-        ConfigError: the certificate cannot be read.
-        DataError: it is of another project.
-        RunError: the kit cannot be written.
+    Raises ``ConfigError``: it cannot be read; ``DataError``: of another project; ``RunError``: the kit cannot be
+    written.
     """
     new = read_certificate(certificate)
     if not kit.has_broker or common_name(new) == kit.certified_name:

@@ -40,12 +40,8 @@ def check_sites(
 ) -> tuple[SiteCheck, ...]:
     """Asks every site that is connected; nothing is aligned or trained, and nobody counts a job.
 
-    Returns:
-        The job's holders in its order, then who deals; each has signed its answer.
-
-    Raises:
-        ConfigError: the job names files, or somebody who is no holder of the project.
-        LinkError: no connection.
+    Gives the job's holders in its order, then who deals; each has signed its answer. Raises ``ConfigError``: the job
+    names files, or somebody who is no holder of the project; ``LinkError``: no connection.
     """
     check_names(settings)
     roles = kit.roles

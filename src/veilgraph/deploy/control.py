@@ -70,11 +70,7 @@ class ProjectStatus:
 
 
 def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
-    """Who is connected and which jobs there are.
-
-    Raises:
-        LinkError: no connection.
-    """
+    """Who is connected and which jobs there are; raises ``LinkError``: no connection."""
     roles = kit.roles
     sites = parties_of(roles)
     with administrator(kit, connect_s) as ops:
@@ -109,9 +105,7 @@ def _status(job_id: str, words: Sequence[Word]) -> JobStatus:
 def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: float = 30.0) -> str:
     """A job's log: at an administrator that of who deals, at a site its own.
 
-    Raises:
-        RunError: there is no such job or no log of it.
-        LinkError: no connection.
+    Raises ``RunError``: there is no such job or no log of it; ``LinkError``: no connection.
     """
     if kit.kind != "administrator":
         text = _own_log(kit, job_id)
@@ -132,11 +126,9 @@ def _shown(reported: re.Match[str]) -> str:
 
 
 def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
-    """Stops a running job; its parties keep their checkpoints. Returns its id.
+    """Stops a running job, whose id it returns; its parties keep their checkpoints.
 
-    Raises:
-        RunError: it does not exist or does not run.
-        LinkError: no connection.
+    Raises ``RunError``: it does not exist or does not run; ``LinkError``: no connection.
     """
     with administrator(kit, connect_s) as ops:
         known = _known(kit, ops, job_id)

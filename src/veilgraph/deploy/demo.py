@@ -26,7 +26,6 @@ from veilgraph.deploy.project import provision, read_project
 from veilgraph.deploy.submit import submit
 from veilgraph.graph.settings import DataSettings
 from veilgraph.mpc.ring import available_cores
-from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import read_job
 from veilgraph.samples.organisations import export_dataset
 
@@ -57,11 +56,7 @@ class LocalNetwork:
 def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
     """Exports a data set as three organisations' tables, and trains and predicts on them over a real network.
 
-    Returns:
-        The label holder's part of the run.
-
-    Raises:
-        VeilgraphError: something of it failed.
+    Returns the label holder's part of the run; raises ``VeilgraphError``: something of it failed.
     """
     with _begun(out):
         run = run_everything(out, report, epochs)
@@ -91,7 +86,9 @@ def run_everything(out: Path, report: Report, epochs: int) -> Path:
     project = _with_free_ports(tables / "project.yaml")
     kits = provision(read_project(project), out / "consortium")
     report(f"provisioned {', '.join(kits)} in {out / 'consortium'}")
-    settings = _shortened(read_job(tables / "network-job.yaml"), epochs)
+    settings = read_job(tables / "network-job.yaml")
+    train = settings.train.model_copy(update={"epochs": min(epochs, settings.train.epochs)})
+    settings = settings.model_copy(update={"train": train})
     with local_network(kits, party_files, report) as network:
         submit(network.administrator, settings, "train", resume=False, wait=True, report=report)
         submit(network.administrator, settings, "predict", resume=False, wait=True, report=report)
@@ -104,9 +101,7 @@ def local_network(
 ) -> Iterator[LocalNetwork]:
     """Joins all sites, each in a process of its own, and ends them afterwards.
 
-    Raises:
-        LinkTimeout: a site did not come up.
-        RunError: a site ended.
+    Raises ``LinkTimeout``: a site did not come up; ``RunError``: a site ended.
     """
     opened = [Kit.open(kit) for kit in kits.values()]
     administrator = next(kit for kit in opened if kit.kind == "administrator")
@@ -158,7 +153,6 @@ def _leave(sites: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
 
 
 def _with_free_ports(project: Path) -> Path:
-    """The exported project file, on ports of this machine that nobody uses."""
     content = yaml.safe_load(project.read_text(encoding="utf-8"))
     content["server"] = {"host": "localhost", "port": free_port(), "listen": None}
     write_whole(project, yaml.safe_dump(content, sort_keys=False).encode())
@@ -166,11 +160,7 @@ def _with_free_ports(project: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, below those that Linux gives to whoever asks for any.
-
-    Raises:
-        OSError: there is none at localhost.
-    """
+    """A port that was free a moment ago, below those that Linux gives to whoever asks for any; or ``OSError``."""
     with socket.socket() as one:
         return _held_port(one)
 
@@ -183,8 +173,3 @@ def _held_port(held: socket.socket) -> int:
     else:
         held.bind(("localhost", 0))
     return int(held.getsockname()[1])
-
-
-def _shortened(settings: JobSettings, epochs: int) -> JobSettings:
-    train = settings.train.model_copy(update={"epochs": min(epochs, settings.train.epochs)})
-    return settings.model_copy(update={"train": train})

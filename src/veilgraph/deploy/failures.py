@@ -53,8 +53,7 @@ class Failure(Exact):
 def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
     """Names in the certificates of who takes part in a job: its holders in its order, then who deals.
 
-    Raises:
-        ConfigError: the job names somebody who brings no data in this project: who relays or deals, or a stranger.
+    Raises ``ConfigError``: the job names somebody who brings no data in this project.
     """
     strangers = [name for name in job.data.names if name not in roles.holders]
     if strangers:
@@ -78,17 +77,11 @@ def error_of(site: PartyId, failure: Failure, roles: Roles) -> VeilgraphError:
 def errors_of(
     failures: Mapping[PartyId, Failure], sites: tuple[PartyId, ...], roles: Roles, ended: PartyId | None = None
 ) -> list[VeilgraphError]:
-    """What administrators are told of a failed job.
+    """What administrators are told of a failed job, by what its failed sites said, who deals among them.
 
-    Args:
-        failures: site → what it said, of those that failed; who deals among them, where that is the server itself.
-        sites: of the job.
-        roles: of the project.
-        ended: the site whose process of the job was the first to end without a word.
-
-    Returns:
-        Of those that ended by themselves, their errors, a whole one first. Where there is none, who was lost: whose
-        process ended, else whom others miss and who said nothing itself, else those that failed and miss nobody.
+    ``ended`` is the site whose process was the first to end without a word. Of those that ended by themselves it gives
+    their errors, a whole one first. Where there is none, who was lost: whose process ended, else whom others miss and
+    who said nothing itself, else those that failed and miss nobody.
     """
     causes = {site for site, failure in failures.items() if not failure.is_consequence}
     at = {SERVER: roles.deals}

@@ -54,11 +54,7 @@ Counted = Callable[[str, int, float], None]
 
 
 def check_token(token: str) -> None:
-    """Refuses what is too short for a token, or cannot travel in a header.
-
-    Raises:
-        ConfigError: says the rule, never the token.
-    """
+    """Refuses a token that is too short, or cannot travel in a header; the ``ConfigError`` never says it."""
     if _TOKEN.fullmatch(token) is None:
         raise ConfigError(
             f"the token ({len(token)} characters) must be 32 to 512 letters, digits or . _ ~ + / - (= at the end); "
@@ -69,11 +65,7 @@ def check_token(token: str) -> None:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file, without the white space around it.
-
-    Raises:
-        ConfigError: the file cannot be read, others than its owner may read it, or it holds no token.
-    """
+    """The token in a file, stripped; ``ConfigError`` where it cannot be read, or by others too, or is none."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode  # of the very file that is read
@@ -95,8 +87,7 @@ def read_token(path: Path) -> str:
 def make_token_file(path: Path) -> None:
     """Writes a fresh random token of 256 bits to a file that its owner alone may read.
 
-    Raises:
-        RunError: the file exists or cannot be written.
+    Raises ``RunError``: the file exists or cannot be written.
     """
     _write_new(path, secrets.token_urlsafe(32).encode() + b"\n")
 
@@ -104,18 +95,9 @@ def make_token_file(path: Path) -> None:
 def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
     """A certificate that vouches for itself, for trying a service out: 30 days, ECDSA on P-256.
 
-    Callers must be given the certificate and told to trust it.
-
-    Args:
-        host: name or address by which callers reach the service.
-        folder: where to write ``certificate.pem`` and ``key.pem``, made at need.
-
-    Returns:
-        Paths of the certificate and of the key, which this account alone may read.
-
-    Raises:
-        ConfigError: ``host`` is neither an address nor an ASCII name.
-        RunError: a file exists or cannot be written.
+    Callers, who reach the service at ``host``, must be given it and told to trust it. Returns the paths of certificate
+    and key in ``folder``. Raises ``ConfigError``: ``host`` is no address or ASCII name; ``RunError``: a file exists, or
+    cannot be written.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     now, name = datetime.now(UTC), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilgraph trial service")])
@@ -136,15 +118,10 @@ def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
 
 
 def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 or newer at the side that is asked.
+    """TLS 1.2 or newer at the side that is asked: PEM files, the service's certificate before its issuers', and its
+    key.
 
-    Args:
-        certificate: PEM file, the service's certificate first, then those of its issuers.
-        key: PEM file of its private key, without a passphrase.
-
-    Raises:
-        ConfigError: a file cannot be read, or everyone may read the key.
-        DataError: the files do not hold a certificate and the key of it.
+    Raises ``ConfigError``: a file cannot be read, or everyone may read the key; ``DataError``: they hold no such pair.
     """
     for path, what in ((certificate, "certificate"), (key, "key")):
         try:
@@ -198,8 +175,7 @@ def make_server(app: FastAPI, tls: ssl.SSLContext) -> uvicorn.Server:
 def run_https(app: FastAPI, tls: ssl.SSLContext, host: str, port: int, announce: Callable[[int], None]) -> None:
     """Serves ``app`` until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
 
-    Raises:
-        ConfigError: the address cannot be listened at, or this is not the main thread.
+    Raises ``ConfigError``: the address cannot be listened at, or this is not the main thread.
     """
     server = make_server(app, tls)
     if threading.current_thread() is not threading.main_thread():
@@ -213,11 +189,8 @@ def run_https(app: FastAPI, tls: ssl.SSLContext, host: str, port: int, announce:
 class Envelope:
     """ASGI middleware around every exchange: headers, and one line that says nothing of what was asked or answered.
 
-    Args:
-        app: what answers.
-        report: called with the line.
-        paths: those of ``app``; any other may hold anything, and is not reported.
-        counted: called with as much of the exchange as the line has, but for who asked.
+    ``report`` is called with the line; ``counted`` with as much of the exchange, but for who asked. Of ``paths`` alone
+    is it said which: any other may hold anything.
     """
 
     def __init__(
@@ -273,7 +246,6 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket, made before anything is announced."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port}: must be from 0 to 65535, 0 being any that is free; choose another")
     try:

@@ -159,13 +159,11 @@ class _Attendance:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the connection and the jobs."""
         self._stopped.set()
         self._thread.join(_JOIN_S)
         self._supervisor.close()
 
     def failure(self, connect_s: float) -> LinkError:
-        """Why there never was a connection."""
         name = self._kit.name
         for sign in ("CERTIFICATE_VERIFY_FAILED", "alert", "Authorization Violation", "authentication"):
             if sign.lower() in self._trouble.lower():

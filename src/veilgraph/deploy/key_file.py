@@ -55,11 +55,7 @@ class KeyFile:
         return self.is_sealed or self.plain.is_file()
 
     def found(self, passphrase: Passphrase | None) -> tuple[Path, bytes | None]:
-        """The file to read, and what opens it.
-
-        Raises:
-            ConfigError: it is sealed, and no passphrase can be had.
-        """
+        """The file to read, and what opens it; ``ConfigError`` where it is sealed, and no passphrase can be had."""
         if not self.is_sealed or self._is_open():
             return self.plain, None
         if passphrase is None:
@@ -73,15 +69,13 @@ class KeyFile:
     def write(self, key: PrivateKey, passphrase: bytes | None) -> None:
         """Puts a key in the place of what is there, sealed if there is a passphrase.
 
-        Raises:
-            ConfigError: the passphrase is too short.
-            OSError: it cannot be written.
+        Raises ``ConfigError``: the passphrase is too short; ``OSError``: it cannot be written.
         """
         if passphrase is None:
             write_whole(self.plain, _plain(key))
             self.sealed.unlink(missing_ok=True)
             return
-        check_passphrase(passphrase)
+        _check_passphrase(passphrase)
         write_whole(self.sealed, sealed_key(key, passphrase))
         self.plain.unlink(missing_ok=True)
 
@@ -97,10 +91,7 @@ class KeyFile:
 
     @contextmanager
     def opened(self, passphrase: Passphrase | None) -> Iterator[None]:
-        """Lets programs that know no passphrase read the file in the clear, from memory, while the block runs.
-
-        For one process at a time: the caller holds the folder.
-        """
+        """Lets programs without the passphrase read the file from memory, for a block; the caller holds the folder."""
         if not self.is_sealed:
             yield
             return
@@ -126,8 +117,7 @@ class KeyFile:
 def in_memory(key: PrivateKey) -> Iterator[Path]:
     """Keeps a key in the clear in memory; the path opens it in every process of this account, until the block ends.
 
-    Raises:
-        ConfigError: this system has no such memory.
+    Raises ``ConfigError``: this system has no such memory.
     """
     try:
         descriptor = os.memfd_create(_IN_MEMORY, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -150,12 +140,7 @@ def in_memory(key: PrivateKey) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def check_passphrase(passphrase: bytes) -> None:
-    """Refuses a new passphrase that is too short.
-
-    Raises:
-        ConfigError: it is.
-    """
+def _check_passphrase(passphrase: bytes) -> None:
     if len(passphrase) < SHORTEST_PASSPHRASE:
         raise ConfigError(
             f"passphrase: it has {len(passphrase)} bytes, and at least {SHORTEST_PASSPHRASE} are needed: a thief of "
@@ -164,11 +149,8 @@ def check_passphrase(passphrase: bytes) -> None:
 
 
 def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
-    """Seals a key with a passphrase.
-
-    Raises:
-        ConfigError: the passphrase is too short.
-        RunError: it is sealed already, in use, or cannot be written.
+    """Seals a key; ``ConfigError``: the passphrase is too short; ``RunError``: it is sealed, in use, or cannot be
+    written.
     """
     if key_file.is_sealed:
         raise RunError(

@@ -38,12 +38,8 @@ _SITE_FILE: Final = "veilgraph.json"
 class Kit:
     """One participant's kit on its own machine.
 
-    Attributes:
-        path: the folder.
-        kind: which participant it is for; ``broker``: none, a further broker of the project.
-        name: the participant's name: a holder's or dealer's, ``server``, an administrator's address, or a
-            broker's host.
-        passphrase: of its private key, should it have one.
+    ``name`` is a holder's or dealer's, ``server``, an administrator's address, or a broker's host, of kind ``broker``:
+    a further one of the project, and no participant. ``passphrase`` is of its private key.
     """
 
     path: Path
@@ -55,9 +51,8 @@ class Kit:
     def open(cls, path: Path, passphrase: Passphrase | None = None) -> Kit:
         """Finds out whose kit it is; ``passphrase`` is asked for when the private key is needed.
 
-        Raises:
-            ConfigError: the folder is no start-up kit, or does not say who deals.
-            DataError: what it says of that was not signed by the project's root.
+        Raises ``ConfigError``: it is no start-up kit, or does not say who deals; ``DataError``: the root did not sign
+        that.
         """
         path = path.absolute()
         if not (path / "startup" / _KIT_FILE).is_file():
@@ -73,12 +68,7 @@ class Kit:
 
     @property
     def roles(self) -> Roles:
-        """Who is who in the project, read and verified now.
-
-        Raises:
-            ConfigError: the kit does not say.
-            DataError: the project's root did not sign it.
-        """
+        """Who is who in the project, read and verified now; errors as ``open``."""
         return read_roles(self.path / "startup")
 
     @property
@@ -141,13 +131,12 @@ class Kit:
         return self.certified.key
 
     def identity(self) -> Identity:
-        """The participant's certificate, key and trusted root, the name in the certificate of party ``server``, and the
-        newest list of revoked certificates, read now. A server that only relays meets no party, and names itself.
+        """The participant's certificate, key, root, the server's name and the newest list of revoked certificates, read
+        now.
 
-        Raises:
-            ConfigError: one of them cannot be read, the key's passphrase is not to be had, or the list is not current
-                and the site insists on that.
-            DataError: one of them is damaged, or they do not belong together.
+        A server that only relays names itself. Raises ``ConfigError``: one cannot be read, the key's passphrase is not
+        to be had, or the list is not current and the site insists on that; ``DataError``: one is damaged, or they do
+        not fit.
         """
         key, passphrase = self.key_file.found(self.passphrase)
         root = self.path / "startup" / "rootCA.pem"
@@ -156,12 +145,7 @@ class Kit:
         return replace(identity, revoked=current_list(self.path, datetime.now(UTC), insist=self._insists()))
 
     def trust(self) -> Trust:
-        """The project's roots and the newest list of revoked certificates, read now.
-
-        Raises:
-            ConfigError: one of them cannot be read, or the list is not current and the site insists on that.
-            DataError: one of them is damaged.
-        """
+        """The project's roots and the newest list of revoked certificates, read now; errors as ``identity``."""
         revoked = current_list(self.path, datetime.now(UTC), insist=self._insists())
         return Trust(load_roots(self.path / "startup" / "rootCA.pem"), revoked)
 
@@ -170,7 +154,6 @@ class Kit:
         return {SERVER: self.roles.deals}
 
     def _insists(self) -> bool:
-        """Whether the site joined with ``--current-list``."""
         return (self.path / "local" / _SITE_FILE).exists() and self.site.current_list
 
     @property
@@ -184,12 +167,7 @@ class Kit:
         return self.roles.server if self.kind == "server" else self.name
 
     def brokers(self) -> Brokers:
-        """How this participant reaches the project's brokers.
-
-        Raises:
-            ConfigError: a file cannot be read, or the key's passphrase is not to be had.
-            DataError: a file is damaged.
-        """
+        """How this participant reaches the project's brokers; errors as ``identity``."""
         key, passphrase = self.key_file.found(self.passphrase)
         root = self.path / "startup" / f"{BROKERS_ROOT}.pem"
         tls = client_tls(root, self.certificate_path, key, passphrase)
@@ -200,8 +178,7 @@ class Kit:
     def broker_configuration(self, now: datetime) -> str:
         """The configuration of this kit's broker: who may connect with it now, and where it meets the other brokers.
 
-        Raises:
-            ConfigError: a certificate of a participant cannot be used.
+        Raises ``ConfigError``: a certificate of a participant cannot be used.
         """
         roles, revoked = self.roles, installed_list(self.path)
         sites = {roles.deals, *roles.holders}  # a server that only relays sends nobody anything
@@ -238,23 +215,13 @@ class Kit:
 
     @property
     def site(self) -> SiteFile:
-        """How this machine takes part, as it joined last.
-
-        Raises:
-            ConfigError: it has not joined, or the file cannot be read.
-        """
+        """How this machine takes part, as it joined last; ``ConfigError`` where it has not, or cannot be read."""
         return _read_file(self.path / "local" / _SITE_FILE, SiteFile)
 
 
 @dataclass(frozen=True)
 class Certified:
-    """A certificate of a kit.
-
-    Attributes:
-        certificate: PEM file.
-        key: its private key.
-        root: PEM file of the certificate that issued it.
-    """
+    """A certificate of a kit, its private key, and that of its issuer: PEM files."""
 
     certificate: Path
     key: KeyFile
@@ -275,15 +242,7 @@ _CLUSTER_FILE: Final = "cluster"
 
 
 class SiteFile(BaseModel):
-    """How a machine takes part.
-
-    Attributes:
-        party_file: the holder's own; None at the server and the dealer.
-        runs: folder of this site's runs.
-        current_list: whether the site takes part only with a current list of revoked certificates.
-        restarts: the dealer's leave to begin a training again, in place of what it has of it.
-        allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
-    """
+    """How a machine takes part; the fields are as for ``join``."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -306,20 +265,12 @@ class _KitFile(BaseModel):
 
 
 def write_kit(startup: Path, kind: KitKind, brokers: Sequence[str]) -> None:
-    """Writes whose kit it is, and where the brokers are: nothing that others must believe.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes whose kit it is, and where the brokers are, which nobody must believe; or ``OSError``."""
     write_whole(startup / _KIT_FILE, _KitFile(kind=kind, brokers=list(brokers)).model_dump_json(indent=2).encode())
 
 
 def write_listen(folder: Path, listen: BrokerAddress, cluster: Cluster) -> None:
-    """Writes where a broker listens, and where it meets the others, if there are any.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes where a broker listens, and where it meets the others, if there are any; or ``OSError``."""
     write_whole(folder / _LISTEN_FILE, str(listen).encode("ascii"))
     if cluster.routes:
         lines = "\n".join(map(str, (cluster.listen, *cluster.routes)))
@@ -327,11 +278,7 @@ def write_listen(folder: Path, listen: BrokerAddress, cluster: Cluster) -> None:
 
 
 def admit(server: Path, certificate: x509.Certificate) -> None:
-    """Has the broker of a kit let in who has this certificate, as soon as it looks.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Has the broker of a kit let in who has this certificate, as soon as it looks; or ``OSError``."""
     folder = private_folder(server / "broker" / "participants")
     write_whole(folder / f"{certificate.serial_number:040x}.crt", certificate.public_bytes(Encoding.PEM))
 

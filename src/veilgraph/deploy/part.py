@@ -108,7 +108,6 @@ def checked(request: Request, kit: Kit) -> Checked:
 
 
 def _part_of(request: Request, kit: Kit) -> tuple[JobSettings, PartyId]:
-    """The job, and which party this site is."""
     settings = parse_job(request.job or {})
     sites_of(settings, kit.roles)
     party = kit.party
@@ -122,7 +121,6 @@ def _part_of(request: Request, kit: Kit) -> tuple[JobSettings, PartyId]:
 
 @contextmanager
 def _link(request: Request, settings: JobSettings, kit: Kit, party: PartyId) -> Iterator[RecordedLink]:
-    """This party's sealed link, its traffic counted; it ends when the process is told to stop."""
     parties, certified = (*settings.data.names, SERVER), kit.certified_names()
     identity = kit.identity()
     wire = NatsLink(
@@ -154,10 +152,8 @@ def _link(request: Request, settings: JobSettings, kit: Kit, party: PartyId) -> 
 
 
 def take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
-    """Keeps a newer list of revoked certificates that a peer has: handshakes are held to it from the next job on.
-
-    Raises:
-        LinkError: it is not one, or it cannot be kept here; the session with the peer ends.
+    """Keeps a newer list of revoked certificates that a peer has, for handshakes from the next job on; or
+    ``LinkError``.
     """
     try:
         if shown and accept_newer(kit.path, shown):

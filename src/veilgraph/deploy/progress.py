@@ -48,12 +48,10 @@ class SiteJob:
     """A job as one site knows it.
 
     Attributes:
-        job_id: the engine's.
         name: the job's own; empty where it is not known.
         state: of this site's part of it.
         submitted: when, in seconds since 1970; 0 where it is not known.
-        epoch: the newest that its log says it has reached; None before the first, or without a training.
-        epochs: as many as there may be.
+        epoch: the newest that its log says it has reached, of ``epochs``; None before the first, or without a training.
         quiet_s: seconds since its log last grew; None once the log is gone.
     """
 
@@ -67,14 +65,8 @@ class SiteJob:
 
 
 @dataclass(frozen=True)
-class SiteProcess:
-    """A process of a site, its own or a job's.
-
-    Attributes:
-        pid: its number.
-        job_id: whose it is; empty: the site's own.
-        resident_bytes: memory that it holds.
-    """
+class _SiteProcess:
+    """A process of a site: its own, of no job, or a job's."""
 
     pid: int
     job_id: str
@@ -89,7 +81,7 @@ class Traffic:
     received: int
 
 
-def site_processes(kit: Kit) -> tuple[SiteProcess, ...]:
+def site_processes(kit: Kit) -> tuple[_SiteProcess, ...]:
     """The processes that this account runs with a kit, those of its jobs among them."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -100,7 +92,7 @@ def site_processes(kit: Kit) -> tuple[SiteProcess, ...]:
             if str(kit.path) in words and any("veilgraph" in word for word in words[:5]):
                 job_id = next((name for word in words if JOB_ID.fullmatch(name := Path(word).name)), "")
                 pages = int((entry / "statm").read_text(encoding="ascii").split()[1])
-                found.append(SiteProcess(int(entry.name), job_id, pages * _PAGE_BYTES))
+                found.append(_SiteProcess(int(entry.name), job_id, pages * _PAGE_BYTES))
     return tuple(found)
 
 
@@ -111,7 +103,7 @@ class SiteJobs:
         self._kit = kit
         self._ended: dict[str, SiteJob] = {}
 
-    def now(self, processes: tuple[SiteProcess, ...] | None = None) -> tuple[SiteJob, ...]:
+    def now(self, processes: tuple[_SiteProcess, ...] | None = None) -> tuple[SiteJob, ...]:
         """All that the kit has of them, newest first."""
         running = {each.job_id for each in (site_processes(self._kit) if processes is None else processes)}
         jobs = [self._job(path, path.name in running) for path in _job_folders(self._kit.jobs)]
@@ -139,11 +131,9 @@ class SiteJobs:
 
 
 class Outcome(Exact):
-    """How a party's part of a job ended, as its process says.
+    """How a party's part of a job ended, as its process says, with what others may know of its failure.
 
-    Attributes:
-        failure: what others may know of the error that it failed with; None: it went well.
-        checked: the answer to a check (``run.checking.Checked``, which a site's own process does not load).
+    ``checked`` is the answer to a check (``run.checking.Checked``, which a site's own process does not load).
     """
 
     failure: Failure | None = None
@@ -165,11 +155,7 @@ class Outcome(Exact):
 class Word(Exact):
     """What a site says of one of its jobs to administrators, who believe no more of it than this form.
 
-    Attributes:
-        job: its id.
-        says: how far it is, or what it waits for, as who deals says it.
-        failure: what others may know of the error that its part failed with.
-        checked: its answer to a check.
+    ``says`` is how far it is, or what it waits for; the rest is as ``Outcome`` has it.
     """
 
     job: Annotated[str, Field(pattern=rf"^{JOB_ID.pattern}$")]
@@ -251,7 +237,6 @@ def drift_of(kit: Kit, job: SiteJob) -> tuple[int, float] | None:
 
 
 def _part(kit: Kit, job: SiteJob) -> Path | None:
-    """This site's part of a job's run; None where it has none."""
     with suppress(VeilgraphError, OSError):
         if job.name and (party := kit.party) is not None:
             return kit.site.runs / job.name / "parties" / party

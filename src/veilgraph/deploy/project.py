@@ -117,11 +117,7 @@ class ProjectSettings(BaseModel):
 
 
 def read_project(path: Path) -> ProjectSettings:
-    """Reads and validates a project file.
-
-    Raises:
-        ConfigError: the file cannot be read, is not YAML, or breaks a rule.
-    """
+    """Reads and validates a project file; ``ConfigError`` where it cannot be read, is not YAML, or breaks a rule."""
     with settled(str(path)):
         return ProjectSettings.model_validate(read_yaml(path, "project file"))
 
@@ -134,18 +130,10 @@ def draft_project(
     dealer: str | None,
     brokers: Sequence[str] = (),
 ) -> str:
-    """The text of a project file.
+    """The text of a project file, of a server's host and port, further ``brokers`` at that port, and a ``dealer``, or
+    None.
 
-    Args:
-        name: of the consortium.
-        server: its host and its port.
-        holders: their names.
-        administrators: e-mail addresses.
-        dealer: a machine of its own that deals; None: the server does.
-        brokers: hosts of further brokers, each at the server's port.
-
-    Raises:
-        ConfigError: it would break a rule.
+    Raises ``ConfigError``: it would break a rule.
     """
     host, port = server
     content = {
@@ -168,12 +156,8 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
     ``out/authority`` holds the keys that sign certificates: keep it off the server and off line. Every participant's
     key is made here: whoever provisions could have kept a copy.
 
-    Returns:
-        Participant → its kit. The server is called ``server``, a dealer apart by its name, a further broker by its
-        host.
-
-    Raises:
-        RunError: ``out`` exists and is not empty, or cannot be written.
+    Returns participant → its kit; the server is called ``server``, a further broker by its host. Raises ``RunError``:
+    ``out`` exists and is not empty, or cannot be written.
     """
     now = datetime.now(UTC)
     with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
@@ -227,7 +211,6 @@ def _certify(
 
 
 def _make_startup(project: ProjectSettings, authority: Authority, kind: KitKind, path: Path) -> None:
-    """What every kit has."""
     startup = private_folder(path / "startup")
     for file in ("rootCA.pem", f"{BROKERS_ROOT}.pem"):
         write_whole(startup / file, (authority.path / file).read_bytes())
@@ -238,10 +221,7 @@ def _make_startup(project: ProjectSettings, authority: Authority, kind: KitKind,
 def _make_broker(
     project: ProjectSettings, authority: Authority, broker: ServerAddress, path: Path, now: datetime
 ) -> None:
-    """What a kit has for a broker: its certificate, those of all who may connect with it, and where the others are.
-
-    Both ends of a route between brokers show certificates of the brokers' own root.
-    """
+    """What a kit has for a broker, whose routes to others show certificates of the brokers' own root at both ends."""
     if broker != project.server:
         _make_startup(project, authority, "broker", path)
     folder, own = private_folder(path / "broker"), Kit.open(path).broker

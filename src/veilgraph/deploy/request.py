@@ -48,11 +48,10 @@ class Request(Exact):
 
     Attributes:
         id: a number used once; that of the job where it submits one.
-        project: in which.
         sites: whom it is for.
         expires: seconds since 1970.
         ask: what for. ``run`` and ``check`` submit a job, ``stop`` ends one, ``status`` asks how jobs are, ``log`` for
-            what a job's log tells administrators.
+        what a job's log tells administrators.
         about: id of a job, for ``stop`` and ``log``.
         job: settings as in a job file, for ``run``; validated by the party's process alone.
         work: for ``run``; ``check`` begins nothing: each site answers whether it would take part.
@@ -79,23 +78,12 @@ class Request(Exact):
         return self
 
     def signed(self, administrator: Identity) -> bytes:
-        """As it travels.
-
-        Raises:
-            ConfigError: the job is too long.
-        """
+        """As it travels; raises ``ConfigError``: the job is too long."""
         return _signed(_REQUEST, self, administrator)
 
 
 class Answer(Exact):
-    """What a site answers.
-
-    Attributes:
-        request: its id.
-        site: who answers.
-        refuses: why it does not do what it is asked; empty where it does.
-        content: by what was asked for.
-    """
+    """What a site answers to a request, by its id; ``refuses``: why it does not do what it is asked."""
 
     request: _Id
     site: _Name
@@ -117,8 +105,7 @@ def read_request(
 ) -> tuple[Request, str]:
     """A request that is for this site, now, and the name of the administrator who made it.
 
-    Raises:
-        ProtocolError: it is none; says which check failed.
+    Raises ``ProtocolError``: says which check failed.
     """
     body, certificate, signature = _parts(_REQUEST, message)
     administrator = trust.administrator(certificate, signature, joined(_REQUEST, body), now)
@@ -136,9 +123,7 @@ def read_request(
 def stored_request(path: Path) -> Request:
     """A request that was verified when it came, and kept as it was.
 
-    Raises:
-        ConfigError: the file cannot be read.
-        ProtocolError: it holds no request.
+    Raises ``ConfigError``: the file cannot be read; ``ProtocolError``: it holds no request.
     """
     with os_errors_as(ConfigError, f"{path}: cannot be read", "submit the job again"):
         content = path.read_bytes()
@@ -146,11 +131,7 @@ def stored_request(path: Path) -> Request:
 
 
 def read_answer(message: bytes | memoryview, trust: Trust, request: Request, site: PartyId, now: datetime) -> Answer:
-    """What a site answers to a request.
-
-    Raises:
-        ProtocolError: it is not its answer; says which check failed.
-    """
+    """What a site answers to a request; raises ``ProtocolError``: says which check failed."""
     body, certificate, signature = _parts(_ANSWER, message)
     trust.check(site, certificate, signature, joined(_ANSWER, body), now)
     answer = _read(Answer, body)
@@ -169,11 +150,7 @@ def _signed(magic: bytes, said: BaseModel, identity: Identity) -> bytes:
 
 
 def check_form(message: bytes | memoryview) -> None:
-    """Whether bytes may be a request at all: nothing of them is verified.
-
-    Raises:
-        ProtocolError: they cannot.
-    """
+    """Raise ``ProtocolError`` for bytes that cannot be a request at all: nothing of them is verified."""
     _parts(_REQUEST, message)
 
 

@@ -27,9 +27,7 @@ log = logging.getLogger("veilgraph")
 def installed_list(kit: Path) -> RevocationList | None:
     """The newest list that this kit has; None if it never had one.
 
-    Raises:
-        ConfigError: a file cannot be read.
-        DataError: the list in the kit is none of this project.
+    Raises ``ConfigError``: a file cannot be read; ``DataError``: the list in the kit is none of this project.
     """
     path = kit / "startup" / LIST_FILE
     try:
@@ -42,16 +40,9 @@ def installed_list(kit: Path) -> RevocationList | None:
 
 
 def current_list(kit: Path, now: datetime, *, insist: bool) -> RevocationList | None:
-    """The list of this kit, and whether it is one to work with.
+    """The list of this kit; one that is past its time, or missing, is refused where the site insists, else warned of.
 
-    Args:
-        kit: the folder.
-        now: with a time zone.
-        insist: refuse to work without a list, or with one that is past its time; else that is a warning in the log.
-
-    Raises:
-        ConfigError: as ``installed_list``; or there is no current list, and the site insists on one.
-        DataError: as ``installed_list``.
+    Errors are those of ``installed_list``.
     """
     found = installed_list(kit)
     overdue = found is not None and now > found.next_update
@@ -71,16 +62,10 @@ def current_list(kit: Path, now: datetime, *, insist: bool) -> RevocationList | 
 
 
 def accept_newer(kit: Path, pem: bytes) -> bool:
-    """Keeps a list that anybody passed on, if it is of this project's authority and newer than the kit's own.
+    """Keeps a list that anybody passed on, if it is of this project's authority and newer; returns whether it was.
 
-    Returns:
-        Whether it was newer.
-
-    Raises:
-        ProtocolError: it is not a list of this project, or contradicts the one that is here.
-        ConfigError: a file cannot be read.
-        DataError: the list that is here is damaged.
-        RunError: it cannot be written.
+    Raises ``ProtocolError``: it is not a list of this project, or contradicts the one that is here; ``RunError``: it
+    cannot be written; others as ``installed_list``.
     """
     startup = kit / "startup"
     with os_errors_as(RunError, f"{startup}: cannot be written", "unpack the kit where you may write"):
@@ -97,10 +82,7 @@ def accept_newer(kit: Path, pem: bytes) -> bool:
 def install_list(kit: Path, file: Path) -> RevocationList:
     """Installs a list by hand.
 
-    Raises:
-        ConfigError: the file cannot be read.
-        DataError: it is not a list of this project.
-        RunError: a newer list is installed already.
+    Raises ``ConfigError``: it cannot be read; ``DataError``: it is none of this project; ``RunError``: a newer is here.
     """
     with os_errors_as(ConfigError, f"{file}: cannot be read", "give what veilgraph cert revoke wrote"):
         pem = file.read_bytes()

@@ -59,11 +59,7 @@ class _Signed(Exact):
 
 
 def write_roles(startup: Path, roles: Roles, root_key: PrivateKey) -> None:
-    """Writes the roles into a kit, signed by the project's root.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes the roles into a kit, signed by the project's root; or ``OSError``."""
     said = roles.model_dump_json()
     signed = _Signed(said=said, signature=sign(root_key, _message(said)).hex())
     write_whole(startup / ROLES, signed.model_dump_json(indent=2).encode())
@@ -72,9 +68,7 @@ def write_roles(startup: Path, roles: Roles, root_key: PrivateKey) -> None:
 def read_roles(startup: Path) -> Roles:
     """Reads the roles in a kit, and checks that the kit's root signed them.
 
-    Raises:
-        ConfigError: the file, or the root certificate, cannot be read.
-        DataError: it holds something else, or the root did not sign it.
+    Raises ``ConfigError``: a file cannot be read; ``DataError``: it is something else, or the root did not sign it.
     """
     path = startup / ROLES
     try:

@@ -66,13 +66,7 @@ class PredictRequest(BaseModel):
 
 @dataclass(frozen=True)
 class Inference:
-    """One joint inference, ready to be looked up.
-
-    Attributes:
-        predictions: of C common nodes.
-        rows: id → row.
-        made_at: when the parties computed it.
-    """
+    """One joint inference, made at a time by the parties: predictions of C common nodes, and id → row."""
 
     predictions: Predictions
     rows: Mapping[str, int]
@@ -98,12 +92,11 @@ class Inference:
         return {**self.facts(), "predictions": found, "unknown": [text for text in ids if text not in self.rows]}
 
 
-class NewestInference:
+class _NewestInference:
     """The newest joint inference of a run, read again when the parties have made another.
 
-    Raises:
-        RunError: there is no run, no part of the label holder, or no readable inference in it.
-        ConfigError: the run's nodes have no ids.
+    Raises ``RunError``: there is no run, no part of the label holder, or no readable inference in it; ``ConfigError``:
+    the run's nodes have no ids.
     """
 
     def __init__(self, run: Path, report: Report) -> None:
@@ -149,19 +142,15 @@ def create_app(
 ) -> FastAPI:
     """The service as an ASGI application; whoever runs it must provide HTTPS, as ``serve`` does.
 
-    Args:
-        run: directory of the run, as the label holder has it.
-        token: what callers must show; 32 characters or more.
-        max_age_s: an older inference is not served; None: of any age.
-        report: called with one line per request and per new inference; never with ids, predictions or tokens.
+    ``max_age_s``: an older inference is not served; None: of any age. ``report`` is called with one line per request
+    and per new inference, never with ids, predictions or tokens.
 
-    Raises:
-        ConfigError: the token or ``max_age_s`` breaks a rule, or the run's nodes have no ids.
-        RunError: as ``NewestInference``.
+    Raises ``ConfigError``: an argument breaks a rule, or nodes have no ids; ``RunError``: there is no readable
+    inference.
     """
     check_token(token)
     _check_age(max_age_s)
-    return _app(NewestInference(run, report), token, max_age_s, report)
+    return _app(_NewestInference(run, report), token, max_age_s, report)
 
 
 def _check_age(max_age_s: float | None) -> None:
@@ -170,7 +159,7 @@ def _check_age(max_age_s: float | None) -> None:
 
 
 def _app(
-    newest: NewestInference, token: str, max_age_s: float | None, report: Report, counted: Counted = lambda *_: None
+    newest: _NewestInference, token: str, max_age_s: float | None, report: Report, counted: Counted = lambda *_: None
 ) -> FastAPI:
     token_digest = sha256(token.encode()).digest()
     app = FastAPI(title="veilgraph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -216,22 +205,12 @@ def serve(
 ) -> None:
     """Serves the run until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
 
-    Args:
-        run: directory of the run, as the label holder has it.
-        host: name or address to listen at.
-        port: to listen at; 0: one that is free.
-        certificate: PEM file of the service's certificate.
-        key: PEM file of its private key.
-        token_file: what callers must show, readable by its owner only; made if it is not there, and all else is.
-        report: called with a line once it listens, per request, and per new inference.
-        max_age_s: an older inference is not served; None: of any age.
-        metrics: where to say how the service is, without TLS, to who asks; None: nowhere.
+    PEM files have the service's certificate and key; ``token_file``, readable by its owner only, what callers must
+    show: it is made if it is not there, and all else is. ``metrics``: where to say how the service is, without TLS. The
+    rest, and further errors, are as for ``create_app``, with a line once it listens.
 
-    Raises:
-        ModuleNotFoundError: what metrics need is not installed.
-        ConfigError: the token, certificate or key cannot be used, or the address cannot be listened at.
-        DataError: the certificate and the key are not of one pair.
-        RunError: as ``NewestInference``.
+    Raises ``ModuleNotFoundError``: what metrics need is not installed; ``ConfigError``: a file or address cannot be
+    used; ``DataError``: the certificate and the key are not of one pair.
     """
     if metrics is not None:
         import_module("prometheus_client")
@@ -243,7 +222,7 @@ def serve(
         report(Event("token", words))
     token = read_token(token_file)
     _check_age(max_age_s)
-    newest = NewestInference(run, report)
+    newest = _NewestInference(run, report)
     name = f"[{host}]" if ":" in host else host
 
     def listening(at: int) -> None:
@@ -256,7 +235,7 @@ def serve(
 
 @contextmanager
 def _counting(
-    newest: NewestInference, max_age_s: float | None, metrics: Address | None, report: Report
+    newest: _NewestInference, max_age_s: float | None, metrics: Address | None, report: Report
 ) -> Iterator[Counted]:
     """Says how the service is to who asks at an address, if it was given one; gives what counts requests."""
     if metrics is None:
@@ -274,11 +253,7 @@ def _counting(
 
 
 def label_holder_of(run: Path) -> PartyId:
-    """Whose part of a run is served.
-
-    Raises:
-        RunError: there is no run.
-    """
+    """Whose part of a run is served; raises ``RunError`` where there is no run."""
     return reading(RunDirectory.open(run))
 
 

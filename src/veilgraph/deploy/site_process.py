@@ -31,11 +31,7 @@ Report = Callable[[str], None]
 
 
 def last_ended(kit: Kit, stopped: threading.Event, look: Callable[[], None], report: Report) -> bool:
-    """Waits until no process of the site's last start is there; False where the site was told to stop meanwhile.
-
-    Raises:
-        RunError: one does not end.
-    """
+    """Waits until no process of the last start is there; False: told to stop; ``RunError``: one does not end."""
     deadline = time.monotonic() + LAST_S
     told = False
     while not stopped.is_set():
@@ -76,12 +72,7 @@ def begun_here() -> Mapping[str, str]:
 
 
 def end_with_parent(grace_s: float = 0.0, every_s: float = _EVERY_S) -> None:
-    """From now on this process ends when the one that began it has, and those that it begins end likewise with it.
-
-    Args:
-        grace_s: so long after the other's end.
-        every_s: how often it looks.
-    """
+    """From now on this process ends so long after the one that began it, and those that it begins likewise with it."""
     parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
     os.environ.update(begun_here())
 
@@ -103,13 +94,7 @@ STUCK_S: Final = 60.0
 
 @dataclass
 class SiteWatch:
-    """What ``net join`` notes of its site while it looks after it.
-
-    Attributes:
-        is_up: the site is connected with the broker.
-        restarts: how often the broker was started again, at the server.
-        looked: when it was last looked after.
-    """
+    """What ``net join`` notes of its site while it looks after it; ``restarts`` are of the broker, at the server."""
 
     is_up: bool = False
     restarts: int = 0

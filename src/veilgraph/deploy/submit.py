@@ -41,25 +41,13 @@ def submit(
     retries: int = 0,
     connect_s: float = 30.0,
 ) -> str:
-    """Submits a job and, if asked to, waits for its end.
+    """Submits a job with an administrator's kit and, if asked to, waits for its end; returns its id.
 
-    Args:
-        kit: an administrator's.
-        settings: the job; its ``data.holders`` are names.
-        work: what to do.
-        resume: go on with the run of this name.
-        wait: return only when the job has ended.
-        report: called with a line when something happens.
-        retries: after a lost party or connection, go on with the run so many times; for ``wait`` only.
-        connect_s: longest wait for the broker, and for sites that are not connected.
+    ``report`` is called with a line when something happens. With ``wait`` it goes on ``retries`` times after a lost
+    party or connection. ``connect_s`` is the longest wait for the broker, and for sites that are not connected.
 
-    Returns:
-        The job's id.
-
-    Raises:
-        ConfigError: a party refused the job.
-        LinkError: no connection, or a site is not connected.
-        RunError: the job failed.
+    Raises ``ConfigError``: a party refused the job; ``LinkError``: no connection, or a site is not connected;
+    ``RunError``: the job failed.
     """
     check_names(settings)
     for retry in range(retries + 1):
@@ -98,11 +86,7 @@ def _submit(
 
 
 def check_names(settings: JobSettings) -> None:
-    """Refuses a job that names files, or data.
-
-    Raises:
-        ConfigError: it does.
-    """
+    """Refuses with ``ConfigError`` a job that names files, or data."""
     if not settings.data.is_apart:
         raise ConfigError(
             "data.holders: a submitted job names its holders and nothing of their files, as in "
@@ -142,7 +126,6 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
 
 
 def _words(ops: Asking, sites: tuple[PartyId, ...]) -> dict[PartyId, list[Word]]:
-    """What sites say of their jobs; nothing while the broker is away, as when it is started again."""
     try:
         return ops.jobs(sites, _POLL_S * 3)
     except LinkError:

@@ -64,10 +64,9 @@ class Site:
 
     Attributes:
         name: in its certificate.
-        project: that it is in.
         folder: of its jobs.
         trust: the project's roots, and the certificates that were revoked, read for every message.
-        identity: its own, read for a request of an administrator alone: a key with a passphrase takes long to open.
+        identity: read for an administrator's request alone: a key with a passphrase takes long to open.
         command: job's folder → what is run there.
         tells_log: whether administrators may read progress in its jobs' logs: it has no data.
     """
@@ -82,12 +81,8 @@ class Site:
 
 
 class Supervisor:
-    """A site's jobs. One thread hands it requests; ``close`` ends the processes.
-
-    Args:
-        site: whose they are.
-        environment: of the processes.
-        inherited: open files of this process that they hold as well.
+    """A site's jobs. One thread hands it requests; ``close`` ends the processes, which hold ``inherited`` files open
+    too.
     """
 
     def __init__(self, site: Site, environment: Mapping[str, str], inherited: Sequence[int] = ()) -> None:
@@ -98,15 +93,9 @@ class Supervisor:
         private_folder(site.folder)
 
     def answer(self, sender: str, message: bytes | memoryview, now: datetime) -> tuple[str, bytes] | None:
-        """Does what a message asks for.
+        """Does what a message asks for: the request's id and the answer; None where nobody is owed one.
 
-        Args:
-            sender: whose subject it came under, for the log; nobody vouches for it.
-            message: as it came.
-            now: with a time zone.
-
-        Returns:
-            The request's id and the answer; None where nobody is owed one.
+        ``sender`` is whose subject it came under, for the log; nobody vouches for it.
         """
         try:
             check_form(message)
@@ -238,14 +227,9 @@ def attend(
     stopped: threading.Event,
     connected: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Takes requests until it is told to stop, whatever becomes of the broker meanwhile.
+    """Takes requests until it is told to stop, within seconds, whatever becomes of the broker meanwhile.
 
-    Args:
-        supervisor: does what they ask for.
-        name: of the site, in its certificate.
-        brokers: of the project.
-        stopped: ends it, within seconds.
-        connected: told each time why there is no connection; with nothing, that there is one.
+    ``connected`` is told each time why there is no connection; with nothing, that there is one.
     """
     me, pause_s = token(name), 0.0
     while not stopped.wait(pause_s):

@@ -28,11 +28,8 @@ from veilgraph.tables.source import Bools, Rows
 class BuiltGraph:
     """A party's graph and what it was made with.
 
-    Attributes:
-        ids: pyarrow text array [N], the id of each row, written alike.
-        written: the same as the holder's own table has them.
-        encoding: of the features, for later tables.
-        profile: of its columns and relations, beside those of training where these are given; it stays at home.
+    ``ids`` [N] name its rows, written alike, ``written`` as the holder's own table has them; ``encoding`` is for later
+    tables; ``profile`` of columns and relations, beside those of training, stays at home.
     """
 
     graph: PartyGraph
@@ -52,10 +49,8 @@ def read_table(
     """Read a party's node table, once in a session: whoever needs it is given it.
 
     ``encoding`` was fitted on an earlier table, whose columns are read; None: those that the settings choose.
-    ``streams`` of a run draw a split without ``stratify``.
-
-    Raises:
-        DataError: a rule that the table breaks, or an encoding of other settings.
+    ``streams`` draw a split without ``stratify``. Raises ``DataError``: a rule that the table breaks, or an encoding of
+    other settings.
     """
     if encoding is None:
         return read_nodes(settings, base, None, streams)
@@ -89,13 +84,10 @@ def build_graph(
     per_node: bool = False,
     then: Sequence[Profile] = (),
 ) -> BuiltGraph:
-    """Read a party's edge tables and make its graph.
+    """Read a party's edge tables and make its graph, in the rows of ``table``; ``DataError``: a rule that they break.
 
-    Rows are those of ``table``, in its order; of the first, C = ``num_common`` are known to all holders, and None tells
-    no node apart. ``per_node`` is as for ``encode``; ``then``: profiles of the tables in training, none if these are.
-
-    Raises:
-        DataError: a rule that the tables break.
+    Of the first, C = ``num_common`` are known to all holders, and None tells no node apart. ``per_node`` is as for
+    ``encode``; ``then``: profiles of the tables in training, none if these are.
     """
     tables = [read_edges(edges, base, table.ids, settings.ids) for edges in settings.edges]
     edge_index, edge_weight, edge_features = _join_edges(tables)

@@ -19,10 +19,7 @@ _IMAGE_ROWS = 8
 
 
 def random_masks(labels: Tensor, train_per_class: int, validation: int, seed: int) -> dict[str, Tensor]:
-    """``train_mask``, ``val_mask``, ``test_mask``, Tensor[N] bool each, disjoint, over all nodes.
-
-    ``validation`` nodes are validation nodes in all, and those that are left are for testing.
-    """
+    """``train_mask``, ``val_mask`` (so many nodes in all), ``test_mask`` (the rest), Tensor[N] bool each, disjoint."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     train = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(int(labels.max()) + 1):
@@ -98,9 +95,7 @@ class Digits(DataSet):
 
         A holder's edges join each image with the 5 whose band is most like its own band, in both directions. The label
         holder has 10 training labels a class and 300 validation labels, drawn by ``seed``; the rest is for testing.
-
-        Raises:
-            DataError: more holders than image rows, or proportions, which this data set does not have.
+        Raises ``DataError``: more holders than image rows, or proportions.
         """
         names = settings.names
         if settings.feature_proportions is not None or settings.edge_proportions is not None:

@@ -43,10 +43,7 @@ def data_root(settings: DataSettings) -> Path:
 
 
 def masks_by_fractions(labels: Tensor, fractions: SplitFractions, name: str) -> dict[str, Tensor]:
-    """``train_mask``, ``val_mask`` and ``test_mask``, Tensor[N] bool each, drawn by ``draw_splits``.
-
-    ``labels``: Tensor[N] int64, negative where unlabelled; ``name``: keeps draws for different data apart.
-    """
+    """Masks of Tensor[N] labels, negative where unlabelled, drawn by ``draw_splits``, for each ``name`` apart."""
     splits = torch.from_numpy(draw_splits(labels.to(torch.int32).numpy(), fractions, name))
     return {mask: splits == index for index, mask in enumerate(MASKS)}
 
@@ -63,10 +60,8 @@ def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
 class DataSet:
     """One graph, of which ``whole`` is all that there is to say; or one that comes divided and says how.
 
-    Attributes:
-        settings: of the keys of ``data.made``, where another package makes the data set, or of ``DESCRIBED``; None: it
-            has none.
-        comes_divided: where ``export_tables`` writes its organisations' own tables: why no option divides it.
+    ``settings`` are of the keys of ``data.made``, where another package makes it, or of ``DESCRIBED``.
+    ``comes_divided``: its organisations have own tables, which ``export_tables`` writes, and why no option divides it.
     """
 
     settings: ClassVar[type[Settings] | None] = None
@@ -75,19 +70,15 @@ class DataSet:
     def whole(self, settings: DataSettings, seed: int) -> Data:
         """The graph, undivided: ``x`` [N, F], dense or sparse_csr; ``edge_index``; ``y``; masks. Features unscaled.
 
-        The same ``settings`` (``data`` of the job) and ``seed`` give the same graph.
-
-        Raises:
-            ConfigError: it is not one graph.
-            DataError: a file is missing or damaged.
+        The same settings (``data`` of the job) and seed give the same graph. Raises ``ConfigError``: it is not one
+        graph; ``DataError``: a file is missing or damaged.
         """
         one = (name for name, each in DATASETS.items() if type(each).whole is not DataSet.whole)
         raise ConfigError(f"data.dataset={settings.dataset!r} is not one graph to divide; choose {', '.join(one)}")
 
     def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:
-        """The holders' graphs in the settings' order, over the same nodes, not yet scaled.
-
-        Raises ``DataError`` if a file is missing or damaged, or the settings ask for what it does not have.
+        """The holders' graphs in the settings' order, over the same nodes, not yet scaled; ``DataError`` as
+        ``whole``.
         """
         return split_vertically(
             self.whole(settings, seed),
@@ -100,12 +91,8 @@ class DataSet:
         )
 
     def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
-        """The holders' parts of the undivided graph in the settings' order, in the same columns, not yet scaled.
-
-        ``data`` is ``whole`` of the same settings and seed, with the split that the job asks for.
-
-        Raises:
-            DataError: the settings ask for what it does not have.
+        """The holders' parts of ``whole``, with the job's split, in the settings' order, not yet scaled; or
+        ``DataError``.
         """
         partition, names = settings.partition, settings.names
         if partition.by == "edges":
@@ -119,7 +106,7 @@ class DataSet:
     ) -> dict[PartyId, Path]:
         """Write the tables and party files of its organisations, and jobs over them; only if ``comes_divided``.
 
-        Gives organisation → its party file. Raises ``RunError`` if ``out`` is in use or cannot be written.
+        Gives organisation → its party file. ``RunError``: ``out`` is in use or cannot be written.
         """
         raise NotImplementedError
 
@@ -136,10 +123,10 @@ def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
 
 
 def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> list[PartyGraph]:
-    """All holders' graphs of a job of paradigm node-dp on one machine, in the order of its names.
+    """All holders' graphs of a job of paradigm node-dp on one machine, saved or of a data set, in the order of its
+    names.
 
-    Saved graphs are taken as they are; a data set is divided by ``split_for_learner``. ``labels_at``: who has the
-    labels, ``settings.label_party`` or one whose nodes release them.
+    ``labels_at``: who has the labels, ``settings.label_party`` or one whose nodes release them.
     """
     if settings.graphs is not None:
         parties = _saved(settings)

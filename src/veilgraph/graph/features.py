@@ -79,10 +79,7 @@ Scaling = Literal["none", "row", "length", "standard"]
 
 
 def scale_together(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph]:
-    """Graphs with the same columns, scaled alike; ``standard`` takes mean and variance over all graphs' rows.
-
-    A node of several graphs counts once for each. Raises as ``scale_features``, and where numbers of columns differ.
-    """
+    """Graphs with the same columns, scaled alike, ``standard`` over all rows, a node of several once for each."""
     if scaling != "standard":
         return [scale_features(graph, scaling) for graph in graphs]
     counts = {graph.party: graph.num_features for graph in graphs}
@@ -98,11 +95,8 @@ def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
     """A party's graph with its own columns scaled; nothing of another holder's is needed.
 
     ``row`` divides a row by the sum of its absolute values, ``length`` by its length (ℓ2), and both keep sparsity;
-    ``standard`` shifts and scales a column to mean 0 and variance 1 and is dense; ``none`` changes nothing. A row of
-    zeros, or a constant column, becomes zeros.
-
-    Raises:
-        DataError: numbers of float64 are too large, or too small, to be scaled.
+    ``standard`` shifts and scales a column to mean 0 and variance 1 and is dense. A row of zeros, or a constant column,
+    becomes zeros. Raises ``DataError``: numbers too large, or too small.
     """
     if scaling == "none":
         return graph
@@ -123,7 +117,6 @@ def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
 
 
 def _scaled(graph: PartyGraph, features: Tensor) -> PartyGraph:
-    """The graph with scaled features, which scaling must leave finite."""
     check_features(graph.party, features)
     return replace(graph, features=features)
 
@@ -138,9 +131,8 @@ def _standard(features: Tensor) -> Tensor:
 
 
 def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
-    """A graph with node ``order[n]`` as its n-th, and its edges by target, source and weight.
-
-    Which nodes are common, relations and features of edges are left out.
+    """A graph with node ``order[n]`` as its n-th, its edges by target, source and weight, without all that is
+    optional.
     """
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))

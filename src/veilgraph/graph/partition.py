@@ -36,22 +36,14 @@ def split_vertically(
     seed: int,
     num_classes: int | None = None,
 ) -> list[PartyGraph]:
-    """Deals the columns and edges of a graph to holders at random.
+    """Deals the columns and edges of a graph to holders at random; ``seed`` fixes it in every process.
 
-    The two directions of an undirected edge (and every copy of it) stay together; where some edge lacks its
-    reverse the graph is taken as directed and every direction is dealt by itself. Weights follow their edges.
+    The two directions of an undirected edge (and every copy of it) stay together; where some edge lacks its reverse the
+    graph is taken as directed and every direction is dealt by itself. Weights follow their edges.
 
-    Args:
-        data: ``x`` [N, F] dense or sparse, ``edge_index``, optional weights, ``y`` and masks.
-        names: the holders, in the order of the graphs that are returned.
-        feature_proportions: share of the columns per holder in any unit; default: even. At least one column each.
-        edge_proportions: share of the undirected edges per holder in any unit; default: even.
-        label_holder: the one holder that gets labels and masks.
-        seed: fixes the split; the same for every process.
-        num_classes: default: the largest label plus one.
-
-    Raises:
-        DataError: fewer columns than holders, proportions that do not fit, or data that breaks a party's rule.
+    Proportions are shares of columns, or undirected edges, per holder in any unit, by default even; at least one column
+    each. ``label_holder`` alone gets labels and masks. Raises ``DataError``: fewer columns than holders, proportions
+    that do not fit, or data that breaks a party's rule.
     """
     whole = PartyGraph.from_data(label_holder, data, num_classes)  # checked, and so are its parts
     generator = torch.Generator().manual_seed(seed)
@@ -79,8 +71,7 @@ def split_for_learner(
 ) -> list[PartyGraph]:
     """Divide a validated graph as paradigm node-dp has it: one holder knows all edges, the others' nodes the features.
 
-    The learner gets the edges, and one column of zeros, as every holder has a column. ``labels_at`` gets labels and
-    masks. ``seed`` deals the columns to the other holders, in even shares.
+    The learner gets one column of zeros; ``labels_at`` labels and masks. ``seed`` deals the columns evenly.
     """
     others = [name for name in names if name != learner]
     dealt = deal_columns(whole.num_features, others, None, torch.Generator().manual_seed(seed))
@@ -148,10 +139,9 @@ def _cuts(total: int, holders: int, proportions: Sequence[float] | None, argumen
 
 
 def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId) -> PartyGraph:
-    """What one holder could learn from by itself, judged as the federation is.
+    """What one holder could learn from by itself, judged as the federation is, on common nodes.
 
-    It has all its nodes; validation and test nodes are common ones. Without labels of its own it is lent the label
-    holder's, as in the paper, so that figures tell what its features and edges are worth.
+    Without labels of its own it is lent the label holder's, as in the paper.
     """
     own = next(graph for graph in graphs if graph.party == party)
     labelled = find_label_holder(graphs, label_holder)
@@ -176,17 +166,9 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: boo
     """Everything in one place, as no holder may have it: the plaintext graph that federated training is compared with.
 
     Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once, with
-    the sum of their weights, so that the pooled adjacency matrix is the sum of the holders'. Nodes of a single holder
-    are left out, since which of them several holders share is not known here.
-
-    Args:
-        graphs: all holders' graphs.
-        label_holder: whose labels and masks the pooled graph gets.
-        relational: keep all edges of all holders as they are, each holder's relations as relations of their own; a
-            holder that tells none apart has one.
-
-    Raises:
-        DataError: the counts of common nodes differ, or ``label_holder`` is not among the holders or has no labels.
+    the sum of their weights, or where ``relational`` all stay as they are, each holder's relations as relations of
+    their own. Nodes of a single holder are left out, since which of them several holders share is not known here.
+    Raises ``DataError``: the counts of common nodes differ, or ``label_holder`` is no holder or has no labels.
     """
     check_aligned({graph.party: graph.common for graph in graphs})
     graphs = [graph.common_part() for graph in graphs]
@@ -257,10 +239,8 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
     """The combined graph, as no holder may have it: what the federation's result must equal.
 
     Every node once, with its features from the first holder that knows it and its label, or target, from the first that
-    has one. Of edges that are alike in ends, weight and features one holder's stay.
-
-    Raises:
-        DataError: columns, columns of edges or classes differ between the holders.
+    has one. Of edges alike in ends, weight and features one holder's stay. Raises ``DataError``: columns or classes
+    differ.
     """
     graphs = [part.graph for part in parts]
     classes = {graph.num_classes for graph in graphs if graph.labels is not None}

@@ -81,11 +81,8 @@ def unpack_ids(tensors: Mapping[str, Tensor], prefix: str = "") -> list[str] | N
 def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, nodes: int) -> list[str]:
     """A holder's ids as text, one for each of the N rows of its graph.
 
-    They may be anything that ``str`` tells apart, and no fractional numbers, which pandas makes of a column with a gap:
-    7.0 would be another node than 7. A vector's numbers count as Python's.
-
-    Raises:
-        DataError: there are not N, one is no id, or is given twice.
+    They may be anything that ``str`` tells apart, but fractional numbers, which pandas makes of a column with a gap. A
+    vector's numbers count as Python's. Raises ``DataError``: there are not N, one is no id, or is given twice.
     """
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         refuse(party, "ids", f"{kind_of(ids)} must be one id for each row", "give a list, a tensor or an array")
@@ -239,13 +236,10 @@ class PartyGraph:
         return replace(self, edge_relation=None, relations=())
 
     def validate(self) -> None:
-        """Check every rule a party's data must satisfy.
+        """Check every rule a party's data must satisfy, once, where data come in; the ``DataError`` names what breaks
+        it.
 
-        Once, where data come in: objects from Python, files, tables and data sets. What is made of a checked graph is
-        not checked again, except for what making it can break.
-
-        Raises:
-            DataError: names the party, the argument, the value, the rule and the way out.
+        What is made of a checked graph is checked again for what making it can break alone.
         """
         if self.is_checked:
             return
@@ -340,12 +334,8 @@ class PartyGraph:
 def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = None) -> None:
     """Write a party's graph to one safetensors file, whole or not at all; edges sorted by target.
 
-    A large graph that is read again is mapped from the file, features and edges, and used from there. Horizontal jobs
-    over saved graphs need ``ids`` of the rows.
-
-    Raises:
-        DataError: there is not one id per row, or one is given twice.
-        RunError: the file cannot be written.
+    A large graph that is read again is mapped from the file. Horizontal jobs over saved graphs need ``ids`` of the
+    rows. Raises ``DataError``: there is not one id per row, or one is given twice; ``RunError``: it cannot be written.
     """
     tensors = {} if ids is None else pack_ids(checked_ids(graph.party, ids, graph.num_nodes))
     if graph.features.layout == torch.sparse_csr:
@@ -371,8 +361,7 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
 def load_party(path: Path) -> PartyGraph:
     """Reads and validates a party graph that ``save_party`` wrote.
 
-    Raises:
-        DataError: the file is missing, damaged, of another kind, or its content breaks a rule.
+    Raises ``DataError``: the file is missing, damaged, of another kind, or its content breaks a rule.
     """
     graph = _read_party(path)
     graph.validate()

@@ -361,7 +361,7 @@ def labels_of(party: PartyId, data: Data) -> Tensor | None:
 def classes_of(party: PartyId, data: Data, labels: Tensor | None) -> int | None:
     """How many classes there are: ``num_classes`` where it is given, else the largest label plus one.
 
-    The latter is a fact of the data: where one node alone has the largest label, it tells that node's.
+    The latter tells a node's label where it alone has the largest.
     """
     given = data.get("num_classes")
     if given is None:
@@ -410,10 +410,7 @@ def of_nodes(party: PartyId, data: Data, membership: Tensor | None) -> Data:
 
 
 def edge_columns_of(party: PartyId, data: Data | EdgeStorage) -> tuple[Tensor | None, Tensor | None]:
-    """Return the edges' weights [E] and features [E, F_e].
-
-    ``edge_attr`` of one number per edge is the weight where there is no ``edge_weight``; any other is features.
-    """
+    """The edges' weights [E] and features [E, F_e]; ``edge_attr`` of one number is the weight without another."""
     weight, features = (_numbers(data.get(name)) for name in ("edge_weight", "edge_attr"))
     for name, values, most in (("edge_weight", weight, 1), ("edge_attr", features, None)):
         if values is not None and (values.dim() not in (1, 2) or (most and values.numel() != len(values))):
@@ -435,16 +432,13 @@ def _numbers(values: Tensor | None) -> Tensor | None:
 
 
 def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, ...], Tensor | None]:
-    """A ``HeteroData`` as ``Data`` of its common nodes; what is none as it is.
+    """A ``HeteroData`` as ``Data`` of its common nodes, its relations, and Tensor[E] of their places; others as they
+    are.
 
     The common nodes are those of the type that ``given.common`` names, or of the only type, the only one with ``x``, or
     the only one with ``y``. Every type of edges between two of them is a relation, called by the middle of its three
     names, with its own ``edge_weight`` or ``edge_attr`` and, if it has any, ``hops``. Nodes of other types are left
-    out.
-
-    Returns:
-        ``Data``; its relations; and of every edge, Tensor[E], the place of its relation. Where there is but one, which
-        reaches as far as any: none.
+    out; a single relation that reaches as far as any is none.
     """
     from torch_geometric.data import Data, HeteroData  # noqa: PLC0415 - seconds to import
 

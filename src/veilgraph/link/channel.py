@@ -84,13 +84,7 @@ class Disagreement(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
-    """What both ends of every channel of a job must have in common.
-
-    Attributes:
-        job: names the job and the session; no two sessions have the same.
-        parties: all of the job, in its order.
-        settings: hash of the settings.
-    """
+    """What both ends of every channel have in common: the session's name, parties in order, the settings' hash."""
 
     job: str
     parties: tuple[PartyId, ...]
@@ -115,16 +109,8 @@ class Frame:
 class Channel:
     """One party's end. Any number of threads may use it.
 
-    Args:
-        identity: of this party.
-        party: its name.
-        peer: who is at the other end.
-        session: of the job.
-        extra: told to the peer, sealed, before anything else.
-        secrets: gives the ephemeral key.
-
-    Raises:
-        ConfigError: the two are not two of the job's parties, or ``extra`` is too long.
+    ``extra`` is told to the peer, sealed, before anything else; ``secrets`` gives the ephemeral key. Raises
+    ``ConfigError``: the two are not two of the job's parties, or ``extra`` is too long.
     """
 
     def __init__(
@@ -165,14 +151,10 @@ class Channel:
         return self._sealing is not None
 
     def hear(self, hello: Buffer) -> bool:
-        """Takes the peer's hello, and makes the keys; a refused one changes nothing.
+        """Takes the peer's hello, makes the keys, and returns whether it is new; a refused one changes nothing.
 
-        Returns:
-            Whether it is new; the one that was taken may be repeated.
-
-        Raises:
-            Disagreement: the peer takes part in something else.
-            ProtocolError: it is not the peer's hello to this party in this job, or not the first.
+        Raises ``Disagreement``: the peer takes part in something else; ``ProtocolError``: it is not the peer's hello to
+        this party in this job, or not the first.
         """
         if not _HELLO.size < len(hello) <= MAX_HELLO_BYTES:
             words = f"a hello of {len(hello)} bytes, expected {_HELLO.size + 1} to {MAX_HELLO_BYTES}"
@@ -209,10 +191,8 @@ class Channel:
         return made
 
     def seal(self, kind: FrameKind, content: bytes = b"") -> bytes:
-        """Seals a frame that is no piece; every one has a higher number than those before.
-
-        Raises:
-            ProtocolError: there are no keys yet.
+        """Seals a frame that is no piece, with a higher number than those before; ``ProtocolError`` before there are
+        keys.
         """
         with self._lock:
             self._controls += 1
@@ -228,16 +208,10 @@ class Channel:
             return self._messages
 
     def seal_piece(self, number: int, index: int, total: int, content: Buffer) -> bytearray:
-        """Seals one piece of a message. A second one of the same place must have the same content.
+        """Seals one piece, of less than 2 GiB, of a message of ``total`` bytes. A second of the same place has the same
+        content.
 
-        Args:
-            number: as ``next_message`` gave it.
-            index: of the piece.
-            total: bytes of the whole message.
-            content: of the piece; less than 2 GiB.
-
-        Raises:
-            ProtocolError: there are no keys yet.
+        ``number`` is as ``next_message`` gave it. Raises ``ProtocolError``: there are no keys yet.
         """
         sealing = _agreed(self._sealing, self._peer)
         head = _HEAD.pack(FrameKind.PIECE, number, index, total)
@@ -250,8 +224,7 @@ class Channel:
     def open(self, frame: Buffer) -> Frame:
         """Opens a frame; changes nothing, so one that was sealed may be opened again.
 
-        Raises:
-            ProtocolError: the peer did not seal it for this party in this session, or there are no keys yet.
+        Raises ``ProtocolError``: the peer did not seal it for this party in this session, or there are no keys yet.
         """
         opening = _agreed(self._opening, self._peer)
         if len(frame) < FRAME_BYTES:
@@ -342,11 +315,7 @@ def joined(*parts: bytes) -> bytes:
 
 
 def stated_head(frame: Buffer) -> tuple[int, int, int, int]:
-    """Kind, number, index and total as a frame states them, before it is opened.
-
-    Raises:
-        ProtocolError: it is too short to state them.
-    """
+    """Kind, number, index and total as a frame states them; ``ProtocolError`` where it is too short."""
     if len(frame) < HEAD_BYTES:
         raise ProtocolError(f"{len(frame)} bytes came, a frame has more", code="short-frame", value=len(frame))
     kind, number, index, total = _HEAD.unpack_from(frame)

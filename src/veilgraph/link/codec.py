@@ -78,41 +78,34 @@ def _require(holds: bool, code: str, words: str, value: object, key: Tag | None 
 
 
 def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Tensor:
-    """Checks that a message can be encoded, and cuts its tensor from the sender's autograd graph.
-
-    Returns:
-        The tensor, contiguous and detached; it shares the memory of ``tensor`` where that is contiguous.
-
-    Raises:
-        ProtocolError: the tag or the tensor has no encoding.
+    """Checks that a message can be encoded, or raises ``ProtocolError``; the tensor, contiguous and detached, not
+    copied.
     """
     dtype, layout, size = tensor.dtype, tensor.layout, encoded_size(tensor)
     if not (0 <= tag.step < 2**64 and 0 <= tag.round < 2**32):
-        raise _unsendable(tag, "step must lie in [0, 2^64) and round in [0, 2^32)", "tag-range", None, tag)
+        words = f"cannot send {tag}: step must lie in [0, 2^64) and round in [0, 2^32)"
+        raise ProtocolError(words, code="tag-range", key=tag)
     if dtype not in _CODES:
-        legal = ", ".join(map(str, _CODES))
-        raise _unsendable(tag, f"a tensor of {dtype}; convert it to one of {legal}", "dtype", str(dtype))
+        words = f"cannot send {tag}: a tensor of {dtype}; convert it to one of {', '.join(map(str, _CODES))}"
+        raise ProtocolError(words, code="dtype", value=str(dtype))
     if layout != torch.strided or tensor.device.type != "cpu":
-        words = f"a {layout} tensor on {tensor.device}; send a dense tensor on the CPU"
-        raise _unsendable(tag, words, "not-dense", str(layout))
+        words = f"cannot send {tag}: a {layout} tensor on {tensor.device}; send a dense tensor on the CPU"
+        raise ProtocolError(words, code="not-dense", value=str(layout))
     if tensor.ndim > MAX_DIMS:
-        words = f"{tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first"
-        raise _unsendable(tag, words, "dimensions", tensor.ndim)
+        words = f"cannot send {tag}: {tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first"
+        raise ProtocolError(words, code="dimensions", value=tensor.ndim)
     if size > max_message_bytes:
-        words = f"{size} bytes, the limit is {max_message_bytes}; split it or raise max_message_bytes"
-        raise _unsendable(tag, words, "too-large", size)
+        words = (
+            f"cannot send {tag}: {size} bytes, the limit is {max_message_bytes}; split it or raise max_message_bytes"
+        )
+        raise ProtocolError(words, code="too-large", value=size)
     return tensor.detach().contiguous().resolve_neg()
 
 
-def _unsendable(tag: Tag, words: str, code: str, value: object, key: Tag | None = None) -> ProtocolError:
-    return ProtocolError(f"cannot send {tag}: {words}", code=code, key=key, value=value)
-
-
 def encode(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[bytes, memoryview]:
-    """Encodes one message; errors as ``sendable``.
+    """Encodes one message: the header, and a view of the data as bytes, where contiguous of the tensor's own memory.
 
-    Returns:
-        The header, and a view of the data as bytes: the memory of ``tensor`` itself where that is contiguous.
+    Raises ``ProtocolError``: the tag or the tensor has no encoding.
     """
     tensor = sendable(tag, tensor, max_message_bytes)
     code = _CODES[tensor.dtype]
@@ -126,8 +119,7 @@ def encode(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES)
 def decode_header(header: bytes | bytearray | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Header:
     """Reads and checks the first ``HEADER_BYTES`` bytes of a message. Allocates nothing.
 
-    Raises:
-        ProtocolError: says which field came and what was expected.
+    Raises ``ProtocolError``: says which field came and what was expected.
     """
     words = f"a header of {len(header)} bytes came, {HEADER_BYTES} were expected"
     _require(len(header) == HEADER_BYTES, "header-size", words, len(header))
@@ -161,14 +153,9 @@ def _check_size(shape: tuple[int, ...], item_bytes: int, payload_bytes: int, lim
 
 
 def build_tensor(header: Header, data: Tensor) -> Tensor:
-    """Makes the tensor that ``header`` describes out of its data, without a copy.
+    """Makes the tensor that ``header`` describes out of its data, Tensor[bytes] uint8, contiguous, without a copy.
 
-    Args:
-        header: of the message.
-        data: Tensor[header.payload_bytes] uint8, contiguous, used by nobody else.
-
-    Raises:
-        ProtocolError: the length is wrong, or a bool is neither 0 nor 1.
+    Raises ``ProtocolError``: the length is wrong, or a bool is neither 0 nor 1.
     """
     tag, raw = header.tag, data.numpy()
     words = f"{tag}: {raw.size} bytes of data came, {header.payload_bytes} were announced"
@@ -184,8 +171,7 @@ def build_tensor(header: Header, data: Tensor) -> Tensor:
 def decode(encoded: bytes | bytearray | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[Tag, Tensor]:
     """Decodes one whole message; the tensor owns its memory.
 
-    Raises:
-        ProtocolError: the bytes are not exactly one legal message.
+    Raises ``ProtocolError``: the bytes are not exactly one legal message.
     """
     header = decode_header(encoded[:HEADER_BYTES], max_message_bytes)
     payload = memoryview(encoded)[HEADER_BYTES:]
@@ -197,10 +183,8 @@ def decode(encoded: bytes | bytearray | memoryview, max_message_bytes: int = MAX
 def read_message(fill: Fill, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[Tag, Tensor]:
     """Reads the next message from a byte stream whose sender may lie about its length.
 
-    Raises:
-        ProtocolError: the bytes are not a legal message.
-        LinkError: this machine has no memory for it.
-        Exception: whatever ``fill`` raises.
+    Raises ``ProtocolError``: it is not a legal message; ``LinkError``: there is no memory for it; and what ``fill``
+    does.
     """
     head = bytearray(HEADER_BYTES)
     fill(memoryview(head))

@@ -23,9 +23,7 @@ Shape = Sequence[int | None]
 def receive_as(link: Link, sender: PartyId, tag: Tag, shape: Shape, dtype: torch.dtype) -> Tensor:
     """Receives a message and checks what it carries: every real number that a role gets comes through here.
 
-    Raises:
-        ProtocolError: the tensor has another shape or dtype, or a number in it is infinite or none at all.
-        LinkError: as ``Link.receive``.
+    Raises ``ProtocolError``: of another shape or dtype, or with a number that is not finite; or as ``Link.receive``.
     """
     tensor = link.receive(sender, tag)
     fits = len(shape) == tensor.ndim and all(want in (None, got) for want, got in zip(shape, tensor.shape, strict=True))
@@ -63,10 +61,7 @@ def gather(link: Link, senders: Iterable[PartyId], tag: Tag, shape: Shape, dtype
 def gather_present(
     link: Link, senders: Iterable[PartyId], tag: Tag, shape: Shape, dtype: torch.dtype, patience_s: float
 ) -> dict[PartyId, Tensor]:
-    """As ``gather``, of those senders whose message comes within ``patience_s`` seconds in all.
-
-    Who is gone is left out like who is late; what comes late stays to be received.
-    """
+    """As ``gather``, of those whose message comes within ``patience_s`` seconds in all; what comes late stays."""
     deadline, present = time.monotonic() + patience_s, {}
     for sender in senders:
         if link.comes(sender, tag, max(0.0, deadline - time.monotonic())):
@@ -78,18 +73,7 @@ def gather_present(
 def exchange(
     link: Link, peers: Iterable[PartyId], tag: Tag, tensor: Tensor, shape: Shape | None = None
 ) -> dict[PartyId, Tensor]:
-    """Sends ``tensor`` to every peer and receives theirs, of the same dtype.
-
-    Args:
-        link: of this party.
-        peers: all of them call ``exchange`` with the same tag.
-        tag: of the messages in both directions.
-        tensor: what this party gives.
-        shape: of what the peers give; default: that of ``tensor``.
-
-    Returns:
-        Peer → its tensor, in the order of ``peers``.
-    """
+    """Sends ``tensor`` to every peer and receives theirs, of its dtype and, by default, shape: peer → tensor."""
     names = tuple(peers)
     broadcast(link, names, tag, tensor)
     return gather(link, names, tag, tensor.shape if shape is None else shape, tensor.dtype)
@@ -101,11 +85,7 @@ def text_tensor(text: str) -> Tensor:
 
 
 def tensor_text(tensor: Tensor) -> str:
-    """The text that ``text_tensor`` made a tensor of.
-
-    Raises:
-        ProtocolError: the tensor is not a uint8 vector of valid UTF-8.
-    """
+    """The text that ``text_tensor`` made a tensor of; ``ProtocolError`` for what is no uint8 vector of valid UTF-8."""
     if tensor.dtype != torch.uint8 or tensor.ndim != 1:
         words = f"got {_describe(tensor.shape, tensor.dtype)} as a text, expected [any] torch.uint8"
         raise ProtocolError(words, code="shape", value=_describe(tensor.shape, tensor.dtype))
@@ -117,10 +97,7 @@ def tensor_text(tensor: Tensor) -> str:
 
 
 def receive_model(link: Link, sender: PartyId, tag: Tag, form: type[Form], most: int) -> Form:
-    """Receives a small message of a form that pydantic knows, as JSON of at most so many bytes.
-
-    Errors as ``receive_as``; a ``ProtocolError`` as well where the message is longer, or of another form.
-    """
+    """Receives a message of a form that pydantic knows, as JSON of at most so many bytes; errors as ``receive_as``."""
     text = receive_as(link, sender, tag, (None,), torch.uint8)
     if text.numel() > most:
         words = f"{link.party} got {text.numel()} bytes as {tag} from {sender}; at most {most} are allowed"

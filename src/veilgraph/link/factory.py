@@ -55,13 +55,8 @@ class _Inherited(Protocol):
 
 
 @dataclass(frozen=True)
-class Invitation:
-    """What a party's process needs to join.
-
-    Attributes:
-        arguments: of its command line.
-        inherited: what it inherits from this process, which closes it once that runs.
-    """
+class _Invitation:
+    """What a party's process needs to join: arguments, and what it inherits, which this process then closes."""
 
     arguments: Sequence[str]
     inherited: Sequence[_Inherited] = ()
@@ -74,20 +69,10 @@ class LinkFactory(ABC):
     def network(
         self, parties: Sequence[PartyId], timeout_s: float, max_message_bytes: int = MAX_MESSAGE_BYTES
     ) -> Network:
-        """Joins parties that are threads.
+        """Joins parties that are threads; no receive waits longer than ``timeout_s`` seconds."""
 
-        Args:
-            parties: names, each once.
-            timeout_s: longest wait of a receive, in seconds.
-            max_message_bytes: limit of one message as it is encoded, header included.
-        """
-
-    def invitations(self, parties: Sequence[PartyId]) -> dict[PartyId, Invitation]:
-        """For each party what it joins with in a process of its own.
-
-        Raises:
-            ConfigError: it joins threads alone.
-        """
+    def invitations(self, parties: Sequence[PartyId]) -> dict[PartyId, _Invitation]:
+        """For each party what it joins with in a process of its own; ``ConfigError`` where it joins threads alone."""
         joins = (name for name, each in LINKS.items() if type(each).invitations is not LinkFactory.invitations)
         raise ConfigError(f"link: {type(self).__name__} joins no processes; choose one of {', '.join(joins)}")
 
@@ -110,11 +95,7 @@ IN_PROCESSES: Final = "sockets"
 
 
 class MemoryHub(Network):
-    """Connects all parties of a job.
-
-    Raises:
-        ConfigError: a name occurs twice.
-    """
+    """Connects all parties of a job; raises ``ConfigError`` where a name occurs twice."""
 
     def __init__(
         self, parties: Iterable[PartyId], timeout_s: float, max_message_bytes: int = MAX_MESSAGE_BYTES
@@ -136,11 +117,10 @@ class MemoryHub(Network):
 
     @override
     def fail(self, party: PartyId, error: BaseException) -> None:
-        """Ends the job for everyone because ``party`` failed.
+        """Ends the job for everyone because ``party`` failed; the text of ``error``, the cause, stays with it.
 
-        The others' receives raise ``PeerFailed`` that names it, whomever they wait for: what was delivered before can
-        still be taken, but nothing more will come of the job. ``error`` is the cause; its text stays with it. Raises
-        ``ProtocolError`` where there is no such party.
+        The others' receives raise ``PeerFailed`` that names it, whomever they wait for, once they took what was
+        delivered. Raises ``ProtocolError``: no such party.
         """
         self._check_known(party)
         failure = PeerFailed(f"{party} failed with {type(error).__name__}", party=party)
@@ -194,11 +174,8 @@ class MemoryLink(MailboxLink):
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Hands over a detached ``tensor``; blocks while much is unread. Nobody changes it afterwards.
 
-        Raises:
-            PeerFailed: the receiver is gone.
-            LinkTimeout: the receiver did not make room in time.
-            ProtocolError: the receiver is unknown, or the message has no encoding.
-            LinkError: this end is closed.
+        Raises ``PeerFailed``: the receiver is gone; ``LinkTimeout``: it did not make room in time; ``ProtocolError``:
+        it is unknown, or the message has no encoding; ``LinkError``: this end is closed.
         """
         self._check_sends(to, tag, closed=False)  # the hub knows who is gone
         self._hub.deliver(self.party, to, tag, tensor)
@@ -209,9 +186,7 @@ class MemoryLink(MailboxLink):
         self._mailbox.close()
 
 
-class MemoryFactory(LinkFactory):
-    """Of parties that are threads."""
-
+class _MemoryFactory(LinkFactory):
     @override
     def network(
         self, parties: Sequence[PartyId], timeout_s: float, max_message_bytes: int = MAX_MESSAGE_BYTES
@@ -219,20 +194,17 @@ class MemoryFactory(LinkFactory):
         return MemoryHub(parties, timeout_s, max_message_bytes)
 
 
-MEMORY = MemoryFactory()
+MEMORY = _MemoryFactory()
 
 
 # Processes: one connected stream socket per pair of parties
 
 
 def socket_mesh(parties: Iterable[PartyId]) -> dict[PartyId, dict[PartyId, socket.socket]]:
-    """Connects every pair of parties on this machine.
+    """Connects every pair of parties on this machine: ``mesh[party][peer]`` is the party's end.
 
-    A process that keeps one party's sockets must close all others it holds: a peer that is killed is noticed only
-    when the last copy of its end is closed.
-
-    Returns:
-        ``mesh[party][peer]``: the party's end of the connection with the peer.
+    A process that keeps one party's sockets must close all others it holds: a peer that is killed is noticed only when
+    the last copy of its end is closed.
     """
     names = tuple(parties)
     mesh: dict[PartyId, dict[PartyId, socket.socket]] = {name: {} for name in names}
@@ -242,17 +214,11 @@ def socket_mesh(parties: Iterable[PartyId]) -> dict[PartyId, dict[PartyId, socke
 
 
 class SocketLink(MailboxLink):
-    """One party's end of the connections with all its peers.
+    """One party's end of the connections with all its peers, by stream sockets, which the link owns from now on.
 
     A thread per peer reads as long as there is room, so two parties that send each other large messages at once do not
-    block each other, and one that is faster than its receiver waits. The link owns the sockets from now on. Make it in
-    the process that uses it: threads do not survive a fork.
-
-    Args:
-        party: name of the party on this end.
-        sockets: peer → connected stream socket.
-        timeout_s: longest wait of a receive, and longest wait for a peer to take what is sent, in seconds.
-        max_message_bytes: limit of one message, header included.
+    block each other, and one that is faster than its receiver waits. Make it in the process that uses it: threads do
+    not survive a fork. ``timeout_s`` is the longest wait of a receive, and for a peer to take what is sent.
     """
 
     def __init__(
@@ -279,11 +245,7 @@ class SocketLink(MailboxLink):
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Writes the message to the peer's socket; blocks while the peer's buffers are full.
 
-        Raises:
-            PeerFailed: the receiver is gone.
-            LinkTimeout: the receiver did not take the message in time; the connection is dropped.
-            ProtocolError: the receiver is unknown, or the message has no encoding.
-            LinkError: this end is closed.
+        Errors are those of ``MemoryLink.send``; after a ``LinkTimeout`` the connection is dropped.
         """
         self._check_sends(to, tag, closed=False)
         header, data = encode(tag, tensor, self._max_message_bytes)
@@ -319,7 +281,6 @@ class SocketLink(MailboxLink):
                     connection.close()
 
     def _read(self, peer: PartyId) -> None:
-        """Body of the thread that moves what ``peer`` sends into the mailbox."""
         connection = self._sockets[peer]
         fill = partial(_fill, connection, peer)
         failure: LinkError = PeerFailed(f"the reader of {peer} stopped")
@@ -348,10 +309,10 @@ class SocketFactory(LinkFactory):
         return Network({name: SocketLink(name, ends, timeout_s, max_message_bytes) for name, ends in mesh.items()})
 
     @override
-    def invitations(self, parties: Sequence[PartyId]) -> dict[PartyId, Invitation]:
+    def invitations(self, parties: Sequence[PartyId]) -> dict[PartyId, _Invitation]:
         _make_room(len(parties))
         return {
-            party: Invitation([f"{peer}={end.fileno()}" for peer, end in ends.items()], list(ends.values()))
+            party: _Invitation([f"{peer}={end.fileno()}" for peer, end in ends.items()], list(ends.values()))
             for party, ends in socket_mesh(parties).items()
         }
 

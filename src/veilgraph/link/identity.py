@@ -66,15 +66,10 @@ where Python is told to raise warnings: elsewhere such a certificate is read and
 
 
 def read_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
-    """Reads a private key.
+    """Reads a private key, PEM; a passphrase is needed if it is sealed, and refused if not: then it protects nothing.
 
-    Args:
-        path: a PEM file.
-        passphrase: needed if the key is sealed, and refused if it is not: then it protects nothing.
-
-    Raises:
-        ConfigError: the file cannot be read.
-        DataError: it holds no key of a usable kind, or not under this passphrase.
+    Raises ``ConfigError``: the file cannot be read; ``DataError``: it holds no usable key, or not under this
+    passphrase.
     """
     content = _read(path, "the party's private key")
     try:
@@ -157,8 +152,7 @@ class RevocationList:
     def read(cls, pem: bytes, roots: tuple[x509.Certificate, ...]) -> Self:
         """Reads a list and checks that one of the roots signed it, and that nothing in it is unknown and critical.
 
-        Raises:
-            ProtocolError: it is no list, or not of this project's authority.
+        Raises ``ProtocolError``: it is no list, or not of this project's authority.
         """
         if len(pem) > MAX_LIST_BYTES or not pem.startswith(_BEGIN_LIST):
             raise ProtocolError(
@@ -196,8 +190,7 @@ class RevocationList:
     def follows(self, other: RevocationList | None) -> bool:
         """Whether this list takes the place of ``other``; no list is followed by any.
 
-        Raises:
-            ProtocolError: the two cannot both be of one authority that does what it must.
+        Raises ``ProtocolError``: the two cannot both be of one authority that does what it must.
         """
         if other is None or self.pem == other.pem:
             return other is None
@@ -306,30 +299,16 @@ def sign(key: PrivateKey, message: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Whose signatures count: of whom the project's roots have certified, and not revoked.
-
-    Attributes:
-        roots: none where no party has a certificate.
-        revoked: the newest list.
-        server_name: the name in the certificate of party ``server``.
-    """
+    """Whose signatures count: of whom the project's ``roots``, if any, have certified, and not revoked."""
 
     roots: tuple[x509.Certificate, ...] = ()
     revoked: RevocationList | None = None
     server_name: str = SERVER
 
     def check(self, party: PartyId, certificate: bytes, signature: bytes, message: bytes, now: datetime) -> None:
-        """Checks that ``message`` was signed by the owner of the certificate that the project gave ``party``.
+        """Checks that ``message`` was signed by the owner of the certificate, PEM, that the project gave ``party``.
 
-        Args:
-            party: who the signer must be.
-            certificate: the signer's, PEM.
-            signature: of ``message``, as ``sign`` makes it.
-            message: what was signed.
-            now: with a time zone.
-
-        Raises:
-            ProtocolError: says which check failed.
+        Raises ``ProtocolError``: says which check failed.
         """
         role = partial(fault_of_role, party=party, server_name=self.server_name)
         self._signer(party, role, certificate, signature, message, now)
@@ -348,7 +327,6 @@ class Trust:
         message: bytes,
         now: datetime,
     ) -> x509.Certificate:
-        """The certificate of who signed a message, where nothing is wrong with it."""
         try:
             peer = x509.load_pem_x509_certificate(certificate)
             fault = _fault(peer, self.roots) or _fault_now(peer, self.roots, now) or role(peer)
@@ -371,9 +349,7 @@ def load_identity(
 ) -> Identity:
     """Reads a party's identity and checks that its parts belong together.
 
-    Raises:
-        ConfigError: a file cannot be read.
-        DataError: a file does not hold what it must, or the three do not fit together.
+    Raises ``ConfigError``: a file cannot be read; ``DataError``: it holds something else, or the three do not fit.
     """
     roots = load_roots(root)
     own = _read_certificates(certificate, "the party's certificate")[0]
@@ -391,11 +367,9 @@ def load_identity(
 
 
 def load_roots(path: Path) -> tuple[x509.Certificate, ...]:
-    """Reads the root certificate of a project, or several.
+    """Reads the root certificates of a project.
 
-    Raises:
-        ConfigError: the file cannot be read.
-        DataError: it holds no root certificate.
+    Raises ``ConfigError``: the file cannot be read; ``DataError``: it holds no root certificate.
     """
     roots = _read_certificates(path, "the project's root certificate")
     for one in roots:

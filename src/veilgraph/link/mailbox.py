@@ -27,16 +27,12 @@ BOOKKEEPING_BYTES: Final = 1 << 10
 class Mailbox:
     """The messages for one party: put by the wire's threads, taken by the role's. Safe for any number of threads.
 
-    A failure of a sender ends what it may still deliver; what it delivered before can still be taken.
+    A failure of a sender ends what it may still deliver; what it delivered before can still be taken. A wire takes
+    nothing of a sender for whom there is no room: one that is faster than the reader waits.
 
-    A wire takes nothing of a sender for whom there is no room: one that is faster than the reader waits.
-
-    Args:
-        owner: the party that reads.
-        senders: the parties that may deliver.
-        max_unread_bytes: how much of one sender's may wait unread, each message counted as its encoded size and
-            ``BOOKKEEPING_BYTES``. There is room until half of it waits. More than all of it is that sender's failure:
-            what the reader waits for should have come before.
+    So much of one sender's may wait as ``max_unread_bytes`` says, each message counted as its encoded size and
+    ``BOOKKEEPING_BYTES``. There is room until half of it waits. More than all of it is that sender's failure: what the
+    reader waits for should have come before.
     """
 
     def __init__(self, owner: PartyId, senders: Iterable[PartyId], max_unread_bytes: int = MAX_UNREAD_BYTES) -> None:
@@ -51,12 +47,11 @@ class Mailbox:
         self._closed = False
 
     def put(self, sender: PartyId, tag: Tag, tensor: Tensor) -> None:
-        """Delivers a message.
+        """Delivers a message; raises ``ProtocolError`` for a stranger's.
 
         A tag that ``sender`` used before is its failure, and takes the unread message of that tag along: which of the
-        two is meant cannot be known. So is a message beyond the limit of unread bytes, which is dropped. Messages
-        after a failure, or after ``close``, are dropped. Raises ``ProtocolError`` where ``sender`` is not one of the
-        mailbox's senders.
+        two is meant cannot be known. So is a message beyond the limit of unread bytes, which is dropped, as are those
+        after a failure, or after ``close``.
         """
         with self._changed:
             unread = self._unread_from(sender)
@@ -80,11 +75,9 @@ class Mailbox:
     def take(self, sender: PartyId, tag: Tag, timeout_s: float) -> Tensor:
         """Waits for a message and removes it.
 
-        Raises:
-            LinkTimeout: it did not come within ``timeout_s`` seconds.
-            PeerFailed: ``sender`` failed before it delivered the message.
-            ProtocolError: ``sender`` broke the protocol before, or is not one of the mailbox's senders.
-            LinkError: the mailbox was closed.
+        Raises ``LinkTimeout``: it did not come in time; ``PeerFailed``: ``sender`` failed before it delivered it;
+        ``ProtocolError``: ``sender`` broke the protocol before, or is a stranger; ``LinkError``: the mailbox was
+        closed.
         """
         with self._changed:
             unread = self._unread_from(sender)
@@ -96,7 +89,9 @@ class Mailbox:
             return self._remove(sender, tag)
 
     def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
-        """Whether, within ``timeout_s`` seconds, a message can be taken or will never come; errors as ``put``."""
+        """Whether, within ``timeout_s`` seconds, a message can be taken or will never come; ``ProtocolError`` as
+        ``put``.
+        """
         with self._changed:
             return self._wait(sender, tag, timeout_s)
 
@@ -121,9 +116,8 @@ class Mailbox:
             self._max_unread_bytes = unread_bytes
 
     def fail(self, sender: PartyId | None, error: LinkError) -> None:
-        """Records that ``sender`` (None: everyone) delivers nothing more, and wakes whoever waits for it.
-
-        A sender's first failure is kept: later ones are its consequences.
+        """Records that ``sender`` (None: everyone) delivers nothing more, for the first cause, and wakes who waits for
+        it.
         """
         with self._changed:
             if self._closed:
@@ -164,7 +158,6 @@ class Mailbox:
         return tensor
 
     def _mark_used(self, sender: PartyId, tag: Tag) -> bool:
-        """Remembers the tag; False if it was remembered already."""
         used = self._used.setdefault((sender, tag.kind), OrderedDict())
         if tag in used:
             return False
@@ -207,7 +200,6 @@ class MailboxLink:
         self._mailbox.expect(unread_bytes)
 
     def _check_sends(self, to: PartyId, tag: Tag, *, closed: bool) -> None:
-        """Refuses to send to nobody, or from an end that is closed."""
         if to not in self._link_peers:
             words = f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._link_peers)}"
             raise ProtocolError(words, code="no-link", value=to, party=to)

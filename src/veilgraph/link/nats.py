@@ -79,19 +79,13 @@ class NatsLink(MailboxLink):
     each other. A peer that gave no sign of life for ``silence_s`` has failed, as has one that says that it stopped.
 
     Args:
-        party: name of the party on this end.
-        brokers: of the project.
-        names: peer → the name in its certificate.
-        identity: of this party.
+        names: peer → the name in its certificate; ``own_name`` is that in this party's, by default ``party``.
         session: of the job; the same at all parties. Its id is a token of the subjects.
         timeout_s: longest wait of a receive, and for room to send, in seconds.
-        own_name: the name in this party's certificate; default: ``party``.
-        silence_s: longest time without a sign of life of a peer that was heard before, in seconds.
         connect_s: longest wait for the first sign of life, in seconds.
-        max_message_bytes: limit of one message, header included.
         extra: told to every peer, sealed, before anything else.
         on_extra: given a peer and its ``extra``, once, before anything else of it; a ``LinkError`` ends the session
-            with that peer.
+        with that peer.
     """
 
     def __init__(
@@ -145,14 +139,7 @@ class NatsLink(MailboxLink):
             thread.start()
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-        """Queues the message; waits while ``QUEUE_BYTES`` wait already.
-
-        Raises:
-            PeerFailed: the receiver is gone.
-            ProtocolError: the receiver is unknown, or the message has no encoding.
-            LinkTimeout: there was no room in time.
-            LinkError: this end is closed.
-        """
+        """Queues the message; waits while ``QUEUE_BYTES`` wait already. Errors are those of ``MemoryLink.send``."""
         self._check_sends(to, tag, closed=False)
         route, (header, data) = self._routes[to], encode(tag, tensor, self._max_message_bytes)
         size = data.nbytes + _BOOKKEEPING_BYTES
@@ -178,10 +165,10 @@ class NatsLink(MailboxLink):
         self._end(None, "")
 
     def stop(self, reason: str) -> None:
-        """Ends because this party failed, and tells the peers so: what is queued is sent if that takes no long time.
+        """Ends because this party failed, and tells every peer the kind of the error: no private value, as its text may
+        be.
 
-        Args:
-            reason: told to every peer, so it holds no private value: the kind of the error, not its text.
+        What is queued is sent if that takes no long time.
         """
         self._end(_FLUSH_S, reason)
 
@@ -379,7 +366,6 @@ class _Route:
         return piece
 
     def lost(self, now: float) -> Sequence[bytearray]:
-        """What is to be sent again."""
         with self.changed:
             if not self.kept:
                 self._repeats = self._wanted = False
@@ -403,11 +389,7 @@ class _Route:
         self.wake.set()
 
     def take_receipt(self, content: memoryview) -> None:
-        """Forgets what the peer has.
-
-        Raises:
-            ProtocolError: it is not the peer's receipt.
-        """
+        """Forgets what the peer has; ``ProtocolError`` where it is not the peer's receipt."""
         head, receipt = bytes(content[:HEAD_BYTES]), content[HEAD_BYTES:]
         if len(content) != HEAD_BYTES + RECEIPT_BYTES or not self.peer.channel.agreed:
             raise ProtocolError(f"{len(content)} bytes are no receipt", code="receipt")
@@ -453,7 +435,6 @@ class _Route:
         return self._told or (failure is not None and failure.code in _GONE)
 
     def give_up(self) -> None:
-        """Drops what can no longer be sent."""
         with self.changed:
             self.queue.clear()
             self.kept.clear()

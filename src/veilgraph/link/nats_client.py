@@ -58,11 +58,7 @@ class BrokerAddress:
 
     @classmethod
     def read(cls, text: str) -> BrokerAddress:
-        """Reads ``host:port`` or ``[IPv6 address]:port``.
-
-        Raises:
-            ConfigError: it is neither.
-        """
+        """Reads ``host:port`` or ``[IPv6 address]:port``; raises ``ConfigError`` where it is neither."""
         found = _ADDRESS.fullmatch(text)
         if found is None or not 1 <= int(found[3]) <= 65535:
             raise ConfigError(f"address {text!r}: write host:port, or [IPv6 address]:port", key="address", value=text)
@@ -75,8 +71,7 @@ class BrokerAddress:
 def token(name: PartyId) -> str:
     """The name as one token of a subject. With its dots it would be several: ``A`` could publish as ``A.B``.
 
-    Raises:
-        ConfigError: no participant can have this name.
+    Raises ``ConfigError``: no participant can have this name.
     """
     if not _NAME.fullmatch(name):
         words = f"name {name!r}: a participant's has letters, digits and . _ % + @ - alone; rename it"
@@ -87,9 +82,7 @@ def token(name: PartyId) -> str:
 def client_tls(root: Path, certificate: Path, key: Path, passphrase: bytes | None = None) -> ssl.SSLContext:
     """TLS of a client that accepts brokers of one root alone, and shows its own certificate.
 
-    Raises:
-        ConfigError: a file cannot be read.
-        DataError: a file does not hold what it must, or key and certificate are no pair.
+    Raises ``ConfigError``: a file cannot be read; ``DataError``: it holds something else, or the two are no pair.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -108,12 +101,8 @@ def client_tls(root: Path, certificate: Path, key: Path, passphrase: bytes | Non
 
 @dataclass(frozen=True)
 class Brokers:
-    """The brokers of a project; each knows all parties, and one is enough.
-
-    Attributes:
-        addresses: tried in this order.
-        tls: with this party's certificate.
-        proxy: an HTTP proxy that connects to them (``CONNECT``).
+    """The brokers of a project, tried in this order, perhaps by an HTTP ``proxy`` (``CONNECT``); each knows all
+    parties.
     """
 
     addresses: Sequence[BrokerAddress]
@@ -121,14 +110,9 @@ class Brokers:
     proxy: BrokerAddress | None = None
 
     def connect(self, subject: str, stopped: threading.Event) -> Connection:
-        """Connects with the first broker that can be reached, and subscribes.
+        """Connects with the first broker that can be reached, and subscribes: to a subject of exact tokens, or ``*``.
 
-        Args:
-            subject: subscribed; each token exact, or ``*``.
-            stopped: ends the wait.
-
-        Raises:
-            LinkError: none can be reached; says why of each.
+        Raises ``LinkError``: none can be reached before it is ``stopped``; says why of each.
         """
         refusals = []
         for address in self.addresses:
@@ -144,9 +128,8 @@ class Brokers:
 class Connection:
     """One connection. Any number of threads may publish, one iterates over ``messages``.
 
-    Raises:
-        OSError: the broker cannot be reached, or TLS refuses it.
-        LinkError: it refuses this party, or is no broker.
+    Raises ``OSError``: the broker cannot be reached, or TLS refuses it; ``LinkError``: it refuses this party, or is
+    none.
     """
 
     def __init__(
@@ -171,11 +154,7 @@ class Connection:
             raise
 
     def publish(self, subject: str, head: bytes, body: bytes | bytearray | memoryview = b"") -> None:
-        """Sends a message of two parts.
-
-        Raises:
-            OSError: the connection is lost; whether the broker has the message is not known.
-        """
+        """Sends a message of two parts; ``OSError``: the connection is lost, and perhaps the broker has the message."""
         line = f"PUB {subject} {len(head) + len(body)}\r\n".encode("ascii") + head
         if len(body) < _CHUNK_BYTES:
             self._tls.write(b"".join((line, body, b"\r\n")))
@@ -185,9 +164,8 @@ class Connection:
     def messages(self) -> Iterator[tuple[str, memoryview]]:
         """Subject and payload of each message that comes, until the connection is lost.
 
-        Raises:
-            OSError: the connection is lost, or the broker is silent.
-            LinkError: the broker closed it, or said what it must not.
+        Raises ``OSError``: it is lost, or the broker silent; ``LinkError``: the broker closed it, or said what it must
+        not.
         """
         while True:
             line = self._line()
@@ -211,7 +189,6 @@ class Connection:
         self._socket.close()
 
     def _take_word(self, line: bytes) -> None:
-        """Anything but a message."""
         if line == b"PING":
             self._tls.write(b"PONG\r\n")
         elif line.startswith(b"-ERR"):

@@ -33,11 +33,8 @@ class RefusalLog:
     """Logs the first refusal of each kind at once, and seconds later how many more there were.
 
     Memory and lines are bounded. No number of refusals silences a later one: a source can use up its own kinds and not
-    another's, and whatever has no line of its own is counted within ``EVERY_S``.
-
-    Args:
-        say: logs a line, the second argument; the first is its source.
-        later: calls a function after so many seconds.
+    another's, and whatever has no line of its own is counted within ``EVERY_S``. ``say`` takes a source and a line;
+    ``later`` calls a function after so many seconds.
     """
 
     def __init__(
@@ -50,12 +47,8 @@ class RefusalLog:
         self._is_due = False
 
     def add(self, source: Source, kind: Hashable, words: str) -> None:
-        """Count a refusal.
-
-        Args:
-            source: nothing in it is made up by whoever is refused.
-            kind: anything that tells this refusal from others of the source; a stranger may have made it up.
-            words: what is refused and why.
+        """Count a refusal, and why; ``source`` is nothing that who is refused makes up, as ``kind``, which tells it
+        apart, may be.
         """
         words = printable(words, _LONGEST_LINE)
         with self._lock:

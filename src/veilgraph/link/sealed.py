@@ -32,14 +32,7 @@ PIECE_BYTES: Final = 4 << 20
 
 
 class Outgoing:
-    """A message on its way.
-
-    Args:
-        channel: seals it.
-        header: of the codec.
-        data: of the message; not changed as long as pieces are made.
-        piece_bytes: data bytes of a piece; the receiver's must be the same.
-    """
+    """A message on its way, sealed by ``channel`` in pieces; its data do not change as long as these are made."""
 
     def __init__(self, channel: Channel, header: bytes, data: memoryview, piece_bytes: int = PIECE_BYTES) -> None:
         self._channel, self._header, self._data, self._piece_bytes = channel, header, data, piece_bytes
@@ -58,11 +51,7 @@ class Outgoing:
 class Assembly:
     """The messages of one sender, put together from opened pieces. Any number of threads may use it.
 
-    Args:
-        deliver: is given every whole message, once.
-        max_message_bytes: limit of one message, header included.
-        piece_bytes: as at the sender.
-        first: number of the first message.
+    ``deliver`` is given every whole message, once, from number ``first`` on.
     """
 
     def __init__(
@@ -81,16 +70,8 @@ class Assembly:
         self._missing: set[int] = set()
 
     def take(self, frame: Frame) -> bool:
-        """Adds a piece; a message that is whole is delivered.
-
-        Args:
-            frame: opened by the channel with the sender.
-
-        Returns:
-            Whether it is new: a piece may be sent again when its receipt is lost.
-
-        Raises:
-            ProtocolError: the sender broke the protocol.
+        """Adds a piece and delivers a message that is whole; False for one sent again. ``ProtocolError``: it broke the
+        protocol.
         """
         with self._lock:
             if frame.number < self._number or (frame.number == self._number and frame.index not in self._missing):
@@ -166,15 +147,8 @@ _LENGTH: Final = struct.Struct("<I")
 class Peer:
     """What one party knows of another. Any number of threads may use it.
 
-    Args:
-        name: of the peer.
-        channel: to it.
-        mailbox: gets its messages, and its failure.
-        max_message_bytes: limit of one message, header included.
-        silence_s: longest time without a sign of life of a peer that was heard before, in seconds.
-        connect_s: longest wait for the first sign of life, in seconds.
-        on_extra: given what the peer tells with its confirmation, once.
-        piece_bytes: data bytes of a piece of its messages.
+    The ``mailbox`` gets its messages, and its failure; ``on_extra``, once, what it tells with its confirmation. A peer
+    that was heard may be silent for ``silence_s`` seconds; the first sign may take ``connect_s``.
     """
 
     def __init__(
@@ -207,14 +181,7 @@ class Peer:
         return b"".join((_LENGTH.pack(len(self.channel.hello)), self.channel.hello, frame))
 
     def hear(self, greeting: object) -> Buffer:
-        """Takes the hello in a greeting.
-
-        Returns:
-            What came with it.
-
-        Raises:
-            ProtocolError: the hello is not the peer's.
-        """
+        """Takes the hello in a greeting, and gives what came with it; ``ProtocolError`` where it is not the peer's."""
         hello, rest = _unpacked(greeting)
         try:
             new = self.channel.hear(hello)
@@ -229,14 +196,7 @@ class Peer:
         return rest
 
     def take(self, sealed: object) -> bytes:
-        """Takes a frame.
-
-        Returns:
-            The receipt for the peer.
-
-        Raises:
-            ProtocolError: the frame is not the peer's.
-        """
+        """Takes a frame, and gives the receipt for the peer; ``ProtocolError`` where it is not the peer's."""
         if not isinstance(sealed, Buffer):
             raise ProtocolError(f"{type(sealed).__name__} came, a sealed frame was expected")
         frame = self.channel.open(sealed)

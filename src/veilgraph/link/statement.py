@@ -31,7 +31,7 @@ Time = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:0
 """UTC in whole seconds, as text: what is signed must not be read and written anew in another form."""
 
 
-class Attestation(Exact):
+class _Attestation(Exact):
     """What one party says and signs."""
 
     run: _Hash
@@ -48,12 +48,10 @@ class Attestation(Exact):
         """Who says it."""
 
     def content(self) -> bytes:
-        """What is signed."""
         said = self.model_dump_json(exclude={"certificate", "signature"})
         return joined(_LABEL, type(self).__name__.encode(), said.encode())
 
     def digest(self) -> str:
-        """SHA-256 of what is signed."""
         return hashlib.sha256(self.content()).hexdigest()
 
     def signed(self, identity: Identity | None) -> Self:
@@ -64,11 +62,7 @@ class Attestation(Exact):
         return self.model_copy(update={"certificate": identity.certificate_pem.decode(), "signature": signature})
 
     def check(self, author: PartyId, run: str, trust: Trust) -> None:
-        """Checks that it is by ``author``, of this run, and signed, if parties have certificates.
-
-        Raises:
-            ProtocolError: says what it is not.
-        """
+        """Raise ``ProtocolError`` for what is not by ``author``, of this run, and, with certificates, signed."""
         if self.author != author or self.run != run:
             raise ProtocolError(f"it is by {self.author} of run {self.run[:12]}, not by {author} of run {run[:12]}")
         if not trust.roots:
@@ -91,7 +85,7 @@ class Extent(Exact):
     head: _Hash
 
 
-class Statement(Attestation):
+class Statement(_Attestation):
     """What a party's records were when it signed this; number n of its statements in the run, from 1."""
 
     party: _Party
@@ -108,7 +102,7 @@ class Statement(Attestation):
         return f"statement {self.number} of {self.time}"
 
 
-class Countersignature(Attestation):
+class Countersignature(_Attestation):
     """That ``by`` has heard a statement of ``party``."""
 
     by: _Party

@@ -64,10 +64,8 @@ class TrafficEntry:
 class RecordedLink(Wrapper):
     """A ``Link`` that counts messages and bytes as they are sent and as they are received.
 
-    Args:
-        link: the link that does the work.
-        keep_transcript: keep a copy of every message too.
-        keep: given every message, one at a time, whichever thread it crosses in; it must not change it.
+    ``keep`` is given every message, one at a time, whichever thread it crosses in; it must not change it. With
+    ``keep_transcript`` a copy is kept too.
     """
 
     def __init__(
@@ -91,12 +89,7 @@ class RecordedLink(Wrapper):
         return tensor
 
     def note(self, tag: Tag, make: Callable[[], Tensor]) -> None:
-        """Keeps what this party computed and hid before it sent it, as a message to itself, where a view is kept.
-
-        Args:
-            tag: of the message that it went into.
-            make: gives it; called only then.
-        """
+        """Keeps what this party hid in a tag's message, as a message to itself, made only where a view is kept."""
         if self._keep is not None:
             message = Message(self.party, self.party, tag, make())
             with self._lock:
@@ -112,11 +105,7 @@ class RecordedLink(Wrapper):
         ]
 
     def transcript(self) -> tuple[Message, ...]:
-        """The party's view: everything it sent and received, in its order.
-
-        Raises:
-            ConfigError: the link was made without ``keep_transcript``.
-        """
+        """The party's view: all that it sent and received, in order; ``ConfigError`` without ``keep_transcript``."""
         if self._transcript is None:
             raise ConfigError(
                 f"keep_transcript=False: the link of {self.party} keeps none; make it with keep_transcript=True"
@@ -145,17 +134,11 @@ _Series = tuple[PartyId, PartyId, Kind, int, tuple[int, ...]]
 
 
 class ViewFile:
-    """Where a recorder puts messages: ``RecordedLink(link, keep=file.append)``.
+    """Where a recorder puts messages: ``RecordedLink(link, keep=file.append)``; raises ``RunError`` where it cannot
+    write.
 
-    Args:
-        path: must not exist; its folder must.
-        first: how many messages of each sender, receiver, kind, round and shape are kept beside the newest of them,
-            which is written at the end; None keeps all.
-        most_bytes: of a file that is larger only ``least`` of each are kept; None: however large it is.
-        least: likewise.
-
-    Raises:
-        RunError: it cannot be written.
+    Of each sender, receiver, kind, round and shape, so many of the ``first`` are kept and the newest, at the end; None
+    keeps all. Of a file of more than ``most_bytes`` it is ``least``.
     """
 
     def __init__(self, path: Path, first: int | None = None, most_bytes: int | None = None, least: int = 0) -> None:
@@ -169,11 +152,7 @@ class ViewFile:
             raise self._unwritten(error) from error
 
     def append(self, message: Message) -> None:
-        """Adds a message; callers take turns.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Adds a message; callers take turns."""
         shape = tuple(message.tensor.shape)
         series = (message.sender, message.receiver, message.tag.kind, message.tag.round, shape)
         if self._most_bytes is not None and self._bytes > self._most_bytes and self._first is not None:
@@ -195,11 +174,7 @@ class ViewFile:
             raise self._unwritten(error) from error
 
     def close(self) -> None:
-        """Writes what is left to the file.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Writes what is left to the file."""
         try:
             for message in self._newest.values():
                 self._write(message)
@@ -227,11 +202,7 @@ class Seen:
     _start: int
 
     def tensor(self) -> Tensor:
-        """What was sent.
-
-        Raises:
-            RunError: the file changed since.
-        """
+        """What was sent; raises ``RunError`` where the file changed since."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._start)
@@ -244,11 +215,7 @@ class Seen:
 
 
 def read_view(path: Path, session: int = 0) -> list[Seen]:
-    """The messages of a view, without their tensors.
-
-    Raises:
-        RunError: the file cannot be read, or is no view.
-    """
+    """The messages of a view, without their tensors; ``RunError`` where the file cannot be read, or is no view."""
     found: list[Seen] = []
     try:
         size = path.stat().st_size

@@ -75,11 +75,8 @@ def xor(pieces: Iterable[Tensor]) -> Tensor:
 class Product:
     """A quadratic function of shared bits, computed for ``count`` of them at once in every entry.
 
-    Attributes:
-        operands: planes of X for each one computed: X is [operands, count, words].
-        results: planes of z: z is [results, count, words].
-        local: z's part of one share, X_p → z.
-        cross: z's bilinear part of two shares, (X_p, X_q) → z.
+    Its planes: X is [operands, count, words], z [results, count, words]. ``local``: z's part of one share, X_p → z;
+    ``cross``: its bilinear part of two, (X_p, X_q) → z.
     """
 
     operands: int
@@ -103,12 +100,9 @@ AND_EACH = Product(3, 2, _and_local, _and_cross)  # u, v, w → u·v, u·w: the 
 
 @dataclass(frozen=True)
 class Level:
-    """Products that are made in one exchange: the same one in every group.
+    """``count`` products in each entry and group, made in one exchange.
 
-    Attributes:
-        product: which.
-        count: how many in each entry and group.
-        groups: each of two or more holders; two holders are together in one at most, as a tag serves them once.
+    Groups have two or more holders; two holders are together in one at most, as a tag serves them once.
     """
 
     product: Product
@@ -117,15 +111,11 @@ class Level:
 
 
 def deal(link: Link, seeds: Mapping[PartyId, bytes], level: Level, words: int, step: int, round_: int) -> None:
-    """The dealer's part of one level: send each group's C_last; a holder gets those of all its groups in one message.
+    """The dealer's part of one level, for planes of so many words: a holder gets C_last of all its groups in one
+    message.
 
-    Args:
-        link: the server's.
-        seeds: holder → the seed that it has too.
-        level: what is computed.
-        words: of a plane.
-        step: with ``round_``, of the exchange's tag; together never used twice in a session.
-        round_: see ``step``.
+    ``seeds`` are those that the holders have too; ``step`` and ``round_``, of the tag, are never used twice in a
+    session.
     """
     corrections: dict[PartyId, list[Tensor]] = {}
     for group in level.groups:
@@ -148,14 +138,8 @@ def multiply(
 ) -> dict[Group, Tensor]:
     """One holder's part of one level: group → its share of z, int64 [results, count, words].
 
-    Args:
-        link: this holder's.
-        seed: that the dealer gave it.
-        level: what is computed.
-        operands: group → this holder's share X, int64 [operands, count, words], for each of its groups, in the level's
-            order.
-        step: with ``round_``, of the exchange's tag.
-        round_: see ``step``.
+    ``seed`` is the dealer's; ``operands`` are group → its share X, int64 [operands, count, words]; the rest as
+    ``deal``.
     """
     party, product = link.party, level.product
     tag = Tag(Kind.MASKED_BITS, step, round_)

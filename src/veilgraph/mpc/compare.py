@@ -54,12 +54,10 @@ INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # type of t
 
 
 def order_codes(values: Tensor) -> Tensor:
-    """Floating values → integers that, taken without sign, have their order; −inf is 0, and −0.0 becomes 0.0.
+    """float32 or float64 without NaN → int32 or int64 that, without sign, have their order; −inf is 0, −0.0 becomes
+    0.0.
 
     The bits of an IEEE 754 number grow with its magnitude; turned into two's complement they grow with the value.
-
-    Args:
-        values: float32 or float64 without NaN, any shape; codes are int32 or int64 of the same.
     """
     return _ordered(values) - _ordered(_minus_infinity(values.dtype))
 
@@ -185,17 +183,9 @@ class _Side:
 
 
 class SecureMax(_Side):
-    """One holder's side of all secure maxima of a session.
+    """One holder's side of all secure maxima of a session, of float32 or float64; ties go to the first holder.
 
-    Args:
-        link: this holder's.
-        holders: all of them, in the job's order; ties go to the first.
-        masks: the pairwise masks of this session.
-        dtype: of the values, float32 or float64.
-
-    Raises:
-        ConfigError: fewer than two holders, one named twice, or another dtype.
-        LinkError: the server's seed did not come.
+    Raises ``ConfigError``: fewer than two holders, one named twice, or another dtype; ``LinkError``: no seed came.
     """
 
     def __init__(self, link: Link, holders: Sequence[PartyId], masks: PairwiseMasks, dtype: torch.dtype) -> None:
@@ -204,20 +194,11 @@ class SecureMax(_Side):
         self._seed = receive_as(link, SERVER, SEED_TAG, (SEED_BYTES,), torch.uint8).numpy().tobytes()
 
     def compete(self, values: Tensor, step: int, round_: int) -> Tensor:
-        """Take part in one maximum, which the server receives.
+        """Take part in one maximum, which the server receives, with t of this holder; −inf where unknown.
 
-        Args:
-            values: t of this holder, of the session's dtype and of one shape at all holders; −inf where unknown.
-            step: with ``round_``, names the maximum; never used twice in a session.
-            round_: see ``step``; below ``ROUNDS``.
-
-        Returns:
-            bool, of the shape of ``values``: where this holder attains the maximum. At most one holder does.
-
-        Raises:
-            DataError: a NaN, or another dtype.
-            ConfigError: ``round_`` is out of range.
-            LinkError: as ``Link.send`` and ``receive_as``.
+        ``step`` and ``round_``, below ``ROUNDS``, name the maximum, and are never used twice in a session. Gives, of
+        the same shape, where this holder attains the maximum: at most one holder does. Raises ``DataError``: a NaN, or
+        another dtype; ``ConfigError``: ``round_`` is out of range; or as ``Link.send`` and ``receive_as``.
         """
         if values.dtype != self._dtype or values.isnan().any():
             raise DataError(
@@ -313,9 +294,7 @@ class MaxServer(_Side):
     def receive(self, shape: Sequence[int], step: int, round_: int) -> Tensor:
         """The maximum over the holders, of ``shape`` and the session's dtype; −inf where no holder knows the node.
 
-        Raises:
-            ProtocolError: what the holders sent does not add up to a maximum.
-            LinkError: as ``receive_as``.
+        Raises ``ProtocolError``: what the holders sent does not add up to a maximum.
         """
         entries = prod(shape)
         expected = (packed_words(entries, self._dtype),)
@@ -328,17 +307,3 @@ class MaxServer(_Side):
                 value=step,
             )
         return maximum.reshape(tuple(shape))
-
-
-def plain_max(values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Twin of the secure maximum, of all holders' values in the job's order, floating and of one shape.
-
-    Returns:
-        The elementwise maximum, and for every holder the bool mask of where it attains it: the first one of several,
-        and nobody where all are −inf.
-    """
-    stacked = torch.stack(list(values))
-    maximum = stacked.amax(dim=0)
-    attained = (stacked == maximum) & (stacked > float("-inf"))
-    first = attained & (attained.cumsum(dim=0) == 1)
-    return maximum, list(first)

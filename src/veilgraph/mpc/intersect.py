@@ -46,7 +46,7 @@ Tokens = NDArray[np.bytes_]  # [n] S16: compared as 16 unsigned bytes, the first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Alignment:
+class _Alignment:
     """What a holder learns.
 
     Attributes:
@@ -61,8 +61,8 @@ class Alignment:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerAlignment:
-    """What the server reports: C, the number of common ids, and as in ``Alignment``."""
+class _ServerAlignment:
+    """What the server reports: C, the number of common ids, and as in ``_Alignment``."""
 
     common: int
     identity: str
@@ -75,29 +75,25 @@ def align_holder(
     ids: Sequence[str],
     secrets: SecretSource = system_secrets,
     stated: Mapping[PartyId, int] | None = None,
-) -> Alignment:
+) -> _Alignment:
     """Find the ids that all holders have; every holder calls it, and the server ``align_server``. Once per link.
 
-    Args:
-        link: of this holder.
-        holders: two or more, in the job's order.
-        ids: of this holder, each once; compared as UTF-8 text, exactly as given.
-        secrets: source of the scalars and of the order in which the ids leave. The agreed order depends on
-            all holders' scalars; which ids are common does not.
-        stated: holder → most ids that it may bring, since that is what it said; default: ``MAX_IDS`` each.
+    ``ids`` are compared as UTF-8 text, exactly as given. ``secrets`` gives scalars and the order in which ids leave;
+    the agreed order depends on all holders' scalars. ``stated``: holder → most ids that it may bring; default:
+    ``MAX_IDS`` each.
 
     Raises:
         DataError: an id is empty, occurs twice or is no text; there are none or too many; or none is common to all.
         ConfigError: the package openmined_psi is missing.
         ProtocolError: another party sent something that is not a curve point, or lost, added or doubled something.
-        LinkError: as ``Link.send`` and ``Link.receive``.
     """
     check_ids(link.party, ids)
     ring = _Ring(link, holders, secrets, stated or {})
     order = expand(secrets(SEED_BYTES), "order", (len(ids),)).argsort()
     ring.send_own([ids[row] for row in order.tolist()])
     set_sizes = {**ring.relay(), link.party: len(ids)}
-    tokens = _hash_points(ring.collect_own(len(ids)))
+    digests = [hashlib.sha256(point).digest()[:TOKEN_BYTES] for point in ring.collect_own(len(ids))]
+    tokens = np.array(digests, _TOKEN_DTYPE)
     ascending = tokens.argsort()
     tokens = tokens[ascending]
     if not _is_ascending(tokens):
@@ -115,26 +111,24 @@ def align_holder(
         )
     _check_any(common, holders)
     rows = order[torch.from_numpy(ascending[found])]
-    return Alignment(rows, _identity(common), {holder: set_sizes[holder] for holder in holders})
+    return _Alignment(rows, _identity(common), {holder: set_sizes[holder] for holder in holders})
 
 
-def align_server(link: Link, holders: Sequence[PartyId]) -> ServerAlignment:
+def align_server(link: Link, holders: Sequence[PartyId]) -> _ServerAlignment:
     """Intersect the holders' tokens and tell every holder the result.
 
-    Raises:
-        DataError: no id is common to all holders; the holders have been told.
-        ProtocolError: a holder's tokens are out of order or not each once.
-        LinkError: as ``Link.send`` and ``Link.receive``.
+    Raises ``DataError``: no id is common to all, as they were told; ``ProtocolError``: a holder's tokens are out of
+    order or not each once.
     """
     tokens = {holder: _receive_tokens(link, holder, Tag(Kind.ID_TOKENS)) for holder in holders}
     common: Tokens = reduce(lambda left, right: np.intersect1d(left, right, assume_unique=True), tokens.values())
     broadcast(link, holders, Tag(Kind.COMMON_IDS), _to_tensor(common))
     _check_any(common, holders)
-    return ServerAlignment(len(common), _identity(common), {holder: len(own) for holder, own in tokens.items()})
+    return _ServerAlignment(len(common), _identity(common), {holder: len(own) for holder, own in tokens.items()})
 
 
 class _Ring:
-    """One holder's place in the ring: lists come from ``previous`` and go to the next holder.
+    """One holder's place in the ring, which takes lists from ``previous``.
 
     Tags: step counts the pieces of a list, round the holders it has passed after its owner.
     """
@@ -308,10 +302,6 @@ def _check_any(common: Tokens, holders: Sequence[PartyId]) -> None:
         )
 
 
-def _hash_points(points: Iterable[bytes]) -> Tokens:
-    return np.array([hashlib.sha256(point).digest()[:TOKEN_BYTES] for point in points], _TOKEN_DTYPE)
-
-
 def _receive_tokens(link: Link, sender: PartyId, tag: Tag) -> Tokens:
     """Receives tokens; ascending order is demanded because any other could tell something."""
     tensor = receive_as(link, sender, tag, [None, TOKEN_BYTES], torch.uint8)
@@ -331,7 +321,6 @@ def _is_ascending(tokens: Tokens) -> bool:
 
 
 def _to_tensor(tokens: Tokens) -> Tensor:
-    """[n] S16 → Tensor[n, 16] uint8."""
     return torch.from_numpy(tokens.view(np.uint8).reshape(-1, TOKEN_BYTES))
 
 
@@ -342,18 +331,9 @@ def _identity(common: Tokens) -> str:
 def agree_on_order(link: Link, holders: Sequence[PartyId], ids: Sequence[str], streams: LearningStreams) -> Tensor:
     """The order of rows, of the first holder's choice; every holder calls it after ``align_holder``, once per link.
 
-    Args:
-        link: of this holder. What goes over it the server must not read.
-        holders: in the job's order.
-        ids: the C common ones of this holder, in the order of their tokens.
-        streams: of this holder; those of the first holder give the order.
-
-    Returns:
-        Tensor[C] int64, the places in ``ids`` from which the rows come.
-
-    Raises:
-        ProtocolError: the first holder sent something that is no order of C rows.
-        LinkError: as ``Link.send`` and ``receive_as``.
+    The server must not read what goes over it. ``ids`` are the C common ones, in the order of their tokens; the first
+    holder's ``streams`` give the order: Tensor[C] int64, places in ``ids``. Raises ``ProtocolError``: that is no order
+    of C rows.
     """
     first, *others = holders
     tag, count = Tag(Kind.ROW_ORDER), len(ids)

@@ -59,16 +59,10 @@ class SecretRounding:
         self._cipher = Cipher(algorithms.AES256(derive_key(key, "secret rounding")), modes.ECB())  # noqa: S305
 
     def move(self, encoded: Tensor, values: Tensor, bits: int) -> None:
-        """Add round(u·w·2^bits) to every element, in place.
+        """Add round(u·w·2^bits) to every element, int64, in place.
 
-        Args:
-            encoded: int64, ``values`` in the ring.
-            values: float32 or float64, of the same shape. **Their dtype says how many digits they have**: float32
-                numbers that are passed as float64 are not protected.
-            bits: fractional bits of ``encoded``.
-
-        Raises:
-            DataError: ``values`` are of another dtype.
+        The dtype of ``values`` **says how many digits they have**: float32 numbers that are passed as float64 are not
+        protected. Raises ``DataError``: they are of another dtype.
         """
         integers, exponent, digits = _format(values.dtype)
         unit = 2.0 ** (bits - digits + SLACK_BITS)
@@ -81,11 +75,8 @@ class SecretRounding:
     def within(self, values: Tensor, cell: float) -> Tensor:
         """Offsets u·cell, to be added to values on a grid, in which the grid is lost; in their shape and dtype.
 
-        Noisy rows are multiples of a cell that all know, and so is a sum of them: it would show the smallest w, as
-        rounding moves small values by less than a cell.
-
-        Raises:
-            DataError: ``values`` are neither float32 nor float64.
+        Noisy rows are multiples of a cell that all know, as is their sum: it would show the smallest w, as rounding
+        moves small values by less than a cell. Raises ``DataError``: ``values`` are neither float32 nor float64.
         """
         integers, _, _ = _format(values.dtype)
         offsets, encryptor = torch.empty_like(values, memory_format=torch.contiguous_format), self._cipher.encryptor()
@@ -115,12 +106,8 @@ INTEGER_BITS: Final = 64 * _WORDS  # whole numbers that are summed under masks a
 
 
 class PairwiseMasks:
-    """One holder's ends of the keys it shares with each other holder.
-
-    Args:
-        party: the holder.
-        keys: other holder → 32 bytes that the two share.
-        rounding_key: 32 bytes for ``SecretRounding``, which nobody else has.
+    """One holder's ends of the keys, of 32 bytes, that it shares with each other holder; ``rounding_key`` is its
+    alone.
     """
 
     def __init__(self, party: PartyId, keys: dict[PartyId, bytes], rounding_key: bytes) -> None:
@@ -140,17 +127,9 @@ class PairwiseMasks:
     ) -> PairwiseMasks:
         """Exchange ephemeral public keys with the other holders; the keys live in memory for one session.
 
-        Args:
-            link: of this holder.
-            holders: all of them.
-            secrets: source of its private key.
-            round_: of the messages, another one each time in a session.
-            rounding_key: 32 bytes that only this holder has, for ``SecretRounding``; default: new ones, with which
-                sums of real numbers come out a little different in every session.
-
-        Raises:
-            ProtocolError: a holder sent an invalid key.
-            LinkError: as ``exchange``.
+        ``round_`` of the messages is another one each time. Without a ``rounding_key`` that only this holder has sums
+        of real numbers come out a little different in every session. Raises ``ProtocolError``: a holder sent an invalid
+        key.
         """
         peers = [holder for holder in holders if holder != link.party]
         private = X25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
@@ -188,24 +167,13 @@ class PairwiseMasks:
     def hide(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
         """``values`` in fixed point, their low bits moved by ``SecretRounding``, under this holder's mask.
 
-        Args:
-            values: float32 or float64; the dtype says how many digits they have.
-            bits: fractional bits.
-            purpose: with ``step`` names the mask; never used twice in a session.
-            step: of the session.
-            remedy: the setting to change when the values do not fit.
-
-        Raises:
-            RangeOverflow: the values do not fit with room for the sum over the holders.
+        Their dtype, float32 or float64, says how many digits they have. ``purpose`` with ``step`` names the mask; never
+        used twice in a session. ``remedy`` is the setting to change when they do not fit, of the ``RangeOverflow``.
         """
         return self._hide(values, bits, purpose, step, remedy, self.rounding)
 
     def hide_exactly(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
-        """As ``hide``, of multiples of one step that all holders have: their sum's low bits say nothing of summands.
-
-        Raises:
-            RangeOverflow: as ``hide``, or the values have more fractional bits.
-        """
+        """As ``hide``, of multiples of one step that all have, so that low bits say nothing; else ``RangeOverflow``."""
         return self._hide(values, bits, purpose, step, remedy, None)
 
     def _hide(
@@ -230,17 +198,8 @@ def encoded_for_sum(
 ) -> Tensor:
     """A party's values in the ring, with room for the sum over so many parties.
 
-    Args:
-        values: floating; the dtype says how many digits they have.
-        bits: fractional bits.
-        party: whose values they are.
-        what: names them in an error.
-        remedy: the setting to change when they do not fit.
-        parties: how many add up.
-        rounding: of the party; None for multiples of 2^-bits, whose low bits say nothing of a summand's size.
-
-    Raises:
-        RangeOverflow: the values do not fit, or are not such multiples where they must be.
+    Without ``rounding`` they are multiples of 2^-bits, whose low bits say nothing of a summand's size. ``what`` and
+    ``remedy`` are for the ``RangeOverflow``: the values do not fit, or are not such multiples.
     """
     encoded = ring.encode(values, bits, f"{party}'s {what}", remedy, (parties - 1).bit_length())
     if rounding is not None:
@@ -268,19 +227,7 @@ def sum_among(
 ) -> Tensor:
     """The sum of all holders' values, which every holder learns, the same to the bit, and nothing else of them.
 
-    Args:
-        link: of this holder.
-        others: the other holders.
-        masks: of the session, among them all.
-        values: this holder's, as for ``hide``; the sum has their shape and dtype.
-        tag: of the messages.
-        bits: fractional bits.
-        purpose: with the tag's step names the masks; never used twice in a session.
-        remedy: the setting to change when the values do not fit.
-
-    Raises:
-        RangeOverflow: the values or their sum do not fit.
-        LinkError: as ``exchange``.
+    Args and errors as of ``PairwiseMasks.hide``; the tag's step is that of the masks.
     """
     hidden = masks.hidden_for(link, tag, values, bits, purpose, remedy)
     pieces = exchange(link, others, tag, hidden)
@@ -290,10 +237,7 @@ def sum_among(
 def sum_integers_among(
     link: Link, others: Sequence[PartyId], masks: PairwiseMasks, values: Sequence[int], tag: Tag, *, purpose: str
 ) -> list[int]:
-    """The sums of all holders' whole numbers, exact, which every holder learns, and nothing else of them.
-
-    Args and errors as of ``sum_among``; a value must fit into 640 bits with room for the sum.
-    """
+    """As ``sum_among``, of whole numbers, exact; a value must fit into 640 bits with room for the sum."""
     limit, modulus = (1 << (INTEGER_BITS - 1)) // (len(others) + 1), 1 << INTEGER_BITS
     if any(abs(value) >= limit for value in values):
         raise RangeOverflow(
@@ -322,10 +266,8 @@ def integers_of(words: Tensor) -> list[int]:
 
 
 def open_sum(pieces: Iterable[Tensor], bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:
-    """Add one masked matrix of every holder, so that the masks cancel, and decode the sum.
-
-    Raises:
-        RangeOverflow: the sum reached into the guard bits.
+    """Add one masked matrix of every holder, so that the masks cancel, and decode the sum; ``RangeOverflow`` as
+    ``decode``.
     """
     return ring.decode(add(pieces), bits, dtype, what, remedy)
 
@@ -342,12 +284,9 @@ def add(pieces: Iterable[Tensor]) -> Tensor:
 
 
 def share_contribution(contribution: Tensor, masks: PairwiseMasks, purpose: str) -> Tensor:
-    """Turn what each holder contributes to a secret sum into its uniform share of that sum, without a message.
+    """Turn a holder's summand of a secret, int64, into its uniform share of it, without a message.
 
-    Args:
-        contribution: int64, this holder's summand; the secret is the sum over the holders.
-        masks: the pairwise masks of this session.
-        purpose: names the secret; never used twice in a session.
+    ``purpose`` names the secret; never used twice in a session.
     """
     return contribution + masks.mask(purpose, 0, tuple(contribution.shape))
 

@@ -59,13 +59,9 @@ class Direction(IntEnum):
 
 
 def row_blocks(nodes: int, features: Mapping[PartyId, int], dim: int, block_bytes: int = BLOCK_BYTES) -> list[slice]:
-    """The blocks of rows in which all parties multiply, the same at each of them: one, unless the graph is large.
+    """The blocks of N rows in which all parties multiply, the same at each of them: one, unless the graph is large.
 
-    Args:
-        nodes: N.
-        features: holder → number of feature columns.
-        dim: d.
-        block_bytes: of the widest matrix in a block.
+    ``features`` is holder → number of columns; ``block_bytes`` of the widest matrix in a block.
     """
     rows = max(1, block_bytes // (8 * max(dim, *features.values())))
     return [slice(start, min(start + rows, nodes)) for start in range(0, nodes, rows)]
@@ -103,20 +99,11 @@ def seeded_operand(
 
 
 class Dealer:
-    """Deals the correlated randomness of one session.
+    """Deals the correlated randomness of one session, for holders' columns in the job's order.
 
-    Where a product has many blocks, the large matrices of the forward one are dealt as the holders use them, so that
-    no more than ``AHEAD`` of them wait anywhere.
-
-    Args:
-        link: the server's.
-        features: holder → number of feature columns, in the job's order of holders.
-        num_nodes: N.
-        dim: d.
-        secrets: source of the seeds.
-        keep_bytes: the static masks may take this much memory; larger ones are expanded again in every product.
-        block_bytes: as for ``row_blocks``, the same at all parties.
-        device: where products are computed.
+    Where a product has many blocks, the large matrices of the forward one are dealt as the holders use them, so that no
+    more than ``AHEAD`` of them wait anywhere. Static masks of more than ``keep_bytes`` are expanded again in every
+    product.
     """
 
     def __init__(
@@ -176,7 +163,6 @@ class Dealer:
 
 
 def _sum(masks: Iterable[Tensor]) -> Tensor:
-    """One by one, into the first."""
     return reduce(Tensor.add_, masks)
 
 
@@ -216,16 +202,9 @@ Item = tuple[Direction, int, int]  # direction, step and block
 class SecureProduct:
     """One holder's side of all secure products of a session.
 
-    Args:
-        link: this holder's.
-        masks: of the session, among all holders.
-        matrix: x^i, [N, F_i], strided or ``torch.sparse_csr``; may be mapped from a file.
-        to_ring: maps its values into the ring, zero to zero.
-        features: holder → number of feature columns, in the job's order of holders.
-        dim: d.
-        block_bytes: as for ``row_blocks``, the same at all parties.
-        device: where dense products are computed, exactly as on the CPU.
-        trace: notes what is prepared ahead.
+    ``matrix`` is x^i, [N, F_i], strided or ``torch.sparse_csr``, perhaps mapped from a file; ``to_ring`` maps its
+    values into the ring, zero to zero. The rest is as for ``row_blocks``. Dense products are computed on ``device``,
+    exactly as on the CPU.
     """
 
     def __init__(
@@ -309,10 +288,8 @@ class SecureProduct:
     ) -> Iterator[tuple[slice, Tensor]]:
         """This holder's share of Σ_i x^i·W^i, block by block: the rows, and int64 [rows, d].
 
-        Args:
-            step: of the session.
-            shares: owner → this holder's share of that owner's weight block, int64 [F_owner, d].
-            learns: whether ``backward`` of this step follows, and the next step's ``forward``: they are prepared.
+        ``shares``: owner → its share of that weight block, int64 [F_owner, d]; ``learns``: ``backward`` of this step
+        follows.
         """
         party = self._link.party
         for number, block in enumerate(self._blocks):
@@ -332,10 +309,7 @@ class SecureProduct:
     def backward(self, step: int, gradient: Callable[[slice], Tensor], *, learns: bool = True) -> dict[PartyId, Tensor]:
         """Shares of x^iᵀ·Σ_j g_j for every block of weights i: owner → int64 [F_owner, d].
 
-        Args:
-            step: of the session.
-            gradient: gives rows of this holder's g in the ring, int64 [rows, d].
-            learns: whether another step follows, whose ``forward`` is prepared.
+        ``gradient`` gives rows of this holder's g in the ring, int64 [rows, d]; ``learns``: another step follows.
         """
         totals: dict[PartyId, Tensor] = {}
         for number, block in enumerate(self._blocks):

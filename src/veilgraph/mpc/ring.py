@@ -42,12 +42,8 @@ _INT8_CAPABILITY: Final = (7, 5)  # NVIDIA devices from here on have int8 matrix
 
 @dataclass(frozen=True)
 class Limbs:
-    """How ring elements are cut.
-
-    Attributes:
-        bits: b, width of a limb.
-        dtype: of the limbs.
-        inner: the longest inner dimension multiplied in one piece, a multiple of 16.
+    """How ring elements are cut: b bits a limb, its dtype, and the longest inner dimension of a piece, a multiple of
+    16.
     """
 
     bits: int
@@ -84,8 +80,7 @@ def limbs_of(device: torch.device) -> Limbs:
 def device_of(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
     """The device that a job's ``device`` names; ``auto`` is the GPU where there is one.
 
-    Raises:
-        ConfigError: ``cuda`` where PyTorch finds no CUDA device.
+    Raises ``ConfigError``: ``cuda`` where PyTorch finds no CUDA device.
     """
     if setting == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
@@ -165,16 +160,8 @@ def encode(
 ) -> Tensor:
     """Real → ring: round(values·2^bits), or round(factor·values·2^bits) computed in float64: int64 of the same shape.
 
-    Args:
-        values: floating tensor of any shape.
-        bits: fractional bits.
-        what: names the values in the error.
-        remedy: says in the error which setting to change.
-        headroom_bits: further top bits to leave free, for sums of several encoded values.
-        factor: multiplies all values.
-
-    Raises:
-        RangeOverflow: a value is not finite or does not fit into 63 − GUARD_BITS bits.
+    ``headroom_bits`` are further top bits to leave free, for sums. ``what`` and ``remedy`` name values and setting in
+    the ``RangeOverflow``: a value is not finite or does not fit into 63 − GUARD_BITS bits.
     """
     room = 63 - GUARD_BITS - headroom_bits
     encoded = torch.empty(values.shape, dtype=torch.int64)
@@ -189,10 +176,8 @@ def encode(
 
 
 def decode(elements: Tensor, bits: int, dtype: torch.dtype, what: str, remedy: str, factor: float = 1.0) -> Tensor:
-    """Ring → real: factor·elements/2^bits, computed in float64, refused when the guard bits are in use.
-
-    Raises:
-        RangeOverflow: an element reached into the guard bits, so the true value may have wrapped around.
+    """Ring → real: factor·elements/2^bits, in float64; ``RangeOverflow`` where guard bits are in use: it may have
+    wrapped.
     """
     limit = 1 << (63 - GUARD_BITS)
     decoded = torch.empty(elements.shape, dtype=dtype)
@@ -325,12 +310,10 @@ def dense_operand(matrix: Tensor, device: torch.device = CPU) -> StaticOperand:
 
 
 def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor], device: torch.device = CPU) -> StaticOperand:
-    """Wrap features for repeated products in the layout that is faster for their density.
+    """Wrap features [N, F], strided or sparse CSR, for repeated products in the layout that is faster for their
+    density.
 
-    Args:
-        matrix: [N, F], strided or sparse CSR.
-        convert: maps the stored values elementwise, zero to zero (an encoding or a change of dtype).
-        device: of dense products in the ring; sparse ones are computed on the CPU.
+    ``convert`` maps stored values elementwise, zero to zero; dense products in the ring are computed on ``device``.
     """
     rows, columns = matrix.shape
     if matrix.layout == torch.sparse_csr:

@@ -28,11 +28,7 @@ def to_bytes(element: int) -> bytes:
 
 
 def of_bytes(content: bytes) -> int:
-    """What ``to_bytes`` made bytes of.
-
-    Raises:
-        ProtocolError: they are no element of the field.
-    """
+    """What ``to_bytes`` made bytes of; raises ``ProtocolError`` for no element of the field."""
     element = int.from_bytes(content, "little")
     if len(content) != ELEMENT_BYTES or element >= FIELD:
         raise ProtocolError(
@@ -42,16 +38,9 @@ def of_bytes(content: bytes) -> int:
 
 
 def split(secret: int, threshold: int, holders: int, secrets: SecretSource) -> list[int]:
-    """Shares of a secret for holders 1 to n.
+    """Shares of a secret, an element of the field, for holders 1 to n, of which ``threshold``, t, give it back.
 
-    Args:
-        secret: element of the field.
-        threshold: t, how many shares give it back.
-        holders: n, how many there are.
-        secrets: source of the polynomial.
-
-    Raises:
-        ConfigError: t is not in 1 … n.
+    Raises ``ConfigError``: t is not in 1 … n.
     """
     if not 1 <= threshold <= holders:
         raise ConfigError(f"threshold={threshold} must lie in 1 to {holders}, the number of holders")

@@ -15,10 +15,7 @@ from torch import Tensor
 
 
 def corrected(logits: Tensor, transition: Tensor) -> Tensor:
-    """p(y'|x) = p(y|x)·P, what the network says of the perturbed labels: Tensor[N, c] of the true classes' logits.
-
-    ``transition``: Tensor[c, c], P(released label = j | true label = i).
-    """
+    """p(y'|x) = p(y|x)·P, Tensor[N, c], of logits; ``transition`` is Tensor[c, c], P(released = j | true = i)."""
     return logits.softmax(dim=1) @ transition
 
 
@@ -28,10 +25,7 @@ def corrected_cross_entropy(logits: Tensor, labels: Tensor, transition: Tensor) 
 
 
 def corrected_losses(logits: Tensor, labels: Tensor, transition: Tensor) -> Tensor:
-    """-log p(y'|x) of each node, Tensor[n], from logarithms alone: no probability is too small for it.
-
-    ``labels``: Tensor[n] int64, perturbed; the rest as for ``corrected``.
-    """
+    """-log p(y'|x) of each node, Tensor[n], from logarithms alone; as ``corrected``, of perturbed labels, int64."""
     likely = transition.to(torch.float64).log().to(logits.dtype).T[labels]
     return -(logits.log_softmax(dim=1) + likely).logsumexp(dim=1)
 
@@ -41,17 +35,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Calibration:
-    """A scale and shifts of log probabilities: q_c ∝ exp(a·log p_c + b_c).
+    """A scale and shifts of log probabilities: q_c ∝ exp(a·log p_c + b_c), a > 0.
 
     Weighted classes shift p by their weights w, which b_c = -log w_c takes back (Saerens, Latinne & Decaestecker 2002,
     Neural Computation 14). The scale, and of two classes the shifts too, are then those of least log loss (Guo et al.
     2017; Platt 1999) under a Gaussian prior around a = 1 and b = -log w, so a class of few judged nodes stays near it.
     As a > 0, two classes keep the order of nodes, and AUC with it; of more, a node keeps the order of unweighted
     classes.
-
-    Attributes:
-        scale: a > 0.
-        shifts: b, one a class.
     """
 
     scale: float
@@ -70,13 +60,11 @@ def _logs(probabilities: Tensor) -> Tensor:
 def fitted(
     probabilities: Tensor, labels: Tensor, weights: Tensor | None = None, transition: Tensor | None = None
 ) -> Calibration | None:
-    """The calibration that judged nodes, which were not trained on, choose; None where nothing is known to correct by.
+    """The calibration that n judged nodes, which were not trained on, choose; None where nothing is known to correct
+    by.
 
-    Args:
-        probabilities: Tensor[n, C]; n may be 0.
-        labels: Tensor[n] int64.
-        weights: Tensor[C], of the classes in the training loss; None: all alike.
-        transition: Tensor[C, C], P(label = j | true label = i), where labels were perturbed.
+    Probabilities are Tensor[n, C], ``weights`` Tensor[C] of the classes in the training loss, ``transition`` Tensor[C,
+    C], P(label = j | true label = i), of perturbed labels.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - torch.optim.LBFGS imports torch's compiler: seconds
 

@@ -89,24 +89,19 @@ class Combine(ABC, Generic[S]):
 
     @abstractmethod
     def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
-        """The module that turns one of P holders' t [N, d] into its contribution, row by row, as ``Scale.forward``.
-
-        The adjacency is the holder's own; it also gives the dtype.
+        """The module that turns one of P holders' t [N, d] into its contribution, row by row, in its adjacency's
+        dtype.
         """
 
     def divisor(self, holders: int) -> int | None:
         """What the contribution is t divided by; None where it has weights, be they trained or of the holder's edges.
 
-        A single release (``privacy.schedule: once``) is of a strategy that has one: how much noise then reaches the
-        label holder is known to all.
+        A single release is of a strategy that has one: how much noise then reaches the label holder is known to all.
         """
         return None
 
     def holder_weight(self, holders: int, adjacency: Adjacency) -> Tensor | None:
-        """The holder's weight of each node, Tensor[N, 1] float64, or None where ``needs_weight`` is false.
-
-        A job reveals it as degrees: nothing but the degree may be in it.
-        """
+        """Each node's weight, Tensor[N, 1] float64, if ``needs_weight``: revealed as degrees, so of these alone."""
         return None
 
     def output_dim(self, dim: int, holders: int) -> int:
@@ -114,10 +109,9 @@ class Combine(ABC, Generic[S]):
         return dim
 
     def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None = None) -> Tensor:
-        """The combined embedding, Tensor[N, output_dim].
+        """The combined embedding, Tensor[N, output_dim], of the pieces in the holders' order, or of a linear one's sum.
 
-        ``pieces`` are the contributions in the holders' order; of a linear strategy their sum will do. ``weight_total``
-        is the sum of the holders' weights, Tensor[N, 1], where ``needs_weight``.
+        ``weight_total`` is the sum of the holders' weights, Tensor[N, 1], where ``needs_weight``.
         """
         total = pieces[0]
         for piece in pieces[1:]:

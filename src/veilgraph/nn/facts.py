@@ -13,10 +13,7 @@ FACT_BITS: Final = 20
 
 
 class FactNetwork(nn.Module):
-    """A network with facts beside its weights.
-
-    ``facts``: Tensor[K] float64, what holders added up before the first round; absent where a task needs nothing.
-    """
+    """A network with facts beside its weights: Tensor[K] float64, what holders added up first; or absent."""
 
     facts: Tensor
 

@@ -55,7 +55,7 @@ class Masks:
 def dropout(x: Tensor, p: float, generator: torch.Generator | Masks | None) -> Tensor:
     """Inverted dropout: zeroes an element with probability ``p`` and scales the others by 1/(1 − p).
 
-    The mask is drawn from the generator, not the process-wide one; None means evaluation and returns ``x`` itself.
+    The mask is drawn from the generator, not the process-wide one; None means evaluation.
     """
     if generator is None or p == 0:
         return x
@@ -95,9 +95,8 @@ class ServerSettings(Settings):
 
 
 class Deep(nn.Module):
-    """``layers`` times linear → activation → dropout, of width ``dim``.
-
-    With ``layers=0`` only the dropout is left and the width stays ``in_dim``.
+    """``layers`` times linear → activation → dropout, of width ``dim``; with 0 the dropout alone, of width
+    ``in_dim``.
     """
 
     def __init__(self, in_dim: int, dim: int, settings: ServerSettings) -> None:

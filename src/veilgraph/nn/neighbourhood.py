@@ -30,9 +30,7 @@ class Neighbourhood:
         rings: how many nodes lie in the first ring (the targets), the first two, ..., all K + 1.
         incoming: [n_K−1, n] CSR, the drawn edges of all rings but the outermost, by their target, with their weights.
         boost: float64 [n_K−1], a node's number of edges over how many were drawn.
-        degrees: Tensor[n] float64, in the whole graph.
-        lengths: Tensor[n] float64, of the nodes' rows in the whole graph's matrix.
-        dtype: of every product.
+        degrees: Tensor[n] float64, in the whole graph; ``lengths``: of rows in its matrix.
         kinds: the relations of these edges, where they are told apart.
     """
 

@@ -31,9 +31,10 @@ _SMALLEST_EIGENVALUE = 1e-3  # of the mean one: fewer nodes than columns leave d
 
 @torch.no_grad()
 def calibrated(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
-    """Log probabilities, neither over- nor underconfident on the judged nodes (temperature scaling, Guo et al. 2017).
+    """Log probabilities of logits [N, C] times one of nine factors from 1/4 to 4 (temperature scaling, Guo et al.
+    2017).
 
-    Logits [N, C] are multiplied by one of nine factors from 1/4 to 4; ``judged``: Tensor[N] bool, not trained on.
+    ``judged``: Tensor[N] bool, not trained on: there they are neither over- nor underconfident.
     """
     losses = {scale: float(functional.cross_entropy(scale * logits[judged], labels[judged])) for scale in _SCALES}
     best: float = min(losses, key=losses.__getitem__)
@@ -44,13 +45,8 @@ def calibrated(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
 def class_evidence(rows: Tensor, opinion: Tensor, noise_variance: Tensor) -> Tensor:
     """Log p(row | class), up to what is the same for all classes: Tensor[N, C]; zeros where noise explains all means.
 
-    Linear discriminant analysis with the classes' shared covariance (Fisher 1936).
-
-    Args:
-        rows: Tensor[N, d], noisy.
-        opinion: Tensor[N, C], probabilities of the classes at each node.
-        noise_variance: Tensor[d], of the noise on one entry of each column. Columns of one variance are drawn towards
-            the overall mean together.
+    Linear discriminant analysis with the classes' shared covariance (Fisher 1936), of noisy rows [N, d], weighed by
+    ``opinion`` [N, C]. Columns of one ``noise_variance``, Tensor[d], are drawn towards the overall mean together.
     """
     centred, weights = (rows - rows.mean(dim=0)).double(), opinion.double()
     variances = noise_variance.double().clone()
@@ -84,9 +80,8 @@ _SMALLEST_VARIANCE: Final = 1e-6
 
 @torch.no_grad()
 def shrunk(rows: Tensor, noise_variance: float) -> Tensor:
-    """Rows [N, d] scaled to length 1, times what share of their squared length the noise does not explain.
-
-    ``noise_variance`` is of one entry. Where the noise explains all of a row's length, the row is zeros.
+    """Rows [N, d] of length 1, times what share of their squared length noise, of an entry's variance, leaves; or
+    zeros.
     """
     squares = rows.square().sum(dim=1, keepdim=True).clamp_min(1e-30)
     kept = (1 - rows.shape[1] * noise_variance / squares).clamp_min(0)
@@ -94,10 +89,7 @@ def shrunk(rows: Tensor, noise_variance: float) -> Tensor:
 
 
 class Whitening(nn.Module):
-    """Columns without means and correlations, each of variance 1, and cut off at four standard deviations.
-
-    Along the columns' own axes as nearly as that can be (ZCA), so that a little change of the data changes little.
-    """
+    """Columns without means and correlations, of variance 1, cut off at four deviations, near their own axes (ZCA)."""
 
     mean: Tensor
     matrix: Tensor
@@ -161,10 +153,10 @@ class Axes(nn.Module):
 
 
 class JointNetwork(nn.Module):
-    """Logits of nodes, of their own columns and of blocks of other ones.
+    """Logits of nodes, of their own columns and of ``blocks`` of other ones, by width.
 
     A branch selu(block · W + b) of ``WIDTH`` for the own columns and for each block; all of them side by side, then one
-    hidden layer, then the logits. Call it inside ``LearningStreams.global_generator``. ``blocks``: width of each.
+    hidden layer, then the logits. Call it inside ``LearningStreams.global_generator``.
     """
 
     def __init__(self, columns: int, blocks: Sequence[int], classes: int, dtype: torch.dtype) -> None:

@@ -24,11 +24,9 @@ from veilgraph.graph.rules import Relation
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """The relations of an adjacency's edges.
+    """The relations of an adjacency's edges: whole numbers [E], by target, their places in ``relations``.
 
-    Attributes:
-        places: whole numbers [E], the place in ``relations`` of each edge's, in the order of the matrix: by target.
-        degrees: in a neighbourhood, of each relation its degrees in the whole graph, Tensor[N] float64; else None.
+    ``degrees``: in a neighbourhood, of each relation its degrees in the whole graph, Tensor[N] float64.
     """
 
     relations: tuple[Relation, ...]
@@ -65,9 +63,8 @@ def first_rows(x: Tensor, count: int) -> Tensor:
 
 
 class SparseMatrix:
-    """A sparse matrix that is multiplied forward and, in backward passes, transposed.
-
-    ``matrix``: [M, N] CSR of the values' dtype, of which entries at one place add up; ``device``: of its product.
+    """A sparse matrix, CSR of which entries at one place add up, multiplied forward and, in backward passes,
+    transposed.
     """
 
     def __init__(self, matrix: sp.csr_array, device: torch.device = CPU) -> None:
@@ -113,20 +110,10 @@ class Adjacency:
     """A party's edges as a matrix A with A[v, u] = Σ weights of the edges u → v, ready for propagation.
 
     Rows v are the first T of the N nodes: all of them in a whole graph, fewer in a step over a neighbourhood.
-
-    Args:
-        incoming: [T, N] CSR, the edges by their target; its values are their weights, of any dtype.
-        dtype: of every product, and of the ``x`` that the methods accept.
-        degrees: Tensor[N] float64, in a neighbourhood those of the whole graph; default: row sums of A, for T = N.
-        kinds: the relations of the edges, where they are told apart.
-        lengths: Tensor[T] float64, in a neighbourhood those of the whole graph; default: of the rows of A.
-        boost: float64 [T], in a neighbourhood of drawn edges a node's degree over how many of its edges were drawn.
-            Products that add up multiply by it; a maximum, attention or a sequence does not.
-        edge_features: Tensor[E, F_e] ``dtype``, in the order of ``edge_index``; None without any.
-
-    Attributes:
-        degrees: Tensor[N] ``dtype``.
-        exact_degrees: Tensor[N] float64.
+    ``incoming`` is [T, N] CSR, the edges by their target, with their weights; every product and ``x`` are of ``dtype``.
+    In a neighbourhood ``degrees`` [N] and ``lengths`` [T] of rows, float64, are those of the whole graph; ``boost`` [T]
+    is, where edges are drawn, a node's degree over how many were: products that add up multiply by it; a maximum,
+    attention or a sequence does not. ``edge_features`` are [E, F_e].
     """
 
     def __init__(
@@ -160,16 +147,9 @@ class Adjacency:
         edge_relation: Tensor | None = None,
         edge_features: Tensor | None = None,
     ) -> Self:
-        """The adjacency of a whole graph.
+        """The adjacency of a whole graph; an edge, of int64 [2, E], given twice counts twice.
 
-        Args:
-            edge_index: Tensor[2, E] int64, source and target; an edge given twice counts twice.
-            edge_weight: Tensor[E] or None for weight 1.
-            num_nodes: N.
-            dtype: of every product.
-            relations: that are told apart, each edge's at its place in ``edge_relation`` [E]; none: all are alike.
-            edge_relation: as ``relations`` says.
-            edge_features: Tensor[E, F_e].
+        Without ``edge_weight`` [E] each weighs 1; ``edge_relation`` [E] are places in ``relations``, if any.
         """
         weights = None if edge_weight is None else edge_weight.double()
         degrees = torch.bincount(edge_index[1], weights=weights, minlength=num_nodes).double()
@@ -202,10 +182,7 @@ class Adjacency:
         return () if self.kinds is None else self.kinds.relations
 
     def of_relation(self, name: str) -> Adjacency:
-        """The edges of one relation alone, normalised by its own degrees; made at first use.
-
-        Where relations are not told apart there is but one, of all edges: this adjacency itself.
-        """
+        """The edges of one relation alone, normalised by its own degrees; of one that is all, this adjacency itself."""
         if self.kinds is None:
             return self
         if name not in self._related:
@@ -290,10 +267,7 @@ class Adjacency:
         return neighbours + inverse[: self.num_targets].to(x).unsqueeze(1) * first_rows(x, self.num_targets)
 
     def maximum(self, x: Tensor) -> Tensor:
-        """Element-wise maximum over neighbours of weight·x; zero where a node has none.
-
-        Tensor[N, d] to Tensor[T, d].
-        """
+        """Element-wise maximum over neighbours of weight·x, Tensor[T, d]; zero where a node has none."""
         weights = self._matrix("maximum", CPU, lambda weight, source, target: weight)
         # PyTorch has this product for the CPU alone.
         return cast(Tensor, torch.sparse.mm(weights.forward, x.cpu().contiguous(), "amax")).to(x.device)

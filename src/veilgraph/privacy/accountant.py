@@ -42,11 +42,9 @@ _MOST_CELLS: Final = 2e6  # cells are widened beyond this many: safe, less exact
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """The exact δ at ε ≥ 0 of Gaussian noise: Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2).
 
-    Both terms are written with the Mills ratio (1 − Φ)/φ, of which e^ε·φ(ε/μ + μ/2) = φ(ε/μ − μ/2) leaves nothing
-    that could overflow. ``mu`` ≥ 0 is the sensitivity over the standard deviation; of several releases, the root of the
-    sum of squares. Raises ``ConfigError`` for an argument that is negative or no number.
-
-    Source: Balle & Wang 2018, theorem 8.
+    Both terms are written with the Mills ratio (1 − Φ)/φ, of which e^ε·φ(ε/μ + μ/2) = φ(ε/μ − μ/2) leaves nothing that
+    could overflow. ``mu`` ≥ 0 is the sensitivity over the standard deviation; of several releases, the root of the sum
+    of squares. Raises ``ConfigError``. Source: Balle & Wang 2018, theorem 8.
     """
     _check_not_negative("epsilon", epsilon)
     _check_not_negative("mu", mu)
@@ -67,7 +65,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The smallest ε with ``gaussian_delta(ε, mu)`` ≤ ``delta``, at most 1e-13 of it above; it may be infinite."""
     _check_not_negative("mu", mu)
-    check_delta(delta)
+    _check_delta(delta)
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
     # δ ≤ Φ(−t) ≤ exp(−t²/2) with t = ε/μ − μ/2.
@@ -88,16 +86,13 @@ def bisected(
 
 
 def total(counts: Mapping[Event, int], delta: float) -> float:
-    """The total ε, at ``delta``, of releases in which every unit takes part each time.
+    """The total ε, at ``delta``, of so many releases of each event, in which every unit takes part each time.
 
-    ``counts`` says how often each event happened; the releases may depend on one another's outcomes.
-
-    Returns:
-        ε: exact for Gaussian events, an upper bound with any that are composed numerically; pure ε are added.
-
-    Raises ``ConfigError``: ``delta`` or a count is out of range, or the events differ in unit or neighbouring relation.
+    They may depend on one another's outcomes. It is exact for Gaussian events, an upper bound with any that are
+    composed numerically; pure ε are added. Raises ``ConfigError``: ``delta`` or a count is out of range, or the events
+    differ in unit or neighbouring relation.
     """
-    check_delta(delta)
+    _check_delta(delta)
     for event, count in counts.items():
         check_whole("count", count, 0)
         if not isinstance(event, Event):
@@ -133,10 +128,11 @@ def releases_within(
     before: Mapping[Event, int] = MappingProxyType({}),
     most: int = MOST_RELEASES,
 ) -> int:
-    """How many releases with that event keep the total ε at ``delta`` within a bound, which may be infinite.
+    """How many releases with that event, ``most`` at most, keep the total ε at ``delta`` within a bound, perhaps
+    infinite.
 
-    ``before`` says how often each event happened already, about the same unit and neighbouring relation; ``most`` is
-    where counting ends. Errors are those of ``total``.
+    ``before`` says how often each event happened already, about the same unit and relation. Errors are those of
+    ``total``.
     """
 
     def fits(more: int) -> bool:
@@ -157,8 +153,7 @@ def largest_count(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def check_delta(delta: float) -> None:
-    """Raises ``ConfigError`` unless 0 < δ < 1."""
+def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:
         raise ConfigError(f"delta={delta!r} must lie strictly between 0 and 1; take well below 1 / number of units")
 
@@ -167,16 +162,14 @@ def check_delta(delta: float) -> None:
 def _composed(mu: float, events: tuple[tuple[Event, int], ...], delta: float) -> float:
     """ε at ``delta`` of one Gaussian release of ``mu`` and so many of each event; infinite where none can be found.
 
-    Kept: it takes tens of milliseconds, and ledgers, summaries and reports ask for the same totals.
+    Kept: it takes tens of milliseconds.
     """
     found = composed(mu, events)
     return math.inf if found is None else float(found.get_epsilon(delta))
 
 
 def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
-    """``dp_accounting``'s accountant with one Gaussian release of ``mu`` and these; None where losses are without
-    bound.
-    """
+    """``dp_accounting``'s accountant with one Gaussian release of ``mu`` and these; None: losses are unbounded."""
     bounded = [(event.largest_loss, count) for event, count in events if type(event).distribution is Event.distribution]
     loss_range = mu * mu / 2 + 10 * mu + 2 * sum(largest * count for largest, count in bounded)
     if math.isinf(loss_range):
@@ -225,15 +218,13 @@ _TOLERANCE = 1e-4  # of a multiplier found by numerical accounting, relative
 
 
 def classical_multiplier(epsilon: float, delta: float, *, as_in_the_paper: bool = False) -> float:
-    """The textbook's noise over the sensitivity, sqrt(2·ln(1.25/δ))/ε, for one release.
+    """The textbook's noise over the sensitivity, sqrt(2·ln(1.25/δ))/ε, for one release of ε < 1, or ``ConfigError``.
 
-    It is proven for ε < 1 only, and refused beyond with ``ConfigError``. ``as_in_the_paper`` uses it at any ε, as VFGNN
-    does; the release may then cost more than ``epsilon``.
-
-    Source: Dwork & Roth 2014, theorem A.1; VFGNN definition 3.
+    ``as_in_the_paper`` uses it at any ε, as VFGNN does; the release may then cost more. Source: Dwork & Roth 2014,
+    theorem A.1; VFGNN definition 3.
     """
     check_positive("epsilon", epsilon)
-    check_delta(delta)
+    _check_delta(delta)
     if epsilon >= 1 and not as_in_the_paper:
         raise ConfigError(
             f"epsilon={epsilon!r}: the classical calibration is proven for epsilon < 1 only; use the analytic one"
@@ -247,7 +238,7 @@ def analytic_multiplier(epsilon: float, delta: float) -> float:
     Source: Balle & Wang 2018, algorithm 1.
     """
     check_positive("epsilon", epsilon)
-    check_delta(delta)
+    _check_delta(delta)
     low, high = 0.0, 1.0
     while gaussian_delta(epsilon, high) <= delta:
         low, high = high, 2 * high
@@ -260,7 +251,7 @@ def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -
     Never more than pure composition asks for, releases / ε; less where δ allows it. As ``least_multiplier``.
     """
     check_positive("epsilon", epsilon_total)
-    check_delta(delta)
+    _check_delta(delta)
     check_whole("releases", releases, 1)
     enough = releases / epsilon_total * _MARGIN
     return enough if releases == 1 else least_multiplier(LaplaceEvent, epsilon_total, delta, releases, enough)
@@ -269,18 +260,13 @@ def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -
 def least_multiplier(
     event_of: Callable[[float], Event], epsilon_total: float, delta: float, releases: int, guess: float = 1.0
 ) -> float:
-    """The multiplier with which ``releases`` ≥ 1 releases cost ``epsilon_total`` together, whatever their event.
+    """The multiplier with which ``releases`` ≥ 1 releases cost ``epsilon_total`` together, by 1e-4 above the least.
 
-    ``event_of`` is multiplier → event: the more noise, the less it costs. Every unit takes part in each. ``guess`` is
-    where to begin; best from above.
-
-    Returns:
-        The multiplier, above what ``total`` asks for by about 1e-4 of it.
-
+    ``event_of`` is multiplier → event: the more noise, the less it costs. ``guess`` is where to begin; best from above.
     Raises ``ConfigError``: an argument is out of range, or no noise is enough.
     """
     check_positive("epsilon", epsilon_total)
-    check_delta(delta)
+    _check_delta(delta)
     check_whole("releases", releases, 1)
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
 

@@ -31,19 +31,11 @@ MOST_NODES: Final = 1 << 31  # two node numbers must fit one int64
 
 @torch.no_grad()
 def bound_degrees(edge_index: Tensor, num_nodes: int, bound: int) -> Tensor:
-    """Which edges stay, so that no node has more than D neighbours, and one edge more or less changes few.
+    """Which edges of int64 [2, E], E bool, stay, so that no node has more than D neighbours and one edge changes few.
 
-    A *pair* is everything that is recorded between two different nodes. All pairs have one public order that depends on
-    their two node numbers alone, and a pair is kept iff it is among the first D pairs at both its nodes. So at most
-    three pairs differ where one is added or removed: docs/proofs.md#edges-that-stay.
-
-    Args:
-        edge_index: Tensor[2, E] int64, node numbers below ``num_nodes``, in any order.
-        num_nodes: N, at most 2^31, or ``DataError``.
-        bound: D ≥ 1, most distinct neighbours of a node, whatever the directions.
-
-    Returns:
-        Tensor[E] bool: True for edges that are kept. All edges of a pair have the same value.
+    A *pair* is everything that is recorded between two different nodes, of N ≤ 2^31. All pairs have one public order
+    that depends on their two node numbers alone, and a pair is kept iff it is among the first D pairs at both its
+    nodes. So at most three pairs differ where one is added or removed: docs/proofs.md#edges-that-stay.
     """
     check_whole("degree_bound", bound, 1)
     if num_nodes > MOST_NODES:
@@ -59,11 +51,7 @@ def bound_degrees(edge_index: Tensor, num_nodes: int, bound: int) -> Tensor:
 
 
 def _order(low: Tensor, high: Tensor) -> Tensor:
-    """A pair's place in the public order: an int64, different for different pairs.
-
-    The finaliser of splitmix64 (Steele, Lea & Flood 2014), a bijection that treats no node's pairs better than
-    another's, as an order by node number would.
-    """
+    """A pair's place in the public order, by the finaliser of splitmix64 (Steele, Lea & Flood 2014), a bijection."""
     z: NDArray[np.uint64] = (low << 32 | high).numpy().view(np.uint64)
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
@@ -90,11 +78,10 @@ def too_many_units(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
 
 
 def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> str:
-    """Return why δ protects none of the units of a holder's ε; empty where it has fewer than 1/δ of them.
+    """Return why δ, of the setting ``key``, protects none of a holder's units: fewer than 1/δ of them; else empty.
 
-    Edges are pairs of nodes. Their number is known to nobody else, and jobs of one δ after another would find it, to
-    the last edge: pairs are counted in powers of two. Nodes that are not common count: releases depend on their
-    features. ``key`` is the setting of δ.
+    Edges are pairs of nodes. Jobs of one δ after another would find their number to the last edge: it is counted in
+    powers of two. Nodes that are not common count: releases depend on their features.
     """
     most = 2 * graph.num_edges if unit == "edge" else graph.num_nodes
     if unit == "edge" and delta * most >= 1:
@@ -111,10 +98,7 @@ def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> 
 
 
 def too_many_neighbours(rule: tuple[str, int | None] | None, graph: PartyGraph) -> str:
-    """Return why a holder's graph breaks the rule that an ε of nodes with their edges rests on; empty if it does not.
-
-    ``rule`` is the job's for the holder, of ``InputRules.degree_rules``.
-    """
+    """Return why a graph breaks the ``rule``, of ``InputRules.degree_rules``, of an ε of nodes with edges; or ""."""
     if rule is None or rule[1] is None or most_neighbours(graph.edge_index, graph.num_nodes) <= rule[1]:
         return ""
     return (
@@ -134,15 +118,9 @@ _FREE_CELL: Final = 2.0**-40  # of rows in a release without noise, which protec
 
 
 def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> sp.csr_array:
-    """A of ``plan``: what is recorded from one node to another, as one weight of at most 1.
+    """A of ``plan``, [N, N] CSR float64: what is recorded from one node to another, as one weight of at most 1.
 
-    Args:
-        edge_index: Tensor[2, E] int64, source and target. Edges from a node to itself are left out.
-        edge_weight: Tensor[E], at least 0, or None for weight 1. Copies of an edge add up, each to 2^-32.
-        num_nodes: N.
-
-    Returns:
-        [N, N] CSR float64, entry (target, source) in [0, 1].
+    Entry (target, source) sums copies of an edge, each to 2^-32, by ``edge_weight`` ≥ 0 or 1. Self-loops are left out.
     """
     source, target = edge_index.numpy()
     weight = np.ones(len(source)) if edge_weight is None else edge_weight.double().numpy()
@@ -162,16 +140,11 @@ def most_neighbours(edge_index: Tensor, num_nodes: int) -> int:
 
 
 class NoisySums:
-    """A holder's release with noise in every hop.
+    """A holder's release with noise in every hop, over ``pairs`` of ``pair_matrix``, [N, N].
 
-    Args:
-        pairs: of ``pair_matrix``, [N, N].
-        hops: K.
-        mechanism: Gaussian noise over a clip of 1; None for none.
-        sum_clip: B; None: sums are as long as they are.
-        own_length: λ of ``plan``: of own rows, which are released too, noised as the sums are; 0: are not.
-
-    Raises ``ConfigError`` where there is so little noise that sums of N rows on its grid are not exact.
+    ``mechanism``: Gaussian noise over a clip of 1; None for none. ``sum_clip``: B; None: sums are as long as they are.
+    ``own_length``: λ of ``plan``; 0: own rows are not released. Raises ``ConfigError`` where there is so little noise
+    that sums of N rows on its grid are not exact.
     """
 
     def __init__(
@@ -198,14 +171,9 @@ class NoisySums:
             )
 
     def release(self, rows: Tensor, source: SecretSource, then: Then | None = None) -> Tensor:
-        """Y_0, …, Y_K side by side; where own rows are not released from Y_1 on.
+        """Y_0, or where own rows are not released Y_1, …, Y_K side by side: float64, multiples of the noise's grid.
 
-        ``rows`` are Tensor[N, d], each made of one node's features; ``then`` makes X_k of Y_1, …, Y_k, which without it
-        is Y_k itself.
-
-        Returns:
-            Tensor[N, (K + 1)·d] or [N, K·d] float64, multiples of the noise's grid.
-
+        ``rows`` are Tensor[N, d], each made of one node's features; ``then`` makes X_k of Y_1, …, Y_k, else it is Y_k.
         Raises ``RangeOverflow`` where an entry is not finite.
         """
         released = [self._noised(self._scaled(rows, self._own_length), source)] if self._own_length else []
@@ -216,9 +184,9 @@ class NoisySums:
         return torch.cat(released, dim=1)
 
     def clean(self, rows: Tensor, released: Tensor, then: Then | None = None) -> Tensor:
-        """What the noise was added to: Tensor[C, w] float64, only right at nodes without neighbours beyond the first C.
+        """What the noise was added to: Tensor[C, w] float64, right at nodes without neighbours beyond the first C.
 
-        ``released`` is Tensor[C, w], of the first C nodes, as ``release`` gave them; with ``then`` of all nodes, C = N.
+        ``released`` is Tensor[C, w], as ``release`` gave them; with ``then`` of all nodes, C = N.
         """
         count, width = len(released), rows.shape[1]
         first = self._of_length_1(rows)

@@ -25,10 +25,7 @@ _LENGTH = 10.0  # of a canary over the clip, so that clipping too has to do its 
 
 @dataclass(frozen=True)
 class Canaries:
-    """One holder's, for all releases of a run: ``count`` m, ``nodes`` N, rows of each release, and a secret ``key``.
-
-    Places, coins and directions are expanded from these 32 bytes.
-    """
+    """One holder's, for all releases of N ``nodes`` in a run; places, coins and directions come of 32 secret bytes."""
 
     count: int
     nodes: int
@@ -58,8 +55,7 @@ class Canaries:
         """The directions u of one release of d columns (``width``): Tensor[m, d] float64.
 
         They turn round from step to step, so that noise that comes twice, or what is added to all releases alike,
-        cancels in a sum along them. Where ``order`` of the norm is 1, a direction is that of one column, where ℓ1 noise
-        hides least.
+        cancels in a sum along them. Where ``order`` is 1, one is that of one column, where ℓ1 noise hides least.
         """
         drawn = noise.gaussian((self.count, width), 1.0, lambda _: self.key)
         if order == 1:
@@ -68,15 +64,10 @@ class Canaries:
         return drawn / (lengths if step % 2 == 0 else -lengths)
 
     def plant(self, rows: Tensor, clip: float, step: int, order: int, relation: Neighbours) -> Tensor:
-        """Put them in place of rows that are to be released; no gradient flows to what was there.
+        """Put them in place of rows to be released, Tensor[N, d], which are not changed; no gradient flows there.
 
-        A canary that is not zero is ten times as long as C (``clip``), that the rows will be clipped to. ``relation``
-        is what in and out differ by.
-
-        Returns:
-            Tensor[N, d] of the dtype of ``rows``, which are not changed; differentiable.
-
-        Raises ``RunError`` where they were drawn for another number of rows.
+        A canary that is not zero is ten times as long as C (``clip``), that the rows will be clipped to. Raises
+        ``RunError`` where they were drawn for another number of rows.
         """
         check_nodes(self.nodes, len(rows))
         signs = torch.where(self.coins, 1.0, 0.0 if relation == "zero-out" else -1.0)

@@ -39,12 +39,11 @@ Calibration = Literal["analytic", "classical"]  # the exact formula, or the text
 class Event(ABC):
     """A frozen dataclass of plain values, with a unit and a neighbouring relation among its fields or properties.
 
-    It composes in one of three ways: as Gaussian noise, by ``mu``; numerically, by ``losses`` or ``distribution``; or,
-    where it has none, its pure ``epsilon`` is added to that of all others.
+    It composes in one of three ways: as Gaussian noise, by ``mu``; numerically (``is_numeric``), by ``losses`` or
+    ``distribution``; or, where it has none, its pure ``epsilon`` is added to that of all others.
 
     Attributes:
         kind: its name in ``EVENTS`` and in ledgers.
-        is_numeric: whether it has ``losses`` or a ``distribution``.
         is_of_rows: whether what it says of a unit bounds what it says of each row of it; not where rows are unclipped.
     """
 
@@ -99,10 +98,7 @@ class Event(ABC):
         return finest
 
     def of_unit(self, unit: Literal["edge", "node"], rows: int) -> Event:
-        """What it says, under replacement, of a unit that changes so many rows, where it is of single rows.
-
-        Raises ``ConfigError``: it says nothing of those.
-        """
+        """What it says, under replacement, of a unit of so many of its rows; ``ConfigError``: nothing of these."""
         raise ConfigError(f"unit={unit!r}: events of kind {self.kind} are of unit {self.unit!r} alone; protect that")
 
 
@@ -115,8 +111,8 @@ class Scope(NamedTuple):
     def bounds(self, event: Event) -> bool:
         """Whether an event's cost bounds what its release says about this unit and relation.
 
-        A row set to zero is a row replaced. What one row changes is no more than what an edge's, or node's, several
-        rows do, where rows are clipped. A label that its node perturbs is the node's own.
+        A row set to zero is a row replaced. One row changes no more than several do, where rows are clipped. A label
+        that its node perturbs is the node's own.
         """
         covers: dict[Unit, tuple[Unit, ...]] = {"row": ("row", "edge", "node"), "node": ("node", "label")}
         covered = covers.get(self.unit, (self.unit,)) if event.is_of_rows else (self.unit,)
@@ -168,11 +164,9 @@ class Joint:
     Of P holders up to t may work with whoever opens the sum: they know their own noise, or add none. Each holder adds
     Gaussian noise of standard deviation τ = σC/√(P - t) to its clipped rows, so the noise of any k = P - t others, the
     honest ones, is σC together. A holder's rows are then protected by the Gaussian mechanism with σ, **in that sum and
-    nowhere else**: by themselves they have a share of the noise. No share is ever used twice:
-    docs/proofs.md#joint-noise.
+    nowhere else**. No share is ever used twice: docs/proofs.md#joint-noise.
 
-    Of ``holders``, P, so many may be ``colluding``, t. Raises ``ConfigError`` unless 0 ≤ t ≤ P − 2: with fewer than two
-    others' noise there is nothing to share.
+    Raises ``ConfigError`` unless 0 ≤ t ≤ P − 2: with fewer than two others' noise there is nothing to share.
     """
 
     holders: int
@@ -283,15 +277,10 @@ class SampledEvent(Event):
     No two such steps are easier to tell apart than P° = Σ Bin(j; m, q)·N(jC, σ²C²) from Q° = Σ Bin(k; n, q)·N(−kC,
     σ²C²): docs/proofs.md#sampled-steps.
 
-    A term is of one training node, and made of what is within K hops of it, of N nodes at most (``reach``). With
-    ``zero-out`` a node's own term is there or not, and the N − 1 others are there and differ: m = N, n = N − 1. With
-    ``replacement`` its own differs, and those near it in either data set: m = n = 2N − 1.
-
-    Args:
-        noise_multiplier: σ, standard deviation of the noise over the clip C of a term.
-        sampling_rate: q, with which every term is drawn by itself.
-        terms: N, how many a node can be in with the data as they are, its own among them.
-        unit: a node's features, label and edges, and that it is trained on.
+    A term is of one training node, and made of what is within K hops of it, of N nodes at most (``terms``, ``reach``).
+    With ``zero-out`` a node's own term is there or not, and the N − 1 others are there and differ: m = N, n = N − 1.
+    With ``replacement`` its own differs, and those near it in either data set: m = n = 2N − 1. ``unit`` is a node's
+    features, label and edges, and that it is trained on.
     """
 
     kind: ClassVar[str] = "sampled"
@@ -387,10 +376,7 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(data: object) -> Event:
-    """Read what ``to_json`` wrote.
-
-    Raises ``ConfigError``: the kind is unknown, or a field is missing or unknown (``UNKNOWN``), or out of range.
-    """
+    """Read what ``to_json`` wrote; raises ``ConfigError``: a kind or field is unknown, missing or out of range."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"event={data!r}: an event is a mapping with kind and fields; write it with to_json")
     kind = data.get("kind")

@@ -42,10 +42,7 @@ class _Entry(Payment):
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """The releases of one channel, made or reserved.
-
-    ``per_release`` is ε of one at the ledger's δ, the largest if their noise differs; ``total`` of all together.
-    """
+    """The releases of one channel, made or reserved: ε of one, the largest where noise differs, and of all together."""
 
     channel: str
     unit: Unit
@@ -91,12 +88,9 @@ class Ledger:
     ) -> Self:
         """Open a party's ledger or begin one; keep other processes from its folder until it is closed.
 
-        ``budget`` is the largest total ε; ``job`` the SHA-256 of its settings; ``expected`` whether the run has
-        checkpoints already, so that the file must be there. The account ``lifetime`` is asked first.
-
-        Raises:
-            RunError: the file is missing though expected, damaged, changed, of another job or δ, in use, or cannot be
-                read or written.
+        ``budget`` is the largest total ε; ``job`` the SHA-256 of its settings; ``expected`` whether the file must be
+        there. The account ``lifetime`` is asked first. Raises ``RunError``: the file is missing though expected,
+        damaged, changed, of another job or δ, in use, or cannot be read or written.
         """
         file = ChainedFile(path, _Header, _Entry, _WAY_OUT)
         with ExitStack() as held:
@@ -143,8 +137,8 @@ class Ledger:
     ) -> None:
         """Pay for a release, which may be made when this has returned: from what is reserved, else by an entry.
 
-        ``content`` names the draw, where what came of it is kept: ``has_paid`` knows it from then on. ``by_rows``: the
-        lifetime ledger is paid beside this, by the nodes whose rows are new alone.
+        ``content`` names a draw that is kept: ``has_paid`` knows it from then on. ``by_rows``: the lifetime ledger is
+        paid beside this, by the nodes whose rows are new alone.
 
         Raises:
             BudgetSpent: the budget does not allow the release; nothing was written.
@@ -160,14 +154,10 @@ class Ledger:
             self._reserved[channel, event] -= count
 
     def reserve(self, event: Event, channel: str, step: int, count: int) -> int:
-        """Pay for several releases with one entry, since every entry waits for the disk.
+        """Pay for several releases with one entry, since every entry waits for the disk; returns how many, at least 1.
 
-        They are counted from now on, used or not, and the next ``spend`` calls with the same event and channel use them
-        up. A run that ends early, or is killed and resumed, has paid for at most ``count`` - 1 releases too many.
-        Errors are those of ``spend``.
-
-        Returns:
-            How many were reserved: ``count``, or fewer if the budget has no room for all, but at least 1.
+        They count from now on, and the next ``spend`` calls with the same event and channel use them up. A run that
+        ends early has paid for at most ``count`` - 1 releases too many. Errors are those of ``spend``.
         """
         with self._lock:
             total, most = self._total_with(event, count), count

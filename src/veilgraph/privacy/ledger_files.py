@@ -64,10 +64,7 @@ class Line(BaseModel):
 
 
 class Payment(Line):
-    """Releases that were made after the line was written; ``previous`` is the SHA-256 of the line before.
-
-    ``content`` names the draw, where what came of it is kept and sent again for nothing; else it is empty.
-    """
+    """Releases made after the line was written; ``content`` names a draw that is kept and sent again for nothing."""
 
     time: str
     channel: Annotated[str, Field(min_length=1)]
@@ -89,8 +86,7 @@ Paid = TypeVar("Paid", bound=Payment)
 class ChainedFile(Generic[Head, Paid]):
     """One such file. Whoever reads or writes it holds its folder, and has one thread.
 
-    ``way_out`` is what helps where it is damaged. ``header``, ``entries`` and ``digests``, SHA-256 of every line, are
-    of what was read so far.
+    ``way_out`` is what helps where it is damaged; ``digests`` are SHA-256 of every line read so far.
     """
 
     header: Head
@@ -108,11 +104,9 @@ class ChainedFile(Generic[Head, Paid]):
         sync_folder(self.path.parent)
 
     def read(self) -> None:
-        """Read the lines that were added since, by this process or another, and drop what a kill tore.
+        """Read the lines added since, and drop what a kill tore.
 
-        Raises:
-            RunError: a line is damaged, changed or missing.
-            OSError: the file cannot be read.
+        Raises ``RunError``: a line is damaged, changed or missing; ``OSError``.
         """
         size = self.path.stat().st_size
         if size < self._read_bytes:
@@ -175,7 +169,7 @@ Sketch = NDArray[np.uint64]  # sorted hashes, each once
 
 
 @dataclass(frozen=True)
-class HighWaterMark:
+class _HighWaterMark:
     """What this account has seen of a ledger: the folder where it was, how many lines, and SHA-256 of the last."""
 
     folder: str
@@ -189,16 +183,14 @@ class Marks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def of(self, ledger: str) -> HighWaterMark | None:
-        """The mark of a ledger; None where this account has seen nothing of it. Raises ``RunError`` where it is
-        damaged.
-        """
+    def of(self, ledger: str) -> _HighWaterMark | None:
+        """The mark of a ledger; None where this account has seen nothing of it. ``RunError`` where it is damaged."""
         path = self.folder / f"{ledger}.json"
         if not path.is_file():
             return None
-        return read_json(path, HighWaterMark, "restore it, or delete it where the ledger is new")
+        return read_json(path, _HighWaterMark, "restore it, or delete it where the ledger is new")
 
-    def put(self, ledger: str, mark: HighWaterMark) -> None:
+    def put(self, ledger: str, mark: _HighWaterMark) -> None:
         """Replace it: it is on the disk when this returns."""
         private_folder(self.folder)
         write_whole(self.folder / f"{ledger}.json", json.dumps(asdict(mark)).encode())
@@ -212,10 +204,7 @@ class Marks:
         return None
 
     def sketch(self, people: str, ids: Iterable[str]) -> Sketch:
-        """Return the sketch of ids of so called people, however they are written in capitals, wide letters and spaces.
-
-        Raises ``RunError`` where this account's secret cannot be made or is damaged.
-        """
+        """Return the sketch of ids, however they are written in capitals, wide letters and spaces; or ``RunError``."""
         secret = kept_secret(self.folder / "key", "people of earlier ledgers are not recognised")
         key = hmac.digest(secret, people.encode(), "sha256")
         alike = (unicodedata.normalize("NFKC", text).strip().casefold() for text in ids)
@@ -226,7 +215,7 @@ class Marks:
         both = np.union1d(self._people(ledger), sketch)[:MOST_HASHES]
         write_whole(self.folder / f"{ledger}.people", both.astype("<u8").tobytes())
 
-    def same_people(self, ledger: str, sketch: Sketch) -> HighWaterMark | None:
+    def same_people(self, ledger: str, sketch: Sketch) -> _HighWaterMark | None:
         """Return the mark of another ledger, with releases in it, that is about these people; None where none is."""
         for path in sorted(self.folder.glob("*.people")):
             mark = None if path.stem == ledger else self.of(path.stem)
@@ -246,10 +235,7 @@ class Marks:
 
 
 class Header(Line):
-    """The first line: whose data it is about, an ``id`` that was drawn, and the ``salt``.
-
-    The salt is secret: nodes are known here by their ids' hashes under it.
-    """
+    """The first line: whose data it is about, an ``id``, and the secret ``salt`` of nodes' hashes here."""
 
     lifetime: Literal[1]
     id: _Id
@@ -258,13 +244,9 @@ class Header(Line):
 
 
 class Entry(Payment):
-    """One line.
+    """One line, paid by a ``cohort`` (SHA-256 of its nodes' keys) at a job's δ, None where every ε is pure.
 
-    Attributes:
-        run: SHA-256 of the job's settings.
-        delta: δ of the job; None where every ε is pure.
-        cohort: SHA-256 of the keys of the nodes that pay.
-        nonce: drawn, so that no two lines are alike: two copies that go on by themselves differ at once.
+    ``nonce`` is drawn: two copies that go on by themselves differ at once.
     """
 
     run: str
@@ -317,10 +299,7 @@ class LifetimeFile(ChainedFile[Header, Entry]):
             yield
 
     def check_people(self, ids: Iterable[str]) -> None:
-        """Refuse to begin another budget for people whose releases this account knows of in another ledger.
-
-        ``ids`` are of all nodes that the data have. The ``RunError`` names that ledger.
-        """
+        """Refuse with ``RunError`` another budget for people of a ledger known here, which it names."""
         with self.held():
             named = self.folder / PEOPLE
             name = named.read_text(encoding="utf-8").strip() if named.is_file() else ""
@@ -388,7 +367,7 @@ class LifetimeFile(ChainedFile[Header, Entry]):
             self._mark()
 
     def _mark(self) -> None:
-        self._marks.put(self.header.id, HighWaterMark(str(self.folder), self.count, self.digests[-1]))
+        self._marks.put(self.header.id, _HighWaterMark(str(self.folder), self.count, self.digests[-1]))
 
 
 def cohort_name(keys: Keys) -> str:

@@ -38,10 +38,9 @@ _LARGEST: Final = 2.0**20  # μ from which on no Gaussian release is looked for:
 def stand_in(composed: PLDAccountant, failure: float) -> float:
     """μ of a Gaussian release that is no harder to tell apart than ``composed``, but for a probability ``failure``.
 
-    For all ε: δ(ε) ≤ failure + (1 − failure)·δ_μ(ε). So whatever is released is no more than a release that shows all
-    with that probability and is a Gaussian one of μ else; μ is infinite where there is none. The Gaussian's divergences
-    are symmetric, and both directions are held against it, so ε ≥ 0 is all there is to look at. Between two places that
-    are looked at the left one's δ is held against the right one's.
+    For all ε: δ(ε) ≤ failure + (1 − failure)·δ_μ(ε); μ is infinite where there is none. The Gaussian's divergences are
+    symmetric, and both directions are held against it, so ε ≥ 0 is all there is to look at. Between two places that are
+    looked at the left one's δ is held against the right one's.
     """
     last = float(composed.get_epsilon(failure))
     if math.isinf(last):

@@ -30,10 +30,7 @@ _ROUNDING: Final = 1 + 1e-12
 
 @dataclass(frozen=True)
 class Budget:
-    """What a party lets all releases together come to: ε, infinite for none, at δ.
-
-    ``unit`` and ``neighbours`` say what about; None: what the first release is about.
-    """
+    """What a party lets all releases come to: ε, infinite for none, at δ; without unit as the first release."""
 
     epsilon: float = math.inf
     delta: float = 1e-4
@@ -66,7 +63,6 @@ class Lifetime:
             yield
 
     def __str__(self) -> str:
-        """What it comes to, for its owner."""
         total, about, most = self.total(), self.about, self.budget.epsilon
         said = "" if about is None else f", unit {about.unit}, {about.neighbours}"
         limit = "" if math.isinf(most) else f" of limits.max_epsilon={most:g}"
@@ -103,12 +99,9 @@ class Lifetime:
     ) -> None:
         """Pay for releases that depend on the data of these nodes; they may be made when this has returned.
 
-        ``delta``, ``run`` (SHA-256 of the settings) and ``job`` (its name) are for the record. ``content`` names the
-        draw, where what came of it is kept: it is paid for once.
-
-        Raises:
-            BudgetSpent: the budget does not allow them; nothing was written.
-            RunError: the entry could not be written, or the ledger is not what it was.
+        ``delta``, ``run`` (SHA-256 of the settings) and ``job`` are for the record. ``content`` names a draw that is
+        kept: it is paid for once. Raises ``BudgetSpent``: nothing was written; ``RunError``: the entry could not be
+        written, or the ledger is not what it was.
         """
         with self._held():
             if content and (channel, content, cohort_name(keys)) in self._paid:
@@ -143,19 +136,13 @@ class Lifetime:
             return accountant.largest_count(lambda count: self._fits(event, count, keys), most)
 
     def has_room(self, event: Event, count: int, keys: Keys) -> bool:
-        """Whether the budget allows so many more releases, paid for together.
-
-        Their price, which can take seconds to find, is known from here on, whether or not there is a budget.
-        """
+        """Whether the budget allows so many more releases; their price, seconds to find, is known from here on."""
         price(event, count, self.delta)
         with self._held():
             return self._fits(event, count, keys)
 
     def booked(self, costs: Sequence[Event]) -> Event:
-        """Which of a release's costs, each whole by itself and about another unit, it is charged at.
-
-        It is one that bounds the total's unit; where none does, the first.
-        """
+        """Which of a release's costs, each whole by itself, it is charged at: the first of the total's unit."""
         with self._held():
             abouts = [(each, self._about(each)) for each in costs]
         return next((each for each, about in abouts if about is not None and about.bounds(each)), costs[0])
@@ -249,7 +236,7 @@ class Lifetime:
 class Account:
     """What a job pays from: a party's ledger for life, and the keys of all nodes in its data, or ``EVERYBODY``.
 
-    ``delta`` of the job, None where every ε is pure, ``run`` (SHA-256 of its settings) and its name are for the record.
+    δ, None where every ε is pure, the SHA-256 of the job's settings and its name are for the record.
     """
 
     lifetime: Lifetime

@@ -33,18 +33,9 @@ from veilgraph.privacy.settings import FEATURE_MECHANISMS, FeatureReleaseSetting
 
 @dataclass(frozen=True)
 class FeatureMechanism(ABC):
-    """A way for nodes to release their features under local differential privacy.
+    """A way for nodes to release their d features, from α to β, under local differential privacy of ε together.
 
-    Args:
-        epsilon: ε of one node's release, all its features together.
-        low: α, the least value a feature may have.
-        high: β, the largest.
-        features: d, the number of features of a node.
-
-    Attributes:
-        has_sampled: whether it takes ``sampled`` of the settings.
-        has_delta: whether it takes ``delta`` of the settings, and needs one.
-        is_gaussian: whether the noise is.
+    ``has_sampled`` and ``has_delta``: whether it takes these of the settings; ``is_gaussian``: whether the noise is.
     """
 
     has_sampled: ClassVar[bool] = False
@@ -94,15 +85,12 @@ class FeatureMechanism(ABC):
 
     @torch.no_grad()
     def release(self, x: Tensor, source: SecretSource) -> Tensor:
-        """Perturb every node's features, independently of all others.
+        """Perturb every node's features, Tensor[N, d] of any real dtype, dense or sparse_csr, independently of all
+        others.
 
-        ``x`` is Tensor[N, d] of any real dtype, dense or sparse_csr; not changed. Working memory beside it and the
-        result does not grow with N. ``source`` is ``system_secrets`` outside tests.
-
-        Returns:
-            Tensor[N, d] in the dtype and layout that the mechanism says.
-
-        Raises ``DataError`` where x has another form, or a value that is not in the range.
+        The result has the mechanism's dtype and layout; working memory does not grow with N. ``source`` is
+        ``system_secrets`` outside tests. Raises ``DataError`` where x has another form, or a value that is not in the
+        range.
         """
         self.check(x)
         return self._perturbed(x, source)
@@ -143,9 +131,8 @@ def feature_mechanism(settings: FeatureReleaseSettings, features: int) -> Featur
 def data_range(x: Tensor) -> tuple[float, float]:
     """The least and the largest value of x, which must not be declared as the range without thought.
 
-    A range computed from the data is itself a leak, and not covered by any ε: whoever learns it knows the extreme
-    values, and that some node has them. Declare what the features' meaning says (0 and 1 for words that are there or
-    not); computed ranges are for experiments on public data.
+    A range computed from the data is itself a leak, and not covered by any ε. Declare what the features' meaning says
+    (0 and 1 for words that are there or not); computed ranges are for experiments on public data.
 
     ``x`` is Tensor[N, d], dense or sparse_csr, whose missing entries are zeros; NaN in it makes both NaN. Raises
     ``DataError`` where it has no entries.
@@ -171,11 +158,8 @@ def row_blocks(x: Tensor, entries: int) -> Iterator[tuple[int, Tensor]]:
 def packed(released: Tensor) -> Tensor:
     """A mechanism's output as it crosses the wire.
 
-    Args:
-        released: Tensor[N, d]: sparse_csr of −1 and 1, as many in every row; int8 of −1, 0 and 1; or float32.
-
-    Returns:
-        Tensor[N, m] int64, 1 + column with the value's sign; Tensor[N, d] uint8, 1 + value; or as it is.
+    Of sparse_csr [N, d] of −1 and 1, as many in every row: Tensor[N, m] int64, 1 + column with the value's sign; of
+    int8 of −1, 0 and 1: Tensor[N, d] uint8, 1 + value; float32 as it is.
     """
     if is_sparse(released):
         columns = released.col_indices().to(torch.int64) + 1
@@ -264,10 +248,7 @@ class LocalLaplace(_Additive):
 
 @dataclass(frozen=True, eq=False)
 class AffineFeatures:
-    """Features as a server has them: ``scale·values + offset``, raw ones with 1 and 0.
-
-    ``values`` are Tensor[N, F], strided or ``torch.sparse_csr``; ``offset`` may be Tensor[F], one for each column.
-    """
+    """Features as a server has them: ``scale·values + offset``, [N, F], strided or sparse_csr; an offset may be [F]."""
 
     values: Tensor
     scale: float = 1.0
@@ -301,8 +282,8 @@ _BEST_SHARE: Final = 2.177318984  # ε/m with the least variance over real m: si
 def best_sample_size(epsilon: float, features: int) -> int:
     """Return m*, the number of sampled features with the least variance, from 1 to d.
 
-    The variance of a feature grows with coth²(ε/2m)/m, which has one minimum over real m. So m* is one of the two
-    integers beside it; Proposition 3.5 takes the lower one always.
+    The variance grows with coth²(ε/2m)/m, which has one minimum over real m: m* is one of the two integers beside it;
+    Proposition 3.5 takes the lower one always.
     """
     below = max(1, math.floor(min(features, epsilon / _BEST_SHARE)))
     return min((below, min(features, below + 1)), key=lambda m: 1 / (m * math.tanh(epsilon / (2 * m)) ** 2))
@@ -318,10 +299,7 @@ class MultiBit(FeatureMechanism):
     Proposition 3.5 (m, corrected: docs/errata.md).
 
     ``release`` returns values in {−1, 0, 1}: where m ≤ d/16 a sparse_csr tensor of float32, to multiply weights with as
-    it is; else a dense one of int8.
-
-    Args:
-        sampled: m in [1, d]; None for m*.
+    it is; else a dense one of int8. m is ``sampled``, or m* where that is None.
     """
 
     has_sampled: ClassVar[bool] = True
@@ -372,9 +350,7 @@ class MultiBit(FeatureMechanism):
         return spread - (x.to_dense().to(torch.float64) - self.centre).square_()
 
     def thresholds(self, values: Tensor) -> Tensor:
-        """T, of whose G = 2^53 equally likely cells the first T make a feature's bit 1: int64 in [L, G − L], for any
-        shape.
-        """
+        """T, of whose G = 2^53 equally likely cells the first T make a feature's bit 1: int64 in [L, G − L]."""
         share = values.to(torch.float64, copy=True).sub_(self.low).div_(self.high - self.low)
         cells = share.mul_(self._steps).add_(0.5).to(torch.int64).add_(self._least)
         return cells.clamp_(self._least, GRID - self._least)  # so that ε hangs on no floating-point error

@@ -27,10 +27,9 @@ _ROUNDING: Final = 1 + 1e-12  # a budget of exactly so many releases has room fo
 class LocalPublisher(PaidPublisher):
     """One holder's door of features that its nodes perturb, and of labels where it releases these.
 
-    A release is of all its nodes at once, each by itself: its ε is every node's, not their sum.
-
-    ``response`` is None where labels are not released, ``ledger`` in a plaintext simulation. Without a ``cache``
-    nothing is kept; without one of their own labels have that of features.
+    A release is of all its nodes at once, each by itself: its ε is every node's, not their sum. ``response`` is None
+    where labels are not released, ``ledger`` in a plaintext simulation; labels without a cache of their own have that
+    of features.
     """
 
     def __init__(
@@ -54,9 +53,8 @@ class LocalPublisher(PaidPublisher):
     def features(self, x: Tensor) -> Tensor:
         """Release the features of nodes, Tensor[N, d], as ``packed`` has them.
 
-        Raises:
-            BudgetSpent: the budget does not allow it; nothing was released.
-            DataError: a value to be perturbed lies outside the declared range; nothing was released or paid for.
+        Raises ``BudgetSpent``, or ``DataError`` for a value outside the declared range; then nothing was released or
+        paid for.
         """
         if not self.is_free:
             self.mechanism.check(x)
@@ -64,11 +62,8 @@ class LocalPublisher(PaidPublisher):
         return cache.release(self._features, x, lambda rows: packed(self.mechanism.release(rows, self._source)))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Release labels, Tensor[n] int64, of nodes that have one.
-
-        Raises:
-            BudgetSpent: the budget does not allow it; nothing was released.
-            ConfigError: this holder releases none.
+        """Release labels, Tensor[n] int64; ``BudgetSpent``: none was released; ``ConfigError``: this holder releases
+        none.
         """
         response = self.response
         if response is None:
@@ -82,10 +77,7 @@ class LocalPublisher(PaidPublisher):
         return all(cache.is_free(of) for of, cache in self._caches.items())
 
     def room(self) -> int | None:
-        """How many more releases the budget allows, up to 2^32; None without a budget, or where all is sent again.
-
-        It bounds what features and labels cost a node together, and the ledger, which has the last word, either.
-        """
+        """How many more releases budget and ledger allow, up to 2^32; None without, or where all is kept."""
         ledger = self._ledger
         if ledger is None or ledger.budget is None or self.is_free:
             return None
@@ -101,9 +93,7 @@ class LocalPublisher(PaidPublisher):
 
 
 class LabelPublisher(PaidPublisher):
-    """The door of a holder that learns from perturbed labels.
-
-    Embeddings and gradients go through as they are: of labels they tell what the perturbed ones do.
+    """The door of a holder that learns from perturbed labels; embeddings and gradients of these go through.
 
     ``labels`` are Tensor[n] int64, of the nodes of whose labels others are told anything (``learned_from``).
     """
@@ -124,10 +114,8 @@ class LabelPublisher(PaidPublisher):
     def perturbed(self) -> Tensor:
         """The labels under randomised response: Tensor[n] int64, the same in every session and job.
 
-        Raises:
-            BudgetSpent: a budget does not allow them; nothing may be learned from them.
-            DataError: a label is none of the classes.
-            RunError: they could not be kept or paid for.
+        Raises ``BudgetSpent``: nothing may be learned from them; ``DataError``: one is no class; ``RunError``: they
+        could not be kept or paid for.
         """
         return self._cache.release(self._release, self._labels, lambda new: self.response.release(new, self._source))
 
@@ -142,11 +130,10 @@ class LabelPublisher(PaidPublisher):
 
 
 def learned_from(labels: Tensor | None, *splits: Tensor | None) -> Tensor:
-    """The nodes whose labels are perturbed: Tensor[n] int64, ascending.
+    """The nodes whose labels, Tensor[C], are perturbed: Tensor[n] int64, ascending; ``DataError`` without labels or
+    masks.
 
-    ``labels`` are Tensor[C] int64, of the common nodes; ``splits`` masks of nodes of whose labels others hear anything.
-
-    Raises ``DataError``: there are no labels, or no masks.
+    ``splits`` are masks of nodes of whose labels others hear anything.
     """
     given = [split for split in splits if split is not None]
     if labels is None or not given:

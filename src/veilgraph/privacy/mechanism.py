@@ -38,9 +38,8 @@ _PIECE = 1 << 16  # entries clipped at once, so that temporaries stay in the cac
 class Mechanism(ABC):
     """A way to release rows: frozen, and made with the clip and the multiplier of the noise over it.
 
-    Attributes:
-        clip: C, the largest norm of a row before noise; ``order`` of that norm is 1 or 2.
-        is_plain: whether a release is the clipped rows with the noise and nothing else.
+    ``clip``: C, the largest norm of a row before noise, of ``order`` 1 or 2. ``is_plain``: a release is the clipped
+    rows with the noise and nothing else.
     """
 
     clip: float
@@ -60,9 +59,8 @@ class Mechanism(ABC):
 
     @classmethod
     def for_one(cls, epsilon: float, delta: float, clips: float, calibration: Calibration) -> float:
-        """The multiplier with which one release costs (ε, δ), of a sensitivity of so many ``clips``.
-
-        ``calibration`` says by which formula, for Gaussian noise alone.
+        """The multiplier with which one release costs (ε, δ), of a sensitivity of so many ``clips``; Gaussian by a
+        formula.
         """
         return cls.for_total(epsilon, delta, 1, clips)
 
@@ -70,8 +68,7 @@ class Mechanism(ABC):
     def for_total(cls, epsilon: float, delta: float, releases: int, clips: float) -> float:
         """The multiplier with which ``releases`` ≥ 1 releases cost (ε, δ) together; found from ``event``.
 
-        ``clips`` is the sensitivity over the clip. Raises ``ConfigError`` where an argument is out of range, or no
-        noise is enough.
+        ``clips`` is the sensitivity over the clip. Raises ``ConfigError``: out of range, or no noise is enough.
         """
         return clips * accountant.least_multiplier(
             lambda multiplier: cls(1.0, multiplier).event(), epsilon, delta, releases
@@ -89,22 +86,14 @@ class Mechanism(ABC):
 
     @abstractmethod
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
-        """The noise of one release, Tensor[N, d] float64, which may be made before its rows are there.
-
-        ``source`` is of the noise's seed; ``system_secrets`` outside tests.
-        """
+        """The noise of one release, Tensor[N, d] float64, from a seed of ``source``; it may be made before the rows."""
 
     @abstractmethod
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """Release rows that are clipped and noised: Tensor[N, d] float64.
+        """Release rows, Tensor[N, d] of any floating dtype, clipped and noised by ``drawn``, changed in place: float64.
 
-        Args:
-            x: Tensor[N, d], any floating dtype; not changed.
-            drawn: noise of that shape, for this release alone; changed in place.
-
-        Raises:
-            RangeOverflow: an entry is NaN, infinite or above 1e150 in magnitude.
-            ConfigError: the mechanism cannot release rows of d columns.
+        Raises ``RangeOverflow``: an entry is NaN, infinite or above 1e150 in magnitude; ``ConfigError``: it cannot
+        release rows of d columns.
         """
 
     @abstractmethod
@@ -118,17 +107,10 @@ class Mechanism(ABC):
 
 @torch.no_grad()
 def clip_to_grid(x: Tensor, clip: float, order: int, step: float) -> Tensor:
-    """Shortens every row to at most ``clip`` and rounds its entries towards zero to multiples of ``step``.
+    """Shortens rows, Tensor[N, d], to a norm of ``order`` of at most ``clip``, and rounds towards zero to multiples of
+    ``step``.
 
-    Args:
-        x: Tensor[N, d], any floating dtype; not changed. One row's result does not depend on the others.
-        clip: the exact norm of a returned row is at most this.
-        order: of the norm, 1 or 2.
-        step: a power of two, at least clip·2^-52.
-
-    Returns:
-        Tensor[N, d] float64. A row of zeros stays one.
-
+    ``step`` is a power of two, at least clip·2^-52. Gives float64; one row's result does not depend on the others.
     Raises ``RangeOverflow`` where an entry is NaN, infinite or above 1e150 in magnitude.
     """
     if x.dim() != 2:
@@ -189,16 +171,12 @@ class _NoisyRows(Mechanism):
 
     @override
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """Releases are multiples of ``cell``."""
         return add_clipped(drawn, x, self.clip, self.order, self.cell)
 
 
 @dataclass(frozen=True)
 class Gaussian(_NoisyRows):
-    """x̃ = x̄ + n, n ~ N(0, σ²C²I), with x̄ = min(1, C/‖x‖₂)·x (VFGNN, Algorithm 1, lines 1-4).
-
-    ``noise_multiplier`` is σ, standard deviation of the noise over C.
-    """
+    """x̃ = x̄ + n, n ~ N(0, σ²C²I), x̄ = min(1, C/‖x‖₂)·x (VFGNN, Algorithm 1); σ is ``noise_multiplier``."""
 
     is_gaussian: ClassVar[bool] = True
     clip: float
@@ -244,9 +222,9 @@ class Gaussian(_NoisyRows):
 
 @dataclass(frozen=True)
 class Laplace(_NoisyRows):
-    """x̃ = x̄ + n, n independent Laplace of scale bC, with x̄ = min(1, C/‖x‖₁)·x.
+    """x̃ = x̄ + n, n independent Laplace of scale bC, with x̄ = min(1, C/‖x‖₁)·x; b is ``scale_multiplier``.
 
-    Pure ε-DP: δ = 0 up to the arithmetic. ``scale_multiplier`` is b, scale of the noise over C.
+    Pure ε-DP: δ = 0 up to the arithmetic.
     """
 
     order: ClassVar[int] = 1
@@ -288,9 +266,9 @@ class Laplace(_NoisyRows):
 
 @dataclass(frozen=True)
 class JamesStein(Gaussian):
-    """The Gaussian mechanism, then the James-Stein estimate of every row: post-processing, which costs nothing.
+    """The Gaussian mechanism, then the James-Stein estimate of rows of d ≥ 3: post-processing, which costs nothing.
 
-    VFGNN, Algorithm 1, line 6; it takes rows of d ≥ 3 columns.
+    VFGNN, Algorithm 1, line 6.
     """
 
     is_plain: ClassVar[bool] = False
@@ -317,20 +295,15 @@ class JamesSteinPlus(JamesStein):
 
 @torch.no_grad()
 def james_stein(noisy: Tensor, standard_deviation: float, *, positive_part: bool = False) -> Tensor:
-    """Shrink noisy rows towards zero: (1 - (d-2)s²/‖x̃‖²)·x̃ (VFGNN, Theorem 2, s = σC). A row of zeros stays one.
+    """Shrink noisy rows, float64, in place towards zero: (1 - (d-2)s²/‖x̃‖²)·x̃ (VFGNN, Theorem 2, s = σC).
 
     The paper's eq. 8 drops C² in its leading factor and prints as equal what is an upper bound. For x ~ N(0, w²I),
     E[1/‖x̃‖²] = 1/((d-2)(w² + s²)), and so
 
         E‖x̃_JS - x‖² = d·s²·(1 - (d-2)/d · s²/(w² + s²)).
 
-    The printed factor (d-2)²/d² comes from E[1/‖x̃‖²] ≥ 1/E‖x̃‖² = 1/(d(w² + s²)).
-
-    Args:
-        noisy: Tensor[N, d] float64, changed in place and returned.
-        standard_deviation: s, of the noise on one entry.
-        positive_part: shrink no further than to zero, where the plain estimate turns a short row round. Never worse in
-            mean squared error.
+    The printed factor (d-2)²/d² comes from E[1/‖x̃‖²] ≥ 1/E‖x̃‖² = 1/(d(w² + s²)). ``positive_part``: shrink no further
+    than to zero, where the plain estimate turns a short row round; never worse in mean squared error.
     """
     norms = torch.linalg.vector_norm(noisy, dim=1, keepdim=True).div_(standard_deviation)
     # No row on the grid lies between 0 and one step; the bound only keeps 0/0 out.

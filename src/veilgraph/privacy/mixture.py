@@ -52,13 +52,9 @@ class Composer(PLDAccountant):  # type: ignore[misc]  # dp_accounting has no typ
 
 
 class Mixture:
-    """P = Σ_j Bin(j; removed, q)·N(j, σ²) against Q = Σ_k Bin(k; inserted, q)·N(−k, σ²).
+    """P = Σ_j Bin(j; removed, q)·N(j, σ²) against Q = Σ_k Bin(k; inserted, q)·N(−k, σ²), σ over the clip.
 
-    Args:
-        deviation: σ, over the clip.
-        rate: q.
-        removed: terms of the one data set that the unit is in, ≥ 1.
-        inserted: terms of the other that differ from those, ≥ 0.
+    Of terms of one data set that the unit is in, ``removed`` ≥ 1, and of the other that differ, ``inserted`` ≥ 0.
     """
 
     def __init__(self, deviation: float, rate: float, removed: int, inserted: int) -> None:
@@ -149,8 +145,8 @@ def interval_of(deviation: float, rate: float, removed: int, inserted: int, fine
 def _counts(terms: int, rate: float) -> tuple[Values, Values]:
     """How many may be sampled, and with which logarithms of probabilities.
 
-    Numbers of a probability below TAIL² are left out, which is less than what ``_proper`` adds. Groups of numbers
-    count as their largest: the further both sums move, the easier they are to tell apart.
+    Less than TAIL² is left out, which is less than what ``_proper`` adds. Groups count as their largest: the further
+    both sums move, the easier they are to tell apart.
     """
     unlikely = -2 * math.log(TAIL)
     mean, reach = terms * rate, math.sqrt(2 * unlikely * terms * rate * (1 - rate)) + unlikely  # Bernstein's inequality

@@ -37,9 +37,8 @@ Function = Callable[[Values, Values], object]  # of the first array, into the se
 
 
 def function_of(name: str) -> Function:
-    """By numpy where that has AVX-512: three to five times as fast as torch, which has vectors on every processor.
-
-    Never by the C library, whose steps depend on the value: numpy would take it on other processors.
+    """By numpy where that has AVX-512, 3 to 5 times as fast as torch; never by the C library, whose steps tell the
+    value.
     """
     found = opt_func_info(func_name=f"^{name}$", signature="float64").get(name, {}).get("dd", {})
     if found.get("current") in ("X86_V4", "AVX512_SKX"):
@@ -52,10 +51,7 @@ LOG, TAN = function_of("log"), function_of("tan")
 
 
 def granularity(scale: float) -> float:
-    """The grid's step for noise of that scale: a power of two in (scale·2^-21, scale·2^-20].
-
-    Raises ``ConfigError``: ``scale`` is no number in [1e-100, 1e100].
-    """
+    """The grid's step for noise of a scale in [1e-100, 1e100]: a power of two in (scale·2^-21, scale·2^-20]."""
     if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
         raise ConfigError(
             f"noise scale={scale!r} must lie in [{SMALLEST_SCALE:g}, {LARGEST_SCALE:g}]: change clip or multiplier",
@@ -67,12 +63,9 @@ def granularity(scale: float) -> float:
 
 @torch.no_grad()
 def gaussian(shape: tuple[int, ...], standard_deviation: float, source: SecretSource) -> Tensor:
-    """Independent N(0, standard_deviation²) values, rounded to the grid; expanded from one 32-byte seed of ``source``.
+    """Independent N(0, standard_deviation²) values, multiples of ``granularity``, no -0: float64 of ``shape``.
 
-    Returns:
-        float64 tensor of ``shape``: multiples of ``granularity(standard_deviation)``, no negative zero.
-
-    Raises ``ConfigError``: ``standard_deviation`` is out of range.
+    Expanded from one 32-byte seed of ``source``. Raises ``ConfigError``: the deviation is out of range.
     """
     step = granularity(standard_deviation)
     count = math.prod(shape)

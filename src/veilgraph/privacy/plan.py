@@ -55,15 +55,11 @@ from veilgraph.privacy.settings import MECHANISMS, PrivacySettings, SampledSetti
 
 
 def rows_changed_by_edge(degree_bound: int | None, hops: int, num_nodes: int, *, source_degrees: bool = False) -> int:
-    """How many published rows one edge more or less can change; count 2 of the head.
+    """How many of N published rows one edge more or less can change; count 2 of the head.
 
-    Args:
-        degree_bound: D of ``aggregation.bound_degrees``, which the propagated edges have gone through.
-        hops: K, from what is clear to the holder alone to what is published.
-        num_nodes: N, the number of published rows, which no count exceeds.
-        source_degrees: an edge's weight depends on the degree of its source too, as gcn's.
-
-    Raises ``ConfigError`` where an argument is out of range, or there is no degree bound though the count needs one.
+    D, ``degree_bound``, bounds the propagated edges; K ``hops`` are from what is clear to the holder alone to what is
+    published; ``source_degrees``: an edge's weight depends on the degree of its source too, as gcn's. Raises
+    ``ConfigError`` where an argument is out of range, or a needed degree bound is missing.
     """
     check_whole("num_nodes", num_nodes, 0)
     if hops == 0:
@@ -82,12 +78,9 @@ def rows_changed_by_node(degree_bound: int | None, hops: int, num_nodes: int) ->
 
 
 def for_unit(event: Event, unit: Literal["edge", "node"], rows: int) -> Event:
-    """What a release whose noise was chosen for single rows says about an edge or a node.
+    """What a release whose noise was chosen for single rows says about an edge or a node of so many rows, ≥ 1.
 
-    The event is of unit ``row``; ``rows`` is how many one such unit can change, ≥ 1.
-
-    Returns:
-        The event under replacement, with the noise over C·√rows (Gaussian) or C·rows (Laplace, whose clip is in ℓ1).
+    It is under replacement, with the noise over C·√rows (Gaussian) or C·rows (Laplace, whose clip is in ℓ1).
     """
     if event.unit != "row":
         raise ConfigError(f"unit={event.unit!r}: only an event about rows can be read as one about an edge or a node")
@@ -135,16 +128,9 @@ def aggregation_sensitivity(
 ) -> float:
     """How far all noisy matrices move together, √Σ Δ_k² where rows have length 1: the root of the sums of the head.
 
-    Args:
-        unit: edge, node or node-edges.
-        neighbours: replacement, or for node-edges zero-out.
-        hops: K ≥ 1.
-        degree_bound: D, for node and node-edges.
-        sum_clip: B, for node-edges.
-        public_rows: whether X_0 is made of nothing that ε is about.
-        own_share: s, what part of the square is the own row's; None: λ is 1.
-
-    Raises ``ConfigError`` where nothing is proven of such a unit and relation, or a bound is missing or out of range.
+    K ≥ 1 hops, D ``degree_bound``, B ``sum_clip``; ``public_rows``: X_0 is made of nothing that ε is about;
+    ``own_share``: what part of the square is the own row's; None: λ is 1. Raises ``ConfigError`` where nothing is
+    proven of such a unit and relation, or a bound is missing or out of range.
     """
     own, sums = _squares(unit, neighbours, hops, degree_bound, sum_clip, public_rows=public_rows)
     if own_share is None or own == 0:
@@ -232,7 +218,6 @@ class Plan:
     """One holder's releases.
 
     Attributes:
-        party: the holder.
         settings: of the job's privacy.
         step: channel → releases of one training step.
         inference: releases of one inference, others' included.
@@ -245,8 +230,7 @@ class Plan:
         moved: with noise in every hop, how far all matrices of a release move together, in clips; else None.
         joint: who makes the noise of sums together; None where the holder adds all of it.
         alone: of the gradients of a training step, how many are in no sum, so that their noise is the holder's own.
-        spare: how many releases more than this holder's another foresees whose rows are in the same sums. Noise that
-            they make jointly is what the one with the most needs.
+        spare: how many releases more another foresees in the same sums: jointly made noise is what the most need.
         is_summed: whether what is published in sums is whole numbers of one grid, and is added up as it was released.
         single: what ledgers call a release with noise in every hop.
     """
@@ -377,9 +361,7 @@ class Plan:
         return self.settings.clip if channel == "embeddings" else self.settings.gradient_clip
 
     def mechanism(self, channel: Channel, *, alone: bool = False) -> Mechanism:
-        """Clips what is published on a channel, and adds this holder's noise: all, or its share, but where it is
-        ``alone``.
-        """
+        """Clips what is published on a channel, and adds noise: its share, or all where it is ``alone``."""
         return self._mechanism(channel, self.multiplier, alone=alone)
 
     def sum_cell(self, channel: Channel) -> float:
@@ -412,10 +394,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class SampledPlan:
-    """What a holder of private training releases, with how much noise, and what that costs.
+    """What a holder of private training releases in each of ``steps`` rounds; a term depends on edges over K ``hops``.
 
-    A term depends on the edges over K ``hops``; each of the ``steps`` rounds releases once. ``joint`` says who makes
-    the noise of a sum together; None: each holder adds all of it.
+    ``joint`` says who makes the noise of a sum together; None: each holder adds all of it.
     """
 
     settings: SampledSettings

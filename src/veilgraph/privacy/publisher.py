@@ -32,11 +32,7 @@ from veilgraph.privacy.release_cache import Release, ReleaseCache
 
 @dataclass(frozen=True)
 class Spent:
-    """What a holder's releases come to.
-
-    ``releases`` is channel → how many were paid for; ``epsilon_release`` is of one of them by itself, ``epsilon_total``
-    of all together, at the same δ.
-    """
+    """What a holder's releases come to: channel → how many were paid for, ε of one and of all, at the same δ."""
 
     releases: Mapping[str, int]
     epsilon_release: float
@@ -68,46 +64,31 @@ class Publisher:
         return rows
 
     def aggregated(self, rows: Tensor, pairs: csr_array, common: int, then: Then | None = None) -> Tensor:
-        """Release sums over neighbours with noise in every hop, once.
+        """Release sums over neighbours with noise in every hop, once; as ``aggregation.NoisySums.release``.
 
-        Args:
-            rows: Tensor[N, d], each made of one node's features.
-            pairs: of ``aggregation.pair_matrix``, [N, N].
-            common: C, how many of the nodes, the first, the others know.
-            then: makes rows of later hops, as of ``aggregation.NoisySums.release``.
-
-        Returns:
-            Tensor[C, (K + 1)·d] float64; Tensor[C, K·d] where the plan releases no rows of nodes themselves.
-
-        Raises ``ConfigError`` where its noise is too little for sums to be exact.
+        It gives the first C nodes', Tensor[C, w] float64. Raises ``ConfigError`` where its noise is too little for sums
+        to be exact.
         """
         raise NotImplementedError("an open door has no hops to noise")
 
     def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0) -> Tensor:
         """Release rows, Tensor[C, d], to be added up under masks, with all of this holder's noise or its share.
 
-        With a share they are sent under masks alone, and never again. What carries them holds a grid of ``finest``; a
-        share on a finer one is left as it is.
-
-        Returns:
-            Tensor[C, d] float64, differentiable, multiples of one public number, the same at all holders.
-
-        Raises ``ConfigError`` where the job's releases are not added up.
+        With a share they are sent under masks alone, and never again, on a grid of ``finest`` at least. Gives float64,
+        differentiable, multiples of one public number, the same at all holders. Raises ``ConfigError`` where the job's
+        releases are not added up.
         """
         raise NotImplementedError("an open door has no grid to add rows up on")
 
     def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
-        """Release gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.
+        """Release gradients, Tensor[C, d], of all rows alike so that zero rows do not show.
 
         ``deep``: of z_L, and not of a round, in which others' gradients depend on this holder's data as well.
         """
         return rows
 
     def pay(self, content: str) -> None:
-        """Pay for what another party is going to open with noise in it, unless that very noise was paid for.
-
-        ``content`` is 64 hexadecimal digits, of that noise and no other.
-        """
+        """Pay for what another party opens with noise in it, unless that noise, 64 hexadecimal digits, was paid for."""
 
     def cell(self, channel: Channel) -> float:
         """Of the grid that releases on a channel lie on; 0 without noise."""
@@ -155,10 +136,7 @@ OPEN: Final = Publisher()
 
 
 class PaidPublisher(Publisher):
-    """A door whose releases are paid for: from the holder's ledger in the run; None in a plaintext simulation.
-
-    ``event`` is what every one of them does; None without noise, which nothing is paid for.
-    """
+    """A door whose releases, of one ``event``, the run's ledger pays for; None in a simulation, or without noise."""
 
     def __init__(self, ledger: Ledger | None, event: Event | None) -> None:
         self._ledger, self._event = ledger, event
@@ -205,11 +183,8 @@ class PaidPublisher(Publisher):
 class NoisedPublisher(PaidPublisher):
     """One holder's door of rows: canaries among them, clipped, paid for, noised.
 
-    While the parties use one release, the noise of the next one is drawn. ``cache`` is of what it releases once; None:
-    nothing is kept. ``ledger`` is None in a plaintext simulation.
-
-    Raises ``ConfigError`` where the job has canaries and none are given, or noise that is made jointly and something is
-    kept, which no other sum may have in it.
+    While the parties use one release, the noise of the next one is drawn. ``cache`` is of what it releases once. Raises
+    ``ConfigError`` where canaries are missing, or jointly made noise is to be kept, which no other sum may have in it.
     """
 
     is_open = False
@@ -416,9 +391,8 @@ class NoisedPublisher(PaidPublisher):
 
 
 def clip_rows(rows: Tensor, clip: float, order: int) -> Tensor:
-    """Rows of at most that length: min(1, C/‖x‖)·x (VFGNN, Algorithm 1, line 1); shorter ones bit for bit as they were.
-
-    ``rows`` are Tensor[N, d], gradients flow; ``order`` is of the norm, 1 or 2.
+    """Rows, Tensor[N, d], of at most that length: min(1, C/‖x‖)·x (VFGNN, Algorithm 1, line 1); short ones as they
+    were.
     """
     lengths: Tensor = torch.linalg.vector_norm(rows, order, dim=1, keepdim=True)
     return rows * (clip / lengths.clamp_min(clip))

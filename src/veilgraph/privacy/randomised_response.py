@@ -39,9 +39,7 @@ def least_cells(epsilon: float, parts: int = 1, others: int = 1) -> int:
     """The least number of cells, at least G/(e^(ε/parts) + others), for an output that is not the true one.
 
     e^(ε/parts) is computed to 60 digits and then lowered by 10^-50 of itself, more than all rounding errors here (for
-    fewer than 10^8 others); so the quotient is above the exact one, and rounding it up never lands below.
-
-    ``parts`` independent choices share ε, and ``others`` outputs are not the true one.
+    fewer than 10^8 others); so rounding the quotient up never lands below the exact one.
     """
     with localcontext(prec=_DIGITS):
         exponent = min(Decimal(epsilon) / parts, _LARGEST_EXPONENT)
@@ -54,21 +52,11 @@ def uniform(seed: bytes, purpose: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def random_columns(seed: bytes, purpose: str, rows: int, columns: int, count: int) -> Tensor:
-    """For every row a uniformly random set of columns, drawn without replacement and independently of the others.
+    """For every row a uniformly random set of columns, drawn without replacement: [rows, count] int64, ascending.
 
-    Floyd's algorithm, on all rows at once; sets of more than half of the columns by what they leave out. A draw below
-    n is a 63-bit word modulo n, each result's probability being 1/n within a factor 1 ± n·2^-63. So every set has its
+    Floyd's algorithm, on all rows at once; sets of more than half of the columns by what they leave out. A draw below n
+    is a 63-bit word modulo n, each result's probability being 1/n within a factor 1 ± n·2^-63. So every set has its
     uniform probability within a factor (1 ± columns·2^-63)^count; at 5,000 columns, 1 ± 2^-38 for any count.
-
-    Args:
-        seed: 32 secret bytes.
-        purpose: of this draw from the seed.
-        rows: how many sets.
-        columns: how many there are to choose from, ≥ 1.
-        count: size of a set, in [0, columns].
-
-    Returns:
-        Tensor[rows, count] int64, ascending in every row.
     """
     is_inverted = 2 * count > columns
     member = _members(seed, purpose, rows, columns, columns - count if is_inverted else count)
@@ -94,15 +82,12 @@ PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class LabelResponse:
-    """Randomised response: keeps a label with probability e^ε/(e^ε + c − 1), else gives one of the c − 1 others, all
+    """Randomised response: keeps one of c labels with probability e^ε/(e^ε + c − 1), else gives one of the others, all
     alike.
 
     With u uniform on the integers below G = 2^53 and O an integer ≥ G/(e^ε + c − 1), each other class gets O cells and
     the true one the G − (c − 1)·O that are left. Any output is thus at most (G − (c − 1)·O)/O ≤ e^ε times as likely
-    under one label as under another, exactly.
-
-    ``epsilon`` is of one label, of ``classes`` c ≥ 2.
-    Source: Kairouz, Bonawitz & Ramage 2016 (k-ary randomised response); LPGNN.
+    under one label as under another, exactly. Source: Kairouz, Bonawitz & Ramage 2016; LPGNN.
     """
 
     epsilon: float
@@ -140,11 +125,9 @@ class LabelResponse:
 
     @torch.no_grad()
     def release(self, labels: Tensor, source: SecretSource) -> Tensor:
-        """Perturb every label, Tensor[N] int64 in [0, c), independently of all others: Tensor[N] int64 in [0, c).
+        """Perturb every label, Tensor[N] int64 in [0, c), independently of all others; nodes without one are left out.
 
-        Nodes without a label are to be left out. ``source`` is ``system_secrets`` outside tests.
-
-        Raises ``DataError`` where the labels have another form or a value out of range.
+        ``source`` is ``system_secrets`` outside tests. Raises ``DataError`` where a label is out of range.
         """
         self._check_labels(labels)
         seed = source(SEED_BYTES)

@@ -50,10 +50,7 @@ log = logging.getLogger("veilgraph")
 
 @dataclass(frozen=True)
 class Release:
-    """What is released a single time: a channel, an event, and all that the released rows depend on beside the rows.
-
-    All three are public.
-    """
+    """What is released a single time: a channel, an event, and all that it depends on beside the rows. All public."""
 
     channel: str
     event: Event
@@ -72,12 +69,8 @@ class ReleaseCache:
     def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the released rows, drawn and paid for where they were not before.
 
-        ``rows`` are Tensor[C, ...] before clipping and noise, sparse_csr as well; ``make`` releases some of them anew,
-        Tensor[c, ...] → Tensor[c, d].
-
-        Raises:
-            BudgetSpent: a budget does not allow it; nothing may be sent.
-            RunError: it could not be kept or paid for.
+        ``rows`` are Tensor[C, ...] before noise, sparse_csr as well; ``make`` releases some of them anew. Raises
+        ``BudgetSpent``: nothing may be sent; ``RunError``: it could not be kept or paid for.
         """
         if self._ledger is not None:
             self._ledger.spend(of.event, of.channel, 0)
@@ -93,10 +86,10 @@ class ReleaseCache:
 
 
 class RunCache(ReleaseCache):
-    """Keeps a run's releases by channel, and sends them again for the same nodes, whatever has become of their data.
+    """Keeps a run's releases by channel, and sends them again for the same nodes and order (``depends``), whatever
+    their data.
 
-    ``depends`` names the nodes and their order; of others nothing is sent again. Raises ``RunError`` where what is kept
-    is damaged.
+    Raises ``RunError`` where what is kept is damaged.
     """
 
     is_kept = True
@@ -156,10 +149,9 @@ class _Kept:
 
 @contextmanager
 def releasing(account: Account) -> Iterator[None]:
-    """Lock all kept releases of an account's ledger, from the look at them to the payment.
+    """Lock all kept releases of an account's ledger, from the look at them to the payment: else two jobs draw twice.
 
-    Two jobs at one moment would otherwise draw twice, keep the later draw and pay for the earlier. Raises ``RunError``:
-    the folder cannot be read, written or locked; nothing may be sent.
+    Raises ``RunError``: the folder cannot be read, written or locked; nothing may be sent.
     """
     folder = account.lifetime.lines.folder / FOLDER
     try:
@@ -185,15 +177,9 @@ class LifetimeCache(ReleaseCache):
     The ledger for life then bounds what all jobs together reveal between two *histories*: all values that one record,
     edge or label ever had, against any others, with the same nodes in every job.
 
-    Of two jobs that make the same release at one moment the second waits, and sends what the first one drew.
-
-    Args:
-        account: what it pays from.
-        each: key of the node of every row, in the job's order.
-        ledger: of the run, which shows the release, whether it was made before or not; asked before the account.
-        snapshot: all that the rows follow from beside mechanism and data; a new one is a new release.
-        whole: rows depend on other nodes' data, so that they are drawn together or not at all.
-        by_place: ``each`` are places and name no node: another number of rows is another release.
+    Of two jobs that make the same release at one moment the second waits, and sends what the first one drew. ``each``
+    is the key of the node of every row; ``whole``: rows depend on other nodes' data, and are drawn together;
+    ``by_place``: ``each`` are places and name no node, so that another number of rows is another release.
     """
 
     is_kept = True

@@ -41,10 +41,9 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """What one step added up before the noise.
+    """What one step added up before the noise, as exact multiples of a grid: of terms not watched, and watched: [2, W].
 
-    ``sums`` are Tensor[2, W] float64, of the terms that are not watched and of those that are: multiples of a grid on
-    which their sum is exact. ``drawn`` is Tensor[N] uint8, how often each term that could be drawn is in them: 0 or 1.
+    ``drawn`` is Tensor[N] uint8, whether each term that could be drawn is in them.
     """
 
     sums: Tensor
@@ -79,12 +78,10 @@ class SampledSum:
         return Gaussian(self.clip, self.noise_multiplier).draw((1, size), source)[0]
 
     def added(self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()) -> Added:
-        """What one step adds up before the noise.
+        """What one step adds up before the noise, of ``count`` terms that may be drawn, ``watched`` ones apart.
 
-        ``count`` terms may be drawn; ``terms`` is asked for the gradient, Tensor[W], of those that are, and numbers
-        ``watched`` are added up apart.
-
-        Raises ``ConfigError`` where there is so little noise that sums on its grid are not exact.
+        ``terms`` gives gradients, Tensor[W]. Raises ``ConfigError`` where sums on the grid of so little noise are not
+        exact.
         """
         cell = Gaussian(self.clip, self.noise_multiplier).cell
         if count * self.clip / cell > _LARGEST_WHOLE:
@@ -117,11 +114,9 @@ CHANNEL: Final = "sampled gradients"
 class SampledPublisher(PaidPublisher):
     """One holder's door of private training.
 
-    The party's ledger for life pays before the first round of a session for all that the run has left: after a crash
-    it counts too much. The run's ledger counts rounds, and lets no more be made than were planned.
-
-    The party's ``account`` with its ledger for life is charged there, where it has one. ``ledger`` is of the run; None
-    where nothing is kept, as in a plaintext simulation.
+    The party's ledger for life, the ``account``, pays before the first round of a session for all that the run has
+    left: after a crash it counts too much. The run's ledger, None in a simulation, counts rounds, and lets no more be
+    made than were planned.
     """
 
     is_open = False
@@ -139,10 +134,8 @@ class SampledPublisher(PaidPublisher):
     def sampled_sum(self, count: int, terms: Terms, size: int, step: int, watched: Collection[int] = ()) -> Tensor:
         """Release a noisy sum, Tensor[W] float64; with a share of jointly made noise alone, for under masks.
 
-        ``clean`` is then what was added up before the noise, Tensor[2, W]: without the watched terms, and all. The
-        arguments are those of ``SampledSum.added``.
-
-        Raises ``BudgetSpent`` where no more rounds were planned, or a limit does not allow it; nothing was released.
+        ``clean`` is then what was added up before the noise, [2, W]: without the watched terms, and all. As
+        ``SampledSum.added``. Raises ``BudgetSpent`` where no more rounds were planned, or a limit does not allow it.
         """
         if self._ledger is not None:
             self.expect(1, step)

@@ -30,8 +30,7 @@ _BEFORE: Final = 1  # round of the first agreement; that on shapes and checkpoin
 def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *, named: bool = False) -> str | None:
     """Why an organisation refuses a job, by its limits or by how its tables become features; None if it accepts.
 
-    ``nodes`` is the number of common nodes, where it is known. ``named`` adds the names of its columns, which others
-    must not see.
+    ``nodes`` are common ones, where known. ``named`` adds names of its columns, which others must not see.
     """
     party = own.settings.party
     if own.settings.machines is not None and (reason := paradigm_of(job).session.unspreadable(job)) is not None:
@@ -114,9 +113,8 @@ def agree_on_job(
     """Agree on the release, the job, and that every party accepts it, before anything of the data is sent.
 
     Where jobs are counted, this one is from here on, unless a party refuses. Where a person is asked, it waits here.
-    ``organisation`` is None at the server, or where a simulation has no party files; ``refuses`` is a reason of its own
-    not to take part, and ``stated`` are further fields of this party's ``Hello``. Raises ``ConfigError``: a party
-    refuses, at every party with the same reason.
+    ``organisation`` is None at the server, or without party files; ``refuses`` is a reason of its own, ``stated`` are
+    further fields of its ``Hello``. Raises ``ConfigError``: a party refuses, at every party with the same reason.
     """
     reasons = [refuses, "" if organisation is None else refusal_of(organisation, settings)]
     mine = Hello(job=settings.hash(), refuses=joined(reasons), **stated)

@@ -48,12 +48,8 @@ WAY_OUT: Final = (
 
 
 class Point(NamedTuple):
-    """A checkpoint of a session that all parties took part in; points are in the order in which they were saved.
-
-    Attributes:
-        number: of the session: higher than that of the session before it; 0 for the first beginning.
-        epoch: 0 for the beginning of the session itself.
-        session: its id; empty for what releases before saved, whose sessions had none.
+    """A checkpoint of a session of all parties, in the order saved: the session's number, which rises and begins at 0,
+    the epoch, 0 for the session's beginning, and the session's id, which old releases left empty.
     """
 
     number: int
@@ -89,8 +85,7 @@ def newest_common(points: Mapping[PartyId, Sequence[Point]]) -> Point | None:
 def left_behind(points: Mapping[PartyId, Sequence[Point]], enough: int) -> tuple[Point, tuple[PartyId, ...]] | None:
     """The newest point that ``enough`` holders beside the server have and all others are behind, with these; or None.
 
-    Nobody goes back: whoever lacks the point has older ones alone. A party without any point may have lost its record
-    of survivors, and is never among those behind.
+    Nobody goes back. A party without any point may have lost its record of survivors, and is never among those behind.
     """
     for point in sorted({one for some in points.values() for one in some}, reverse=True):
         behind = tuple(party for party, some in points.items() if point not in some)
@@ -108,11 +103,10 @@ def start_of(
     nonces: Sequence[str],
     enough: int | None = None,
 ) -> Start:
-    """Where this session begins, the same at all parties.
+    """Where this session begins, the same at all parties, from every party's points, ``restarts`` and nonces.
 
-    Points and ``restarts``, whether it would begin again from nothing, are of every party; the ``nonces`` in any order
-    that all have. ``enough`` is how many holders must have a checkpoint that they give the others; None: none is given.
-    Raises ``RunError``: a party has trained something, does not let it be replaced, and there is no common point.
+    ``enough`` is how many holders must have a checkpoint that they give the others; None: none is given. Raises
+    ``RunError``: a party has trained something, does not let it be replaced, and there is no common point.
     """
     point, behind = newest_common(points), tuple[PartyId, ...]()
     if point is None and enough is not None and (found := left_behind(points, enough)) is not None:
@@ -137,9 +131,9 @@ def alone(points: Sequence[Point], nonce: str) -> Start:
 
 
 def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], what: str) -> None:
-    """Refuse what would have a party that has trained something begin again without its leave (``restarts``).
+    """Raise ``RunError`` where a party that trained something forbids to begin again (``restarts``).
 
-    The ``RunError`` names who is ``without`` it, and ``what`` they are without.
+    It names who is ``without`` what, so that the job would.
     """
     unwilling = [party for party, willing in restarts.items() if not willing]
     if unwilling:
@@ -152,10 +146,9 @@ def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], wh
 
 
 def _check_leave(party: PartyId, points: Mapping[PartyId, Sequence[Point]], restarts: Mapping[PartyId, bool]) -> None:
-    """Names the parties that differ from most, the same at all parties where there are any such.
+    """As ``check_leave``, of the parties that differ from most, the same at all parties where there are any such.
 
-    Where as many agree with this party as with any other, what it holds is what it judges the others by; with nothing
-    of its own, it takes another's word.
+    Where as many agree with this party as with any other, it judges by what it holds; with nothing, by another's word.
     """
     unwilling = [other for other, willing in restarts.items() if not willing]
     holding = [other for other in unwilling if points[other]]
@@ -196,8 +189,6 @@ _Hash = Annotated[str, Field(max_length=128, pattern=r"^[0-9a-z]*$")]
 
 
 class _Versioned(BaseModel):
-    """What the hello of every version has."""
-
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     version: int
@@ -271,8 +262,8 @@ class Hello(Exact):
 def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:
     """Exchange hellos among all parties; one that refuses sends its own as well, so that all know why.
 
-    Parties may agree more than once in a session (``round_``), and more than once in a round (``step``). Gives party →
-    its hello, this party's own included.
+    Parties may agree again in a session (``round_``), and in a round (``step``). Gives party → its hello, its own
+    included.
 
     Raises:
         ConfigError: another version of the protocol, another job or work, or a party that refuses this one.
@@ -300,10 +291,7 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, 
 
 
 def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello], enough: int | None = None) -> Start:
-    """Where the session begins, the same at all parties. Args as of ``start_of``.
-
-    Raises ``RunError``: the job would begin again, and a party that has trained something does not let it.
-    """
+    """As ``start_of``, from what all parties state."""
     points = {other: [Point(*point) for point in hello.checkpoints] for other, hello in hellos.items()}
     restarts = {other: hello.restarts for other, hello in hellos.items()}
     return start_of(party, points, restarts, [hello.nonce for hello in hellos.values()], enough)
@@ -312,9 +300,8 @@ def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello], enough: int | 
 def agreed_release(hellos: Mapping[PartyId, Hello], holders: Sequence[PartyId]) -> tuple[int, bool]:
     """Return the number of the single release that all work with, and whether it is to be made now.
 
-    It is the one that all holders state; where they state different ones, or one is of another alignment, a new one,
-    numbered above all others. Raises ``RunError``: a party that has trained on its release would have to begin again,
-    and does not allow that; it names the holders whose release is not the others'.
+    Where holders state different ones, or one is of another alignment, it is new and numbered above all others. Raises
+    ``RunError``: a party that trained on its release would have to begin again, and does not allow that.
     """
     stated = {hellos[holder].release for holder in holders}
     held = stated.pop() if len(stated) == 1 else 0
@@ -333,8 +320,7 @@ def agree_with_people(
     """As ``agree``, and again for as long as a party waits for a person: so nobody waits in silence, or for long.
 
     A person is asked only once no party refuses. ``mine`` has ``waits`` where one is to be asked; ``answer`` asks, and
-    waits for so many seconds: a refusal, empty for approval, or None while there is no answer. The others hear in much
-    less than ``timeout_s`` whether a party still waits.
+    waits for so many seconds: a refusal, empty for approval, or None while there is no answer.
 
     Raises:
         ConfigError: as ``agree``; a person refused, at every party with the same reason.
@@ -367,7 +353,7 @@ def same_count(what: str, values: Mapping[PartyId, int]) -> int:
 def room_said(releases: int | None) -> int | None:
     """What a party says of how many single releases its budget allows: whether there is room for one.
 
-    How many more there are is what it released in other jobs, and which of its nodes those were about.
+    How many more there are tells what it released in other jobs, and of which of its nodes.
     """
     return None if releases is None else min(releases, 1)
 

@@ -46,9 +46,9 @@ _COUNTS, _PLACES, _VALUES = (Tag(Kind.COLUMNS, 0, round_) for round_ in range(3)
 
 
 def send_columns(link: Link, to: PartyId, features: Tensor) -> None:
-    """Send a holder's columns, Tensor[C, F], dense or ``torch.sparse_csr``, in the job's dtype, of the common nodes.
+    """Send a holder's columns of the common nodes, Tensor[C, F], dense or ``torch.sparse_csr``, in the job's dtype.
 
-    They are three messages: how many entries each row has, in which columns, and these.
+    Three messages: how many entries each row has, in which columns, and these.
     """
     columns = from_scipy(_entries(features))
     link.send(to, _COUNTS, columns.crow_indices().diff())
@@ -79,10 +79,9 @@ def matrix_of(counts: Tensor, places: Tensor, values: Tensor, columns: int) -> T
 
 
 def beside(own: Tensor, others: list[Tensor]) -> Tensor:
-    """Put columns of other holders beside a holder's features.
+    """Put columns of other holders, Tensor[C, F_i], sparse, of the first C nodes, beside a holder's Tensor[N, F].
 
-    ``own`` is Tensor[N, F]; ``others`` are Tensor[C, F_i], sparse, of the first C nodes. The nodes beyond get zeros.
-    The result is Tensor[N, F + ΣF_i] in the dtype of ``own``, in the layout that fits how many entries are zero.
+    Nodes beyond get zeros. Gives Tensor[N, F + ΣF_i] in the dtype of ``own``, sparse where few entries are not zero.
     """
     layers = [_entries(own)]
     for each in others:
@@ -112,12 +111,9 @@ log = logging.getLogger("veilgraph")
 def align(own: Preparation) -> Prepared:
     """Find the common nodes, privately, and build the party's graph. Called at all parties together.
 
-    What is drawn in training follows the rows, so they are in an order that a repeated job has again. An inference
-    draws nothing: its rows stay in the alignment's own order, in which the server recognises none.
-
-    Raises:
-        ConfigError: a party refuses to align, at every party with the same reason.
-        DataError: a table breaks a rule, or the holders have no node in common.
+    Training draws by rows, so they are in an order that a repeated job has again. An inference draws nothing: its rows
+    keep the alignment's order, in which the server recognises none. Raises ``ConfigError``: a party refuses, at all
+    with the same reason; ``DataError``: a table breaks a rule, or no node is common.
     """
     link, settings, organisation, encoding = own.link, own.job, own.organisation, own.encoding
     holders = settings.data.names
@@ -145,8 +141,7 @@ def align(own: Preparation) -> Prepared:
 def rebuild(own: Preparation, ids: Sequence[str], common: int) -> BuiltGraph | None:
     """Build the party's graph of its tables as they are now, in the rows of an earlier alignment.
 
-    ``ids`` are those of all rows then, of which all holders know the first ``common``. None where the table has other
-    ids now.
+    Of its ``ids`` all holders know the first ``common``. None where the table has other ids now.
     """
     organisation, encoding = own.organisation, own.encoding
     if organisation is None or encoding is None:
@@ -268,10 +263,6 @@ class AlignedSessions(Sessions[J]):
 def _agree_to_align(
     link: Link, settings: JobSettings, organisation: Organisation | None, count: int
 ) -> dict[PartyId, int]:
-    """Agree how many ids every holder brings, and on one more alignment, before any id leaves.
-
-    Gives holder → number of its ids, to which the alignment holds it.
-    """
     holders, job = settings.data.names, settings.hash()
     consent = None if organisation is None else organisation.consent
     tells = "" if organisation is None else split_by_labels(settings, organisation.settings)

@@ -25,9 +25,7 @@ _RELEASES: Final = 4  # round of the agreement on perturbed features; that on th
 def agree_within_bounds(session: RoleContext, mine: Hello, *, releases: bool = False) -> dict[PartyId, Hello]:
     """As ``agree``, over what a job allows; ``releases``: on perturbed features, which comes before the rest.
 
-    Raises:
-        ProtocolError: a party states what the job does not allow; it names the party, the field and the value.
-        VeilgraphError: as ``agree``.
+    Raises ``ProtocolError``, which names party, field and value, where a party states what the job does not allow.
     """
     hellos = agree(session.link, session.holders, mine, _RELEASES if releases else 0)
     check_bounds(session.settings, hellos, releases=releases)

@@ -44,9 +44,8 @@ _SIZES: Final = {"row": 1, "edge": 2}
 
 @dataclass(frozen=True)
 class DrawnCanaries:
-    """One holder's, for all sessions of a run.
-
-    Coins are expanded from 32 secret bytes (``key``); places follow from ``public``, the SHA-256 of the job.
+    """One holder's, for all sessions of a run: coins from 32 secret bytes (``key``), places from the job's hash
+    (``public``).
     """
 
     kind: ClassVar[str]
@@ -74,7 +73,6 @@ class DrawnCanaries:
         return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
 
     def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
-        """Draw what everybody can draw who has the job."""
         return expand(hashlib.sha256(f"canaries/{self.public}".encode()).digest(), f"{self.kind}/{what}", shape)
 
 
@@ -102,13 +100,11 @@ class Inserted(DrawnCanaries):
     """One holder's canaries of an embedding release, and the places of all holders'.
 
     Attributes:
-        owners: the holders that have canaries, in the job's order.
-        party: whose these are.
-        leaves: neighbours of the node of a canary of unit ``node``: one more than the degree bound keeps, if that is
-            less than eight, so that an audit sees whether the bound was applied; of unit ``node-edges`` as many as it
-            allows, or eight.
-        votes: whether the node at the first end of an edge has no features, and that at the other end, at every holder,
-            those of a node elsewhere: so that predictions of the first hang on what the other votes for, and on noise.
+        owners: the holders that have canaries, in the job's order; ``party`` is whose these are.
+        leaves: neighbours of a canary's node, at most eight: of unit ``node`` one more than the degree bound keeps, so
+        that an audit sees whether it was applied; of ``node-edges`` as many as it allows.
+        votes: whether the node at an edge's first end has no features, and that at the other end those of a node
+        elsewhere: so that predictions of the first hang on what the other votes for, and on noise.
     """
 
     kind: ClassVar[str] = "inserted"
@@ -123,8 +119,8 @@ class Inserted(DrawnCanaries):
     def of(cls, job: JobSettings, party: PartyId, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
         """Those of a job with ``privacy.canaries_in: data``; every holder needs them, to keep the others' apart.
 
-        ``source`` makes the key, unless an earlier session ``kept`` one. Raises ``ConfigError`` where there are too few
-        common nodes, or the job has no such canaries.
+        ``source`` makes the key, unless one was ``kept``. Raises ``ConfigError``: too few common nodes, or no such
+        canaries.
         """
         privacy = job.privacy
         if privacy is None or not privacy.canaries:
@@ -175,10 +171,7 @@ class Inserted(DrawnCanaries):
 
     @override
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """Its own canaries are in it, and the others' kept apart.
-
-        They are in no split: nobody learns from them, or is scored on what is predicted for them.
-        """
+        """Its own canaries are in it, and the others' kept apart; none is in a split, learned from or scored."""
         check_nodes(self.nodes, graph.common)
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool)
         taken[self.everywhere] = True
@@ -237,10 +230,7 @@ class Inserted(DrawnCanaries):
 
 @dataclass(frozen=True)
 class NodeCanaries(DrawnCanaries):
-    """One holder's, of nodes that perturb their own values; their places are the same at all holders.
-
-    Values are declared from ``low`` to ``high``; ``labelled`` releases its labels.
-    """
+    """One holder's, of nodes that perturb their own values from ``low`` to ``high``; ``labelled`` releases labels."""
 
     kind: ClassVar[str] = "node canaries"
     coin: ClassVar[str] = "features"
@@ -317,7 +307,6 @@ class LabelCanaries(DrawnCanaries):
 
 
 def _trained(graph: PartyGraph) -> Tensor:
-    """The common nodes that are trained with: Tensor[T] int64, ascending."""
     common = graph.common_part()
     if common.labels is None or common.train_mask is None:
         raise DataError("label_privacy.canaries: they are training nodes, and there are none; give a label holder's")

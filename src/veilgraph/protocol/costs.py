@@ -46,12 +46,7 @@ REPEATED: Final = ("training", "rounds", "evaluations")  # stages whose bytes ar
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a job.
-
-    Attributes:
-        rounds: messages between holders that wait for the ones before.
-        sent: party → bytes that it sends, headers included.
-    """
+    """A part of a job: its ``rounds`` of messages between holders, and party → bytes sent, headers included."""
 
     name: str
     rounds: int
@@ -60,11 +55,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a job costs, stage by stage.
-
-    Attributes:
-        memory: party → bytes that it holds at once, about.
-        notes: what was chosen because it costs less, or assumed, in sentences.
+    """What a job costs, stage by stage; ``memory``: party → bytes held at once, about; ``notes``: assumptions, in
+    sentences.
     """
 
     stages: Sequence[Stage]
@@ -105,7 +97,7 @@ def unread_of_passes(
 ) -> int:
     """Bytes of one sender that can wait in passes over common nodes, of which all or ``batch_size`` are in a step.
 
-    ``width`` is that of the widest matrix of a round, ``dim`` that of an embedding, ``rounds`` are those of a pass.
+    ``width`` is of a round's widest matrix, ``dim`` of an embedding; a pass has so many ``rounds``.
     """
     nodes, features = max(hello.nodes for hello in hellos.values()), [hello.features for hello in hellos.values()]
     matrix = ITEM_BYTES * nodes * width

@@ -51,8 +51,7 @@ def gradient_of(tensor: Tensor) -> Tensor:
 class HolderCut:
     """A holder's side of its cuts to the server; without ``masks`` embeddings go in the clear.
 
-    ``bits`` are the fractional bits of a masked one. The holder computes in ``dtype`` on ``device``; noise and messages
-    are made on the CPU.
+    A masked one has so many fractional ``bits``. Noise and messages are made on the CPU.
     """
 
     def __init__(
@@ -125,7 +124,6 @@ class HolderCut:
         return self._publisher.gradients(gradient.cpu(), step, deep=deep)
 
     def _off_grid(self, released: Tensor, cell: float) -> Tensor:
-        """What will be masked, without the noise's grid: in the low bits of a sum that would tell of its summands."""
         return released if self._masks is None or not cell else released + self._masks.rounding.within(released, cell)
 
     def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:

@@ -52,10 +52,7 @@ Unsigned: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Ciphertext:
-    """Words of Z_2^32 or Z_2^64, [n], of one message or of what several add up to; ``width`` of them are a row.
-
-    ``bitwise`` is whether masks are taken off by XOR.
-    """
+    """Words of Z_2^32 or Z_2^64, [n], ``width`` of them a row; ``bitwise``: masks are taken off by XOR."""
 
     words: Unsigned
     width: int = 1
@@ -67,10 +64,7 @@ class Ciphertext:
 
 
 def chosen_words(words: NDArray[Any]) -> Unsigned:
-    """The first and the last of a message's words, as numbers without a sign: of messages of one shape the same places.
-
-    Raises ``DataError``: they are no words of a ring.
-    """
+    """The first and the last of a message's words, without a sign; raises ``DataError`` where they are of no ring."""
     flat = np.ascontiguousarray(words).reshape(-1)
     if flat.dtype.kind not in "iu" or flat.dtype.itemsize not in (4, 8):
         raise DataError(f"messages: {flat.dtype} are no words of a ring, whose bits would be uniform")
@@ -81,9 +75,10 @@ def chosen_words(words: NDArray[Any]) -> Unsigned:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """Different places among so many, that a holder told or that are true of its data: [n] int64 in [0, size).
+    """Different places in [0, size), [n] int64, ``told`` by a holder (then perhaps like no true one) or true of its
+    data.
 
-    One that is ``told`` may be like none that is true. ``in_order``: their order counts, and not only which they are.
+    ``in_order``: their order counts, and not only which they are.
     """
 
     places: NDArray[np.int64]
@@ -94,9 +89,8 @@ class Order:
 
 @dataclass(frozen=True)
 class OpenedSum:
-    """A sum in fixed point that a party opens: the ``rows`` of each pass, with so many fractional ``bits``.
-
-    It has the summands of ``holders``.
+    """A sum in fixed point over ``holders`` that a party opens: the ``rows`` of each pass, of so many fractional
+    ``bits``.
     """
 
     words: str
@@ -135,9 +129,8 @@ class NoisySeries:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """So many alike terms of every canary of a private training: [m, W], over the clip.
-
-    They are ``inside`` where they are there while the canary is in, and only then; or while it is out.
+    """So many alike terms of every canary of a private training: [m, W], over the clip; ``inside``: while it is in,
+    else out.
     """
 
     rows: Floats
@@ -156,10 +149,9 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Inferences:
-    """Joint inferences that an adversary may have made anew, on the trained network.
+    """Joint inferences that an adversary may have made anew; a node's features reach so many ``hops``.
 
-    ``before`` are posteriors [N, C] with nothing changed, ``doubled`` those where the adversary's features of one node
-    count twice; a node's features reach so many ``hops``.
+    ``before`` are posteriors [N, C]; ``doubled`` those where the adversary's features of one node count twice.
     """
 
     before: Floats
@@ -213,9 +205,8 @@ class Evidence:
 
     Attributes:
         sort: what attacks on it there are.
-        words: what it is, for people.
-        about: the holders whose secrets may be in it. Rows are the common nodes or, in paradigm horizontal, those of
-            the one holder.
+        about: the holders whose secrets may be in it. Rows are the common nodes or, in paradigm horizontal, that
+        holder's.
         permitted: whether the adversary is meant to have it; if not, it must tell nothing.
         rows: [N, d] the newest, or made of all; None where it is its steps that count.
         steps: the passes, or one made of all.
@@ -224,7 +215,6 @@ class Evidence:
         parts: with ``beside``, once it is with what the adversary has: features, own predictions, and these.
         noise: with ``noise``: reads the words that must be uniform and independent.
         asked: with ``model``: rows of the nodes of a holder whose data the adversary is granted.
-        messages: where it was taken from.
     """
 
     sort: Sort
@@ -241,9 +231,7 @@ class Evidence:
     messages: tuple[Seen, ...] = field(default=(), repr=False)
 
     def on(self, graph: PartyGraph) -> Evidence:
-        """This evidence with what a model makes of a holder's nodes, where it is one; raises ``DataError`` as
-        ``check_rows``.
-        """
+        """This, with what a model makes of a holder's nodes, where it is one; ``DataError`` as ``check_rows``."""
         found = self if self.asked is None else replace(self, rows=self.asked(graph))
         found.check_rows(graph.num_nodes)
         return found
@@ -345,9 +333,8 @@ def gradients(view: View, steps: Observations, words: str, about: tuple[PartyId,
 
 
 def _ways(view: View, count: int) -> dict[str, Callable[[Sequence[Floats]], Floats]]:
-    """What one may make of so many passes of the same rows: the newest alone or, where each has noise of its own, all.
-
-    Nobody is told which is best, so each of them is attacked.
+    """What one may make of passes of the same rows: the newest or, where each has noise of its own, all; all are
+    attacked.
     """
     newest = {"": lambda passes: passes[-1]}
     if view.settings.privacy is None or count < 2:
@@ -376,15 +363,12 @@ class Source:
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
         """What a party may have that attacks can be mounted on, beside what rows expose one by one.
 
-        ``trained`` is the part of the view in which rows are those of the party's data.
+        In ``trained``, a part of the view, rows are those of the party's data.
         """
         yield from ()
 
     def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-        """What some parties have together, and none of them alone.
-
-        ``server`` is its view, where it is one of them; ``outside`` are the holders that are not.
-        """
+        """What some parties have together, and none of them alone; ``server`` is its view where it is one of them."""
         yield from ()
 
     def orders(self, view: View, sender: PartyId, truth: PartyGraph) -> list[Order]:
@@ -409,9 +393,7 @@ class Source:
         yield from ()
 
     def canary_rounds(self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes) -> list[Round]:
-        """The sums of a private training, as parties that work together know them but for a holder's canaries
-        (``key``).
-        """
+        """A private training's sums, as parties together know them but for a holder's canaries (``key``)."""
         return []
 
     def drawn(self, view: View) -> list[Tensor]:
@@ -425,10 +407,7 @@ class Source:
     def initial_weights(
         self, job: JobSettings, columns: Mapping[PartyId, int], seeds: Mapping[PartyId, int]
     ) -> InitialWeights:
-        """What some holders can compute of the initial W, where evidence is of sort ``initial``.
-
-        ``columns`` has how many columns each holder stated, ``seeds`` their own learning seeds.
-        """
+        """What some holders, by their learning ``seeds``, can compute of the initial W, of so many ``columns`` each."""
         raise DataError("jobs of this paradigm open no initial embeddings")
 
     def inferences(self, run: Audited, members: Sequence[PartyId]) -> Inferences:
@@ -436,10 +415,7 @@ class Source:
         raise DataError(_NO_TWIN)
 
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
-        """Probabilities, Tensor[N, C] float64, of a network like the job's, trained on all holders' pooled data.
-
-        This one is a vertical network, with the job's seed.
-        """
+        """Probabilities, Tensor[N, C] float64, of a network like the job's on pooled data, here a vertical one."""
         return SOURCES["vertical"].posteriors(job, everything, epochs)
 
     def unreadable(self, run: Audited) -> str:

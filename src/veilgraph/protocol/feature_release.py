@@ -92,8 +92,8 @@ def exchange_releases(
 def released_features(session: RoleContext, releases: Releases, nodes: int, own: int = 0) -> list[AffineFeatures]:
     """Every releasing holder's estimate x' = scale·x* + offset, in the job's order of holders.
 
-    Others' releases have ``nodes`` rows (C); its own, where it makes one, ``own`` (N). Raises ``ProtocolError`` where a
-    release is of other data, ``KeyError`` where one is missing, and ``ConfigError`` where the job releases none.
+    Others' have ``nodes`` rows (C); its own ``own`` (N). Raises ``ProtocolError`` for a release of other data,
+    ``KeyError`` where one is missing, ``ConfigError`` where the job releases none.
     """
     found = []
     for holder, columns in releases.columns.items():
@@ -141,10 +141,7 @@ def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
 
 
 def _release(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher) -> dict[str, Tensor]:
-    """Send features of the common nodes to the holders that learn and, where they are private, labels.
-
-    What it keeps itself, if it is one of them, is the features of all its nodes.
-    """
+    """Send features of common nodes to holders that learn and, where private, labels; keep those of all nodes."""
     link, learning = session.link, session.settings.duties.learning
     released = publisher.features(_to_release(session, graph))
     response = publisher.response
@@ -241,9 +238,8 @@ def _broken(what: str) -> ProtocolError:
 def with_released_features(session: RoleContext, aligned: Aligned) -> Aligned:
     """The party's data with what all holders released in place of its features (``method: perturbed``).
 
-    They are X'' = scale·x* of every holder side by side, in the job's order: N rows of its own nodes, zero where others
-    have none. Without the mechanisms' offsets, the same in all rows of a column, X'' is sparse where few features are
-    sampled. Errors are those of ``Sessions.release``.
+    X'' = scale·x* of every holder side by side, in the job's order: zero where others have no such node, without the
+    mechanisms' offsets and so sparse where few features are sampled. Errors are those of ``Sessions.release``.
     """
     releases, graph = agree_on_release(session, aligned.graph), aligned.graph
     if graph is None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
-
-from typing_extensions import override
 
 LAST: Final = "last"
 LOSS: Final = "loss"  # what every job may select by, beside its figures
@@ -44,12 +41,13 @@ class Measures:
     """What jobs of a kind are judged by.
 
     The first of ``figures`` is what short tables and pictures take, and ``select_by`` of a job that says nothing;
-    ``of`` is what is counted.
+    ``of`` is what is counted; figures ``on_demand`` are in epochs where they select.
     """
 
     loss: str
     figures: tuple[Figure, ...]
     of: str = "nodes"
+    on_demand: tuple[str, ...] = ()
 
     @property
     def one(self) -> str:
@@ -92,14 +90,17 @@ ACCURACY: Final = Figure("accuracy", "accuracy", "share of the nodes whose class
 AUC: Final = Figure("auc", "AUC", "chance that a node of a class is ranked above one of another; 0.5 is guessing")
 F1: Final = Figure("f1", "macro F1", "precision and recall together, all classes alike")
 AP: Final = Figure("ap", "average precision", "precision on average over all nodes of the class that is looked for")
-CLASS_MEASURES: Final = Measures("cross-entropy", (ACCURACY, AUC, AP, F1))
+CLASS_MEASURES: Final = Measures("cross-entropy", (ACCURACY, AUC, AP, F1), on_demand=("auc", "ap", "f1"))
 
 # The test AUC from which on a column that follows from the label is likelier than a model that good.
 LEAK: Final = 0.995
 
 
 def leak_words(found: Mapping[str, float | None]) -> str:
-    """Call a test AUC (name of what was trained → AUC) of ``LEAK`` or more a likely leak; empty where there is none."""
+    """Call a test AUC (name of what was trained → AUC) of ``LEAK`` or more a likely leak; empty where there is none.
+
+    Of two classes: of digits, which differ more than those who default, networks reach it without a leak.
+    """
     if not (high := {name: auc for name, auc in found.items() if auc is not None and auc >= LEAK}):
         return ""
     shown = ", ".join(f"{auc:.3f} of {name}" for name, auc in high.items())
@@ -109,47 +110,37 @@ def leak_words(found: Mapping[str, float | None]) -> str:
     )
 
 
-class Judged(ABC):
-    """What an evaluation found: losses, NaN where the split is empty, and the figures of each split."""
-
-    train_loss: float
-    val_loss: float
-
-    @abstractmethod
-    def summary(self) -> dict[str, float | None]:
-        """Name with its split (``val_mae``) → value, without losses; None of an empty split, or undefined."""
-
-    def record(self) -> dict[str, float | None]:
-        """By name, as the record of an epoch has it."""
-        return {"train_loss": self.train_loss, "val_loss": self.val_loss, **self.summary()}
-
-    def selection(self, select_by: str) -> float:
-        """What the best epoch is chosen by, higher is better; −∞ where it is undefined."""
-        if select_by == LOSS:
-            return -self.val_loss
-        value = self.summary()[f"val_{select_by}"]
-        if value is None or math.isnan(value):
-            return -math.inf
-        return value if self.rises(select_by) else -value
-
-    def rises(self, figure: str) -> bool:
-        """Whether more of a figure is better."""
-        return True
-
-
 @dataclass(frozen=True)
-class Found(Judged):
-    """Figures of each split, of any measures."""
+class Scores:
+    """What an evaluation found: losses, and figures by name with their split (``val_mae``).
+
+    A loss is NaN, and a figure None, where the split is empty; a figure also where it is undefined.
+    """
 
     measures: Measures
     train_loss: float
     val_loss: float
     values: Mapping[str, float | None]
 
-    @override
-    def summary(self) -> dict[str, float | None]:
-        return dict(self.values)
+    def record(self) -> dict[str, float | None]:
+        """By name, as the record of an epoch has it."""
+        return {"train_loss": self.train_loss, "val_loss": self.val_loss, **self.values}
 
-    @override
-    def rises(self, figure: str) -> bool:
-        return self.measures.rises(figure)
+    def of_epoch(self, select_by: str) -> Scores:
+        """As an epoch has them: of the figures that are made on demand the one that selects, where it is defined."""
+        made = self.measures.on_demand
+        kept = {
+            name: value
+            for name, value in self.values.items()
+            if (figure := name.partition("_")[2]) not in made or (figure == select_by and value is not None)
+        }
+        return replace(self, values=kept)
+
+    def selection(self, select_by: str) -> float:
+        """What the best epoch is chosen by, higher is better; −∞ where it is undefined."""
+        if select_by == LOSS:
+            return -self.val_loss
+        value = self.values.get(f"val_{select_by}")
+        if value is None or math.isnan(value):
+            return -math.inf
+        return value if self.measures.rises(select_by) else -value

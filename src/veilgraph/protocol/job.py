@@ -204,8 +204,7 @@ class Passes:
 
     Attributes:
         targets: common nodes in a step, in an order that all parties know; None: all at once.
-        exchanges: the setting and the number of the exchanges of a pass, of which each reveals more; None: there are
-            none.
+        exchanges: the setting and the number of the exchanges of a pass, of which each reveals more.
         is_masked: whether single embeddings are hidden from the server, for which there must be more than one.
         evaluates: whether anybody learns how well a step did before the last.
         learns_alone: whether the label holder trains without the others, who so hear of no judgement.
@@ -232,9 +231,8 @@ class InputRules:
         is_custom: whether the job needs a local model that is given from Python.
         per_node: the holders whose ε is of one node's features: these must be made of that node's own values alone.
         per_edge: the holders whose ε is of one edge: its weight must be made of that edge's own row alone.
-        degree_rules: holder → the most edges that its node may have, after the setting that says so; a holder whose
-            graph has more refuses the job. Who is not named may have any number; where the number is None, each tells
-            its own, rounded up.
+        degree_rules: holder → a setting and the most edges that a node may have by it, or the graph is refused; where
+        that is None, each tells its own, rounded up.
     """
 
     weights: bool = True
@@ -252,13 +250,10 @@ class NoiseFacts:
     """What leaves a holder with noise beside what ``privacy`` says, and how.
 
     Attributes:
-        feature_release: how nodes perturb their features; None: they do not.
-        release_setting: where the job says so.
-        label_release: how nodes perturb their labels; None: they do not.
-        shared: the setting that has holders make noise together, and how many that collude it withstands; None: each
-            makes its own.
-        counts_votes: whether an edge is used for its ends' votes alone: for what these nodes are taken for, and not
-            their rows.
+        feature_release: how nodes perturb their features, as ``release_setting`` says.
+        label_release: how nodes perturb their labels.
+        shared: the setting that has holders make noise together, and how many that collude it withstands.
+        counts_votes: whether an edge is used for its ends' predicted classes alone, and not their rows.
         network: settings of the network that makes the rows of a single release.
     """
 
@@ -272,14 +267,7 @@ class NoiseFacts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is predicted, and of which data.
-
-    Attributes:
-        predicts_named: whether no node is predicted but those that the label holder names in a prediction.
-        opens_classes_alone: whether of a predicted node its class alone is learnt, and no probability.
-        predicts_as_trained: whether predictions are of the data that the run was trained on, whatever has become of
-            these.
-    """
+    """What is predicted: only nodes that the label holder names, a class alone, of the data as they were trained on."""
 
     predicts_named: bool = False
     opens_classes_alone: bool = False
@@ -513,7 +501,7 @@ def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
 def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
     """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore.
 
-    They include test nodes where several holders learn how well the model does, of sums over all.
+    Where several holders score sums over all, test nodes are among them.
     """
     return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
 
@@ -528,10 +516,7 @@ def degree_rules(privacy: PrivacySettings | None, holders: Iterable[PartyId]) ->
 def require(cause: str, *rules: tuple[str, object, object, str]) -> None:
     """Refuse settings that do not go with another one, ``cause``.
 
-    A rule is (setting, its value, the value that it needs or a list of these, why).
-
-    Raises:
-        ValueError: it names the setting, the value, the rule and the way out.
+    A rule is (setting, its value, the value that it needs or a list of these, why). Raises ``ValueError``.
     """
     words: dict[object, str] = {None: "null", (): "[]"}
     for name, value, needed, why in rules:

@@ -54,10 +54,7 @@ def parse_chosen(data: object, source: str = "job") -> tuple[JobSettings, list[C
 
 
 def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[str, Any]]:
-    """Return the settings class of a job's paradigm and the job's own keys, not validated yet.
-
-    Raises ``ConfigError``: ``data`` is not a mapping, is a party file, or names an unknown paradigm.
-    """
+    """Return the settings class of a job's paradigm and the job's own keys, not validated yet; or ``ConfigError``."""
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")
     if "party" in data:
@@ -69,10 +66,8 @@ def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[
 
 
 def Job(**settings: object) -> JobSettings:  # noqa: N802 - it is called as the class of its result would be
-    """A job of any paradigm, from its settings: ``Job(paradigm="horizontal", data={"dataset": "cora"})``.
-
-    Args:
-        settings: those of a job file, groups as mappings; what is left out has its default (docs/settings.md).
+    """A job of any paradigm from its settings (docs/settings.md): ``Job(paradigm="horizontal", data={"dataset":
+    "cora"})``.
 
     Raises ``ConfigError``: names the first broken key, its value and the rule.
     """

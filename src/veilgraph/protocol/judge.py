@@ -6,9 +6,9 @@ import logging
 import math
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration, corrected_cross_entropy, fitted
 from veilgraph.nn.noisy_rows import calibrated
-from veilgraph.protocol.figures import LAST, Judged
+from veilgraph.protocol.figures import CLASS_MEASURES, LAST, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.role import Role
 
@@ -41,8 +41,8 @@ def histogram(scores: Tensor, bins: int) -> Tensor:
 def binned_auc(found: Tensor, others: Tensor) -> tuple[float, float] | None:
     """Area under the ROC curve of two histograms, and the most that it can be off; None where one is empty.
 
-    Of P·Q comparisons of a positive (``found``: nodes of a class, or pairs with an edge) with another, only those
-    within a bin are not known; two of one bin count half.
+    Of comparisons of a positive (``found``) with another only those within a bin are not known; two of one bin count
+    half.
     """
     comparisons = float(found.sum() * others.sum())
     if not comparisons:
@@ -53,9 +53,10 @@ def binned_auc(found: Tensor, others: Tensor) -> tuple[float, float] | None:
 
 
 def binned_precision(found: Tensor, others: Tensor) -> tuple[float, float] | None:
-    """Average precision of two histograms, as ``binned_auc``, and how far it can be off; None without positives.
+    """Average precision of two histograms, in the middle of the best and worst order within bins, and how far off it
+    can be.
 
-    It is the middle of the best and the worst order within the bins.
+    None without positives.
     """
     positives = found.flip(0).round().long()
     total = int(positives.sum())
@@ -76,44 +77,6 @@ _LEAST: Final = 2
 """Classes that an AUC needs."""
 _WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Of evidence; of two that serve as well, the first."""
-_ON_DEMAND: Final = tuple(f"{split}_{name}" for name in ("auc", "ap", "f1") for split in ("val", "test"))
-
-
-@dataclass(frozen=True)
-class Scores(Judged):
-    """How well logits fit the labels on each split.
-
-    Losses are weighted as in training; accuracies, AUC, average precision and macro F1 lie in [0, 1]. AUC is of class
-    1's probability with two classes, else the mean over the classes of one against the rest; average precision is of
-    two classes alone. A figure is None where the split is empty, where AUC is undefined because the split lacks a
-    class, and where it was not asked for.
-    """
-
-    train_loss: float
-    val_loss: float
-    train_accuracy: float
-    val_accuracy: float
-    test_accuracy: float | None
-    val_auc: float | None = None
-    test_auc: float | None = None
-    val_ap: float | None = None
-    test_ap: float | None = None
-    val_f1: float | None = None
-    test_f1: float | None = None
-
-    @override
-    def summary(self) -> dict[str, float | None]:
-        return {name: value for name, value in asdict(self).items() if not name.endswith("_loss")}
-
-    @override
-    def record(self) -> dict[str, float | None]:
-        """As ``Judged.record``, without what was not asked for."""
-        return {name: value for name, value in asdict(self).items() if value is not None or name not in _ON_DEMAND}
-
-    def of_epoch(self, select_by: str) -> Scores:
-        """As an epoch records them: of the figures that are made on demand the one that selects."""
-        left_out: dict[str, Any] = dict.fromkeys(name for name in _ON_DEMAND if not name.endswith(f"_{select_by}"))
-        return replace(self, **left_out)
 
 
 def warn_of_one_class(graph: PartyGraph, settings: TrainSettings) -> None:
@@ -131,8 +94,8 @@ class Objective:
     """A label holder's loss and scores over the labelled nodes of a graph, in a federated job of the common ones.
 
     ``transition`` is Tensor[c, c], P(label of the graph = j | true label = i), where those of the training and
-    validation nodes were perturbed: losses are corrected for it, and all that is judged by these nodes is by such
-    labels. Raises ``DataError`` where there are no labels or masks.
+    validation nodes were perturbed: losses are corrected for it. Raises ``DataError`` where there are no labels or
+    masks.
     """
 
     def __init__(
@@ -154,8 +117,8 @@ class Objective:
     def training_loss(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over the training nodes, weighted by class where the job says so.
 
-        Logits are Tensor[N, C] of every node, or Tensor[B, C] of ``rows``, Tensor[B] int64; without a training node
-        among these the loss is 0.
+        Logits are Tensor[N, C] of every node, or Tensor[B, C] of ``rows``, Tensor[B] int64; 0 without a training node
+        there.
         """
         chosen = self._train if rows is None else self._train[rows]
         labels = self._labels if rows is None else self._labels[rows]
@@ -164,11 +127,8 @@ class Objective:
         return self._entropy(logits[chosen], labels[chosen])
 
     def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """What logits, Tensor[N, C], say of every node, for ``nn.noisy_rows``.
-
-        Returns:
-            Log probabilities [N, C], calibrated on the validation nodes; and probabilities [N, C] with the labels of
-            the training nodes put in.
+        """Log probabilities [N, C], calibrated on validation nodes, and probabilities with training labels put in: for
+        ``nn.noisy_rows``.
         """
         log_probabilities = calibrated(logits, self._labels, self._val)
         opinion = log_probabilities.exp()
@@ -176,10 +136,7 @@ class Objective:
         return log_probabilities, opinion
 
     def weighed(self, log_probabilities: Tensor, evidence: Tensor) -> Tensor:
-        """Log probabilities and as much of the evidence, Tensor[N, C] each, as serves the validation nodes best.
-
-        The weight of the evidence is one of ``_WEIGHTS``: none, to twice of it.
-        """
+        """Log probabilities and as much of the evidence, Tensor[N, C] each, as serves the validation nodes best."""
         figure = "accuracy" if self._select_by == "last" else self._select_by
         tried = [log_probabilities + weight * evidence for weight in _WEIGHTS]
         return max(tried, key=lambda logits: self.score(logits).selection(figure))
@@ -208,8 +165,7 @@ class Objective:
         rule.
 
         ``candidates`` are Tensor[N, C] each, the simplest first. The standard error is of the difference of two, by
-        drawing the validation nodes anew (paired bootstrap): Breiman, Friedman, Olshen & Stone 1984, section 3.4.3;
-        Efron & Tibshirani 1993.
+        paired bootstrap: Breiman, Friedman, Olshen & Stone 1984, section 3.4.3; Efron & Tibshirani 1993.
         """
         nodes = self.val_nodes
         if not len(nodes):
@@ -233,42 +189,31 @@ class Objective:
         """What epochs are chosen by, higher is better; accuracy where that is nothing; −∞ where it is undefined."""
         if self._select_by == "loss":
             return -float(self._entropy(logits, labels))
-        metric = _METRICS.get(self._select_by)
-        if metric is None:
+        if self._select_by not in _METRICS:
             return float((logits.argmax(dim=1) == labels).to(torch.float64).mean())
-        found = metric(logits, labels)
+        found = _METRICS[self._select_by][0](logits, labels)
         return -float("inf") if found is None else found
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
-        """Scores of logits Tensor[N, C] of every node, without a graph.
-
-        ``everything`` adds AUC, average precision and F1; without it, only what the best epoch is chosen by, of test
-        nodes too.
+        """Scores of logits Tensor[N, C] of every node; ``everything`` adds AUC, average precision and F1 to what
+        selects.
         """
         correct = logits.argmax(dim=1) == self._labels
-
-        def accuracy(mask: Tensor) -> float:
-            return float(correct[mask].to(torch.float64).mean())
-
-        def ranked(name: str, metric: Callable[[Tensor, Tensor], float | None], mask: Tensor | None) -> float | None:
-            if mask is None or not (everything or name == self._select_by):
-                return None
-            return metric(logits[mask], self._labels[mask])
-
         test = self._test if self._test is not None and bool(self._test.any()) else None
-        return Scores(
-            train_loss=float(self._entropy(logits[self._train], self._labels[self._train])),
-            val_loss=float(self._entropy(logits[self._val], self._labels[self._val])),
-            train_accuracy=accuracy(self._train),
-            val_accuracy=accuracy(self._val),
-            test_accuracy=None if test is None else accuracy(test),
-            val_auc=ranked("auc", selecting_auc if self._select_by == "auc" else area_under_curve, self._val),
-            test_auc=ranked("auc", area_under_curve, test),
-            val_ap=ranked("ap", average_precision, self._val),
-            test_ap=ranked("ap", average_precision, test),
-            val_f1=ranked("f1", macro_f1, self._val),
-            test_f1=ranked("f1", macro_f1, test),
-        )
+
+        def accuracy(mask: Tensor | None) -> float | None:
+            return None if mask is None else float(correct[mask].to(torch.float64).mean())
+
+        values = {"train_accuracy": accuracy(self._train)}
+        values |= {"val_accuracy": accuracy(self._val), "test_accuracy": accuracy(test)}
+        for name in CLASS_MEASURES.on_demand if everything else {self._select_by} & _METRICS.keys():
+            judging, metric = _METRICS[name]
+            chosen = judging if name == self._select_by else metric
+            values[f"val_{name}"] = chosen(logits[self._val], self._labels[self._val])
+            values[f"test_{name}"] = None if test is None else metric(logits[test], self._labels[test])
+        train_loss, val_loss = (float(self._entropy(logits[at], self._labels[at])) for at in (self._train, self._val))
+        scores = Scores(CLASS_MEASURES, train_loss, val_loss, values)
+        return scores if everything else scores.of_epoch(self._select_by)
 
     def _entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self._transition is not None:
@@ -329,14 +274,10 @@ def selecting_auc(logits: Tensor, labels: Tensor) -> float | None:
 
 
 def rank_auc(scores: Tensor, positive: Tensor) -> float:
-    """ROC AUC by ranks, ties sharing their mean: Mann and Whitney's U over the number of pairs.
+    """ROC AUC of finite scores, Tensor[n], by ranks (Mann and Whitney's U); ``positive``, Tensor[n] bool, is neither
+    all nor none.
 
-    Exact but for the last division. By hand, as every epoch asks for it: scikit-learn's takes 3 times as long of
-    20,000 nodes, 40 times of 200, and a second to be imported.
-
-    Args:
-        scores: Tensor[n], finite.
-        positive: Tensor[n] bool; neither all nor none.
+    By hand, as every epoch asks for it: scikit-learn's takes 3 to 40 times as long, and a second to be imported.
     """
     _, group, sizes = torch.unique(scores, return_inverse=True, return_counts=True)
     ranks = sizes.cumsum(0).double() - (sizes - 1) / 2
@@ -348,7 +289,7 @@ def rank_auc(scores: Tensor, positive: Tensor) -> float:
 def average_precision(logits: Tensor, labels: Tensor) -> float | None:
     """Mean precision over the nodes of class 1 of two, the likeliest first; those of one score come together.
 
-    None with more classes, where one of the two has no nodes, or a logit is no finite number.
+    None as ``area_under_curve``, and with more classes.
     """
     truth = labels == 1
     if logits.shape[1] != _LEAST or _present(labels) < _LEAST or not bool(torch.isfinite(logits).all()):
@@ -368,27 +309,25 @@ def macro_f1(logits: Tensor, labels: Tensor) -> float:
     return float((2 * right[occurs] / either[occurs].double()).mean())
 
 
-_METRICS: Final[Mapping[str, Callable[[Tensor, Tensor], float | None]]] = {
-    "auc": selecting_auc,
-    "ap": average_precision,
-    "f1": macro_f1,
+_Metric = Callable[[Tensor, Tensor], float | None]
+_METRICS: Final[Mapping[str, tuple[_Metric, _Metric]]] = {
+    "auc": (selecting_auc, area_under_curve),
+    "ap": (average_precision, average_precision),
+    "f1": (macro_f1, macro_f1),
 }
-"""By what ``train.select_by`` calls them; of the validation nodes."""
+"""By what ``train.select_by`` calls them: of the validation nodes where it selects, and else."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Early stopping: the best evaluation so far and how many have passed since.
-
-    ``best_score`` is what the best epoch is chosen by, higher is better.
-    """
+    """Early stopping: the best evaluation so far (a higher score is better) and how many have passed since."""
 
     best_epoch: int = 0
     best_score: float = -float("inf")
     best_loss: float = float("inf")
     since_best: int = 0
 
-    def after(self, epoch: int, scores: Judged, select_by: str = "accuracy") -> Judgement:
+    def after(self, epoch: int, scores: Scores, select_by: str = "accuracy") -> Judgement:
         """The judgement with one more evaluation: the higher score wins, then the lower validation loss."""
         if select_by == LAST:
             return Judgement(epoch, 0.0, scores.val_loss)
@@ -409,9 +348,8 @@ class Predicted:
     Attributes:
         columns: name → Tensor[R], of what else is.
         nodes: Tensor[R] int64, of which nodes; None: of all common ones, or of no nodes.
-        rows: Tensor[R, K] int64, K nodes that together name a row: of a pair of nodes two.
+        rows: Tensor[R, K] int64, K nodes that together name a row.
         names: R texts that name the rows, where nodes do not; of several words, as ``keys`` has them, with tabs.
-        keys: what the words of a name are, as a table's head; empty where nodes name the rows.
         classes_alone: the job opens no probabilities; those here are 1 for the class that it opens.
     """
 
@@ -427,11 +365,8 @@ class Predicted:
 class Judge(Role, ABC):
     """The label holder of any schedule.
 
-    Attributes:
-        graph: its own data.
-        logits: Tensor[C, classes] of the last forward pass, of the nodes ``predicted``.
-        predicted: Tensor[R] int64, of which nodes; None: of all common ones.
-        loss: of the last training pass.
+    ``logits`` are Tensor[C, classes] of the last pass, of the nodes ``predicted``, Tensor[R] int64 or None for all
+    common ones; ``loss`` is of the last training pass.
     """
 
     graph: PartyGraph
@@ -456,7 +391,7 @@ class Judge(Role, ABC):
     def training_loss(self, rates: str) -> Tensor:
         """The loss of the logits just computed; kept as ``loss``.
 
-        Raises ``RangeOverflow`` where it is infinite or no number; it names ``rates``, the settings to lower.
+        Raises ``RangeOverflow`` where it is not finite; it names ``rates``, the settings to lower.
         """
         loss = self._current_loss()
         self.loss = found = float(loss.detach())
@@ -490,20 +425,20 @@ class Judge(Role, ABC):
             return None
         scores, changed = self._objective.score(self._alone), self._alone.argmax(dim=1) != self.logits.argmax(dim=1)
         return {
-            "val_accuracy": scores.val_accuracy,
-            "test_accuracy": scores.test_accuracy,
+            "val_accuracy": scores.values["val_accuracy"],
+            "test_accuracy": scores.values["test_accuracy"],
             "changed": int(changed.sum()),
         }
 
     def alone(self) -> Record | None:
         """What this holder's own nodes are worth to it, ``together`` and ``alone``: figures by name.
 
-        It trains the job's network once more, on its own data alone, and tells nobody. None where that says nothing:
-        of common nodes, and where noise or perturbed labels make the two trainings no alternatives.
+        It trains once more on its own data, and tells nobody. None where that says nothing: of common nodes, under
+        noise.
         """
         return None
 
-    def scores(self, *, everything: bool = False) -> Judged:
+    def scores(self, *, everything: bool = False) -> Scores:
         """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""
         return self._objective.score(self.logits.detach(), everything=everything)
 

@@ -143,15 +143,11 @@ def refusal(
 ) -> str | None:
     """Why a party does not accept a job, at what the job can cost it; None when it does.
 
-    A holder is asked only about what is revealed of its own data to others; the server has no data. What comes of noisy
-    releases alone needs no name where the party's own ``max_epsilon`` holds. The number of ``common_nodes`` is known
-    once they are aligned. ``besides`` is what the party's own settings reveal of it in this job, and which of them do.
+    A holder is asked only about what is revealed of its own data; what comes of noisy releases alone needs no name
+    where its ``max_epsilon`` holds. ``common_nodes`` is known once aligned. ``besides`` is what the party's own
+    settings reveal in this job, and which of them do.
 
-    Returns:
-        All reasons in one line of at most ``REASON_CHARACTERS``, each with the limit, its value, the job's value and
-        the way out.
-
-    Raises ``ConfigError``: the job has no such party.
+    Gives all reasons in one line of at most ``REASON_CHARACTERS``. Raises ``ConfigError``: the job has no such party.
     """
     parties = (*job.data.names, SERVER)
     if party not in parties:
@@ -215,10 +211,7 @@ def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
 
 
 def delta_too_large(job: JobSettings, nodes: int) -> str:
-    """Why no party takes part at the job's δ with so many common nodes; empty if that is no reason.
-
-    A node in N may then be published whole, which is no protection.
-    """
+    """Why no party takes part at the job's δ: a node in N may be published whole. Empty if that is no reason."""
     for name, delta, *_ in _claims(job, nodes):
         if delta is not None and delta * nodes >= 1:
             return (
@@ -229,10 +222,7 @@ def delta_too_large(job: JobSettings, nodes: int) -> str:
 
 
 def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
-    """From how many common nodes on a job's δ is refused, where there may be ``most``, or any; or empty.
-
-    A δ that follows from their number always fits.
-    """
+    """From how many common nodes on a job's δ, where it does not follow from them, is refused; or empty."""
     name, delta, *_ = max(_claims(job), key=lambda claim: claim.delta or 0.0)
     if delta is None or (most is not None and delta * most < 1):
         return ""
@@ -243,9 +233,8 @@ def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
 
 
 class _Claim(NamedTuple):
-    """What a holder's ε in a job is about.
-
-    ``delta`` is the value of ``setting``; None where every ε is pure, there is none, or it is not known yet.
+    """What a holder's ε is about; ``delta`` of ``setting`` is None where every ε is pure, there is none, or it is
+    unknown yet.
     """
 
     setting: str

@@ -37,7 +37,7 @@ class Revelation(Generic[J_contra]):
         statement: who learns what, in one sentence.
         cause: the settings that make a job's messages reveal it; empty where a party's own tables do.
         whose: the parties of whose data it tells others something.
-        part_of: name of what tells this and more, so that who accepts that accepts this; empty for none.
+        part_of: name of what tells this and more, so that who accepts that accepts this.
         jobs: in which it is revealed, for the documentation, where its rows' facts do not say so.
     """
 
@@ -64,6 +64,10 @@ SINGLE_DEGREES: Final = (
 TRAINING_ROWS: Final = (
     "training-rows", "Gradients go in the clear: the server and every holder can infer which nodes are trained on and "
     "which of those share a class or, in paradigm horizontal, a holder the class itself.")
+TRAINING_NODES: Final = (
+    "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
+    "and of their labels no more than the job's ε allows.",
+    lambda job: "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}")
 TARGET_SUMS: Final = (
     "target-sums", "Every holder, in paradigm averaging the server too, learns, before the first round, how many "
     "training nodes there are together, and the sums over these of targets, of their sizes and of their squares.")
@@ -71,7 +75,7 @@ PERTURBED_FEATURES: Final = (
     "perturbed-features", "The label holder, with model.initial.method=perturbed every holder, sees every node's "
     "features as the node itself perturbed them, with the job's ε; how many columns there are is in the clear.")
 # fmt: on
-"""Name and statement of what jobs of several paradigms reveal."""
+"""Name and statement of what jobs of several paradigms reveal, and the settings that do where these are the same."""
 
 
 Protection = Literal["none", "share", "mask", "noise", "blinding", "random", "public"]
@@ -87,10 +91,7 @@ EMBEDDINGS: Final = range(1, 2**32)  # rounds of tags; under those of embeddings
 
 @dataclass(frozen=True, eq=False)
 class Condition(Generic[J_contra]):
-    """What has to be true of a job for a row to be of it.
-
-    ``words`` name the option in the documentation; ``opposite`` is true of all other jobs, where that has a name.
-    """
+    """What has to be true of a job for a row to be of it; ``words`` name the option in the documentation."""
 
     words: str
     holds: Callable[[J_contra], bool]
@@ -103,10 +104,7 @@ class Condition(Generic[J_contra]):
 
 @dataclass(frozen=True, eq=False)
 class Route(Generic[J_contra]):
-    """Between whom messages go: a role each, or ``SERVER``.
-
-    ``among`` takes job, sender and receiver, and says whether these two are meant, where not all of the roles are.
-    """
+    """Between whom messages go, a role each or ``SERVER``; ``among`` says which of these, where not all are meant."""
 
     sender: str
     receiver: str
@@ -131,10 +129,8 @@ class WireFormat(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Exposed:
-    """What of one sender's messages attacks can be mounted on, round by round.
-
-    ``sort`` is rows of the sender's nodes, gradients of such rows, or what nodes perturbed by themselves; ``words``
-    have ``{sender}`` and ``{round}``.
+    """What of one sender's messages attacks can be mounted on, round by round; ``words`` have ``{sender}`` and
+    ``{round}``.
     """
 
     sort: Literal["embedding", "gradients", "releases"]
@@ -206,6 +202,7 @@ PERTURBED: Final = (
     "Local differential privacy, paid for in the sender's ledger: ε bounds what anybody can infer from it of a node's "
     "own value, whatever else is known and computed afterwards."
 )
+TRAINED_ON: Final = "Not protected: the receiver can infer which nodes are trained on."
 
 
 _HELLO: Final = (
@@ -309,10 +306,7 @@ def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId, kind: Kind | N
 
 
 def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
-    """Name of what a job's settings make it reveal → these settings, in the order of its paradigm's rows.
-
-    With ``party``, only what tells others something of that party's data.
-    """
+    """Name of what a job's settings make it reveal, of one ``party``'s data or of anybody's → these settings."""
     true = {told for row in _rows(job) for told in row.reveals}
     found = dict[str, str]()
     for told in _told(_rows_of(job)):
@@ -422,10 +416,10 @@ class DisclosureRecord(Disclosure):
 
 
 def disclosures(settings: JobSettings, entries: Sequence[TrafficEntry], spent: Spent | None = None) -> list[Disclosure]:
-    """Put into words what a party sent; what it received is for its senders to disclose.
+    """Put into words what a party sent: ``entries`` is its traffic in a piece of work, ``spent`` what its releases
+    cost.
 
-    ``entries`` are its traffic in one piece of work; ``spent`` is the price of its releases, if they have one. Raises
-    ``ProtocolError`` where the job has no such message.
+    Raises ``ProtocolError`` where the job has no such message.
     """
     return [_disclosure(settings, entry, spent) for entry in entries if entry.direction == "sent"]
 
@@ -441,8 +435,7 @@ def disclosure_lines(
 ) -> str:
     """The block that a piece of work adds to ``disclosures.jsonl``: one JSON object per line.
 
-    ``whole`` is False for what a killed party had sent when it last took note; ``previous`` is the SHA-256 of the last
-    line that is there, or empty.
+    ``whole`` is False for a killed party; ``previous`` is the SHA-256 of the last line that is there, or empty.
     """
     when, job = time.astimezone(UTC).replace(microsecond=0), settings.hash()
     lines = []
@@ -481,9 +474,7 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
 
 
 def _epsilon_of_one(settings: JobSettings, kind: Kind, spent: Spent) -> float:
-    """The ε of one message. What nodes perturb is of two kinds, each with an ε of its own, which ``spent`` has
-    together.
-    """
+    """Of one message: what nodes perturb is of two kinds, each with an ε of its own."""
     features, labels = settings.noise.feature_release, settings.noise.label_release
     if kind is Kind.PERTURBED_FEATURES and features is not None:
         return features.epsilon

@@ -68,10 +68,8 @@ class Organisation:
 class Preparation:
     """What a party makes its graph of, from ``streams`` that are the same in every session of a run.
 
-    Attributes:
-        organisation: the holder's own; None at the server.
-        encoding: fitted on earlier tables; None: fitted on these, horizontal: on all holders' together.
-        then: profiles of the tables in training, for later ones; none: these are training's.
+    ``organisation`` is None at the server; ``encoding`` and ``then``, profiles of tables, are of training, where it
+    was.
     """
 
     link: Link
@@ -103,9 +101,9 @@ class Aligned:
         graph: None at the server.
         ids: of the graph's rows; vertical: where they came from tables.
         class_names: at a holder with labels, where they came from tables.
-        refuses: why this party does not go on with what the alignment gave; empty when it does.
+        refuses: why this party does not go on with what the alignment gave.
         releases: what nodes perturbed, where the job begins with its release.
-        written: the ids as the holder's own table has them; none where that is not known, or as compared.
+        written: the ids as the holder's own table has them, where that is known and not as compared.
     """
 
     identity: str = ""

@@ -63,25 +63,21 @@ class Data(ABC, Generic[J]):
 
     @abstractmethod
     def label_party(self, job: J, graphs: Sequence[PartyGraph]) -> PartyId:
-        """Who has the labels, or reports, of graphs from Python; the job may name it.
-
-        Raises ``DataError`` where they are not one federation.
+        """Who has the labels, or reports, of graphs from Python; raises ``DataError`` where they are not one
+        federation.
         """
 
     def labels_at(self, job: J, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
-        """Who has the labels, or reports, of holders that bring tables; the job may name it.
+        """Who has the labels, or reports, of holders that bring tables, of which some are ``labelled``; the job may
+        name it.
 
-        ``labelled`` are the holders whose tables have labels. Of the job's holders nothing but ``label_holder`` counts.
         Raises ``DataError`` where labels are not where they must be.
         """
         return job.data.label_holder or holders[0]
 
     @abstractmethod
     def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        """Validate and scale graphs from Python, one per holder of the job.
-
-        ``ids`` has each holder's row ids, where rows are not the same nodes.
-        """
+        """Validate and scale graphs from Python; ``ids`` has holders' row ids, where rows are not the same nodes."""
 
     def check_tables(self, job: J) -> None:
         """What parties would find out of each other's tables, where all party files are on this machine."""
@@ -91,10 +87,7 @@ class Data(ABC, Generic[J]):
         return ""
 
     def check_graphs(self, job: J, graphs: Sequence[PartyGraph]) -> None:
-        """Refuse what parties would find out of each other's scaled graphs before the first step.
-
-        Raises ``RangeOverflow`` where their numbers do not fit what the parties compute with.
-        """
+        """Raise ``RangeOverflow`` where numbers of scaled graphs do not fit what parties compute with."""
 
     def fit_bounds_to(self, job: J, graphs: Sequence[PartyGraph]) -> J:
         """A job that says nothing of the holders' links, with what these graphs need it to say."""
@@ -112,9 +105,8 @@ class Sessions(ABC, Generic[J]):
 
     @abstractmethod
     def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        """Field of a hello → the smallest and largest number that a holder may state; of a field left out it is none.
-
-        ``releases`` is whether they agree on perturbed features, which comes before the rest.
+        """Field of a hello → smallest and largest number that a holder may state, others none; ``releases``: of
+        perturbed features.
         """
 
     def unread_bytes(self, job: J, hellos: Mapping[PartyId, Hello]) -> int | None:
@@ -139,10 +131,8 @@ class Sessions(ABC, Generic[J]):
     def release(self, session: RoleContext, aligned: Aligned) -> Aligned:
         """What a party works with once all have released what they release before they learn. At all parties together.
 
-        Raises:
-            BudgetSpent: a new release is needed, and a holder's budget has no room for it.
-            ProtocolError: what came is no release of this job.
-            DataError: a feature lies outside the declared range.
+        Raises ``BudgetSpent`` where a budget has no room for a needed release, ``ProtocolError`` where what came is
+        none, and ``DataError`` for a feature outside the declared range.
         """
         return aligned
 
@@ -236,10 +226,7 @@ class Baselines(ABC, Generic[J]):
         raise _incomparable(inputs.settings)
 
     def beside(self, job: J) -> Mapping[str, Any] | None:
-        """What a job over the same data in another paradigm says, to be compared with; None: there is none.
-
-        The rest it has from the job, or has its defaults.
-        """
+        """What a job over the same data in another paradigm says beside this one's, or None."""
         return None
 
 
@@ -275,9 +262,8 @@ class Words(ABC, Generic[J]):
 
 @dataclass(frozen=True)
 class Paradigm(Generic[J]):
-    """One way to train together.
+    """One way to train together; ``rows`` are all that its jobs send, and what that reveals.
 
-    ``rows`` are those of the one table of what is sent: all that its jobs send, and what that reveals.
     ``begins_with_weights`` is whether a job can begin with those of an earlier run, which the server has.
     """
 

@@ -138,18 +138,12 @@ def read_party_settings(path: Path) -> PartySettings:
 
 
 def party_folder(path: Path) -> Path:
-    """The folder in which a party file's paths begin: the file's own, also where ``path`` is a link to it.
-
-    A link elsewhere so has the same tables and the same ledger. Errors are those of ``real_file``.
-    """
+    """The folder in which a party file's paths begin, also where ``path`` is a link to it; errors as ``real_file``."""
     return real_file(path).parent
 
 
 class TextLoader(SettingsLoader):
-    """Leaves every scalar but null as its text, so that the class ``no`` is not false, nor the category ``007`` 7.
-
-    The settings turn text into numbers and truth values where they ask for them.
-    """
+    """Leaves every scalar but null as its text, so that the class ``no`` is not false, nor the category ``007`` 7."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own declaration
         first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]

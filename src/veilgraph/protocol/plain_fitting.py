@@ -16,7 +16,7 @@ from torch import Tensor
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.limits import LimitSettings
@@ -25,10 +25,9 @@ from veilgraph.tables.frames import Tables
 
 @dataclass(frozen=True)
 class LedgerPlace:
-    """The lifetime ledger of a holder without a party file, and by what it knows nodes.
+    """The lifetime ledger of a holder without a party file; without ``ids`` of its graph's rows everybody pays.
 
-    Without the ``ids`` of its graph's rows nobody told its nodes apart, and everybody pays. ``limits`` are what it may
-    come to, where its folder is to say so from now on.
+    ``limits`` are what it may come to, where its folder is to say so from now on.
     """
 
     folder: Path
@@ -42,7 +41,6 @@ class Inputs:
     """A job and its holders' graphs.
 
     Attributes:
-        settings: the job as it is kept in the run directory.
         graphs: one per holder; none where each holder reads tables.
         ids: holder → its rows' ids, where rows are not the same nodes.
         tables: holder → tables that it brought in memory, which the run keeps for it.
@@ -63,9 +61,8 @@ Progress = Callable[[list[Record]], None]  # (the epochs' records so far); calle
 
 @dataclass(frozen=True)
 class PlainResult:
-    """A plaintext run: summary and metrics have a federated run's keys, bytes aside.
-
-    ``output`` is that of the chosen epoch, as ``Network.infer``: of classes logits Tensor[N, C].
+    """A plaintext run, with a federated run's keys, bytes aside; ``output`` is that of the chosen epoch, as
+    ``Network.infer``.
     """
 
     summary: Record
@@ -88,7 +85,7 @@ class Network(Protocol):
         """Logits, Tensor[N, C], that the epoch just trained is judged by: where a pass has no price, of ``infer``."""
         return self.infer()
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
 
 
@@ -117,7 +114,7 @@ def fit(network: Network, progress: Progress = lambda records: None) -> PlainRes
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
         "best_epoch": judgement.best_epoch,
-        **network.score(best, everything=True).summary(),
+        **network.score(best, everything=True).values,
         "seconds_per_step": steps[len(steps) // 2],
     }
     return PlainResult(summary, metrics, best)

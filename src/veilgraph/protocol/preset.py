@@ -70,11 +70,10 @@ def left_out(content: Mapping[str, Any], offered: Iterable[Choice]) -> list[Choi
 
 
 def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callable[[Mapping[str, Any]], T]) -> T:
-    """Read a job with what its preset chose of what it leaves out.
+    """Read a job with what its preset chose of what it leaves out, of which none makes a valid job invalid.
 
-    No choice makes a job invalid that is valid without: where all together would, each is taken only where the job
-    stays valid with it. Those that are needed are taken first. Raises ``ValidationError`` where the job breaks a rule
-    by itself.
+    Where all together would, each is taken only where the job stays valid with it, needed ones first. Raises
+    ``ValidationError`` where the job breaks a rule by itself.
     """
     open_ = left_out(content, offered)
     try:

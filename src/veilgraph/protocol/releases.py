@@ -32,8 +32,8 @@ class Releases:
     Attributes:
         number: of the release, the same at all holders.
         is_new: whether it was made in this session.
-        tensors: at a holder that learns, by name, what came, as it crossed the wire; ``labels`` where these are
-            private, and ``features/<holder>``: its own as well, where it releases, with rows for its own nodes below.
+        tensors: at a holder that learns, what came, as it crossed the wire: private ``labels``, and
+        ``features/<holder>``, its own too, with rows for its own nodes below.
         columns: holder that releases → its d.
         classes: c, of private labels.
     """
@@ -55,9 +55,7 @@ class Releases:
 class KeptRelease:
     """What one holder keeps of the newest release of all; raises ``RunError`` if its file is damaged.
 
-    Attributes:
-        number: of the newest release; negative where it is of another alignment; 0 for none.
-        tensors: by name, what the party was given, where the release holds.
+    ``number`` is negative where it is of another alignment, 0 for none; ``tensors`` what was given, where it holds.
     """
 
     def __init__(self, keeper: Keeper, identity: str, graph: PartyGraph) -> None:
@@ -99,12 +97,7 @@ UNKNOWN: Final = -1
 
 @dataclass(frozen=True, eq=False)
 class ReleasedLabels:
-    """What the learner has of another holder's labels. Test nodes' are not released.
-
-    Attributes:
-        values: Tensor[C] int64, −1 where none was released.
-        train: Tensor[C] bool, as ``val``.
-    """
+    """What the learner has of another holder's labels, −1 where none was released, as of test nodes. Tensor[C] each."""
 
     values: Tensor
     train: Tensor
@@ -141,10 +134,7 @@ class ReleasedLabels:
 
 
 def released_labels(common: PartyGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A holder's labels, its training and validation masks, and which labels it releases: Tensor[C] each.
-
-    Raises ``DataError`` where there are no labels, or no masks.
-    """
+    """A holder's labels, training and validation masks, and which it releases: Tensor[C] each; or ``DataError``."""
     labels, train, val = common.labels, common.train_mask, common.val_mask
     if labels is None or train is None or val is None:
         raise DataError(
@@ -154,10 +144,7 @@ def released_labels(common: PartyGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def nodes_perturbed(graph: PartyGraph, splits: Sequence[str]) -> Tensor:
-    """The nodes of a graph of common nodes whose labels are perturbed: Tensor[n] int64, ascending.
-
-    ``splits`` are names of masks (``perturbed_splits``). Raises ``DataError`` where there are no labels, or no masks.
-    """
+    """The common nodes whose labels are perturbed, by names of masks: Tensor[n] int64, ascending; or ``DataError``."""
     return learned_from(graph.labels, *(getattr(graph, split) for split in splits))
 
 

@@ -48,12 +48,8 @@ _SPREADINGS: Final[Registry[Spreading]] = Registry("veilgraph.machines", {}, "ve
 
 @dataclass(frozen=True, eq=False)
 class LocalPart:
-    """What several machines can compute for a holder.
-
-    Attributes:
-        local: the rounds' local models, each of which may be replaced by one with the same weights.
-        settings: ``model.local`` of the job.
-        holders: P.
+    """What several machines can compute for a holder, one of P: each of ``local`` may be replaced by one of the same
+    weights.
     """
 
     local: nn.ModuleList
@@ -72,9 +68,8 @@ class Spreading(ABC):
     ) -> AbstractContextManager[None]:
         """A block within which the part, whose models are replaced, is computed on all machines of the holder.
 
-        Raises:
-            ConfigError: the local model does not run on several machines.
-            LinkError: a machine did not come within ``timeout_s``, or is gone.
+        Raises ``ConfigError``: the model runs on one machine alone; ``LinkError``: a machine did not come in time, or
+        is gone.
         """
 
 
@@ -93,7 +88,7 @@ def installed_spreading() -> Spreading:
 class Batch:
     """The targets of one step: Tensor[B] int64 distinct common nodes, and its ``index`` in its epoch, from 0.
 
-    ``period`` is for how many steps h^0 and W have stayed the same, this one included; 0 before the last of them.
+    ``period``: for how many steps, with this, h^0 and W have stayed the same; 0 before the last of them.
     """
 
     index: int
@@ -103,9 +98,7 @@ class Batch:
 
 
 def training_batches(settings: JobSettings, nodes: int, epoch: int) -> Sequence[Batch | None]:
-    """The steps of a training epoch (from 1): all common nodes in an order drawn for it; None, all at once, without
-    batches.
-    """
+    """The steps of a training epoch (from 1): common nodes in an order drawn for it; [None] without batches."""
     size = settings.passes.targets
     if size is None:
         return [None]
@@ -185,10 +178,7 @@ class RoleContext:
 
     @property
     def device(self) -> torch.device:
-        """Where this party computes; what it sends and receives is on the CPU.
-
-        Raises ``ConfigError`` if this machine lacks the device that the job names.
-        """
+        """Where this party computes, messages apart; ``ConfigError`` if this machine lacks what the job names."""
         return device_of(self.settings.device)
 
 
@@ -200,13 +190,13 @@ def precision(settings: JobSettings) -> torch.dtype:
 class PartyModel:
     """A party's part of the model: its ``networks`` by name, what its Adam trains of them, and what is saved.
 
-    ``trained`` are the weights that Adam trains, by default all; ``rates`` learning rates of those that have one of
-    their own. ``besides`` gives live tensors that belong to the weights beside those of the networks, ``in_training``
-    those that training needs as well to go on; Adam keeps its own state.
+    ``trained`` are the weights that Adam trains, by default all; ``rates`` learning rates of their own. ``besides``
+    gives live tensors that belong to the weights beside those of the networks, ``in_training`` those that training
+    needs as well.
 
     Attributes:
         is_stale: whether weights have changed since a pass last computed h^0.
-        opened: what the job tells this party of the trained model in the clear, by name; only some jobs tell anything.
+        opened: what the job tells this party of the trained model in the clear, by name.
         best: the weights that training would end with, by name.
     """
 
@@ -229,9 +219,8 @@ class PartyModel:
         self.best: Mapping[str, Tensor] = {}
 
     def weights(self) -> dict[str, Tensor]:
-        """The live weights by name: a snapshot of them is the party's part of the model.
-
-        No more than inference needs, and of the same shapes whatever the number of nodes.
+        """The live weights by name, of shapes that no number of nodes changes: a snapshot is the party's part of the
+        model.
         """
         networks = {
             f"{part}.{name}": tensor
@@ -281,10 +270,7 @@ class PartyModel:
 class Role(ABC):
     """One party. ``forward`` and ``backward`` run in lockstep with those of the other parties.
 
-    Passes are counted by ``step``; the same step is never used twice in a session.
-
-    Attributes:
-        model: the party's part of the model, known once set up.
+    Passes are counted by ``step``; the same step is never used twice in a session. ``model`` is known once set up.
     """
 
     model: PartyModel
@@ -310,11 +296,10 @@ class Role(ABC):
 
     @abstractmethod
     def setup(self, held: Sequence[Point]) -> Start:
-        """Agree with the others and prepare the session.
+        """Agree with the others and prepare the session, from the newest of the ``held`` checkpoints that all hold, or
+        anew.
 
-        ``held`` are the checkpoints that this party would go on from. The session begins at the newest of them that all
-        parties hold, or anew. Raises ``RunError``: there is none, and a party that has trained something does not let
-        it be replaced.
+        Raises ``RunError``: there is none, and a party that has trained something does not let it be replaced.
         """
 
     def keep(self) -> None:  # noqa: B027  (only some roles have anything)
@@ -379,10 +364,7 @@ class IdleRole(Role, ABC):
 
 
 def build_optimizer(parameters: list[nn.Parameter], rates: Mapping[nn.Parameter, float], settings: JobSettings) -> Adam:
-    """Adam with L2 regularisation, as every party uses for its plain weights.
-
-    ``rates`` are learning rates other than the job's. Each of the parameters comes once.
-    """
+    """Adam with L2, as every party uses for its plain weights; ``rates`` are those other than the job's."""
     rate = settings.train.learning_rate
     groups: dict[float, list[nn.Parameter]] = {}
     for parameter in parameters:

@@ -33,7 +33,6 @@ class View:
     """What an honest-but-curious party could keep.
 
     Attributes:
-        party: whose.
         messages: in the order in which it sent or received them, over all sessions of the run.
         graph: its own data; None at the server.
         own: what it computed and hid in what it sent, in the same order; ``messages`` has none of it.
@@ -53,8 +52,7 @@ class View:
     def of_training(self) -> View:
         """The part in which row v is that of the party's data.
 
-        Predictions from tables, and sessions before the tables were last read anew, may have other nodes, in another
-        order. Predictions of graphs are of the same rows, and what is released for them counts.
+        Predictions from tables, and sessions before tables were last read anew, may have other nodes, in another order.
         """
         anew = self.settings.data.from_tables
         trained = {number for number, work in enumerate(self.works) if not (anew and work == "predict")}
@@ -96,8 +94,7 @@ class View:
 class Observations(Sequence[Floats]):
     """A matrix [N, d] float64 for each of some passes, oldest first, read when it is asked for.
 
-    ``pieces`` are the messages of each pass; those of several parties are added up, int64 mod 2^64. ``less`` is what is
-    taken off again of each pass.
+    Each adds up ``pieces``, messages of several parties, int64 mod 2^64, and takes off ``less``.
     """
 
     def __init__(self, pieces: Sequence[tuple[Seen, ...]] = (), less: Sequence[tuple[Seen, ...]] = ()) -> None:
@@ -128,9 +125,9 @@ class Observations(Sequence[Floats]):
 
 
 def aggregate(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) -> Observations:
-    """The messages of one round, of all senders at a time; what the party sent itself is the same to all holders.
+    """The messages of one round, of all senders at a time, in passes of which all of them are there.
 
-    A pass that not all of them are there of, where a view was cut off, is left out.
+    What the party sent itself is the same to all holders.
     """
     found = [
         view.sent(kind, view.others[0], round_) if sender == view.party else view.received(kind, sender, round_)
@@ -141,10 +138,7 @@ def aggregate(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) -
 
 
 def subtract_own(passes: Observations, views: Sequence[View]) -> Observations:
-    """What is left of opened sums once some parties have taken off what they put in themselves.
-
-    Passes of which one of them has not noted its own part are left out.
-    """
+    """What is left of opened sums once parties have taken off their own parts, of passes where all have noted them."""
     own = [{(seen.session, seen.tag): seen for seen in view.own} for view in views]
     keys = [(pieces[0].session, pieces[0].tag) for pieces in passes.pieces]
     there = [place for place, key in enumerate(keys) if all(key in notes for notes in own)]
@@ -164,9 +158,8 @@ def mean(passes: Sequence[Floats]) -> Floats:
 def whitened_mean(passes: Sequence[Floats]) -> Floats:
     """All passes [N, d], each weighed by how much of it the others share: a matched filter.
 
-    Noise of two passes has nothing in common, so that the correlations of different passes are those of what is behind
-    the noise; their first eigenvector tells how much of that there is in each pass, and with which sign. Passes that
-    are weak, or of another beginning, count for little. Of many nodes the weights are computed from a part of the rows.
+    Noise of two passes has nothing in common, so the correlations are of what is behind it; their first eigenvector
+    tells how much of that is in each pass, and with which sign. Of many nodes a part of the rows gives the weights.
     """
     rows = len(passes[0])
     kept = min(rows, max(1, _MOST_NUMBERS // (len(passes) * passes[0].shape[1])))

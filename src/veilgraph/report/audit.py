@@ -70,10 +70,8 @@ class Words(NamedTuple):
 
 
 def words_of(finding: Finding) -> Words:
-    """What a finding comes to.
-
-    Evidence that a party may have is judged by the test or, on the page, by the interval, whichever sees more: the
-    words never say less than what is drawn.
+    """What a finding comes to, by the test or, on the page, by the interval, whichever sees more: no less than is
+    drawn.
     """
     failed, guessing = finding.passed is False, "no better than guessing"
     if finding.measure == "epsilon":
@@ -166,7 +164,6 @@ def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) 
 
 
 def _figures(finding: Finding) -> Iterator[str]:
-    """The figure with its interval, and what it is to be held against, a line each."""
     value = finding.value
     yield f"{value.value:.3f}"
     yield f"[{value.low:.3f}, {value.high:.3f}]"
@@ -214,7 +211,7 @@ def skipped_lines(skipped: Sequence[Skipped], *, details: bool) -> list[str]:
 class Row:
     """One finding as the page's table has it: in words, and where its marks go on the axis of its measure.
 
-    ``gate``: the limit and whether it was kept, empty without one.
+    ``gate``: the limit and whether it was kept.
     """
 
     finding: Finding

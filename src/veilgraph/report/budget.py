@@ -189,7 +189,6 @@ class PublishedRows(Protection):
         return notes
 
     def _delta_notes(self) -> list[str]:
-        """Which δ the figures are at, and when it is refused."""
         if self.privacy.delta is None:
             rule = (
                 "privacy.delta is left out and follows from N, the number of common nodes: the largest power of ten "

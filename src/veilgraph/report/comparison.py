@@ -134,7 +134,6 @@ def study_table(found: Compared) -> Table:
 
 
 def _brief(one: Number) -> str:
-    """A difference as narrow as the terminal wants it."""
     low, high = (NOTHING if end is None else f"{end:+.2f}".replace("0.", ".", 1) for end in (one.low, one.high))
     return f"{_sign(one.value)} ({low}…{high})"
 
@@ -158,7 +157,7 @@ def remarks(found: Compared) -> Iterator[str]:
             f"{paradigm} (AUC {job:.3f}) is above pooled ({pooled:.3f}): pooled is {what} on all data, not the best "
             "there is, so what the others bring is measured too low here."
         )
-    if leak := leak_words(aucs):
+    if "recall" in found.told.ways[0].figures and (leak := leak_words(aucs)):
         yield leak
 
 
@@ -167,10 +166,7 @@ def remarks(found: Compared) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Picture:
-    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job) of each.
-
-    ``alone``: where the label holder's network alone is.
-    """
+    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job); ``alone`` marks one."""
 
     description: str
     width: float
@@ -205,7 +201,7 @@ def comparison_html(found: Compared) -> str:
 def write_comparison(path: Path, out: Path | None = None) -> Path:
     """Write the page of the comparison in a directory, whole or not at all; return where: default, in that directory.
 
-    Raises ``RunError`` where the comparison is not complete or damaged, or the page cannot be written.
+    Raises ``RunError``: the comparison is not complete or damaged, or the page cannot be written.
     """
     page = out or path / "comparison.html"
     write_html(page, comparison_html(read_comparison(path)))

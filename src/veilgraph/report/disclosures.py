@@ -41,7 +41,7 @@ _UNSIGNED: Final = (
 
 
 @dataclass(frozen=True)
-class Guard:
+class _Guard:
     """A protection in words; ``tone`` is how strongly the page points at it."""
 
     name: str
@@ -49,15 +49,15 @@ class Guard:
     tone: str
 
 
-GUARDS: Final = MappingProxyType[Protection, Guard](
+GUARDS: Final = MappingProxyType[Protection, _Guard](
     {
-        "none": Guard("in the clear", "made from private data, and the receiver can read it", "clear"),
-        "noise": Guard("noised", "readable, but with noise whose strength the privacy ledger states as ε", "noised"),
-        "mask": Guard("masked", "looks random by itself; what is opened is a sum over the holders", "hidden"),
-        "share": Guard("share", "looks random by itself; what is opened is a sum over the holders", "hidden"),
-        "blinding": Guard("blinded", "under secret keys: it can be compared, not read", "hidden"),
-        "random": Guard("random", "made of random numbers: no data in it", "empty"),
-        "public": Guard("public", "facts of the job that every party may know", "empty"),
+        "none": _Guard("in the clear", "made from private data, and the receiver can read it", "clear"),
+        "noise": _Guard("noised", "readable, but with noise whose strength the privacy ledger states as ε", "noised"),
+        "mask": _Guard("masked", "looks random by itself; what is opened is a sum over the holders", "hidden"),
+        "share": _Guard("share", "looks random by itself; what is opened is a sum over the holders", "hidden"),
+        "blinding": _Guard("blinded", "under secret keys: it can be compared, not read", "hidden"),
+        "random": _Guard("random", "made of random numbers: no data in it", "empty"),
+        "public": _Guard("public", "facts of the job that every party may know", "empty"),
     }
 )
 """Protection against the receiver, the weakest first."""
@@ -84,10 +84,9 @@ def _epsilons(records: Iterable[DisclosureRecord]) -> dict[PartyId, str]:
 
 
 def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
-    """Who sent what to whom: a row for each piece of work, sender, receiver and thing sent; sessions are added up.
+    """Who sent what to whom, by piece of work, of all sessions; records are in the order in which they were written.
 
-    Both ε are those of the newest session; the total is of all sessions before it, too. Records are in the order in
-    which they were written.
+    Both ε are those of the newest session; the total is of all sessions before it, too.
     """
     groups: dict[tuple[str, ...], list[DisclosureRecord]] = defaultdict(list)
     for record in records:
@@ -114,7 +113,7 @@ def reasons_table(records: Sequence[DisclosureRecord]) -> Table:
 class Count:
     """How many things of one protection went from one party to another."""
 
-    guard: Guard
+    guard: _Guard
     things: int
 
 
@@ -123,7 +122,7 @@ class Sent:
     """One thing that was sent; all senders and sessions together."""
 
     what: str
-    guard: Guard
+    guard: _Guard
     ways: tuple[str, ...]
     work: str
     messages: str
@@ -133,24 +132,24 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Revealed:
+class _Revealed:
     """A revelation that came true: its name in limits, and the things, with protection, that made it so."""
 
     name: str
     statement: str
     receivers: str
-    through: tuple[tuple[str, Guard], ...]
+    through: tuple[tuple[str, _Guard], ...]
 
 
 @dataclass(frozen=True)
-class Learned:
+class _Learned:
     """The page's section; ``matrix``: sender → a cell for each of ``receivers``, None where the two are the same."""
 
     notes: tuple[str, ...]
     receivers: tuple[str, ...]
     matrix: tuple[tuple[str, tuple[tuple[Count, ...] | None, ...]], ...]
-    guards: tuple[Guard, ...]
-    revealed: tuple[Revealed, ...]
+    guards: tuple[_Guard, ...]
+    revealed: tuple[_Revealed, ...]
     sent: tuple[Sent, ...]
     has_epsilon: bool
 
@@ -160,13 +159,13 @@ class Learned:
         return sum(sent.guard is GUARDS["none"] for sent in self.sent)
 
 
-def learned(found: RunData) -> Learned:
+def learned(found: RunData) -> _Learned:
     """What the parties whose part is here have sent, to whom and why."""
     records = found.sent
     senders = [party for party in found.parties if any(record.party == party for record in records)]
     receivers = tuple(party for party in found.parties if any(record.to == party for record in records))
     occurring = {record.protection for record in records}
-    return Learned(
+    return _Learned(
         notes=tuple(_missing_records(found, senders)),
         receivers=receivers,
         matrix=tuple(
@@ -198,7 +197,7 @@ def _cell(records: list[DisclosureRecord], sender: str, receiver: str) -> tuple[
     return tuple(Count(GUARDS[each], len(things[each])) for each in sorted(things, key=_ORDER.__getitem__))
 
 
-def _revealed(records: list[DisclosureRecord], known: Mapping[str, str]) -> tuple[Revealed, ...]:
+def _revealed(records: list[DisclosureRecord], known: Mapping[str, str]) -> tuple[_Revealed, ...]:
     found = []
     for name in dict.fromkeys((*known, *(name for record in records for name in record.reveals))):
         telling = [record for record in records if name in record.reveals]
@@ -206,7 +205,7 @@ def _revealed(records: list[DisclosureRecord], known: Mapping[str, str]) -> tupl
             through = dict.fromkeys((record.what, GUARDS[record.protection]) for record in telling)
             receivers = listed(sorted({record.to for record in telling}))
             statement = known.get(name, "This is nothing that jobs of its paradigm reveal.")
-            found.append(Revealed(name, statement, receivers, tuple(through)))
+            found.append(_Revealed(name, statement, receivers, tuple(through)))
     return tuple(found)
 
 
@@ -244,7 +243,7 @@ class _Entry(BaseModel):
 
 
 @dataclass(frozen=True)
-class Flow:
+class _Flow:
     """Messages and bytes of a party or of a kind; ``share`` is of the largest row, in per cent, for its bar."""
 
     name: str
@@ -260,8 +259,8 @@ class Traffic:
 
     notes: tuple[str, ...]
     total: str
-    parties: tuple[Flow, ...]
-    kinds: tuple[Flow, ...]
+    parties: tuple[_Flow, ...]
+    kinds: tuple[_Flow, ...]
 
 
 def traffic(found: RunData) -> Traffic:
@@ -302,10 +301,10 @@ def _traffic_notes(found: RunData, counting: set[PartyId]) -> Iterator[str]:
         yield f"Of the last session alone, since epoch {found.summary['started_at']}."
 
 
-def _flows(groups: Sequence[tuple[str, str, list[int]]]) -> tuple[Flow, ...]:
+def _flows(groups: Sequence[tuple[str, str, list[int]]]) -> tuple[_Flow, ...]:
     largest = max((size for _, _, (_, size) in groups), default=0)
     return tuple(
-        Flow(name, about, messages, human_bytes(size), bar(size, largest)) for name, about, (messages, size) in groups
+        _Flow(name, about, messages, human_bytes(size), bar(size, largest)) for name, about, (messages, size) in groups
     )
 
 

@@ -81,10 +81,9 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Judged:
-    """The page's section.
+    """The page's section, or why there is none (``missing``).
 
     Attributes:
-        missing: why it has nothing; empty where it has.
         references: of who trains alone, together, and with all data in one place, by ``reference_titles``; or empty.
         compare_with: the command that finds these; empty where they are there.
         headline: of the job's first figure, with further lines in ``beside``; None where it is not known.
@@ -108,15 +107,15 @@ class Judged:
 
 
 def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Judged:
-    """How well the newest predictions of the test nodes are.
+    """How well the newest predictions of the test nodes are, also in groups ``by`` a column, which takes predictions.
 
-    ``told`` are the run's predictions with labels, or why they are not here; ``by`` a column whose groups are judged by
-    themselves, which takes predictions and labels.
+    ``told`` are the run's predictions with labels, or why they are not here.
     """
     titles, references = _references(found)
     if isinstance(told, str):
         return Judged(told[:1].upper() + told[1:], references, titles)
-    samples = samples_of(told.test.own.size)
+    # Of many test nodes × classes fewer: these are slow, some ten seconds for all samples together, and narrow.
+    samples = min(DRAWS, max(40, 10**8 // max(told.test.own.size, 1)))
     values = estimates([Tested(told.test.labels, told.test.own)], RECALL_AT, draws=samples)
     known = {name: one for name, one in values.items() if not math.isnan(one.value)}
     main = found.settings.measures.main
@@ -177,11 +176,6 @@ def _compare_with(found: RunData) -> str:
     return f"veilgraph compare {found.path / 'job.yaml'} --party party.yaml" if found.settings.is_aligned else ""
 
 
-def samples_of(size: int) -> int:
-    """How many samples intervals are by, of test nodes × classes: fewer of many, as these are slow and narrow."""
-    return min(DRAWS, max(40, 10**8 // max(size, 1)))  # some ten seconds for all samples together
-
-
 def _row(each: Figure, one: Estimate, told: Scored) -> LiftRow:
     interval = f"{_shown(each, one.low)} to {_shown(each, one.high)}"
     meaning = each.meaning.format(called(told.classes[-1]))
@@ -205,7 +199,7 @@ def _baseline(each: Figure, told: Scored) -> str:
 
 def _notes(found: RunData, told: Scored, known: Mapping[str, Estimate]) -> Iterator[str]:
     main, summary = found.settings.measures.main, found.summary or {}
-    if told.is_ranked and "auc" in known and (leak := leak_words({told.party: known["auc"].value})):
+    if told.is_ranked and "pr_auc" in known and (leak := leak_words({told.party: known["auc"].value})):
         yield leak
     ended = summary.get(f"test_{main.name}")
     if ended is not None and main.name in known and abs(known[main.name].value - ended) > _CHANGED:

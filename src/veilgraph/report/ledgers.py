@@ -77,9 +77,7 @@ def lifetime_table(ledger: Lifetime) -> Table:
 
 
 def lifetime_facts(ledger: Lifetime) -> Record:
-    """What ``lifetime_table`` shows, for programs: an ε that is None is infinite, a budget that is None is none, and
-    nodes that are None are everybody.
-    """
+    """What ``lifetime_table`` shows; None: an infinite ε, no budget, and as nodes everybody."""
     total, about, budget = ledger.total(), ledger.about, ledger.budget
     counts: Counter[tuple[str, str, str, int | None]] = Counter()
     first: dict[tuple[str, str, str, int | None], str] = {}
@@ -106,11 +104,8 @@ def lifetime_facts(ledger: Lifetime) -> Record:
 def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int | None = None) -> Record:
     """What a job would take, if every node that ever paid pays for all that the job foresees.
 
-    ``nodes`` are common to all holders; None where that is not known.
-
-    Returns:
-        ``total`` once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number;
-        ``about``: what the ledger's total is about, where the job's releases are about something else; else None.
+    ``total`` is once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number;
+    ``about``: what the ledger's total is about, where the job's releases are about something else.
     """
     event, releases = _foreseen(job, party, nodes)
     if releases == 0:
@@ -179,10 +174,7 @@ def _largest_delta(spent: Mapping[PartyId, Record]) -> float | None:
 
 
 def life_note(spent: Mapping[PartyId, Record]) -> str:
-    """Where the releases of other runs are counted, and whose are nowhere; empty where nothing was released.
-
-    Who released nothing, or what was not counted, is left out.
-    """
+    """Where the releases of other runs are counted, and whose are nowhere; empty where nothing was released."""
     lasting = {party: each.get("lasting") for party, each in spent.items() if each["epsilon_total"]}
     said = []
     if counted_for_life := [party for party, lasts in lasting.items() if lasts]:

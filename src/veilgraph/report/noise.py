@@ -58,13 +58,10 @@ _ONE_JOB: Final = Horizon()
 
 @dataclass(frozen=True)
 class NeededNoise:
-    """The noise with which all that a job foresees costs each wanted total ε.
+    """The noise with which all that a job foresees, until the ``horizon``, costs each of ``totals``, finite and above
+    0.
 
-    Attributes:
-        job: with differential privacy, or as it would be with it.
-        totals: each finite and above 0.
-        nodes: common to all holders; None where that is not known.
-        horizon: what a total is to last for.
+    ``job`` is with differential privacy, or as it would be with it; ``nodes`` are common, where that is known.
     """
 
     job: JobSettings
@@ -153,10 +150,7 @@ class NeededNoise:
         ]
 
     def _of_total(self, planned: Plan, total: float) -> Plan:
-        """With the noise by which everything until the horizon has that total.
-
-        Of several jobs a ledger for life adds up pure ε, which a job by itself composes numerically.
-        """
+        """With the noise by which everything until the horizon has that total: of several jobs pure ε add up."""
         mechanism, privacy = MECHANISMS[planned.settings.mechanism], planned.settings
         spare = self.horizon.jobs * planned.spare if planned.joint else 0
         releases = self.horizon.releases(planned) + spare
@@ -207,8 +201,7 @@ class Curve:
 
     Attributes:
         figure: accuracy or AUC.
-        alone: of the label holder by itself.
-        without: of the same job without noise.
+        alone: of the label holder by itself; ``without``: of the same job without noise.
         control: at an ε of next to nothing.
         points: ε of one job → figure.
         measured_with: what of a job moves the figure and was not varied: path of a setting → value.
@@ -293,10 +286,7 @@ def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Re
 
 
 def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table | None:
-    """What came of such a job where that was measured, at each ε; None where it was not.
-
-    ``epsilons``: total ε → what of it a single job has.
-    """
+    """What came of such a job where that was measured, at each total ε, of which a single job has so much; or None."""
     facts = expected_facts(job, epsilons)
     if not facts:
         return None

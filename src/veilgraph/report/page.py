@@ -35,17 +35,11 @@ MOST: Final = 6
 
 
 def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Path | None = None) -> str:
-    """A run as one HTML page; the same files give the same page.
+    """A run as one HTML page, in which everything that comes from files is escaped; the same files give the same page.
 
-    Everything that comes from files, names of classes and words of other parties among it, is escaped.
-
-    Args:
-        run: whole, or one organisation's part.
-        by: a column of the label holder's tables, whose groups of test nodes are judged by themselves.
-        party_file: the label holder's, which says where these are; None: the one that the job names.
-
-    Raises:
-        VeilgraphError: a file is damaged, or the column cannot be had. What else is missing is said in the page.
+    ``by`` is a column of the label holder's tables, whose groups of test nodes are judged by themselves; ``party_file``
+    says where these are, by default the job does. Raises ``VeilgraphError``: a file is damaged, or the column cannot be
+    had. What else is missing is said in the page.
     """
     found = read_run(run) if isinstance(run, RunDirectory) else run
     told = scored(found)
@@ -263,8 +257,7 @@ def risks(job: JobSettings) -> Iterator[Risk]:
 def several_html(runs: Sequence[RunDirectory]) -> str:
     """Runs as one HTML page: the settings that differ, what each reached, and their curves over one another.
 
-    It loads nothing; the same files give the same page. A ``ConfigError`` where there are more than can be told apart,
-    or one is named twice.
+    It loads nothing; the same files give the same page. ``ConfigError``: more than can be told apart, or one twice.
     """
     paths = [run.path.resolve() for run in runs]
     if not 2 <= len(runs) <= MOST:
@@ -338,7 +331,6 @@ def _flat(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str
 
 
 def _charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[LineChart]:
-    """The validation loss, and each first figure of a job, of every run that has them."""
     figures = {each.settings.measures.main: None for each in found}
     drawn = [("Loss", LOSS, False), *((each.title, each.name, is_bounded(each)) for each in figures)]
     for title, quantity, bounded in drawn:

@@ -51,14 +51,7 @@ _ROUNDING: Final = 1 - 1e-9
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What an ε of a job means.
-
-    Attributes:
-        scope: in a few words; empty where there is no differential privacy.
-        statement: what is guaranteed, or that nothing is.
-        about: what the guarantee is about, by name.
-        limits: what it is not about.
-    """
+    """What an ε of a job means, if there is any: its scope in a few words, the statement, what it is about, and not."""
 
     scope: str
     statement: str
@@ -70,9 +63,7 @@ class Guarantee:
 class Protection(ABC):
     """One kind of differential privacy of a job, as it is shown before and after a run.
 
-    Attributes:
-        nodes: common to all holders; None where that is not known.
-        not_asked: options of ``budget`` that say nothing of it → why; empty: it takes all.
+    ``nodes`` are common to all holders, where known; ``not_asked``: options of ``budget`` that say nothing of it → why.
     """
 
     job: JobSettings

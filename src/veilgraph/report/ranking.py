@@ -73,9 +73,9 @@ def share(count: int, of: int) -> Share:
 
 @dataclass(frozen=True)
 class Looked:
-    """What is found of class 1 by looking at a share of the nodes, those with the highest scores.
+    """What is found of class 1 by looking at a share of the nodes, those with the highest scores, ties on average.
 
-    Where scores tie, as many are found as would be on average; ``lift``: how many times as many as at random.
+    ``lift``: how many times as many as at random.
     """
 
     share: float
@@ -213,16 +213,10 @@ class ByColumn:
 
 
 def read_column_of(settings: JobSettings, told: Scored | str, column: str, party_file: Path | None) -> ByColumn:
-    """A column of the tables of the party whose predictions are here.
+    """A column of the tables of the party whose predictions are here, ``told``, or why they are not.
 
-    ``told`` are its predictions with labels, or why they are not here; ``party_file`` is that party's, or None: the one
-    that the job names.
-
-    Raises:
-        ConfigError: there are no predictions and labels here, the nodes came from no tables, it is not known where
-        these
-            are, or the column is the label or the id.
-        DataError: there is no such column, or the tables cannot be read.
+    Raises ``ConfigError``: there are no predictions and labels here, no tables, it is not known where these are, or the
+    column is the label or the id; ``DataError``: there is no such column, or the tables cannot be read.
     """
 
     def refusal(why: str) -> ConfigError:
@@ -254,7 +248,7 @@ def read_column_of(settings: JobSettings, told: Scored | str, column: str, party
 def groups(told: Scored, by: ByColumn, threshold: float | None) -> Grid:
     """The figures of test nodes with ids by group, the largest first; those of numbers in their order.
 
-    ``threshold`` is of alarms, for two classes with probabilities; None: the share of right classes is all.
+    ``threshold`` is of alarms, for two classes; None: the share of right classes is all.
     """
     assert told.ids is not None
     values = [by.values.get(told.ids[row]) for row in told.test.rows]
@@ -342,7 +336,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Confused:
+class _Confused:
     """A true class and the other class that some of its nodes are taken for."""
 
     true: str
@@ -352,10 +346,10 @@ class Confused:
 
 
 @dataclass(frozen=True)
-class Confusion:
+class _Confusion:
     """Either ``missing`` says why there is none, or the rest is there: rows or, of too many classes, the top ones.
 
-    ``always``: the accuracy of always answering the most frequent class of these nodes.
+    ``always``: the accuracy of always answering the most frequent class.
     """
 
     missing: str = ""
@@ -363,13 +357,13 @@ class Confusion:
     always: str = ""
     classes: tuple[str, ...] = ()
     rows: tuple[tuple[str, tuple[Cell, ...]], ...] = ()
-    top: tuple[Confused, ...] = ()
+    top: tuple[_Confused, ...] = ()
 
 
-def confusion(told: Scored | str) -> Confusion:
+def confusion(told: Scored | str) -> _Confusion:
     """Which classes are taken for which by the newest predictions of test nodes, or why that is not known."""
     if isinstance(told, str):
-        return Confusion(f"No confusion matrix: {told}")
+        return _Confusion(f"No confusion matrix: {told}")
     names = told.classes
     matrix = confusion_matrix(told.test.labels, told.test.taken, labels=range(len(names)))
     sums, right = matrix.sum(axis=1), int(matrix.trace())
@@ -382,8 +376,8 @@ def confusion(told: Scored | str) -> Confusion:
         wrong = matrix - np.diag(matrix.diagonal())
         most = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CLASSES]
         pairs = [divmod(int(place), len(names)) for place in most]
-        top = (Confused(names[row], names[to], int(wrong[row, to]), int(sums[row])) for row, to in pairs)
-        return Confusion("", caption, always, top=tuple(each for each in top if each.count))
+        top = (_Confused(names[row], names[to], int(wrong[row, to]), int(sums[row])) for row, to in pairs)
+        return _Confusion("", caption, always, top=tuple(each for each in top if each.count))
     rows = tuple(
         (
             names[row],
@@ -394,4 +388,4 @@ def confusion(told: Scored | str) -> Confusion:
         )
         for row, values in enumerate(matrix)
     )
-    return Confusion("", caption, always, names, rows)
+    return _Confusion("", caption, always, names, rows)

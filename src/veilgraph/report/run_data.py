@@ -47,8 +47,7 @@ class RunData:
     Attributes:
         summary: None where the run is not complete, or the scores are at another organisation.
         metrics: one record per epoch; empty where they are at another organisation.
-        sent: what the parties whose part is here have sent.
-        here: parties, the server included, whose part is here.
+        sent: what the parties ``here``, the server included, have sent.
         trained: whether a part of a trained model is here.
         holders: holder → ``data_facts`` of its graph, where that is here.
         table_sizes: holder → rows of its node table, where an alignment told them; of holders elsewhere as well.
@@ -144,14 +143,10 @@ def _table_sizes(paths: Iterable[Path]) -> dict[PartyId, int]:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Predicted nodes of one split: T of C classes.
+    """Predicted nodes of one split: T of C classes, by their numbers among the party's nodes.
 
-    Attributes:
-        rows: [T], their numbers among the party's nodes.
-        labels: [T].
-        likely: [T, C] probabilities, calibrated where the run is.
-        taken: [T], the class that the network chose.
-        own: [T, C] probabilities as the network gives them, of which figures are.
+    ``likely`` are [T, C] probabilities, calibrated where the run is; ``own`` as the network gives them, of which
+    figures are; ``taken`` [T] the class that it chose.
     """
 
     rows: Whole
@@ -163,14 +158,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What one party's newest predictions say of its labelled nodes.
+    """What one party's newest predictions say of its labelled nodes: of validation, if any, and of test nodes, one at
+    least.
 
-    Attributes:
-        classes: C names.
-        val: validation nodes; none where none is set aside.
-        test: test nodes, at least one.
-        calibrated: whether probabilities are.
-        ids: of all its nodes, where they have any.
+    ``ids`` are of all its nodes, where they have any.
     """
 
     party: PartyId

@@ -46,9 +46,8 @@ def table(
     header: bool = True,
     fold: bool = False,
 ) -> Table:
-    """A table of text for the terminal, taken as it is: no cell is markup.
-
-    A heading with ``>`` before it is right-aligned. With ``fold`` long cells are folded in place of cut.
+    """A table of text for the terminal, taken as it is; ``>`` right-aligns; ``fold`` folds long cells, not cuts
+    them.
     """
     made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", show_header=header)
     for heading in columns:
@@ -65,14 +64,10 @@ def table(
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of text as a page shows it.
+    """A table of text as a page shows it, called ``label`` by a screen reader.
 
-    Attributes:
-        label: what a screen reader calls it.
-        caption: above it.
-        columns: heading → ``number``, or how wide its text may run at least: ``some``, ``wide`` or ``""``.
-        rows: a cell for each column; the first names the row.
-        chosen: names of rows that stand out.
+    ``columns`` are heading → ``number``, or how wide its text may run at least: ``some``, ``wide`` or ``""``; the first
+    cell names a row, and those ``chosen`` stand out.
     """
 
     label: str
@@ -140,10 +135,7 @@ def traffic_table(sent_bytes: Mapping[PartyId, int]) -> Table:
 
 
 def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
-    """What each holder brings, before anything is trained, a column each.
-
-    Where ``aligned`` their common nodes are the first of each; holders with nodes of their own have none to count.
-    """
+    """What each holder brings, before anything is trained, a column each; ``aligned`` common nodes are the first."""
     facts = data_facts(graphs, aligned=aligned)
     found = table("Data", ("", *(f">{each['party']}" for each in facts)))
     rows = [dict(_data_rows(each)) for each in facts]
@@ -461,8 +453,8 @@ def line_chart(
 ) -> LineChart:
     """Draw series, name and points of each, as polylines; ``description`` says it for who cannot see it.
 
-    Those without points are left out, and the others look as if they were there. ``mark``: an x to be marked with a
-    vertical line, and its label; ``ticks``: about how many an axis gets.
+    Those without points are left out. ``mark``: an x with a vertical line, and its label; ``ticks``: about how many an
+    axis gets.
     """
     width, height = size
     left, right, top, bottom = 44.0, width - 12, 12.0, height - 38

@@ -33,10 +33,7 @@ EVERY_S: Final = 30.0
 
 @contextmanager
 def heartbeat(console: Console, state: Callable[[], str], every_s: float | None = None) -> Iterator[None]:
-    """Print what is being done now and then until the block ends; nothing in a terminal, which shows it anyway.
-
-    An empty state is not printed; ``every_s`` is ``EVERY_S`` by default.
-    """
+    """Print what is being done, if anything, now and then until the block ends; nothing in a terminal."""
     if console.is_terminal:
         yield
         return
@@ -69,10 +66,7 @@ def left_words(elapsed_s: float, done: float, total: float) -> str:
 
 
 class TrainingBars:
-    """Bars in a terminal; where there is none, a line every ``EVERY_S`` and their last state at the end.
-
-    A training that fails before its first epoch leaves no bar.
-    """
+    """Bars in a terminal, none of a training without an epoch; else a line every ``EVERY_S``, and the last state."""
 
     def __init__(self, console: Console, measures: Measures = CLASS_MEASURES) -> None:
         self._measures = measures
@@ -182,11 +176,10 @@ def curves(
     best_epoch: int | None = None,
     measures: Measures = CLASS_MEASURES,
 ) -> Picture:
-    """A picture of two panels: loss over epochs, and the job's first figure (accuracy) over epochs.
+    """A picture of two panels over epochs: loss, and the job's first figure where there was an evaluation.
 
-    ``metrics`` has one record per epoch, as a run's ``metrics.jsonl``; those without an evaluation show no figure.
-    ``references`` has other trainings' figures on test nodes by name, drawn as horizontal lines; ``best_epoch``, whose
-    weights were kept, is marked when given.
+    ``metrics`` are a run's ``metrics.jsonl``; ``references`` other trainings' figures on test nodes by name, drawn as
+    horizontal lines; ``best_epoch``, whose weights were kept, is marked when given.
     """
     picture = Picture(figsize=(11, 4.5), layout="constrained")
     losses, judged = picture.subplots(1, 2)
@@ -336,10 +329,7 @@ _WAYS: Final = ("together", "alone")
 
 
 def alone_words(summary: Record, measures: Measures) -> list[str]:
-    """Whether holders are better off together or alone, by own validation nodes; in sentences.
-
-    ``adds`` is of a holder that learns alone from what others released.
-    """
+    """Whether holders are better off together or alone, or by what others released (``adds``), in sentences."""
     main, better, told = measures.main, list[str](), list[str]()
     for party, found in summary.get("alone", {}).items():
         together, alone = (found[way].get(f"val_{main.name}") for way in _WAYS)

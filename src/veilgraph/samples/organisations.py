@@ -49,11 +49,7 @@ class Export:
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """A block that writes into a new folder.
-
-    Raises:
-        RunError: it is in use or cannot be written.
-    """
+    """A block that writes into a new folder; raises ``RunError`` where it is in use or cannot be written."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")
     with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
@@ -61,14 +57,7 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mapping[str, Any]) -> None:
-    """Writes a holder's tables beside its party file, and that.
-
-    Args:
-        export: what it has.
-        file: the party file's path; its folder exists.
-        suffix: of the tables.
-        limits: further keys of the party file.
-    """
+    """Writes a holder's tables beside its party file, in a folder that is there, and that, with ``limits``."""
     graph, rows, folder = export.graph, export.rows, file.parent
     features = graph.features.to_dense().numpy()[rows]
     digits = max(4, len(str(graph.num_features)))
@@ -169,24 +158,11 @@ def export_dataset(
     *,
     job: JobSettings | None = None,
 ) -> dict[PartyId, Path]:
-    """Exports a data set, split vertically, with a job for it: ``export_organisations`` says what is written.
+    """Exports a data set, split vertically, with a job for it, as ``export_organisations`` has it.
 
-    Args:
-        settings: which data set, and how it is divided.
-        out: folder, made here.
-        overlap: as for ``export_organisations``.
-        seed: of the data set's split and of who knows which node.
-        format: of the tables.
-        job: that trains on them; default: ``job_of`` the data set. ``settings.feature_scaling`` replaces its own where
-            it is given.
-
-    Returns:
-        Holder → its party file.
-
-    Raises:
-        ConfigError: ``settings`` names no data set, or the overlap is out of range.
-        DataError: the data set cannot be read or divided so.
-        RunError: ``out`` is in use or cannot be written.
+    The ``job`` is by default ``job_of`` the data set; ``settings.feature_scaling`` replaces its own where it is given.
+    Raises ``ConfigError``: ``settings`` names no data set, or the overlap is out of range; ``DataError``: it cannot be
+    read or divided so; ``RunError``: ``out`` is in use or cannot be written.
     """
     job = _job_for(settings, seed, job, "vertical")
     graphs = load_parties(settings.model_copy(update={"feature_scaling": "none"}), seed)
@@ -203,22 +179,8 @@ def export_parts(
 ) -> dict[PartyId, Path]:
     """Exports a data set divided among holders with the same columns, each with its nodes, edges and labels.
 
-    The files are those of ``export_organisations``. Every party file accepts what the job reveals.
-
-    Args:
-        settings: which data set; ``partition`` says how it is divided.
-        out: folder, made here.
-        seed: of the division and of the rows' orders.
-        format: of the tables.
-        job: of paradigm horizontal or averaging, that trains on them; default: the horizontal ``job_of`` the data set.
-
-    Returns:
-        Holder → its party file.
-
-    Raises:
-        ConfigError: ``settings`` names no data set, or one that is not one graph.
-        DataError: the data set cannot be read or divided so.
-        RunError: ``out`` is in use or cannot be written.
+    The files are those of ``export_organisations``. Every party file accepts what the job reveals, of paradigm
+    horizontal or averaging. Errors are those of ``export_dataset``.
     """
     job = _job_for(settings, seed, job, "horizontal")
     parts = load_parts(settings.model_copy(update={"feature_scaling": "none"}), seed)
@@ -262,26 +224,15 @@ def export_organisations(
 ) -> dict[PartyId, Path]:
     """Writes what every holder would export of its own: nodes, edges and a party file, in a folder of its name.
 
-    Row v of the graphs becomes the id ``C`` and v in six digits or more. Rows are in a random order, another at every
-    holder. Beside the holders' folders are ``job.yaml`` for all of them on this machine, ``network-job.yaml`` for the
+    Row v of the graphs, unscaled, becomes the id ``C`` and v in six digits or more, at every holder in another random
+    order. Beside the holders' folders are ``job.yaml`` for all of them on this machine, ``network-job.yaml`` for the
     same job across organisations, and ``project.yaml`` for a network on this machine.
 
-    Args:
-        graphs: one per holder, unscaled, over the same N nodes in the same order; one has labels.
-        out: folder, made here.
-        overlap: share of the nodes that every holder knows. Each other node is known to some holders, at least one
-            and not all: all such sets of holders are as likely.
-        seed: of who knows which node, and of the orders.
-        format: of the tables.
-        job: its ``data`` is replaced, the feature scaling aside; default: the default job.
+    ``overlap`` is the share of the nodes that every holder knows. Each other one is known to some, at least one and not
+    all: all such sets of holders are as likely. The job's ``data`` is replaced, the feature scaling aside.
 
-    Returns:
-        Holder → its party file.
-
-    Raises:
-        ConfigError: the overlap leaves no common node, or exceeds 1.
-        DataError: the graphs' node counts differ.
-        RunError: ``out`` is in use or cannot be written.
+    Returns holder → its party file. Raises ``ConfigError``: the overlap leaves no common node, or exceeds 1;
+    ``DataError``: node counts differ; ``RunError``: ``out`` is in use or cannot be written.
     """
     check_aligned({graph.party: graph.num_nodes for graph in graphs})
     generator = np.random.default_rng(seed)

@@ -38,14 +38,9 @@ def shipped_job(name: str) -> JobSettings:
 
 
 def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> JobSettings:
-    """The job with some settings replaced, and validated again.
+    """A job with some settings, by dotted key such as ``model.combine.strategy``, replaced, and validated again.
 
-    Args:
-        settings: the job; itself left as it is.
-        overrides: dotted key, such as ``model.combine.strategy``, → its new value.
-
-    Raises:
-        ConfigError: a key does not exist, or the changed job breaks a rule.
+    Raises ``ConfigError``: a key does not exist, or the changed job breaks a rule.
     """
     if "preset" in overrides and overrides["preset"] != settings.preset:
         raise ConfigError(
@@ -59,15 +54,10 @@ def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> Jo
 
 
 def replaced(content: Mapping[str, Any], overrides: Mapping[str, object], *, whole: bool = True) -> dict[str, Any]:
-    """What a job says with some of it replaced, not validated.
+    """What a job says with some of it replaced as by ``with_overrides``, not validated.
 
-    Args:
-        content: of the job; itself left as it is.
-        overrides: as for ``with_overrides``.
-        whole: whether it says every key, so that a group that it has not is none.
-
-    Raises:
-        ConfigError: a key goes into what is no group.
+    ``whole``: it says every key, so that a group that it has not is none. Raises ``ConfigError``: a key goes into what
+    is no group.
     """
     found = copy.deepcopy(dict(content))
     for key, value in overrides.items():

@@ -377,9 +377,8 @@ def beyond_own_row(
 ) -> list[str]:
     """Why a node's features would depend on the rows of other nodes: a reason for every entry, and one for the scaling.
 
-    Only where there is none is one node's ε about what that node has, and not about what the others' encoding tells of
-    it. ``named`` adds the columns' names, which only their owner may see; else their place in the party file stands for
-    them.
+    Only where there is none is one node's ε about what that node has. ``named`` adds columns' names, which only their
+    owner may see.
     """
     reasons = []
     for place, feature in enumerate(features):

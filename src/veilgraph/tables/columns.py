@@ -44,10 +44,7 @@ _WAYS: Final[Mapping[str, Callable[[str], str]]] = {
 
 
 def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
-    """Every holder's match rate, where all tables are in one place, and what keeps ids apart; empty where nothing does.
-
-    ``ids``: holder → its ids, each once, written alike.
-    """
+    """Every holder's match rate, by its ids written alike, in one place, and what keeps ids apart; or empty."""
     common = _common(ids.values())
     each = ", ".join(f"{name} {common:,} of {len(own):,} ({common / len(own):.0%})" for name, own in ids.items())
     said = f"ids that are common to all holders: {each}"
@@ -76,10 +73,7 @@ def _common(ids: Iterable[Iterable[str]]) -> int:
 
 
 def match_rate(common: int, ids: Sequence[str], spelling: IdSettings) -> tuple[str, bool]:
-    """What a holder is told of its match rate, from its own ids alone; and whether it is a warning.
-
-    ``common``: how many of its ids, one or more, all holders have.
-    """
+    """What a holder is told of its match rate, by so many ``common`` ids of its own, and whether it is a warning."""
     text = f"{common:,} of {len(ids):,} own ids ({common / len(ids):.0%}) are common to all holders"
     if common >= _ENOUGH * len(ids):
         return text, False
@@ -144,8 +138,7 @@ def predicted(nodes: NodeSettings) -> object:
 def split_hash(nodes: NodeSettings, session: str) -> bytes:
     """HMAC-SHA256 of a session under the key of a random split, cut to 16 bytes; zeros of a split that is not random.
 
-    Splits without a key have one hash, whatever their fractions. ``session`` is new each time, so that nobody can
-    prepare a list of guesses.
+    Splits without a key have one hash. ``session`` is new each time: nobody can prepare a list of guesses.
     """
     split = nodes.split
     if not isinstance(split, SplitFractions):
@@ -159,8 +152,8 @@ def column_hashes(
 ) -> list[bytes]:
     """SHA-256, cut to 16 bytes, of the classes, of what an earlier fit gave, and of every column with its settings.
 
-    Columns in order, of nodes and then of edges; ``classes`` as ``predicted`` says, and ``split`` as ``split_hash``,
-    which stands before the columns. The hash of None is zeros.
+    Columns of nodes come before those of edges; ``classes`` as ``predicted`` says, then ``split`` as ``split_hash``.
+    The hash of None is zeros.
     """
     numbers = () if fitted is None else (*fitted.fills, *fitted.means, *fitted.deviations)
     return [

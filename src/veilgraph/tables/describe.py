@@ -61,10 +61,7 @@ class RelationDescription:
 
 @dataclass(frozen=True)
 class EdgeDescription:
-    """One edge table: its kept relations, and the directed edges that it adds to the graph.
-
-    The last four are as of ``EdgeTable``.
-    """
+    """One edge table: its kept relations, the directed edges that it adds, and what ``EdgeTable`` says of the rest."""
 
     file: Path
     directed: bool
@@ -83,14 +80,7 @@ class EdgeDescription:
 
 @dataclass(frozen=True)
 class NumericDescription:
-    """A column of numbers.
-
-    Attributes:
-        missing: nodes without a value.
-        minimum: None where it has no value; mean and maximum likewise.
-        cut: values beyond its declared scale.
-        ranges: whether it has one, so that its features lie in [0, 1].
-    """
+    """A column of numbers, None where it has no value; ``cut``: values beyond its declared scale, if it ``ranges``."""
 
     column: str
     missing: int

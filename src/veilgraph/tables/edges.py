@@ -49,12 +49,9 @@ class EdgeTable:
         source: int32 [E], row of the node in the node table; ``target`` likewise.
         weight: float32 [E], finite and at least 0; None where every edge weighs 1.
         features: float32 [E, F_e], finite; F_e is 0 where no columns are named.
-        relation: int32 [E], place in ``relations``; None where they are not told apart.
-        relations: the relations that are kept, or (None,).
-        rows: [relations] rows read of each.
-        dropped: [relations] rows of each left out because of an unknown id.
-        other: rows left out because their relation is not listed.
-        outside: rows left out because of their time.
+        relation: int32 [E], place in ``relations``, those kept, or (None,); None where they are not told apart.
+        rows: [relations] rows read of each; ``dropped``: left out because of an unknown id.
+        other: rows left out because their relation is not listed; ``outside``: because of their time.
         crowded: shared values that join none, since more nodes have them than may.
         strangers: column → some of its ids that the node table lacks.
     """
@@ -78,8 +75,7 @@ class EdgeTable:
 def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling: IdSettings = AS_WRITTEN) -> EdgeTable:
     """Read one edge table, of nodes with distinct ``ids`` [N] in the order of their rows.
 
-    Raises:
-        DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
+    Raises ``DataError``: names the file, the column, the row (from 1, without the header), the value and the rule.
     """
     path = base / settings.file
     reading = _Reading(settings, path, file_format(path, settings), ids, spelling)

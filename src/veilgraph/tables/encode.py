@@ -35,10 +35,7 @@ _HIGH_BITS, _DIGITS = 27, 53
 
 
 def exact_sums(places: NDArray[np.int64], values: NDArray[np.floating | np.integer], width: int) -> list[int]:
-    """The sum of the finite values [n] at each of ``width`` places, times 2^300.
-
-    What is below 2^−300 of a float64 is rounded down.
-    """
+    """The sum of the finite values [n] at each of ``width`` places, times 2^300, what is below rounded down."""
     sums = [0] * width
     for start in range(0, len(values), AT_ONCE):
         at, piece = places[start : start + AT_ONCE], values[start : start + AT_ONCE].astype(np.float64)
@@ -84,10 +81,8 @@ _Entries = tuple[NDArray[np.intp], NDArray[np.int64], Floats]
 class FeatureEncoding:
     """What a party's features are, fitted once; where holders fit together, with the same numbers at all of them.
 
-    Attributes:
-        fills: per table column, the number that a missing one becomes; 0 for categories.
-        means: [F] of the features, for ``standard`` only.
-        deviations: [F] standard deviation, 0 where a feature was constant, which it then stays; for ``standard`` only.
+    ``fills``: per table column, what a missing number becomes; ``means`` and ``deviations`` [F], 0 of a constant, are
+    for ``standard``.
     """
 
     columns: tuple[FeatureColumn, ...]
@@ -160,8 +155,7 @@ class _Record(BaseModel):
 def fit_encoding(table: NodeTable, scaling: Scaling, total: Total = list) -> FeatureEncoding:
     """Fits means of missing numbers and the statistics of the scaling on all rows of a table, or of several together.
 
-    ``total`` adds up over all tables; default: this one is all there is. It is called for the means of missing numbers
-    if there are any to be filled in, and twice for ``standard``.
+    ``total`` adds up over all tables: once for missing numbers, if any, and twice for ``standard``.
     """
     encoding = FeatureEncoding(table.columns, _fills(table, total), scaling)
     if scaling != "standard":

@@ -84,10 +84,8 @@ class Source:
 class Wanted:
     """A column to read: ``source`` is the place of its file, ``column`` its name there.
 
-    Attributes:
-        convert: a batch of it → an array of as many values.
-        empty: the value of a node that the file has no row of.
-        unless: the way out where every node must have a row; empty where it need not.
+    ``convert`` makes an array of a batch; ``empty`` is the value of a node without a row; ``unless`` the way out where
+    every node must have one.
     """
 
     source: int
@@ -98,15 +96,8 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class FileCounts:
-    """What became of one file's rows.
-
-    Attributes:
-        rows: read.
-        unknown: of these, with an id that is no node's.
-        without: nodes that it has no row of.
-        repeated: of the rows, those left out because another has the same id.
-    """
+class _FileCounts:
+    """What became of one file's rows: those of no node, those repeated, and nodes without one."""
 
     path: Path
     form: Format
@@ -117,20 +108,17 @@ class FileCounts:
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedTable:
+class _JoinedTable:
     """The nodes of the first file, by id as compared and as written, and the values of every column that was wanted."""
 
     ids: pa.StringArray
     written: pa.StringArray
     values: list[Values]
-    counts: tuple[FileCounts, ...]
+    counts: tuple[_FileCounts, ...]
 
 
 def find(sources: Sequence[Source], name: str) -> tuple[int, str]:
-    """In which file a column of the party file is, and what it is called there.
-
-    Raises ``DataError`` where several files have it, or none of several.
-    """
+    """In which file a column is, and what it is called there; ``DataError``: several have it, or none of several."""
     found = [(place, own) for place, source in enumerate(sources) if (own := source.own_name(name)) is not None]
     if len(found) == 1:
         return found[0]
@@ -152,14 +140,11 @@ def read_joined(
     wanted: Sequence[Wanted],
     spelling: IdSettings = AS_WRITTEN,
     duplicates: Duplicates = "refuse",
-) -> JoinedTable:
-    """Reads the wanted columns of all files.
+) -> _JoinedTable:
+    """Reads the wanted columns of all files, a node for every row of the first.
 
-    Every row of the first file is a node; ``duplicates``: which of several rows of one id in a file counts.
-
-    Raises:
-        DataError: the first file has no row, an id is there twice in a file and it is to be refused, or a value that
-            must be there is not.
+    ``duplicates``: which of several rows of one id in a file counts. Raises ``DataError``: the first file has no row,
+    an id is there twice in a file and it is to be refused, or a value that must be there is not.
     """
     parts: list[list[Values]] = [[] for _ in wanted]
     of_first = [place for place, each in enumerate(wanted) if each.source == 0]
@@ -181,19 +166,19 @@ def read_joined(
         ids, named = (each.filter(pa.array(kept)) for each in (ids, named))
         for place in of_first:
             values[place] = values[place][kept]
-    counts = [FileCounts(first.path, first.form, rows, 0, 0, rows - len(ids))]
+    counts = [_FileCounts(first.path, first.form, rows, 0, 0, rows - len(ids))]
     for place, source in enumerate(sources[1:], start=1):
         of_this = [index for index, each in enumerate(wanted) if each.source == place]
         found, joined = _read_beside(source, [wanted[index] for index in of_this], ids, spelling, duplicates)
         counts.append(found)
         for index, each in zip(of_this, joined, strict=True):
             values[index] = each
-    return JoinedTable(ids, named, values, tuple(counts))
+    return _JoinedTable(ids, named, values, tuple(counts))
 
 
 def _read_beside(
     source: Source, wanted: Sequence[Wanted], ids: pa.StringArray, spelling: IdSettings, duplicates: Duplicates
-) -> tuple[FileCounts, list[Values]]:
+) -> tuple[_FileCounts, list[Values]]:
     """A further file's columns in the order of the nodes; rows of others are counted and not looked at."""
     row_of = np.zeros(len(ids), np.int64)
     pieces: list[tuple[Codes, list[Values]]] = []
@@ -223,7 +208,7 @@ def _read_beside(
         for codes, batch in pieces:
             column[codes] = batch[place]
         joined.append(column)
-    return FileCounts(source.path, source.form, rows, unknown, int(without.sum()), repeated), joined
+    return _FileCounts(source.path, source.form, rows, unknown, int(without.sum()), repeated), joined
 
 
 def _note_rows(rows: Rows, codes: Codes, row_of: Rows) -> Bools:
@@ -278,16 +263,9 @@ def draw_splits(
     """Which split each labelled node is in: int32 [N], 0 train, 1 validation, 2 test, ``MISSING`` in none.
 
     Stratified: of each class, the fractions' share of its nodes, rounded to whole nodes, so that the splits are a
-    function of all labels. Else every node by its id alone, whatever its label and the others': the splits then say
-    nothing but who is labelled.
-
-    Args:
-        labels: int32 [N] in the table's order, negative where unlabelled.
-        fractions: of the labelled nodes.
-        party: keeps parties' draws apart.
-        ids: [N], each once; default: the places.
-        streams: of a run, which keep the draw by id secret where the fractions have no key; default: whoever knows the
-            fractions' seed can repeat it.
+    function of all labels, [N], negative where unlabelled. Else every node by its id alone, by default its place: the
+    splits then say nothing but who is labelled. ``party`` keeps parties' draws apart; ``streams`` of a run keep the
+    draw by id secret where the fractions have no key.
     """
     shares = np.cumsum([fractions.train, fractions.val, fractions.test])
     public = LearningStreams(fractions.seed, party)
@@ -346,7 +324,7 @@ class NodeTable:
     splits: Codes | None
     targets: Floats | None = None
     graphs: Rows | None = None
-    counts: tuple[FileCounts, ...] = ()
+    counts: tuple[_FileCounts, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -373,10 +351,8 @@ def read_nodes(
 ) -> NodeTable:
     """Read the node table, its feature ``columns`` or those that the settings choose in it.
 
-    ``streams`` of a run draw a split without ``stratify``.
-
-    Raises:
-        DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
+    ``streams`` of a run draw a split without ``stratify``. Raises ``DataError``: names the file, the column, the row
+    (from 1, without the header), the value and the rule.
     """
     nodes = settings.nodes
     sources, labelled = _sources(nodes, base), _label_source(nodes, base)
@@ -500,7 +476,7 @@ def read_values(settings: TableSettings, base: Path, name: str) -> dict[str, str
 
 def _read_one(
     settings: TableSettings, base: Path, name: str, convert: Callable[[Column], Values], empty: object
-) -> JoinedTable:
+) -> _JoinedTable:
     sources = _sources(settings.nodes, base)
     wanted = [Wanted(*find(sources, name), convert, empty)]
     return read_joined(sources, wanted, settings.ids, settings.nodes.duplicates)

@@ -166,10 +166,7 @@ class EdgeSettings(TableFile):
 
 
 def check_reaches(edges: Sequence[EdgeSettings]) -> dict[str, int | None]:
-    """Every relation of a party file → its hops, in the order in which they are named first.
-
-    Raises ``ValueError`` where two tables say different hops of one relation.
-    """
+    """Every relation of a party file → its hops, as first named; ``ValueError``: two tables say different hops."""
     found: dict[str, int | None] = {}
     for each in edges:
         for name, hops in each.reaches.items():
@@ -183,10 +180,7 @@ def check_reaches(edges: Sequence[EdgeSettings]) -> dict[str, int | None]:
 
 
 def says_hops(edges: Sequence[EdgeSettings]) -> str | None:
-    """Why a job whose local model tells no relations apart is not for a party file that says hops of some; or None.
-
-    It names no relation.
-    """
+    """Why a job that tells no relations apart is not for a party file that says hops of some, not named; or None."""
     for place, each in enumerate(edges):
         if any(hops is not None for hops in each.reaches.values()):
             key = "hops" if each.relation is None else "relation.hops"
@@ -210,9 +204,8 @@ def says_weights(edges: Sequence[EdgeSettings]) -> str | None:
 def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:
     """Why an edge's weight would depend on other edges: one reason for every table, without names of files or columns.
 
-    Only where there is none is one edge's ε about what that edge does, and not about what it does to the weights of all
-    others. One row of shared values is an edge to everybody who has the value, and one more may take the edges of all
-    of them away.
+    Only where there is none is one edge's ε about what that edge does. One row of shared values is an edge to everybody
+    who has the value, and one more may take the edges of all of them away.
     """
     return [
         f"edges.{place}.normalize=mean is computed from all edges; set normalize to a number, or leave it out"

@@ -82,13 +82,10 @@ class Format:
 def format_of(path: Path, settings: FormatSettings) -> Format:
     """The format of a file that is there, what is not set being found in a sample of it.
 
-    An encoding is found where the bytes leave no doubt: a byte order mark, or UTF-8. The delimiter is the comma where
-    every row of the sample has as many values by it as the header, and at least two; else the one of ``DELIMITERS`` by
-    which that is so with the most values, or that divides the header into the most.
-
-    Raises:
-        DataError: the file is not UTF-8 and has no mark, or not of the encoding that is set.
-        OSError: it cannot be read.
+    An encoding is found by a byte order mark, or as UTF-8. The delimiter is the comma where every row of the sample has
+    as many values by it as the header, and at least two; else the one of ``DELIMITERS`` by which that is so with the
+    most values, or that divides the header into the most. Raises ``DataError``: it is not of that encoding;
+    ``OSError``.
     """
     missing = tuple(text for text in settings.missing_values if text)
     if is_parquet(path):
@@ -153,10 +150,8 @@ _MALFORMED: Final = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A raw column of one batch: a pyarrow array [n] of any type.
-
-    ``rows`` is the number of each value's row in the table, from 1, a CSV's header and empty lines left out; ``number``
-    is how numbers are written as text.
+    """A raw column of one batch: a pyarrow array [n] of any type, with rows from 1, and how numbers are written as
+    text.
     """
 
     path: Path
@@ -205,11 +200,8 @@ def stream(
 ) -> Iterator[list[Column]]:
     """The chosen columns, batch by batch, in the order asked for; a column may be asked for more than once.
 
-    In CSV every value is text as it stands and an empty one is null. ``names`` are all columns, as ``column_names`` has
-    them.
-
-    Raises:
-        DataError: there is no such file, a column is missing or ambiguous, or the content is damaged.
+    In CSV every value is text as it stands and an empty one is null. ``names`` are as ``column_names`` has them. Raises
+    ``DataError``: there is no such file, a column is missing or ambiguous, or the content is damaged.
     """
     names = column_names(path, form) if names is None else names
     for column in columns:
@@ -415,10 +407,7 @@ def to_whole(column: Column) -> Rows:
 
 
 def to_codes(column: Column, vocabulary: Iterable[str]) -> Codes:
-    """Place of each value in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n].
-
-    White space at the ends of either tells nothing.
-    """
+    """Place of each value, stripped, in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n]."""
     text = pc.utf8_trim_whitespace(to_text(column))
     words = pa.array([each.strip() for each in vocabulary], pa.string())
     return look_up(pc.if_else(pc.equal(text, ""), None, text), words)
@@ -507,10 +496,7 @@ _EARLIEST: Final = np.datetime64("1000-01-01", "us")
 
 
 def to_times(column: Column, written: str | Sequence[str] | None = None) -> Times:
-    """Values as datetime64[us] [n]; missing ones are NaT. What has a zone is turned to its UTC.
-
-    ``written``: strptime's format of text, or several, of which the first that fits holds; None: ISO.
-    """
+    """Values as datetime64[us] [n], in UTC; missing ones are NaT. ``written``: formats, the first that fits, or ISO."""
     values = column.values
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):

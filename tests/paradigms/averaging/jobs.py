@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.twins import PlainAveraging
 
 from tests.mpc.aggregation.rounds import DropsOut, GivesUp
 from tests.roles.federation import Settings, merge
@@ -17,8 +18,7 @@ from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import TrainResult
 
@@ -64,9 +64,9 @@ def sums_of(epoch: int) -> tuple[int, int]:
 
 def twin_of(
     settings: AveragingJob, dropped: Dropped | None = None
-) -> tuple[PlainAveraging, list[float | None], list[Judged]]:
+) -> tuple[PlainAveraging, list[float | None], list[Scores]]:
     """The twin after all rounds, and the loss and the scores of each."""
-    twin, losses, scores = PlainAveraging(settings, graphs(settings)), list[float | None](), list[Judged]()
+    twin, losses, scores = PlainAveraging(settings, graphs(settings)), list[float | None](), list[Scores]()
     for epoch in range(1, settings.train.epochs + 1):
         weights, scored = sums_of(epoch)
         losses.append(twin.round(epoch, absent(dropped or {}, weights)))
@@ -93,7 +93,7 @@ def dropping_out(dropped: Dropped) -> Iterator[None]:
         yield
 
 
-def figures_of_twin(run: TrainResult, settings: AveragingJob, twin: PlainAveraging, scores: Sequence[Judged]) -> None:
+def figures_of_twin(run: TrainResult, settings: AveragingJob, twin: PlainAveraging, scores: Sequence[Scores]) -> None:
     """Every epoch has the twin's figures, no fewer and no others, and the last epoch's weights have all that there are.
 
     Args:
@@ -103,12 +103,12 @@ def figures_of_twin(run: TrainResult, settings: AveragingJob, twin: PlainAveragi
         scores: of the twin's rounds.
     """
     for record, scored in zip(run.metrics, scores, strict=True):
-        told = twin.task.judging.each_epoch(scored).record()
+        told = scored.of_epoch(settings.train.select_by).record()
         assert {name for name in record if name.startswith(SPLITS)} == told.keys()
         for name, value in told.items():
             assert record[name] == pytest.approx(value, abs=1e-6), name
     if settings.train.select_by == "last":
-        for name, value in twin.scores().summary().items():
+        for name, value in twin.scores().values.items():
             assert run.summary[name] == pytest.approx(value, abs=1e-6), name
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from veilgraph_testing.twins import PlainAveraging
 
 from tests.paradigms.averaging.jobs import NAMES, Dropped, absent
 from tests.paradigms.averaging.jobs import job as small_job
@@ -13,8 +14,7 @@ from tests.roles.federation import Settings
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.local.build import FirstSettings
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.twin import PlainAveraging
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 
 SAID: Mapping[str, Settings] = {
     "values": {},
@@ -79,9 +79,9 @@ def ids_of(graphs: list[PartyGraph]) -> dict[str, list[str]]:
 
 def twin_of(
     settings: AveragingJob, graphs: list[PartyGraph], dropped: Dropped | None = None
-) -> tuple[PlainAveraging, list[float | None], list[Judged]]:
+) -> tuple[PlainAveraging, list[float | None], list[Scores]]:
     """The twin after all rounds, and the loss and the scores of each; sums are numbered as in a run."""
-    twin, losses, scores, lost = PlainAveraging(settings, graphs), list[float | None](), list[Judged](), dropped or {}
+    twin, losses, scores, lost = PlainAveraging(settings, graphs), list[float | None](), list[Scores](), dropped or {}
     before = len(twin.task.sums_before.sizes)
     twin.gather([absent(lost, 1 + place) for place in range(before)])
     for epoch in range(1, settings.train.epochs + 1):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from veilgraph_testing.twins import PlainAveraging
 
 import veilgraph as vg
 from tests.errors import refused
@@ -16,7 +17,6 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.settings import averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 LAST: Settings = {"train": {"select_by": "last"}}

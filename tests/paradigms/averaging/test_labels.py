@@ -12,6 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from veilgraph_testing.twins import PlainAveraging
 
 from tests import about
 from tests.errors import refused
@@ -26,7 +27,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.aggregation.summing import SummingHolder
 from veilgraph.nn.calibration import corrected_losses
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging, alone
+from veilgraph.paradigms.averaging.twin import alone
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations

@@ -12,6 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 import yaml
+from veilgraph_testing.twins import PlainAveraging
 
 from tests import about, nightly
 from tests.errors import refused
@@ -27,7 +28,6 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.training import EXTRA, PrivateTraining, Terms
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.privacy import accountant
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.ledger_files import FILE

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.twins import PlainAveraging
 
 from tests import about
 from tests.errors import refused
@@ -27,7 +28,6 @@ from veilgraph.mpc.aggregation.rounds import HolderRound
 from veilgraph.mpc.mask import add
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.training import EXTRA, PrivateTraining, opened
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import JointSampledEvent, SampledEvent, from_json, to_json
 from veilgraph.privacy.lifetime_costs import price

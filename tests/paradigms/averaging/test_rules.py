@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from veilgraph_testing.twins import PlainAveraging
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs, job, twin_of
@@ -16,7 +17,6 @@ from veilgraph.core.types import SERVER
 from veilgraph.paradigms.averaging.network import AveragedNetwork, FedAdamSettings, FedProxSettings, FedSgdSettings, Own
 from veilgraph.paradigms.averaging.tasks import side_by_side
 from veilgraph.paradigms.averaging.training import averaged, heard, said
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 
 STILL: Settings = {"model": {"dropout": 0.0}}
 

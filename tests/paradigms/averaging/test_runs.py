@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from veilgraph_testing.twins import PlainAveraging
 
 from tests.errors import About, refused
 from tests.mpc.aggregation.rounds import MOMENTS
@@ -40,7 +41,6 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.averaging import twin as baselines
 from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.runtime.launch.jobs import TrainResult, resume, train
 from veilgraph.runtime.session.training import infer, train_step

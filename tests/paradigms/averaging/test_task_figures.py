@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, mean_absolute_error, mean_squared_error, r2_score, roc_auc_score
+from veilgraph_testing.twins import PlainAveraging
 
 from tests.errors import refused
 from tests.paradigms.averaging.own_graphs import graphs_for, task_job
@@ -18,7 +19,6 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.links import PairsOwn
 from veilgraph.paradigms.averaging.node_tasks import Graphs, GraphsOwn
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.judge import binned_auc, binned_precision, bins_of, histogram
 
@@ -43,7 +43,7 @@ def trained(task: str, graphs: list[PartyGraph]) -> PlainAveraging:
 def test_errors_are_those_of_all_predictions(task: str) -> None:
     graphs = graphs_for(task)
     twin = trained(task, graphs)
-    found = twin.scores().summary()
+    found = twin.scores().values
     for split in ("train", "val", "test"):
         masks = [getattr(graph, f"{split}_mask") for graph in graphs]
         true = np.concatenate([graph.targets[mask] for graph, mask in zip(graphs, masks, strict=True)])  # type: ignore[index]
@@ -167,7 +167,7 @@ def test_links_are_scored_split_by_split() -> None:
     scores = torch.cat([twin.infer(graph.party) for graph in graphs])
     split, truth = (torch.cat([getattr(own.pairs, name) for own in owns]) for name in ("split", "linked"))
     found = twin.scores()
-    summary = found.summary()
+    summary = found.values
     for place, name in enumerate(("train", "val", "test")):
         own, said = truth[split == place], scores[split == place]
         for figure, metric in (("auc", roc_auc_score), ("ap", average_precision_score)):

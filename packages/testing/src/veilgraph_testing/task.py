@@ -17,9 +17,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.network import Averaged, Own
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.tasks import Task
-from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.figures import LAST
 from veilgraph.protocol.job_file import parse_job
+from veilgraph_testing.twins import PlainAveraging
 
 NODES = 12
 _TOLERANCE = 1e-9
@@ -146,11 +146,11 @@ class TaskConformance:
             here = task.judging.scores_here(
                 network, task.join(owns), task.judging.output(network, task.join(owns)), everything=True
             )
-        names = set(here.summary())
+        names = set(here.values)
         for figure in task.measures.figures:
             assert f"val_{figure.name}" in names
         main = task.measures.main.name
-        assert f"test_{main}" in set(scores.summary())
+        assert f"test_{main}" in set(scores.values)
         assert math.isfinite(scores.selection(main))
         assert set(task.measures.selectable) > {LAST, main}
         nothing = task.judging.scores(network, torch.zeros(task.judging.tally_size, dtype=torch.float64))

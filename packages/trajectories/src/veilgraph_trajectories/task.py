@@ -22,7 +22,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import Share
 from veilgraph.paradigms.averaging.network import Averaged, NetworkSettings, Own
 from veilgraph.paradigms.averaging.tasks import Judging, Subject, Task, TaskSettings
-from veilgraph.protocol.figures import Figure, Found, Measures
+from veilgraph.protocol.figures import Figure, Measures, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
 from veilgraph_trajectories.network import MovingGNN
@@ -248,14 +248,14 @@ class PathJudging(Judging[Seen]):
         return torch.stack(found)
 
     @override
-    def scores(self, network: Averaged, total: Tensor) -> Found:
+    def scores(self, network: Averaged, total: Tensor) -> Scores:
         values: dict[str, float | None] = {}
         losses = []
         for split, (squares, steps, average, final, paths) in zip(_SPLITS, total.view(-1, 5).tolist(), strict=True):
             losses.append(squares / steps if round(steps) else float("nan"))
             for name, value in (("ade", average), ("fde", final)):
                 values[f"{split}_{name}"] = value / paths if round(paths) else None
-        return Found(Trajectories.measures, losses[0], losses[1], values)
+        return Scores(Trajectories.measures, losses[0], losses[1], values)
 
     @override
     def predictions(self, network: Averaged, own: Seen, output: Tensor) -> Predicted:

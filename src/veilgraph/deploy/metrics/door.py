@@ -28,13 +28,7 @@ _MOST: Final = 65535
 
 @dataclass(frozen=True)
 class Address:
-    """An address of this machine.
-
-    Attributes:
-        host: in numbers.
-        port: 0: any that is free.
-        family: of the socket.
-    """
+    """An address of this machine, in numbers; port 0: any that is free."""
 
     host: str
     port: int
@@ -45,14 +39,9 @@ class Address:
 
 
 def read_address(text: str, *, beyond: bool) -> Address:
-    """What ``--metrics`` says.
+    """What ``--metrics`` says: ``HOST:PORT``; an IPv6 address in brackets.
 
-    Args:
-        text: ``HOST:PORT``; an IPv6 address in brackets.
-        beyond: whether others than this machine may be served.
-
-    Raises:
-        ConfigError: it is no address, or others could reach it and ``beyond`` is not said.
+    Raises ``ConfigError``: it is no address, or others could reach it and ``beyond`` is not said.
     """
     shape = _SHAPE.fullmatch(text)
     if shape is None or int(shape["port"]) > _MOST:
@@ -102,17 +91,10 @@ _FAILED: Final = Page(b"failed\n", 500)
 
 @contextmanager
 def serving(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterator[Address]:
-    """Answers while the block lasts.
+    """Answers while the block lasts, at the address that it yields, with the port that was free.
 
-    Args:
-        address: to listen at.
-        pages: path → what makes its answer, called in the server's own thread, one at a time.
-
-    Yields:
-        The address, with the port that was free where none was named.
-
-    Raises:
-        ConfigError: the address cannot be listened at.
+    ``pages`` are path → what makes its answer, called in the server's own thread, one at a time. Raises
+    ``ConfigError``: the address cannot be listened at.
     """
     try:
         listener = socket.create_server((address.host, address.port), family=address.family)

@@ -74,8 +74,6 @@ def build(role: str) -> Metric:
 
 
 class _Families(Collector):
-    """What is watched, as the library asks for it."""
-
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
 
@@ -84,7 +82,6 @@ class _Families(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """All of it, now."""
         return self._watched.families()
 
 

@@ -27,29 +27,16 @@ SIGNATURE_BYTES = 64
 
 
 class Signatures:
-    """One holder's signing key of a session, and the keys that the other holders' signatures are checked with.
-
-    Args:
-        party: the holder.
-        private: its own key.
-        publics: of every holder, its own among them.
-    """
+    """One holder's signing key of a session, and the keys of all holders that others' signatures are checked with."""
 
     def __init__(self, party: PartyId, private: Ed25519PrivateKey, publics: Mapping[PartyId, Ed25519PublicKey]) -> None:
         self._party, self._private, self._publics = party, private, publics
 
     @classmethod
     def agree(cls, link: Link, holders: Sequence[PartyId], secrets: SecretSource, *, round_: int) -> Signatures:
-        """Every holder tells every other one a new key, by their own link and past the server.
+        """Every holder tells every other one a new key, by their own link and past the server; errors as ``exchange``.
 
-        Args:
-            link: of this holder.
-            holders: all of them.
-            secrets: source of its key.
-            round_: of the messages, another one each time in a session.
-
-        Raises:
-            LinkError: as ``exchange``.
+        ``round_`` of the messages is another one each time in a session.
         """
         private = Ed25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
         own = private.public_key()
@@ -61,9 +48,8 @@ class Signatures:
         return cls(link.party, private, {**found, link.party: own})
 
     def sign(self, what: str, content: bytes) -> bytes:
-        """This holder's signature, of ``SIGNATURE_BYTES``, of ``content``.
-
-        ``what`` says what is signed, in which round of which session: nothing else is ever signed under the same words.
+        """This holder's signature, of ``SIGNATURE_BYTES``, of ``content``; ``what`` says of what, and in which
+        round.
         """
         return self._private.sign(_framed(what, self._party, content))
 
@@ -98,14 +84,8 @@ _NO_NONCE: Final = bytes(12)  # every key seals one message
 class Round:
     """Which round of which session: part of everything that is derived or signed in it.
 
-    Attributes:
-        session: the same at all parties of a session, and in no other.
-        number: of the round in it.
-        holders: of the job, in its order.
-        threshold: t, of whom as many must be there from beginning to end.
-
-    Raises:
-        ConfigError: t is not above half of the holders: two halves could then be told different things.
+    As many as ``threshold``, t, must be there from beginning to end. Raises ``ConfigError`` where t is not above half
+    of the holders: two halves could then be told different things.
     """
 
     session: str
@@ -224,13 +204,7 @@ def pairwise_mask(
 ) -> Tensor:
     """What ``holder`` adds for ``peer``: uniform int64 [size]; zero with what ``peer`` adds for ``holder``.
 
-    Args:
-        round_: of the sum.
-        holder: whose mask it is.
-        private: mask key of one of the two.
-        peer: the other holder.
-        public: of the mask key of the one that ``private`` is not of.
-        size: of the sum.
+    ``private`` is the mask key of one of the two, ``public`` of the other's.
     """
     names = "/".join(sorted([holder, peer]))
     mask = expand(_agreed(private, public, f"pair/{round_.name}/{names}", peer), "mask", (size,))

@@ -39,17 +39,7 @@ _SURVIVORS: Final = "survivors of "
 
 
 class HolderRound:
-    """One holder's.
-
-    Args:
-        round_: which one.
-        party: the holder.
-        signatures: of the session.
-        secrets: source of its keys and masks.
-
-    Attributes:
-        survivors: those that it confirmed; empty before.
-    """
+    """One holder's, with ``signatures`` of the session; ``survivors`` are those that it confirmed, empty before."""
 
     def __init__(self, round_: Round, party: PartyId, signatures: Signatures, secrets: SecretSource) -> None:
         self._round, self._party, self._signatures, self._source = round_, party, signatures, secrets
@@ -67,14 +57,10 @@ class HolderRound:
         return _tensor(offer + self._signatures.sign(_OFFERED + self._round.name, offer))
 
     def share(self, offers: Tensor) -> Tensor:
-        """Shares of its secrets, sealed for each holder that offered keys: uint8 [P, SEALED_BYTES], zeros for the
-        others.
+        """Shares of its secrets, sealed for each holder that offered keys: uint8 [P, SEALED_BYTES], zeros for others.
 
-        Args:
-            offers: uint8 [P, OFFER_BYTES], a row for each holder in the job's order, zeros where one is not there.
-
-        Raises:
-            ProtocolError: too few offered, or an offer is not its holder's, not of this round, or not fresh.
+        ``offers`` is uint8 [P, OFFER_BYTES], in the job's order, zeros where a holder is not there. Raises
+        ``ProtocolError``: too few offered, or an offer is not its holder's, not of this round, or not fresh.
         """
         self._comes(2)
         for party in self._round.present(offers):
@@ -102,14 +88,10 @@ class HolderRound:
         return self._round.table(rows, SEALED_BYTES)
 
     def mask(self, sealed: Tensor, encoded: Tensor) -> Tensor:
-        """Its values under the masks that it has with everyone who shared, and under its own: int64 [size], uniform.
+        """Its values, int64 [size], under the masks that it has with everyone who shared, and under its own: uniform.
 
-        Args:
-            sealed: uint8 [P, SEALED_BYTES], what each holder sealed for this one, zeros for who is not there.
-            encoded: int64 [size], its values in the ring.
-
-        Raises:
-            ProtocolError: too few shared, or one who offered no keys, or shares are not what a holder sealed.
+        ``sealed`` is uint8 [P, SEALED_BYTES], what each holder sealed for this one. Raises ``ProtocolError``: too few
+        shared, or one who offered no keys, or shares are not what a holder sealed.
         """
         self._comes(3)
         for party in self._round.present(sealed):
@@ -127,12 +109,10 @@ class HolderRound:
         return total
 
     def confirm(self, survivors: Tensor) -> Tensor:
-        """Its signature, of ``SIGNATURE_BYTES``, to who is said to have sent values (bool [P]).
+        """Its signature, of ``SIGNATURE_BYTES``, to who is said to have sent values (bool [P]): once, to the same set
+        as all.
 
-        It says so once, and all must have been told the same.
-
-        Raises:
-            ProtocolError: they are too few, or one of them did not share, or this holder is not among them.
+        Raises ``ProtocolError``: they are too few, or one of them did not share, or this holder is not among them.
         """
         self._comes(4)
         chosen = tuple(holder for holder, one in zip(self._round.holders, survivors.tolist(), strict=True) if one)
@@ -147,14 +127,8 @@ class HolderRound:
     def reveal(self, confirmations: Tensor) -> Tensor:
         """One share of each holder that shared: of the own mask of a survivor, of the mask key of who dropped out.
 
-        Args:
-            confirmations: uint8 [P, SIGNATURE_BYTES], of survivors, zeros for who is not there.
-
-        Returns:
-            uint8 [P, ELEMENT_BYTES], zeros for who never shared.
-
-        Raises:
-            ProtocolError: too few confirmed, or one who did not survive, or one who was told of other survivors.
+        From ``confirmations``, uint8 [P, SIGNATURE_BYTES] of survivors, to uint8 [P, ELEMENT_BYTES]. Raises
+        ``ProtocolError``: too few confirmed, or one who did not survive, or one who was told of other survivors.
         """
         self._comes(5)
         confirmed = self._round.present(confirmations)
@@ -237,8 +211,7 @@ class ServerRound:
     def shares(self, received: Received) -> dict[PartyId, Tensor]:
         """Who offered → what all sealed for it: uint8 [P, SEALED_BYTES].
 
-        Raises:
-            ProtocolError: a holder shared with others than those who offered.
+        Raises ``ProtocolError``: a holder shared with others than those who offered.
         """
         for holder, rows in received.items():
             if self._round.present(rows) != list(self._offers):
@@ -270,13 +243,9 @@ class ServerRound:
         return self._round.table(received, SIGNATURE_BYTES)
 
     def unmask(self, received: Received) -> Tensor:
-        """The sum over those who are counted: int64 [size].
+        """The sum over those who are counted, int64 [size], from uint8 [P, ELEMENT_BYTES] of each that still answers.
 
-        Args:
-            received: uint8 [P, ELEMENT_BYTES] of each holder that still answers.
-
-        Raises:
-            ProtocolError: a holder gave a wrong share.
+        Raises ``ProtocolError``: a holder gave a wrong share.
         """
         self._round.enough(received, "revealed shares")
         chosen = list(received.items())[: self._round.threshold]

@@ -38,13 +38,7 @@ GONE: Final = (PeerFailed, LinkTimeout)  # what sending to a holder that has dro
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Who adds up, in a session.
-
-    Attributes:
-        session: its name, the same at all parties and in no other session.
-        holders: of the job, in its order.
-        threshold: how many must be there in every round from beginning to end.
-    """
+    """Who adds up, in a session, named alike at all parties; ``threshold`` must be there in every round."""
 
     session: str
     holders: tuple[PartyId, ...]
@@ -56,15 +50,7 @@ class Group:
 
 
 class SummingHolder:
-    """A holder's end of all sums of a session.
-
-    Args:
-        link: of the holder.
-        group: all of them.
-        signatures: of the session.
-        secrets: source of keys and masks.
-        rounding: of the holder's real numbers.
-    """
+    """A holder's end of all sums of a session; ``rounding`` is of its real numbers."""
 
     def __init__(
         self, link: Link, group: Group, signatures: Signatures, secrets: SecretSource, rounding: SecretRounding
@@ -78,30 +64,21 @@ class SummingHolder:
     def add(
         self, number: int, values: Tensor, bits: int, what: str, remedy: str, recorded: RecordedSum = UNRECORDED
     ) -> bool:
-        """Add real numbers to a sum, which the server alone learns; False where the server has left this holder out.
+        """Add real numbers, [size] of a dtype with so many digits, to a sum for the server; False where this holder is
+        left out.
 
-        Args:
-            number: of the sum; never used twice in a session, and counted alike at all parties.
-            values: float32 or float64 [size]; the dtype says how many digits they have.
-            bits: fractional bits.
-            what: names them in an error.
-            remedy: the setting to change when they do not fit.
-            recorded: the sum in this party's record of survivors.
+        ``number`` is never used twice in a session, and counted alike at all parties; ``what`` and ``remedy`` are for
+        an error; ``recorded`` is the sum in this party's record of survivors.
 
         Raises:
             RangeOverflow: the values do not fit with room for the sum over the holders.
             ProtocolError: too few holders are left, or somebody does not keep to the protocol; or the sum was opened
-                before over other survivors.
-            LinkError: as ``receive_as``.
+            before over other survivors.
         """
         return self._add(number, self._encoded(values, bits, what, remedy, self._rounding), recorded)
 
     def add_whole(self, number: int, values: Tensor, what: str, remedy: str) -> bool:
-        """As ``add``, of whole numbers (float64): on a grid that all have, low bits say nothing of a summand's size.
-
-        Raises:
-            RangeOverflow: they do not fit, or are not whole.
-        """
+        """As ``add``, of whole numbers (float64): on a grid that all have, low bits say nothing of a summand's size."""
         return self._add(number, self._encoded(values, 0, what, remedy, None), UNRECORDED)
 
     def _encoded(self, values: Tensor, bits: int, what: str, remedy: str, rounding: SecretRounding | None) -> Tensor:
@@ -162,13 +139,7 @@ class Sum:
 
 
 class SummingServer:
-    """The server's end of all sums of a session.
-
-    Args:
-        link: of the server.
-        group: of the holders.
-        patience_s: how long it waits for each of the five messages, of all holders together, in seconds.
-    """
+    """The server's end of all sums of a session; it waits ``patience_s`` seconds for each message of all holders."""
 
     def __init__(self, link: Link, group: Group, patience_s: float) -> None:
         self._link, self._group, self._patience_s = link, group, patience_s
@@ -223,8 +194,7 @@ class SummingServer:
 def holder_bytes(holders: int, size: int) -> tuple[int, int]:
     """What a holder that stays to the end sends and receives in a round of P holders, headers of H bytes included.
 
-    Returns:
-        5·H + 160 + 80·P + 8·size + 64 + 32·P, and 4·H + P·(160 + 80 + 1 + 64).
+    5·H + 160 + 80·P + 8·size + 64 + 32·P, and 4·H + P·(160 + 80 + 1 + 64).
     """
     sent = OFFER_BYTES + holders * SEALED_BYTES + 8 * size + SIGNATURE_BYTES + holders * ELEMENT_BYTES
     received = holders * (OFFER_BYTES + SEALED_BYTES + 1 + SIGNATURE_BYTES)

@@ -31,13 +31,7 @@ _FACTS: Final = 1 + 8 + _DIGEST  # bytes of a row before the survivors: what, th
 
 
 class SumId(NamedTuple):
-    """What a sum is of, by facts that are the same when it is made again.
-
-    Attributes:
-        what: is summed.
-        epoch: of the training; -1 outside of it.
-        weights: digest of the weights that the values follow from.
-    """
+    """What a sum is of when it is made again: its values, the epoch, −1 outside of it, and a digest of the weights."""
 
     what: What
     epoch: int
@@ -83,11 +77,7 @@ class SurvivorRecord:
         )
 
     def merge(self, rows: Tensor, sender: PartyId) -> None:
-        """Take over a holder's record: uint8 [sums, width].
-
-        Raises:
-            ProtocolError: it is none, or differs from what is here.
-        """
+        """Take over a holder's record, uint8 [sums, width]; ``ProtocolError``: it is none, or differs from this."""
         for row in rows.numpy():
             what, content = int(row[0]), row.tobytes()
             survivors = tuple(np.array(self._holders)[row[_FACTS:].astype(bool)].tolist())
@@ -118,9 +108,8 @@ class SurvivorRecord:
 
 
 def begin_new_rounds(keeper: Keeper) -> None:
-    """Know the recorded sums by their weights alone, for rounds that are made over other tables.
-
-    New weights may then be summed over any survivors, and the same weights as before over the same survivors alone.
+    """Know the recorded sums by their weights alone, for rounds over other tables: only new weights get new
+    survivors.
     """
     if (kept := keeper.get(RECORD)) is not None:
         rows = kept.tensors[RECORD].clone()
@@ -139,11 +128,7 @@ class RecordedSum:
         return next(iter(self._before()), None)
 
     def check_weights(self) -> None:
-        """Refuse to make a round again with other weights, which would be one more round than the job has.
-
-        Raises:
-            ProtocolError: this party opened the round with other weights.
-        """
+        """Refuse with ``ProtocolError`` other weights in a round that was opened: one more than the job has."""
         if self._record is None:
             return
         known = {one.weights for one in self._record.sums if one[:2] == self._id[:2]}
@@ -157,11 +142,7 @@ class RecordedSum:
             )
 
     def check(self, survivors: Sequence[PartyId]) -> None:
-        """Refuse to open the sum again over others.
-
-        Raises:
-            ProtocolError: this party opened it over other survivors.
-        """
+        """Refuse with ``ProtocolError`` to open the sum again over others."""
         for before in self._before():
             if before != tuple(survivors) and self._record is not None:
                 raise ProtocolError(

@@ -39,12 +39,8 @@ _PARTS: Final = 1 << ARITY  # sets of the four p of a group, as bits of a number
 
 @dataclass(frozen=True)
 class Level:
-    """Groups of four neighbours join into one.
-
-    Attributes:
-        groups: how many there are after it.
-        first: whether its factors are bits of Λ and λ, not p and g of a level before.
-        last: whether only g is needed.
+    """Groups of four neighbours join into one; in the ``first`` factors are bits of Λ and λ, in the ``last`` g
+    is all.
     """
 
     groups: int
@@ -57,13 +53,13 @@ class Level:
         return 1 if self.last else 2
 
     @property
-    def expansion(self) -> Expansion:
+    def expansion(self) -> _Expansion:
         """What p and g are sums of."""
         return _expansion(self.first, self.last)
 
 
 @dataclass(frozen=True)
-class Expansion:
+class _Expansion:
     """Products of factors a ⊕ m, multiplied out.
 
     Sets of factors are of two numbers: a set of the four p, as bits, and 1 + k for g_k or 0 for none.
@@ -98,7 +94,7 @@ def forms(plan: Sequence[Level], words: int, shape: tuple[int, ...]) -> tuple[li
 
 
 @cache
-def _expansion(first: bool, last: bool) -> Expansion:
+def _expansion(first: bool, last: bool) -> _Expansion:
     """Every product is p above, all four of them or those above g_k, and with it g_k."""
     products = [] if last else [[(_PARTS - 1, 0)]]
     products.append([(_PARTS - (2 << k), 1 + k) for k in range(ARITY)])
@@ -115,7 +111,7 @@ def _expansion(first: bool, last: bool) -> Expansion:
                     rest = above & ~hidden
                     known.append((rest | own, 0) if own else (rest, 0 if hides else below))
                     places.append(-1 if secret == (0, 0) else found.setdefault(secret, len(found)))
-    return Expansion(np.array(list(found)), np.array(known), np.array(places), np.array(starts))
+    return _Expansion(np.array(list(found)), np.array(known), np.array(places), np.array(starts))
 
 
 def _products(factors: Tensor, sets: Array) -> Array:
@@ -134,11 +130,7 @@ def _products(factors: Tensor, sets: Array) -> Array:
 def _joined_shares(level: Level, public: Tensor, shares: Tensor, *, leads: bool) -> Tensor:
     """A holder's XOR share of p and g of every group, or of g alone: [outputs, groups, words].
 
-    Args:
-        level: which.
-        public: planes a of the factors: [4, groups, words] of 1 ⊕ Λ in the first level, else [8, groups, words].
-        shares: its shares of the dealt terms.
-        leads: whether this holder adds what is public.
+    ``public`` are planes a of the factors: [4, groups, words] of 1 ⊕ Λ in the first level, else [8, groups, words].
     """
     expansion = level.expansion
     constant = np.full((1, *shares.shape[1:]), -1 if leads else 0, np.int64)

@@ -53,7 +53,6 @@ def size_of(forms: Sequence[Form]) -> int:
 
 
 def _packed(parts: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
-    """Tensors of several dtypes as one of bytes."""
     buffer, start = torch.zeros(size_of(forms), dtype=torch.uint8), 0
     for part, form in zip(parts, forms, strict=True):
         octets = part.contiguous().view(-1).view(torch.uint8)
@@ -138,12 +137,7 @@ class DealtCorrelations:
 
 
 class Holder:
-    """A holder's end of a session.
-
-    Attributes:
-        others: the other holders, in the job's order.
-        leads: whether it is the one that adds what all know.
-    """
+    """A holder's end of a session; ``leads``: it is the one that adds what all know."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId], correlations: DealtCorrelations) -> None:
         self.link, self.party, self.correlations = link, link.party, correlations
@@ -164,9 +158,7 @@ class Holder:
     def encoded(self, values: Tensor | None, shape: tuple[int, ...], bits: int) -> Tensor:
         """What this holder puts in, floating or integers, in the ring.
 
-        Raises:
-            ConfigError: it has not the shape that all know.
-            RangeOverflow: it does not fit the ring.
+        Raises ``ConfigError``: it has not the shape that all know; ``RangeOverflow``: it does not fit.
         """
         if values is None or tuple(values.shape) != shape:
             found = None if values is None else list(values.shape)
@@ -211,16 +203,8 @@ class Dealer(ABC):
     def correct(
         self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
     ) -> list[Tensor]:
-        """Send the last holder its shares of what all have shares of: those of the others are drawn.
-
-        Args:
-            forms: of what is shared.
-            make: gives it.
-            draws: of this operation.
-            bitwise: how many of the first are shared by XOR.
-
-        Returns:
-            What is shared.
+        """Send the last holder its shares of what ``make`` gives: those of the others are drawn. The first may be by
+        XOR.
         """
 
     @abstractmethod
@@ -242,9 +226,7 @@ class Dealer(ABC):
 
 
 class LinkedDealer(Dealer):
-    """One that deals to ``holders``, in the job's order. All that it draws is of one session, and nothing of it is
-    saved.
-    """
+    """One that deals to ``holders``, in the job's order; nothing of its session is saved."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders)
@@ -323,13 +305,11 @@ def rounded_gaussian(shape: tuple[int, ...], deviation: float, bits: int, source
     """Independent N(0, deviation²) values in units of 2^-bits, rounded: int64 tensor of ``shape``.
 
     The dealer adds it to whole numbers v, so to multiples of the grid g ≤ 1 of ``privacy.noise``: v + n, n = g·Z, is a
-    release of that module's, with nothing rounded before. Rounding to 2^-b adds nothing: round(v + n) = v + round(n),
-    for v is an even number of units of 2^-b where b ≥ 1 (ties go to even). So v + round(n) follows from the release
-    alone, and costs no more.
+    release of that module's. Rounding to 2^-b adds nothing, as v + round(n) = round(v + n): v is an even number of
+    units of 2^-b where b ≥ 1 (ties go to even).
 
-    Raises:
-        ConfigError: the deviation is beyond ``LARGEST_DEVIATION``, or out of the range of ``privacy.noise``.
-        ValueError: there are no fractional bits.
+    Raises ``ConfigError``: the deviation is beyond ``LARGEST_DEVIATION``, or out of the range of ``privacy.noise``;
+    ``ValueError``: there are no fractional bits.
     """
     if bits < 1:
         raise ValueError(f"bits={bits}: rounding to whole numbers is not the same before and after a sum; give one")

@@ -80,18 +80,9 @@ def checked_link(
 ) -> Link:
     """A holder's link, on which the dealer can send nothing but what it has committed to.
 
-    Args:
-        link: of the holder.
-        holders: in the job's order; the first one draws.
-        dealer: who deals.
-        dealing: as at the dealer.
-        rate: chance that a dealing is opened, below 1.
-        secrets: of this holder.
-        keeper: of its part of the run, which records a check that has begun.
-
-    Raises:
-        ProtocolError: the dealer has told two holders of two keys, does not give the key of a dealing that is opened,
-            or a dealing is not what follows from its key.
+    The first holder draws; a dealing is opened with a chance of ``rate``, below 1. ``keeper`` records a check that has
+    begun. Raises ``ProtocolError``: the dealer has told two holders of two keys, does not give the key of a dealing
+    that is opened, or a dealing is not what follows from its key.
     """
     others = [holder for holder in holders if holder != link.party]
     for number in count():

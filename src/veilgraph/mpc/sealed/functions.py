@@ -116,12 +116,10 @@ def exponential(machine: Machine, wire: Wire) -> Wire:
 
 
 def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
-    """1/s for 1 ≤ s ≤ ``most``, with ``ERROR_BITS``, by Newton's iteration. Ten rounds, more for large ranges.
+    """1/s for 1 ≤ s ≤ ``most``, at most ``LARGEST_DIVISOR`` or ``ValueError``, with ``ERROR_BITS``, by Newton's
+    iteration.
 
-    It begins with the line a − b·s whose largest error of s·(a − b·s) on that range is the smallest.
-
-    Raises:
-        ValueError: ``most`` is above ``LARGEST_DIVISOR``.
+    Ten rounds, more for large ranges. It begins with the line a − b·s of the smallest largest error of s·(a − b·s).
     """
     if most > LARGEST_DIVISOR:
         raise ValueError(f"most={most} must be at most {LARGEST_DIVISOR}: scale what is divided by")

@@ -44,13 +44,7 @@ CHUNK_BYTES: Final = 8 << 20  # of the rows of a hop that are in hand at a time
 
 @dataclass(frozen=True)
 class Steps:
-    """Indices of the three steps: entry s of the result is entry ``spread[s]`` of what went in, and so on.
-
-    Attributes:
-        spread: [n], of N rows and n − N zeros behind them.
-        turn: [n].
-        pick: [N].
-    """
+    """Indices of the three steps, [n], [n] and [N]: entry s of the result is entry ``spread[s]`` of what went in."""
 
     spread: Tensor
     turn: Tensor
@@ -96,9 +90,8 @@ def orders(slots: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
 
 
 def shuffled(numbers: Tensor) -> Tensor:
-    """The permutation that sorts uniform numbers of 64 bits: int64 [size].
-
-    It is uniform but for two equal ones, of a chance below size²/2^65, which would keep their order.
+    """The permutation that sorts uniform numbers of 64 bits: int64 [size], uniform but for a chance below
+    size²/2^65.
     """
     return torch.argsort(numbers, stable=True)
 
@@ -141,11 +134,7 @@ def running(rows: Tensor) -> Tensor:
 class HiddenGraph:
     """Directed edges that one holder knows, of a public padded number; what each party has of them is its own.
 
-    Attributes:
-        owner: who knows them.
-        nodes: N.
-        slots: N and the padded number of edges.
-        weight_bits: fractional bits of the edges' weights, which are hidden as well; 0: every edge counts once.
+    Slots are the N nodes and the padded edges; with 0 ``weight_bits`` every edge counts once, else weights are hidden.
     """
 
     owner: PartyId
@@ -155,7 +144,7 @@ class HiddenGraph:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnEdges:
+class _OwnEdges:
     """What the owner alone has: its steps, the random turn that it shares with the dealer, edges, weights of slots."""
 
     steps: Steps
@@ -165,18 +154,18 @@ class OwnEdges:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldGraph(HiddenGraph):
+class _HeldGraph(HiddenGraph):
     """At a holder: steps relative to random permutations, and E [n, 1], which all know; ``own`` at the owner."""
 
     spread: Tensor
     turn: Tensor
     pick: Tensor
     masked_weights: Tensor | None
-    own: OwnEdges | None = None
+    own: _OwnEdges | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class DealtGraph(HiddenGraph):
+class _DealtGraph(HiddenGraph):
     """At the dealer: the random permutations, and the weights' mask u, that it has in common with the owner."""
 
     spread: Tensor
@@ -186,7 +175,7 @@ class DealtGraph(HiddenGraph):
 
 
 @dataclass(frozen=True, eq=False)
-class PlainGraph(HiddenGraph):
+class _PlainGraph(HiddenGraph):
     """In the twin, where everybody sees the edges: what each counts, target by source."""
 
     adjacency: sp.csr_array
@@ -209,7 +198,6 @@ class Hide(Operation[HiddenGraph]):
 
     @property
     def _lengths(self) -> list[int]:
-        """Of the parts of what the others are told."""
         return [self._slots, self._slots, self.nodes, *([self._slots] if self.weight_bits else [])]
 
     @property
@@ -221,16 +209,16 @@ class Hide(Operation[HiddenGraph]):
         return [[((self.owner,), holders, 8 * sum(self._lengths))]]
 
     @override
-    def hold(self, holder: Holder) -> HeldGraph:
+    def hold(self, holder: Holder) -> _HeldGraph:
         tag = holder.next(Kind.PLACEMENT)
         if holder.party == self.owner:
             return self._own(holder, tag)
         relative = receive_as(holder.link, self.owner, tag, (sum(self._lengths),), torch.int64)
         check_places(relative[: 2 * self._slots + self.nodes], self._slots, self.owner)
         spread, turn, pick, *masked = torch.split(relative, self._lengths)
-        return HeldGraph(*self._sizes, spread, turn, pick, masked[0][:, None] if masked else None)
+        return _HeldGraph(*self._sizes, spread, turn, pick, masked[0][:, None] if masked else None)
 
-    def _own(self, holder: Holder, tag: Tag) -> HeldGraph:
+    def _own(self, holder: Holder, tag: Tag) -> _HeldGraph:
         edges, owner, one = self.edges, self.owner, 1 << self.weight_bits
         if edges is None or edges.shape[1] > self.padded:
             count = 0 if edges is None else edges.shape[1]
@@ -250,29 +238,28 @@ class Hide(Operation[HiddenGraph]):
             masked = taken(own_weights, inverse(turn)) - mask
         broadcast(holder.link, holder.others, tag, torch.cat([*parts, *([] if masked is None else [masked[:, 0]])]))
         adjacency = sp.csr_array((counts, (edges[1].numpy(), edges[0].numpy())), shape=(self.nodes, self.nodes))
-        return HeldGraph(*self._sizes, *parts, masked, OwnEdges(steps, turn, adjacency, own_weights))
+        return _HeldGraph(*self._sizes, *parts, masked, _OwnEdges(steps, turn, adjacency, own_weights))
 
     @override
-    def deal(self, dealer: Dealer) -> DealtGraph:
+    def deal(self, dealer: Dealer) -> _DealtGraph:
         dealer.next()
         spread, turn, pick = map(shuffled, dealer.draw(self.owner, orders(self._slots)))
         mask = dealer.draw(self.owner, [((self._slots, 1), torch.int64)])[0] if self.weight_bits else None
-        return DealtGraph(*self._sizes, spread, turn, pick, mask)
+        return _DealtGraph(*self._sizes, spread, turn, pick, mask)
 
     @override
-    def plain(self) -> PlainGraph:
+    def plain(self) -> _PlainGraph:
         assert self.edges is not None
         weights = np.ones(self.edges.shape[1]) if self.weights is None else self.weights.to(torch.float64).numpy()
         places = self.edges[1].numpy(), self.edges[0].numpy()
-        return PlainGraph(*self._sizes, sp.csr_array((weights, places), shape=(self.nodes, self.nodes)))
+        return _PlainGraph(*self._sizes, sp.csr_array((weights, places), shape=(self.nodes, self.nodes)))
 
 
 @dataclass(frozen=True, eq=False)
 class Hop(Operation[Summands]):
     """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v.
 
-    Raises:
-        ValueError: there is no graph, or their weights have not the same bits.
+    Raises ``ValueError``: there is no graph, or their weights have not the same bits.
     """
 
     graphs: Sequence[HiddenGraph]
@@ -320,14 +307,14 @@ class Hop(Operation[Summands]):
         if holder.leads:
             total += public << self.weight_bits
         for graph in self.graphs:
-            assert isinstance(graph, HeldGraph)
+            assert isinstance(graph, _HeldGraph)
             if graph.own is not None:
                 total += torch.from_numpy(graph.own.adjacency @ public.numpy())
         for portion in self._portions:
             parts = [(holder.next(Kind.MASKED_ROWS), *part) for part in portion]
             # What others wait for goes out before anything is waited for.
             for tag, graph, columns in sorted(parts, key=lambda part: part[1].owner == holder.party):
-                assert isinstance(graph, HeldGraph)
+                assert isinstance(graph, _HeldGraph)
                 form = self._form(graph, columns)
                 total[:, columns] -= (_own_share if graph.own else _other_share)(holder, graph, tag, form)
         return Summands(total, self.wire.bits + self.weight_bits)
@@ -335,7 +322,7 @@ class Hop(Operation[Summands]):
     @override
     def deal(self, dealer: Dealer) -> Summands:
         for graph, columns in chain(*self._portions):
-            assert isinstance(graph, DealtGraph)
+            assert isinstance(graph, _DealtGraph)
             _deal_share(dealer, graph, self.wire.mask[:, columns], self._form(graph, columns))
         return Summands(torch.zeros_like(self.wire.mask), self.wire.bits + self.weight_bits)
 
@@ -343,12 +330,12 @@ class Hop(Operation[Summands]):
     def plain(self) -> Summands:
         total = self.wire.known.clone()
         for graph in self.graphs:
-            assert isinstance(graph, PlainGraph)
+            assert isinstance(graph, _PlainGraph)
             total += torch.from_numpy(graph.adjacency @ self.wire.known.numpy())
         return Summands(total, self.wire.bits + self.weight_bits)
 
 
-def _own_share(holder: Holder, graph: HeldGraph, tag: Tag, form: Form) -> Tensor:
+def _own_share(holder: Holder, graph: _HeldGraph, tag: Tag, form: Form) -> Tensor:
     """The owner's share of (A + I)·λ."""
     assert graph.own is not None
     first, second = holder.correlations.dealt(tag, [form] * 2)
@@ -365,8 +352,7 @@ def _own_share(holder: Holder, graph: HeldGraph, tag: Tag, form: Form) -> Tensor
     return differences(picked + taken(second, graph.pick))
 
 
-def _other_share(holder: Holder, graph: HeldGraph, tag: Tag, form: Form) -> Tensor:
-    """Another holder's share of it."""
+def _other_share(holder: Holder, graph: _HeldGraph, tag: Tag, form: Form) -> Tensor:
     spread, mask, picked, *more = holder.correlations.drawn([form] * (4 if graph.weight_bits else 3))
     masked = taken(running(taken(spread, graph.spread)), graph.turn) + mask
     if graph.masked_weights is not None:
@@ -375,8 +361,7 @@ def _other_share(holder: Holder, graph: HeldGraph, tag: Tag, form: Form) -> Tens
     return differences(taken(picked, graph.pick))
 
 
-def _deal_share(dealer: Dealer, graph: DealtGraph, mask: Tensor, form: Form) -> None:
-    """What the owner lacks of both."""
+def _deal_share(dealer: Dealer, graph: _DealtGraph, mask: Tensor, form: Form) -> None:
     dealer.next()
     forms = [form] * (4 if graph.weight_bits else 3)
 

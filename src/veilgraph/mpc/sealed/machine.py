@@ -71,14 +71,7 @@ class Machine(ABC):
         )
 
     def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
-        """What one holder knows becomes a wire of Z_2^64. One round.
-
-        Args:
-            owner: who knows it.
-            values: floating or integers; None at all others.
-            shape: of it, which all know.
-            bits: fractional bits.
-        """
+        """What one holder knows, floating or integers, None at others, becomes a wire of Z_2^64. One round."""
         size = tuple(shape)
         forms: list[Form] = [(size, torch.int64)]
 
@@ -112,14 +105,7 @@ class Machine(ABC):
     def summands(
         self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None
     ) -> Summands:
-        """What every holder knows a summand of, or ``of`` one of them all. No message.
-
-        Args:
-            values: this holder's, floating or integers; None: it has none.
-            shape: of it.
-            bits: fractional bits.
-            of: the only one that has any.
-        """
+        """What every holder knows a summand of, or ``of`` one of them all, floating, integers or None. No message."""
         size = tuple(shape)
 
         def hold(holder: Holder) -> Summands:
@@ -178,7 +164,7 @@ class Machine(ABC):
     def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
         """left·middle·right of wires of Z_2^64 of one shape, entry by entry. No message but the dealer's.
 
-        Holders get shares of the products of two masks, of the same ones once; the product of three is the dealer's.
+        Holders get shares of the products of two masks; the product of three is the dealer's.
         """
         wires, bits = (left, middle, right), left.bits + middle.bits + right.bits
         places = [next(at for at, same in enumerate(wires) if same is wire) for wire in wires]
@@ -207,22 +193,16 @@ class Machine(ABC):
     def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
         """Summands become a wire: what is opened is the value under a fresh mask.
 
-        One round where the summands have ``ring + shift`` bits, else two: the sum of summands may wrap around.
-
-        Args:
-            summands: of Z_2^n, below 2^(n − GUARD) in magnitude where they are shifted or lifted to another ring.
-            shift: bits cut off; the result is exact to one unit, and right on average.
-            ring: of the result.
-            bits: fractional bits that the result is said to have, where a power of two is divided by as well.
+        One round where they have ``ring + shift`` bits, else two: their sum may wrap around. They are of Z_2^n, below
+        2^(n − GUARD) in magnitude where ``shift`` bits are cut off or they are lifted to another ring; the result is
+        exact to one unit, and right on average. ``bits`` are those it is said to have, where a power of two is divided
+        by as well.
         """
         return self.run(Open(summands, shift, ring, bits, by_two=len(self.holders) == 2))
 
     def noised(self, summands: Summands, deviation: float) -> Summands:
-        """With Gaussian noise on every entry, which the dealer draws and no holder ever has. No message.
-
-        Args:
-            summands: whole numbers, with fractional bits that are 0: the noise is rounded to these bits.
-            deviation: standard deviation of the noise on one entry; 0: there is none.
+        """Whole numbers, with fractional bits of 0 to which noise is rounded, with the dealer's Gaussian noise. No
+        message.
         """
         return summands
 
@@ -275,36 +255,22 @@ class Machine(ABC):
         weights: Tensor | None = None,
         weight_bits: int = 0,
     ) -> HiddenGraph:
-        """Directed edges that one holder knows. One message to every other holder.
+        """Directed edges that one holder knows, [2, E] sources and targets, None at others. One message to every other.
 
-        Args:
-            owner: who knows them.
-            edges: [2, E] sources and targets, E ≤ padded; None at all others.
-            nodes: N.
-            padded: number of edges that all are told.
-            weights: [E] of the edges, floating; None at all others, and where there are none.
-            weight_bits: of the weights, which all are told; 0: there are none.
+        ``padded`` ≥ E is the number that all are told, as are the bits of ``weights``, [E] floating; 0: there are none.
         """
         return self.run(Hide(owner, edges, nodes, padded, weights, weight_bits))
 
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
         """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v.
 
-        Args:
-            graphs: whose edges count, each one with its duplicates; all with weights of the same bits, or none.
-            wire: [N, d] of the ring that sums are made in, with weights Z_2^64; their bits are added to its own.
+        Duplicates count in each graph; all have weights of the same bits, or none. The wire is [N, d] of the ring that
+        sums are made in, with weights Z_2^64; their bits are added to its own.
         """
         return self.run(Hop(graphs, wire))
 
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
-        """Rows of a wire that one holder chooses and nobody else knows.
-
-        Args:
-            owner: who chooses.
-            rows: [count] different ones; None at all others.
-            count: how many.
-            wire: [N, d].
-        """
+        """Different rows, [count], of a wire [N, d] that one holder chooses and nobody else knows."""
         return self.run(Pick(owner, rows, count, wire))
 
     def reveal(self, wire: Wire, to: PartyId) -> Tensor | None:
@@ -382,13 +348,8 @@ class PlainMachine(Machine):
 
 
 @dataclass
-class Cost:
-    """Of a part of a program.
-
-    Attributes:
-        rounds: messages between holders that wait for the ones before.
-        sent: party → bytes that it sends, headers included.
-    """
+class _Cost:
+    """Of a part of a program: rounds of messages between holders, and party → bytes that it sends, headers included."""
 
     rounds: int = 0
     sent: Counter[PartyId] = field(default_factory=Counter)
@@ -397,15 +358,13 @@ class Cost:
 class CountingMachine(Machine):
     """Runs a program on shapes alone, and counts every message that it would send, to the byte.
 
-    Attributes:
-        costs: place in the program → its cost.
-        widest: entries of the largest tensor that is opened.
-        dealt: holder → messages that the dealer sends it.
+    ``costs`` is place in the program → cost; ``widest`` entries of the largest opened tensor; ``dealt`` holder →
+    messages.
     """
 
     def __init__(self, holders: Sequence[PartyId], dealer: PartyId) -> None:
         super().__init__(holders, dealer)
-        self.costs: dict[str, Cost] = {}
+        self.costs: dict[str, _Cost] = {}
         self.widest = 0
         self.dealt = Counter(dict.fromkeys(holders, 1))
         self._paces = {holder: Pace() for holder in holders}
@@ -416,7 +375,7 @@ class CountingMachine(Machine):
 
     @override
     def at(self, place: str) -> None:
-        self._here = self.costs.setdefault(place, Cost())
+        self._here = self.costs.setdefault(place, _Cost())
 
     @override
     def run(self, operation: Operation[Result]) -> Result:

@@ -32,12 +32,7 @@ _SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.i
 class Open(Operation[Wire]):
     """See ``Machine.open``.
 
-    Attributes:
-        summands: of Z_2^n.
-        shift: s, bits cut off.
-        ring: of the result.
-        bits: that the result is said to have; None: those of the summands less ``shift``.
-        by_two: whether there are two holders, who cut their own summands, and open nothing before the result.
+    ``by_two``: two holders cut their own summands, and open nothing before the result.
     """
 
     summands: Summands

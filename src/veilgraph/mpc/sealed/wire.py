@@ -173,11 +173,8 @@ def _scaled(values: Tensor, whole: int, bits: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Summands:
-    """A secret that is still the sum of what the parties have: one summand at each holder, one at the dealer.
-
-    Attributes:
-        part: this party's summand; in the twin the value, floating.
-        bits: fractional bits.
+    """A secret that is still the sum of what the parties have, ``part``, floating in the twin, one at the dealer
+    too.
     """
 
     part: Tensor
@@ -226,12 +223,7 @@ class Summands:
 
 @dataclass(frozen=True)
 class Bit:
-    """A secret bit b = Λ ⊕ λ for every entry.
-
-    Attributes:
-        public: Λ, bool, at a holder; b in the twin; None at the dealer.
-        mask: an additive share of λ at a holder, λ at the dealer, int64.
-    """
+    """A secret bit b = Λ ⊕ λ for every entry: Λ, bool, None at the dealer, and an additive share of λ, or λ, int64."""
 
     public: Tensor | None
     mask: Tensor

@@ -100,21 +100,12 @@ def build_local(
     dtype: torch.dtype = torch.float32,
     relations: Sequence[Relation] = (),
 ) -> LocalModel[Any]:
-    """A holder's local model of one exchange round.
+    """A holder's local model of one exchange round, of P holders; its initial weights are of the stream ("local",
+    round).
 
-    Args:
-        settings: ``model.local`` of the job.
-        dim: d, width of h and of the result.
-        holders: P, number of data holders.
-        last_round: whether its result is the last the server combines; only then ``settings.normalize`` applies.
-        streams: the holder's; initial weights come from its stream ("local", round).
-        round: number of the exchange round.
-        custom: for ``model: custom``, makes the user's module for a given dim.
-        dtype: of the weights.
-        relations: of the holder's graph, for a model that tells them apart.
-
-    Raises:
-        ConfigError: ``custom`` is missing where the settings ask for it, or given where they do not.
+    ``last_round``: only then ``settings.normalize`` applies. ``custom`` makes a user's module for a given dim;
+    ``relations`` are for a model that tells them apart. Raises ``ConfigError``: ``custom`` is missing where the
+    settings ask for it, or given where they do not.
     """
     normalize, kind = settings.normalize and last_round, settings.kind
     if issubclass(kind, CustomLocal) != (custom is not None):

@@ -15,11 +15,11 @@ from typing_extensions import override
 
 from veilgraph.graph.rules import EVERY, Relation
 from veilgraph.nn.layers import linear
-from veilgraph.nn.local.model import HopModel, LocalSettings
+from veilgraph.nn.local.model import HopModel, LocalSettings, S
 from veilgraph.nn.propagate import Adjacency, first_rows
 
 
-class SageHop(nn.Module, ABC):
+class _SageHop(nn.Module, ABC):
     """W·CONCAT(h_v, AGG({h_u : u → v})) (VFGNN eq. 4); the subclass is the AGG."""
 
     def __init__(self, settings: LocalSettings, dim: int, holders: int) -> None:
@@ -56,7 +56,7 @@ class SageMeanSettings(LocalSettings):
         return self
 
 
-class SageMeanHop(SageHop):
+class _SageMeanHop(_SageHop):
     """AGG is the mean, weighted where edges have weights; zero for a node without neighbours.
 
     With ``start: average`` it starts from W = [I/2, I/2], the mean of a node and its neighbours. With few labels that
@@ -74,17 +74,22 @@ class SageMeanHop(SageHop):
         return adjacency.mean(h)
 
 
-class SageMean(HopModel[SageMeanSettings]):
+class _Products(HopModel[S]):
+    """Hops of products of ``Adjacency`` alone, so without draws, and on several machines."""
+
+    draws: ClassVar[bool] = False
+    is_partitioned: ClassVar[bool] = True
+
+
+class SageMean(_Products[SageMeanSettings]):
     """K hops of it."""
 
     settings = SageMeanSettings
     words: ClassVar[str] = "the mean of its neighbours (GraphSAGE)"
-    draws: ClassVar[bool] = False
-    is_partitioned: ClassVar[bool] = True
-    hop = SageMeanHop
+    hop = _SageMeanHop
 
 
-class SagePoolHop(SageHop):
+class _SagePoolHop(_SageHop):
     """AGG is the element-wise maximum of w·ReLU(W_pool·h_u + b), with an edge's weight w."""
 
     def __init__(self, settings: LocalSettings, dim: int, holders: int) -> None:
@@ -96,16 +101,14 @@ class SagePoolHop(SageHop):
         return adjacency.maximum(torch.relu(self.pool(h)))
 
 
-class SagePool(HopModel[LocalSettings]):
+class SagePool(_Products[LocalSettings]):
     """K hops of it."""
 
     words: ClassVar[str] = "the maximum over its neighbours (GraphSAGE)"
-    draws: ClassVar[bool] = False
-    is_partitioned: ClassVar[bool] = True
-    hop = SagePoolHop
+    hop = _SagePoolHop
 
 
-class SageLstmHop(SageHop):
+class _SageLstmHop(_SageHop):
     """AGG is the last state of an LSTM over the neighbours, each times its edge's weight.
 
     The neighbours come in random order in training (Hamilton et al. 2017, section 3.3) and in the order of
@@ -145,7 +148,7 @@ class SageLstm(HopModel[LocalSettings]):
     """K hops of it."""
 
     words: ClassVar[str] = "its neighbours in a random order (GraphSAGE, LSTM)"
-    hop = SageLstmHop
+    hop = _SageLstmHop
 
 
 class SageVpaSettings(LocalSettings):
@@ -159,7 +162,7 @@ class SageVpaSettings(LocalSettings):
     )
 
 
-class SageVpaHop(SageHop):
+class _SageVpaHop(_SageHop):
     """AGG is the sum by its standard deviation, were neighbours of variance 1; weighted where edges have weights.
 
     A mean is the same of two neighbours and of two hundred; here more of them that agree say more, up to 1/√ρ times as
@@ -176,17 +179,15 @@ class SageVpaHop(SageHop):
         return adjacency.unit_variance_sum(h, self.correlation)
 
 
-class SageVpa(HopModel[SageVpaSettings]):
+class SageVpa(_Products[SageVpaSettings]):
     """K hops of it."""
 
     settings = SageVpaSettings
     words: ClassVar[str] = "the sum of its neighbours by the root of their number (GraphSAGE, VPA)"
-    draws: ClassVar[bool] = False
-    is_partitioned: ClassVar[bool] = True
-    hop = SageVpaHop
+    hop = _SageVpaHop
 
 
-class GcnHop(nn.Module):
+class _GcnHop(nn.Module):
     """D^-1/2·(A + I)·D^-1/2·h·W + b (Kipf & Welling 2017); edge weights are used."""
 
     def __init__(self, settings: LocalSettings, dim: int, holders: int) -> None:
@@ -199,16 +200,14 @@ class GcnHop(nn.Module):
         return adjacency.gcn(self.weight(h)) + self.bias
 
 
-class Gcn(HopModel[LocalSettings]):
+class Gcn(_Products[LocalSettings]):
     """K hops of it."""
 
     words: ClassVar[str] = "its neighbours, weighted by degree (GCN)"
-    draws: ClassVar[bool] = False
-    is_partitioned: ClassVar[bool] = True
-    hop = GcnHop
+    hop = _GcnHop
 
 
-class GinHop(nn.Module):
+class _GinHop(nn.Module):
     """MLP((1 + ε)·h + A·h) with trainable ε (Xu et al. 2019); edge weights are used."""
 
     def __init__(self, settings: LocalSettings, dim: int, holders: int) -> None:
@@ -222,13 +221,11 @@ class GinHop(nn.Module):
         return result
 
 
-class Gin(HopModel[LocalSettings]):
+class Gin(_Products[LocalSettings]):
     """K hops of it."""
 
     words: ClassVar[str] = "the sum of its neighbours (GIN)"
-    draws: ClassVar[bool] = False
-    is_partitioned: ClassVar[bool] = True
-    hop = GinHop
+    hop = _GinHop
 
 
 class AppnpSettings(LocalSettings):
@@ -238,10 +235,7 @@ class AppnpSettings(LocalSettings):
 
 
 class AppnpHop(nn.Module):
-    """z ← (1 − α)·(A·z + z/P)/(degree + 1/P) + α·h^0, without weights (after Gasteiger et al. 2019).
-
-    P is the number of holders, so that the holders' self-loops add up to one.
-    """
+    """z ← (1 − α)·(A·z + z/P)/(degree + 1/P) + α·h^0 (after Gasteiger et al. 2019): P holders' self-loops are one."""
 
     def __init__(self, settings: AppnpSettings, dim: int, holders: int) -> None:
         super().__init__()
@@ -254,13 +248,11 @@ class AppnpHop(nn.Module):
         return (1 - self._teleport) * neighbours + self._teleport * first_rows(initial, adjacency.num_targets)
 
 
-class Appnp(HopModel[AppnpSettings]):
+class Appnp(_Products[AppnpSettings]):
     """K hops of it."""
 
     settings = AppnpSettings
     words: ClassVar[str] = "its neighbours by personalised propagation (APPNP)"
-    draws: ClassVar[bool] = False
-    is_partitioned: ClassVar[bool] = True
     uses_initial: ClassVar[bool] = True
     is_fixed: ClassVar[bool] = True
     activates: ClassVar[bool] = False
@@ -302,7 +294,7 @@ def _attention() -> type[GATConv]:
     return WeightedAttention
 
 
-class GatHop(nn.Module):
+class _GatHop(nn.Module):
     """Graph attention with concatenated heads (Veličković et al. 2018), times the edges' weights.
 
     An edge's share is w·exp(a)/Σ w·exp(a), with its attention logit a; a node's own edge weighs 1. Attention is per
@@ -335,7 +327,7 @@ class Gat(HopModel[GatSettings]):
         if dim % settings.heads:
             raise ValueError(f"local.heads={settings.heads} does not divide dim={dim}; change one of them")
 
-    hop = GatHop
+    hop = _GatHop
 
 
 class RelationalSettings(LocalSettings):

@@ -91,11 +91,7 @@ class LocalModel(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def __init__(self, settings: S, dim: int, holders: int, *, normalize: bool) -> None:
-        """Draw weights, of width ``dim`` (d), from torch's process-wide generator.
-
-        ``holders`` is P. ``normalize`` scales the result's rows to length 1 (Algorithm 2, line 10); zero rows stay
-        zero.
-        """
+        """Draw weights, of width ``dim``, from torch's process-wide generator; ``normalize``: rows to length 1."""
         super().__init__()
 
     @classmethod
@@ -104,22 +100,15 @@ class LocalModel(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
-        """Propagate h over the holder's edges.
+        """Propagate the round's input h and h^0, Tensor[N, d], over the holder's edges, or those of a neighbourhood.
 
-        Args:
-            h: Tensor[N, d], the round's input: h^0, or what the server sent back.
-            initial: Tensor[N, d], h^0.
-            edges: of the holder's own graph, or of a neighbourhood in it, of the same dtype.
-            generator: source of dropout and all other draws; None means evaluation.
-
-        Returns:
-            Tensor[T, d], t of this round for the targets: all N nodes of a graph, the first T of a neighbourhood.
+        Without ``generator``, the source of all draws, it is evaluation. Gives t, Tensor[T, d], of the targets: all N
+        nodes of a graph, the first T of a neighbourhood.
         """
 
     def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
-        """``forward`` of a whole graph from h^0 [N, d] in evaluation; a model of hops takes a block of nodes at a time.
-
-        The sampler is of one hop, and takes all neighbours.
+        """``forward`` of a whole graph from h^0 [N, d] in evaluation, perhaps in blocks, by a sampler of one hop's all
+        edges.
         """
         return self.forward(initial, initial, sampler.adjacency, None)
 

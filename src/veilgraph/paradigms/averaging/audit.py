@@ -237,9 +237,7 @@ def updates_of_sums(server: View, friends: Sequence[View], outside: Sequence[Par
 def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most: int | None = None) -> list[Update]:
     """What holders know of others when they take their own parts off averaged weights, in the newest round they can.
 
-    Averaged weights are a mean; of how many training nodes, sums of scores tell.
-
-    ``most`` bounds how many others may have been counted in the round; None: any number.
+    Of how many training nodes these are a mean, sums of scores tell. ``most`` bounds how many others were counted.
     """
     view, job = holders[0], averaging(holders[0].settings)
     rule = job.averaging.rule
@@ -346,12 +344,10 @@ class _KnownRound:
 
 
 def _known_rounds(run: Audited, members: Sequence[PartyId], target: PartyId | None) -> Iterator[_KnownRound]:
-    """The rounds of which everything is there, as some parties together know them.
+    """The rounds of which everything is there, as some parties together know them, with what they put in taken off.
 
-    They take off what they put in. Of the others all that they added before the noise is known, from their notes, but
-    for the canaries of one holder.
-
-    ``target`` is one of the others that train, whose canaries stay; None: nobody's, so that noise alone is left.
+    Of the others all that they added before the noise is known, from their notes, but for canaries of ``target``, one
+    that trains; None: nobody's.
     """
     job, view = averaging(run.settings), run.view(members[0])
     given = job.averaging.privacy

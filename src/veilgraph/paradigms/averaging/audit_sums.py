@@ -183,10 +183,9 @@ def _session_names(view: View) -> dict[int, str]:
 
 
 def noise_at_server(server: View, friends: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-    """What must say nothing to the server and holders that help it.
+    """What must say nothing to the server and holders that help it: what holders sealed for one another, and gave.
 
-    What holders gave, less every part of their masks that comes off, as long as one is left; and what they sealed for
-    one another, as it passes the server.
+    Of masks all that comes off is taken off, as long as one is left.
     """
     sums, helping = known_sums(server, friends), [view.party for view in friends]
     yield from _noise("sums with all own masks", outside, sums, lambda known: known.less_pairs)

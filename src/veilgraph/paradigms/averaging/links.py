@@ -22,7 +22,7 @@ from veilgraph.nn.layers import linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
 from veilgraph.paradigms.averaging.tasks import Judging, Subject, Task, TaskSettings, graph_network, side_by_side
-from veilgraph.protocol.figures import Figure, Found, Measures
+from veilgraph.protocol.figures import Figure, Measures, Scores
 from veilgraph.protocol.judge import Predicted, binned_auc, binned_precision, histogram
 
 TRAIN: Final = 0
@@ -110,10 +110,9 @@ class PairsOwn(Own):
 
 
 def unlinked(like: Pairs, taken: Tensor, nodes: int, generator: torch.Generator) -> Pairs:
-    """For each of some pairs another of the same holder, uniform among those of two nodes without an edge.
+    """For each of some pairs another of the same holder, uniform among those without an edge, or fewer where few are.
 
-    ``taken`` is Tensor[T] int64 ascending, keys of pairs that have an edge. Returns as many, or fewer where hardly any
-    pair is without an edge.
+    ``taken`` is Tensor[T] int64 ascending, keys of pairs that have an edge.
     """
     ends = torch.zeros_like(like.ends)
     wrong = torch.ones(len(like), dtype=torch.bool)
@@ -181,13 +180,8 @@ class LinksSettings(TaskSettings):
         ]
 
 
-class LinkNetwork(Averaged):
-    """Embeddings of a graph's nodes, and a score of two of them.
-
-    Args:
-        body: makes embeddings, Tensor[N, d].
-        decoder: Tensor[M, d] → Tensor[M, 1], of the product of two embeddings; None: its sum.
-    """
+class _LinkNetwork(Averaged):
+    """Embeddings of a graph's nodes, Tensor[N, d] by ``body``, and a score of two, by ``decoder`` or the sum."""
 
     def __init__(self, body: AveragedNetwork, decoder: nn.Module | None) -> None:
         super().__init__()
@@ -220,12 +214,12 @@ class Links(Task[LinksSettings, PairsOwn], Judging[PairsOwn]):
         return PairsOwn.divided(graph, self.public.dtype, streams, self.given.validation, self.given.test)
 
     @override
-    def network(self, streams: LearningStreams) -> LinkNetwork:
+    def network(self, streams: LearningStreams) -> _LinkNetwork:
         dim, decoder = self.public.model.dim, None
         if self.given.decoder == "mlp":
             with streams.global_generator("decoder"):
                 decoder = nn.Sequential(linear(dim, dim, bias=True), nn.ReLU(), linear(dim, 1, bias=True))
-        network = LinkNetwork(graph_network(self.public, dim, streams), decoder)
+        network = _LinkNetwork(graph_network(self.public, dim, streams), decoder)
         return network.to(self.public.dtype)
 
     @override
@@ -265,7 +259,7 @@ class Links(Task[LinksSettings, PairsOwn], Judging[PairsOwn]):
         return torch.cat(parts)
 
     @override
-    def scores(self, network: Averaged, total: Tensor) -> Found:
+    def scores(self, network: Averaged, total: Tensor) -> Scores:
         counts = total[len(_SPLITS) :].round().view(len(_SPLITS), _SORTS, self.given.bins)
         values: dict[str, float | None] = {}
         means = []
@@ -275,7 +269,7 @@ class Links(Task[LinksSettings, PairsOwn], Judging[PairsOwn]):
             for name, found in (("auc", binned_auc(linked, others)), ("ap", binned_precision(linked, others))):
                 values[f"{split}_{name}"] = None if found is None else found[0]
                 values[f"{split}_{name}_error"] = None if found is None else found[1]
-        return Found(_MEASURES, means[0], means[1], values)
+        return Scores(_MEASURES, means[0], means[1], values)
 
     @override
     def predictions(self, network: Averaged, own: PairsOwn, output: Tensor) -> Predicted:

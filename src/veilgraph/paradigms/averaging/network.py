@@ -27,11 +27,8 @@ from veilgraph.nn.propagate import Adjacency, FixedInput
 
 
 class RuleSettings(Settings):
-    """One kind of averaging, at a holder and at the server.
-
-    Attributes:
-        words: what the server makes of the holders' mean, in a sentence.
-        sends_gradients: whether a holder gives its gradient in place of how its weights have changed.
+    """One kind of averaging: at the server, as ``words`` say, and at a holder, who may give its gradient, not its
+    change.
     """
 
     words: ClassVar[str]
@@ -48,13 +45,9 @@ class RuleSettings(Settings):
         return {}
 
     def step(self, weights: Tensor, mean: Tensor, memory: Mapping[str, Tensor], learning_rate: float) -> Tensor:
-        """The server's next weights.
+        """The server's next weights, Tensor[W] float64, from the ``mean`` of changes or gradients over training nodes.
 
-        Args:
-            weights: Tensor[W] float64, as the holders had them.
-            mean: Tensor[W] float64, of the holders' changes or gradients, weighted by their training nodes.
-            memory: of the rounds before; brought up to this one.
-            learning_rate: the job's ``train.learning_rate``.
+        ``memory`` is of the rounds before, brought up to this one; ``learning_rate`` the job's.
         """
         raise NotImplementedError
 
@@ -204,10 +197,7 @@ class Averaged(FactNetwork):
     _staying: frozenset[str] = frozenset()
 
     def keep_home(self, parts: Collection[str]) -> None:
-        """Says, once, which parts' weights are not averaged: they are neither in ``vector`` nor taken.
-
-        Raises ``ConfigError``: there is no such part with weights.
-        """
+        """Says, once, which parts' weights are not averaged; ``ConfigError``: there is no such part with weights."""
         if absent := set(parts) - {_part(name) for name, _ in self.named_parameters()}:
             part = sorted(absent)[0]
             words = f"averaging.personal={part}: this job's network has no weights in that part; leave it out"
@@ -308,11 +298,7 @@ class Personalised(nn.Module):
         self.register_buffer("learnt", torch.tensor(False))
 
     def forward(self, averaged: Tensor) -> Tensor:
-        """Logits of all of the holder's nodes.
-
-        Args:
-            averaged: Tensor[N, C], those of the averaged network.
-        """
+        """Logits of all of the holder's nodes, from those of the averaged network, Tensor[N, C]."""
         near = self._own.adjacency.mean(averaged)
         found: Tensor = self.network(self._own.features, self._own.adjacency, None)
         return self.mix[0] * averaged + self.mix[1] * near + found

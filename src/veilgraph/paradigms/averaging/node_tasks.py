@@ -42,7 +42,7 @@ from veilgraph.paradigms.horizontal.tally import (
     TargetBounds,
 )
 from veilgraph.protocol.agreement import same_count
-from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Judged, Measures
+from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Measures, Scores
 from veilgraph.protocol.judge import Objective, Predicted, calibration_at
 
 S = TypeVar("S", bound=TaskSettings)
@@ -103,12 +103,8 @@ class AnswerTask(Task[S, O], Judging[O], ABC):
         return self.answers(network).tally(self.judged(own), output)
 
     @override
-    def scores(self, network: Averaged, total: Tensor) -> Judged:
+    def scores(self, network: Averaged, total: Tensor) -> Scores:
         return self.answers(network).scores(total)
-
-    @override
-    def each_epoch(self, scores: Judged) -> Judged:
-        return self.answers().each_epoch(scores, self.public.train.select_by)
 
     @override
     def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
@@ -166,7 +162,7 @@ class ClassTask(AnswerTask[S, O], ABC):
         return functional.cross_entropy(logits[mask], labels[mask])
 
     @override
-    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Judged:
+    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:
         """With AUC, for which all logits are needed."""
         public = self.public
         objective = Objective(self.judged(own), public.train, public.dtype, public.transition)
@@ -302,13 +298,8 @@ class GraphsOwn(Own):
         return cls(graph, ready.features, ready.adjacency, place, numbers, whole)
 
 
-class GraphNetwork(Averaged):
-    """Embeddings of nodes, one of each graph made of them, logits.
-
-    Args:
-        body: makes embeddings, Tensor[N, d].
-        head: Tensor[G, d] → Tensor[G, C].
-    """
+class _GraphNetwork(Averaged):
+    """Embeddings of nodes, Tensor[N, d], one of each graph made of them, and logits of these, Tensor[G, C]."""
 
     def __init__(self, body: AveragedNetwork, head: nn.Module, activation: str, readout: str) -> None:
         super().__init__()
@@ -339,11 +330,11 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
         return GraphsOwn.of(graph, self.public.dtype)
 
     @override
-    def network(self, streams: LearningStreams) -> GraphNetwork:
+    def network(self, streams: LearningStreams) -> _GraphNetwork:
         model = self.public.model
         with streams.global_generator("head"):
             head = linear(model.dim, self.public.stated, bias=True)
-        network = GraphNetwork(
+        network = _GraphNetwork(
             graph_network(self.public, model.dim, streams), head, model.activation, self.given.readout
         )
         return network.to(self.public.dtype)

@@ -141,18 +141,14 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
 _MEASURED: Final = 3  # holders whose noise together is what ε needs, in research/private_averaging.py
 
 
-class AveragingData(SameColumnsData[AveragingJob]):
-    """What averaging jobs begin with."""
-
+class _AveragingData(SameColumnsData[AveragingJob]):
     def check_graphs(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
         """A private training's rule on neighbours; see ``Data.check_graphs``."""
         for graph in graphs:
             check_rule(job, graph)
 
 
-class AveragingSessions(SameColumnsSessions[AveragingJob]):
-    """Sessions of averaging jobs."""
-
+class _AveragingSessions(SameColumnsSessions[AveragingJob]):
     has_costs: ClassVar[bool] = True
 
     def costs(self, job: AveragingJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
@@ -163,23 +159,16 @@ class AveragingSessions(SameColumnsSessions[AveragingJob]):
         return AveragingServer(session) if aligned.graph is None else AveragingHolder(session, aligned.graph)
 
 
-class AveragingPrivacy(SameColumnsPrivacy[AveragingJob]):
-    """The ε of averaging jobs."""
-
+class _AveragingPrivacy(SameColumnsPrivacy[AveragingJob]):
     def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf if job.training_plan is None else job.training_plan.epsilon_total
 
 
-class AveragingGuarantee(Guarantee[AveragingJob]):
-    """The ε of averaging jobs in words."""
-
+class _AveragingGuarantee(Guarantee[AveragingJob]):
     way: ClassVar[str] = "labels, averaging"
 
     def trained_way(self, job: AveragingJob) -> str:
-        """Without hops and of zero-out, with what holders learn at home or without it; see ``Guarantee.trained_way``.
-
-        With noise made jointly, of the weights that all have, where as many make it as when it was measured.
-        """
+        """Without hops and of zero-out; with joint noise as many make it as when it was measured."""
         plan = job.training_plan
         joint = None if plan is None else plan.joint
         if plan is not None and plan.settings.neighbours != "zero-out":
@@ -205,9 +194,7 @@ class AveragingGuarantee(Guarantee[AveragingJob]):
         return "without averaging.privacy its weights are not noised: give averaging.privacy.epsilon_total"
 
 
-class AveragingBaselines(Baselines[AveragingJob]):
-    """What averaging jobs are compared with."""
-
+class _AveragingBaselines(Baselines[AveragingJob]):
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
         (graph,) = (graph for graph in inputs.graphs if graph.party == holder)
         return baselines.alone(averaging(inputs.settings), graph, progress)
@@ -216,9 +203,7 @@ class AveragingBaselines(Baselines[AveragingJob]):
         return baselines.pooled(averaging(inputs.settings), inputs.graphs, progress)
 
 
-class AveragingWords(SameColumnsWords[AveragingJob]):
-    """Averaging jobs in sentences."""
-
+class _AveragingWords(SameColumnsWords[AveragingJob]):
     def describe(self, job: AveragingJob) -> list[str]:
         given = job.averaging.privacy
         return [
@@ -244,12 +229,12 @@ class AveragingWords(SameColumnsWords[AveragingJob]):
 AVERAGING: Final = Paradigm[AveragingJob](
     title="averaging: graphs of one's own, one model",
     rows=ROWS,
-    data=AveragingData(),
-    session=AveragingSessions(),
-    privacy=AveragingPrivacy(),
-    guarantee=AveragingGuarantee(),
-    baselines=AveragingBaselines(),
-    words=AveragingWords(),
+    data=_AveragingData(),
+    session=_AveragingSessions(),
+    privacy=_AveragingPrivacy(),
+    guarantee=_AveragingGuarantee(),
+    baselines=_AveragingBaselines(),
+    words=_AveragingWords(),
     begins_with_weights=True,
 )
 """Every holder trains on a graph of its own; sums of their weights become one model."""

@@ -33,7 +33,7 @@ from veilgraph.paradigms.horizontal.roles import REMEDY, worth
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello, Point, Start
 from veilgraph.protocol.bounds import agree_on_start
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.role import BEGINNING, PartyModel, Role, RoleContext
@@ -81,10 +81,7 @@ class _AveragingRole(Role):
 
 
 class AveragingHolder(_AveragingRole, SharedJudge):
-    """Holds a graph of its own.
-
-    With ``label_privacy`` all that it computes of labels is of perturbed ones.
-    """
+    """Holds a graph of its own; with ``label_privacy`` all that it computes of labels is of perturbed ones."""
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session)
@@ -159,10 +156,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         )
 
     def _note(self) -> None:
-        """In a recorded view of a private training: who is in this holder's sum.
-
-        With canaries also the sum before the noise, without them and with.
-        """
+        """In a recorded view of a private training: who is in the sum and, with canaries, the sum before noise."""
         link, publisher = self.session.link, self.session.publisher
         if not isinstance(publisher, SampledPublisher) or not isinstance(link, RecordedLink):
             return
@@ -207,9 +201,9 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         return receive_as(self.session.link, SERVER, Tag(Kind.AVERAGED, self._sums), (size,), dtype)
 
     @override
-    def scores(self, *, everything: bool = False) -> Judged:
+    def scores(self, *, everything: bool = False) -> Scores:
         """Over all holders that were counted; all learn the same."""
-        return self._scores if everything else self._task.judging.each_epoch(self._scores)
+        return self._scores if everything else self._scores.of_epoch(self._job.train.select_by)
 
     @override
     def predictions(self) -> Predicted:
@@ -245,7 +239,8 @@ class AveragingServer(_AveragingRole):
         self._known(hellos)
         self._make_network()
         self._memory = self._job.averaging.rule.memory(len(self._network.vector()))
-        self.model = PartyModel(session, {"network": self._network}, trained=(), in_training=self._remembered)
+        remembered = lambda: {f"rule.{name}": tensor for name, tensor in self._memory.items()}  # noqa: E731
+        self.model = PartyModel(session, {"network": self._network}, trained=(), in_training=remembered)
         if (earlier := session.keeper.get(BEGINNING)) is not None:
             self._begin(earlier.tensors)
         if self._job.records_survivors:
@@ -254,9 +249,6 @@ class AveragingServer(_AveragingRole):
         self._summing = SummingServer(session.link, group, self._job.averaging.patience_s)
         self._tell(self._network.vector())
         return start
-
-    def _remembered(self) -> dict[str, Tensor]:
-        return {f"rule.{name}": tensor for name, tensor in self._memory.items()}
 
     def _records(self, session: int) -> SurvivorRecord:
         """The record of all holders' records, where a session goes on from another."""

@@ -324,10 +324,7 @@ _FEWEST_SHARES: Final = 2  # of noise, beside those of the holders that collude 
 
 
 def check_private(job: AveragingJob) -> None:
-    """Refuses what would tell of the data beside the noisy sums, or make a term of more than a ball.
-
-    Raises ``ValueError``: as ``require``.
-    """
+    """Refuses, as ``require``, what tells of the data beside the noisy sums, or makes a term of more than a ball."""
     given, model, own, data = job.averaging.privacy, job.model, job.averaging, job.data
     assert given is not None
     bound, rule = given.degree_bound, own.rule.model_dump()["name"]

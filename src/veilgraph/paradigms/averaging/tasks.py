@@ -24,7 +24,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, NetworkSettings, Own
-from veilgraph.protocol.figures import Judged, Measures
+from veilgraph.protocol.figures import Measures, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
 
@@ -60,10 +60,7 @@ class TaskSettings(Settings):
         return ()
 
     def check(self, model: NetworkSettings, train: TrainSettings) -> None:
-        """Refuses what of a job does not go with the task, or would be ignored.
-
-        Raises ``ValueError``: it names the setting, the value, the rule and the way out.
-        """
+        """Refuses with ``ValueError`` what of a job does not go with the task, or would be ignored."""
         if train.class_weights != "none" and not self.kind.subject.has_classes:
             raise ValueError(
                 f"train.class_weights={train.class_weights} with averaging.task.name={self.name}: it weighs classes, "
@@ -71,10 +68,7 @@ class TaskSettings(Settings):
             )
 
     def check_graph(self, graph: PartyGraph) -> None:
-        """Refuses a graph that lacks what the task needs of every holder, before anything is sent.
-
-        Raises ``DataError``: it names what is missing.
-        """
+        """Refuses with ``DataError``, before anything is sent, a graph that lacks what the task needs."""
 
     def describe(self) -> list[str]:
         """What is learnt in sentences, for the description of a job; none where the rest says it."""
@@ -87,10 +81,8 @@ AnyTaskSettings = Annotated[SerializeAsAny[TaskSettings], read_by(settings_in(TA
 
 @dataclass(frozen=True)
 class Public:
-    """What all parties know of a job before the first round.
-
-    Attributes:
-        transition: Tensor[C, C] float64, P(label that is learned from = j | true label = i); None: these are the same.
+    """What all know before the first round; ``transition``: Tensor[C, C] float64, P(label learned from = j | true label
+    = i).
     """
 
     task: TaskSettings
@@ -120,10 +112,7 @@ class Subject:
         return 0
 
     def agreed(self, stated: Mapping[PartyId, int]) -> int:
-        """What follows from what holders state.
-
-        Raises ``DataError``: nobody has what the task needs, or they differ.
-        """
+        """What follows from what holders state; ``DataError``: nobody has what the task needs, or they differ."""
         return 0
 
     def trains_on(self, graph: PartyGraph) -> bool:
@@ -135,9 +124,7 @@ class Subject:
 class SumsBefore(Generic[O]):
     """Sums over the holders before the first round, one after another; the results are kept as ``network.facts``.
 
-    Attributes:
-        part: of a holder's data, and Tensor[K] float64, results of the sums before: what it adds to the next,
-            Tensor[its size] float64, below 2^40.
+    ``part``: of a holder's data, and Tensor[K] float64, results so far: what it adds to the next, below 2^40.
     """
 
     sizes: tuple[int, ...] = ()
@@ -163,17 +150,12 @@ class Judging(ABC, Generic[O]):
         """A holder's part of a sum from which the scores follow: Tensor[tally_size] float64, in range."""
 
     @abstractmethod
-    def scores(self, network: Averaged, total: Tensor) -> Judged:
+    def scores(self, network: Averaged, total: Tensor) -> Scores:
         """Scores of all whose tallies were added up, Tensor[tally_size] float64; undefined figures are None."""
 
-    def each_epoch(self, scores: Judged) -> Judged:
-        """What of the scores is on record for every epoch; all by default."""
-        return scores
-
-    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Judged:
+    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:
         """Scores where all data are in one place."""
-        found = self.scores(network, self.tally(network, own, output))
-        return found if everything else self.each_epoch(found)
+        return self.scores(network, self.tally(network, own, output))
 
     def calibration(self, network: Averaged, own: O, probabilities: Tensor) -> Calibration | None:
         """What makes a holder's predicted probabilities true, by its own validation examples; None without classes."""
@@ -212,9 +194,8 @@ class Task(ABC, Generic[S, O]):
 
     @abstractmethod
     def own(self, graph: PartyGraph, streams: LearningStreams) -> O:
-        """A holder's data as the task needs them; the same in all sessions of a run.
-
-        Raises ``DataError``: the graph lacks what the task needs.
+        """A holder's data as the task needs them, the same in all sessions of a run; or ``DataError`` as
+        ``check_graph``.
         """
 
     @abstractmethod

@@ -53,10 +53,9 @@ Dropout = Callable[[int], torch.Generator]  # local epoch of the round → its s
 def public(
     job: AveragingJob, features: Mapping[PartyId, int], stated: Mapping[PartyId, int], custom: CustomModel | None = None
 ) -> Public:
-    """What all know before the first round.
+    """What all know before the first round, from holders' columns and what they state by ``Subject.stated``.
 
-    ``features`` is holder → columns; ``stated`` is holder → what it states by ``Subject.stated``. Raises ``DataError``:
-    holders' columns differ, or what the task needs of them.
+    Raises ``DataError``: holders' columns differ, or what the task needs of them.
     """
     task, columns = job.averaging.task, same_count("columns", features)
     agreed, private = task.kind.subject.agreed(stated), job.label_privacy
@@ -65,12 +64,11 @@ def public(
 
 
 def summand(job: AveragingJob, task: Task[Any, Any], network: Averaged, own: Own, dropout: Dropout) -> Tensor:
-    """What a holder adds in a round: n·Δ, n·loss, n, for n training examples; zeros where it has none.
+    """What a holder adds in a round: n·Δ, n·loss, n, for n training examples, Tensor[W + 2]; zeros where it has none.
 
     Δ is how the weights that are averaged change in ``local_epochs`` of Adam, which begins anew in every round, or the
     gradient where the rule takes that; the holder's own change too, and stay. The loss is that of the weights as they
-    were, in the first of these epochs. Afterwards the network has other weights. Returns Tensor[W + 2], of the
-    network's dtype.
+    were. Afterwards the network has other weights.
     """
     examples, start, rule = task.examples(own), network.vector(), job.averaging.rule
     if not examples:
@@ -103,10 +101,10 @@ def _flat(gradients: Sequence[Tensor | None], weights: Sequence[torch.nn.Paramet
 def averaged(
     job: AveragingJob, memory: Mapping[str, Tensor], weights: Tensor, total: Tensor
 ) -> tuple[Tensor, float | None]:
-    """The next weights and the mean loss of the round; the same weights, and no loss, where nobody trained.
+    """The next weights, Tensor[W], and the mean loss of the round; the same, and no loss, where nobody trained.
 
-    ``memory`` is the rule's; ``weights`` is Tensor[W], of the round; ``total`` is Tensor[W + 2], sum of what holders
-    added. Of a private training no loss is told.
+    ``memory`` is the rule's; ``total`` is Tensor[W + 2], sum of what holders added. Of a private training no loss is
+    told.
     """
     total = total.double()
     nodes = round(float(total[-1]))  # what is moved by secret rounding is whole again
@@ -124,10 +122,7 @@ def update_bits(job: AveragingJob) -> int:
 
 
 def opened(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
-    """A sum of summands in the units of a gradient, with the decay of weights, as a summand has without joint noise.
-
-    ``total`` is Tensor[W + 2] float64, as opened; ``weights`` is Tensor[W], of the round.
-    """
+    """A sum of summands, Tensor[W + 2] float64, in the units of a gradient, with the decay of ``weights``."""
     plan = job.training_plan
     if plan is None or plan.joint is None:
         return total
@@ -149,11 +144,7 @@ def heard(told: Tensor) -> tuple[Tensor, float | None]:
 
 
 class PrivateTraining:
-    """A holder's part of a private training.
-
-    Attributes:
-        refuses: why the holder does not take part; empty where it does.
-    """
+    """A holder's part of a private training; ``refuses``: why it does not take part."""
 
     def __init__(self, job: AveragingJob, graph: PartyGraph) -> None:
         plan = job.training_plan
@@ -173,11 +164,10 @@ class PrivateTraining:
             )
 
     def summand(self, network: Averaged, publisher: Publisher, step: int) -> Tensor:
-        """A noisy gradient, no loss, and 1, with which every holder that has labels counts; zeros where it has none.
+        """A noisy gradient, no loss, and 1 for every holder that has labels: Tensor[W + 2]; zeros where it has none.
 
-        Where noise is made jointly it is the noisy sum in whole cells of the grid, for ``opened``. Returns Tensor[W +
-        2], of the network's dtype; float64 where noise is made jointly. Raises ``BudgetSpent``: the budget does not
-        allow it; nothing was released; ``ConfigError``: the publisher is another job's.
+        Where noise is made jointly it is the noisy sum in whole cells of the grid, float64, for ``opened``. Raises
+        ``BudgetSpent``: nothing was released; ``ConfigError``: the publisher is another job's.
         """
         weights, terms = network.vector(), self._terms
         if terms is None:
@@ -205,10 +195,7 @@ def broken_rule(job: AveragingJob, graph: PartyGraph) -> str:
 
 
 def check_rule(job: AveragingJob, graph: PartyGraph) -> None:
-    """The same where all graphs are in one place.
-
-    Raises ``DataError``: a node has more neighbours.
-    """
+    """The same where all graphs are in one place; ``DataError``: a node has more neighbours."""
     if reason := broken_rule(job, graph):
         raise DataError(f"party {graph.party!r}: {reason}", code="degree-bound", key="averaging.privacy.degree_bound")
 
@@ -235,7 +222,6 @@ class Terms:
         self._balls = dict[int, _Ball]()
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._nodes)
 
     def numbers(self, nodes: Tensor) -> list[int]:
@@ -337,7 +323,6 @@ class RowTerms:
             self._rows.append((columns, values.astype(kind)))
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._rows)
 
     def at(self, network: Averaged) -> Callable[[int], Places]:

@@ -32,7 +32,7 @@ from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 
 
 @dataclass(frozen=True)
-class UpdateKind:
+class _UpdateKind:
     """A local update φ(h, m) = join(own, scaled), without weights."""
 
     join: Callable[[Tensor, Tensor], Tensor]  # of the part that depends on h alone, and the one that is linear in m
@@ -40,11 +40,11 @@ class UpdateKind:
     output: int = 1  # columns of φ, in widths of h
 
 
-UPDATES: Final[Mapping[str, UpdateKind]] = {
-    "sum": UpdateKind(torch.add),
-    "concat": UpdateKind(lambda own, scaled: torch.cat([own, scaled], dim=1), output=2),
-    "gated": UpdateKind(lambda _, scaled: scaled, own=0),
-    "difference": UpdateKind(torch.sub),
+UPDATES: Final[Mapping[str, _UpdateKind]] = {
+    "sum": _UpdateKind(torch.add),
+    "concat": _UpdateKind(lambda own, scaled: torch.cat([own, scaled], dim=1), output=2),
+    "gated": _UpdateKind(lambda _, scaled: scaled, own=0),
+    "difference": _UpdateKind(torch.sub),
 }
 """Local updates by the name the settings use: h + m; h ∥ m; ReLU(MLP(h))·m; h − m, which falls with m."""
 
@@ -92,12 +92,10 @@ class _Maximum(torch.autograd.Function):
 
 
 def maximum(pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int) -> Tensor:
-    """Element-wise maximum over the holders that know a node (eq. 7).
+    """Element-wise maximum over the holders that know a node (eq. 7): Tensor[N, w], −∞ for one that nobody knows.
 
-    The gradient goes to the holder that attained the maximum, of several to the first.
-
-    ``pieces`` are Tensor[N_p, w] of each holder; ``rows`` are Tensor[N_p] int64 of each, where its nodes stand among
-    all; distinct. Returns Tensor[N, w], −∞ for a node that nobody knows.
+    ``pieces`` are Tensor[N_p, w] of each holder; ``rows`` Tensor[N_p] int64, where its nodes stand. The gradient goes
+    to the first holder that attained the maximum.
     """
     return cast(Tensor, _Maximum.apply(rows, num_nodes, *pieces))  # type: ignore[no-untyped-call]
 
@@ -177,10 +175,7 @@ class HolderLayer(nn.Module):
         self.update = Update(settings.update, widths.message, settings.dim)
 
     def forward(self, h: Tensor | FixedInput, adjacency: Adjacency) -> Tensor:
-        """The local embedding t of every node that the holder knows.
-
-        ``h`` is Tensor[N_p, input], or in the first layer the features. Returns Tensor[N_p, sent].
-        """
+        """The local embedding t of every node of the holder, Tensor[N_p, sent], of h [N_p, input] or features."""
         own = messages = _mapped(self.message, h)
         over = adjacency
         if self.target is not None:
@@ -202,7 +197,7 @@ class HolderLayer(nn.Module):
         return messages + of_edges
 
 
-class ServerLayer(nn.Module):
+class _ServerLayer(nn.Module):
     """The server's part of a layer: aggregation over holders (eq. 7) and the global update (eq. 8)."""
 
     def __init__(self, settings: HorizontalSettings, widths: LayerWidths, *, is_last: bool) -> None:
@@ -219,14 +214,12 @@ class ServerLayer(nn.Module):
     def combine(
         self, pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int, degrees: Tensor | None = None
     ) -> Tensor:
-        """The aggregate of all holders' local embeddings.
+        """The aggregate of all holders' local embeddings, Tensor[N, combined]; −∞ (max), ∞ (min) where nobody knows a
+        node.
 
-        The gradient of a maximum, and of what h alone gives to a mean or sum, goes to one of the holders: to the
-        first of those that attain it.
-
-        ``pieces`` are Tensor[N_p, sent] of each holder; ``rows`` are Tensor[N_p] int64 of each, its nodes' places among
-        all; distinct; ``degrees`` is Tensor[N, 1], summed over the holders; for the mean. Returns Tensor[N, combined];
-        −∞ (max), ∞ (min) for a node that nobody knows. Raises ``DataError``: the mean lacks ``degrees``.
+        Arguments as of ``maximum``; ``degrees`` is Tensor[N, 1], summed over the holders, for the mean, or
+        ``DataError``. The gradient of a maximum, and of what h alone gives to a mean or sum, goes to the first of the
+        holders that attain it.
         """
         aggregate = self._settings.aggregate
         if aggregate == "max":
@@ -244,9 +237,9 @@ class ServerLayer(nn.Module):
     def update(self, m: Tensor | FixedInput, generator: torch.Generator | None) -> Tensor:
         """The global update: linear, batch norm, activation, dropout; nothing after the last layer.
 
-        ``m`` is Tensor[N, combined]; as ``FixedInput`` where it is the same in every pass. Returns Tensor[N, output],
-        h^(l+1). Without ``generator`` it is evaluation, by running statistics. Raises ``DataError``: batch norm is to
-        normalise a single node.
+        ``m`` is Tensor[N, combined]; as ``FixedInput`` where it is the same in every pass. Gives h^(l+1), Tensor[N,
+        output]. Without ``generator`` it is evaluation, by running statistics. Raises ``DataError``: batch norm of a
+        single node.
         """
         h = _mapped(self.linear, m)
         if self._is_last:
@@ -294,10 +287,10 @@ class LayeredServer(nn.Module):
         widths = layer_widths(settings, features)
         with streams.global_generator("global"):
             self.layers = nn.ModuleList(
-                ServerLayer(settings, layer, is_last=index == len(widths) - 1) for index, layer in enumerate(widths)
+                _ServerLayer(settings, layer, is_last=index == len(widths) - 1) for index, layer in enumerate(widths)
             )
         self.to(dtype)
 
-    def layer(self, index: int) -> ServerLayer:
+    def layer(self, index: int) -> _ServerLayer:
         """The part of layer ``index``, from 0."""
-        return cast(ServerLayer, self.layers[index])
+        return cast(_ServerLayer, self.layers[index])

@@ -32,9 +32,8 @@ _NODES, _EDGES = 0, 1
 def share_secrets(
     link: Link, holders: Sequence[PartyId], streams: LearningStreams, secrets: SecretSource
 ) -> tuple[bytes, LearningStreams]:
-    """The key of the hashes, and the streams of the weights that all holders have; both the first holder's choice.
-
-    The server must not be able to read what goes over the holders' link.
+    """The key of the hashes, and the streams of all holders' weights, by the first one; the server must not read the
+    link.
     """
     first, *others = holders
     tag = Tag(Kind.NODE_KEY)
@@ -53,10 +52,7 @@ def node_hashes(key: bytes, ids: Sequence[str]) -> Tensor:
 
 
 def edge_hashes(key: bytes, nodes: Tensor, edge_index: Tensor) -> Tensor:
-    """BLAKE2b of every directed edge under the key: Tensor[E_p, 16] uint8.
-
-    ``edge_index`` is Tensor[2, E_p].
-    """
+    """BLAKE2b of every directed edge, Tensor[2, E_p], under the key: Tensor[E_p, 16] uint8."""
     source, target = (nodes[ends].numpy() for ends in edge_index)
     return _hashes(key, map(bytes, np.concatenate([source, target], axis=1)))
 
@@ -78,7 +74,7 @@ def receive_nodes(link: Link, holders: Sequence[PartyId]) -> Places:
     """All holders' lists, at the server: equal hashes are one node, and nodes are in the order of their first listing.
 
     The key is new in every session; an order that came of the hashes would change what dropout draws for a node. Raises
-    ``DataError``: a holder lists a node twice; ``LinkError``: as ``receive_as``.
+    ``DataError``: a holder lists a node twice.
     """
     keys, sizes = _receive(link, holders, _NODES)
     unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
@@ -95,7 +91,7 @@ def receive_nodes(link: Link, holders: Sequence[PartyId]) -> Places:
 def send_edges(link: Link, hashes: Tensor) -> Tensor:
     """A holder's list of edges to the server, and which of them count: Tensor[E_p] bool.
 
-    The list goes in the order of the hashes: edges are often sorted by node, and their own order would tell which.
+    It is in the order of the hashes: edges are often sorted by node, and their own order would tell which.
     """
     order = torch.from_numpy(_keys(hashes).argsort())
     link.send(SERVER, Tag(Kind.NODE_LIST, 0, _EDGES), hashes[order])
@@ -119,8 +115,8 @@ def settle_edges(link: Link, holders: Sequence[PartyId]) -> None:
 def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
     """Tells every holder, at the server, where its rows stand and how many nodes there are: [N_p + 1] int64.
 
-    They stand in a fresh random order. From the order of the lists, or of the hashes, whose key holders have, a holder
-    could tell which other nodes there are. Returns Node → its place in that order, Tensor[N] int64.
+    They stand in a fresh random order, or a holder could tell by its own, or by the hashes', which other nodes there
+    are. Returns node → its place, Tensor[N] int64.
     """
     drawn = np.frombuffer(secrets(_WORD_BYTES * places.num_nodes), dtype=np.int64)
     order = torch.from_numpy(drawn.argsort())
@@ -133,8 +129,7 @@ def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
 def receive_places(link: Link, nodes: int, most: int) -> tuple[Tensor, int]:
     """This holder's rows, Tensor[N_p], and N, of which a message about all nodes can be sent up to ``most``.
 
-    Raises:
-        ProtocolError: the server places two nodes at one row, or one outside of the N, or says that N is too large.
+    Raises ``ProtocolError``: the server places two nodes at one row, or one outside of the N, or N is too large.
     """
     tag = Tag(Kind.NODE_PLACES, 0, _NODES)
     received = receive_as(link, SERVER, tag, (nodes + 1,), torch.int64)

@@ -91,10 +91,10 @@ class SameColumnsData(seam.Data[J]):
         return Inputs(job, scale_together(graphs, job.data.feature_scaling), ids)
 
     def check_tables(self, job: J) -> None:
-        """What ``collect`` checks first, where all party files are on this machine; of names alone nothing is known.
+        """What ``collect`` checks first, where all party files are here.
 
-        Raises ``ConfigError``: a party file cannot be read or breaks a rule; ``DataError``: a table cannot be read, or
-        columns, classes or the keys of splits differ.
+        Raises ``ConfigError``: a party file breaks a rule; ``DataError``: a table cannot be read, or columns, classes
+        or keys of splits differ.
         """
         found = []
         for party, path in (job.data.parties or {}).items():
@@ -143,9 +143,8 @@ class SameColumnsWords(seam.Words[J]):
 def collect(own: Preparation) -> Prepared:
     """Builds the party's graph from all nodes of its tables. Called at all parties together.
 
-    Its rows, and with them its list of nodes to the server, are in an order of its own, which does not tell the rank of
-    an id as a sorted table's would. Raises ``DataError``: a table breaks a rule, or another holder's columns or classes
-    are not this one's.
+    Rows are in an order of its own, which does not tell the rank of an id as a sorted table's would. Raises
+    ``DataError``: a table breaks a rule, or another holder's columns or classes are not this one's.
     """
     link, settings, organisation, encoding = own.link, own.job, own.organisation, own.encoding
     identity = _fresh_identity(link, settings.data.names)
@@ -208,9 +207,7 @@ class Totals:
         return sum_integers_among(link, others, self._masks, values, tag, purpose="column sums")
 
 
-class HorizontalSessions(SameColumnsSessions[HorizontalJob]):
-    """Sessions of horizontal jobs."""
-
+class _HorizontalSessions(SameColumnsSessions[HorizontalJob]):
     def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
         columns = (0, seam.MAX_FEATURES if job.inputs.edge_features else 0)
         return {**super().stated(job, party, releases=releases), "edge_columns": columns}
@@ -221,16 +218,12 @@ class HorizontalSessions(SameColumnsSessions[HorizontalJob]):
         return HorizontalHolder(session, aligned.graph, aligned.ids or ())
 
 
-class HorizontalPrivacy(SameColumnsPrivacy[HorizontalJob]):
-    """The ε of horizontal jobs."""
-
+class _HorizontalPrivacy(SameColumnsPrivacy[HorizontalJob]):
     def largest_epsilon(self, job: HorizontalJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf
 
 
-class HorizontalGuarantee(seam.Guarantee[HorizontalJob]):
-    """The ε of horizontal jobs in words."""
-
+class _HorizontalGuarantee(seam.Guarantee[HorizontalJob]):
     way: ClassVar[str] = "labels, horizontal"
 
     def unbounded(self, job: HorizontalJob) -> str:
@@ -239,9 +232,7 @@ class HorizontalGuarantee(seam.Guarantee[HorizontalJob]):
         return "paradigm=horizontal has no differential privacy but label_privacy's: take that, or vertical"
 
 
-class HorizontalBaselines(seam.Baselines[HorizontalJob]):
-    """What horizontal jobs are compared with."""
-
+class _HorizontalBaselines(seam.Baselines[HorizontalJob]):
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
         parts = baselines.parts_of(inputs.graphs, inputs.ids)
         (part,) = (part for part in parts if part.graph.party == holder)
@@ -265,9 +256,7 @@ class HorizontalBaselines(seam.Baselines[HorizontalJob]):
         return {"paradigm": "averaging"} if is_apart and learns_true_classes else None
 
 
-class HorizontalWords(SameColumnsWords[HorizontalJob]):
-    """Horizontal jobs in sentences."""
-
+class _HorizontalWords(SameColumnsWords[HorizontalJob]):
     def describe(self, job: HorizontalJob) -> list[str]:
         split, task = job.model, job.horizontal.task
         alone = " It learns that maximum alone: neither the other values nor whose it is."
@@ -292,10 +281,10 @@ HORIZONTAL: Final = seam.Paradigm[HorizontalJob](
     title="horizontal: the same columns, different nodes",
     rows=ROWS,
     data=SameColumnsData(),
-    session=HorizontalSessions(),
-    privacy=HorizontalPrivacy(),
-    guarantee=HorizontalGuarantee(),
-    baselines=HorizontalBaselines(),
-    words=HorizontalWords(),
+    session=_HorizontalSessions(),
+    privacy=_HorizontalPrivacy(),
+    guarantee=_HorizontalGuarantee(),
+    baselines=_HorizontalBaselines(),
+    words=_HorizontalWords(),
 )
 """Holders of the same columns train one network, layer by layer; what they add is pooled at a server."""

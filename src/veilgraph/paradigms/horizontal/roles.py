@@ -44,7 +44,7 @@ from veilgraph.protocol.agreement import Hello, Point, Start, same_count
 from veilgraph.protocol.bounds import agree_on_start
 from veilgraph.protocol.costs import ITEM_BYTES, PASSES
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.judge import Predicted, SharedJudge, calibration_at
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import learned_graph
@@ -58,12 +58,11 @@ _SECURE_MAX: Final = 4
 """Times the default: what is dealt a step ahead for a secure maximum has many times the size of its rows."""
 
 
-def worth(together: Judged, alone: PlainResult | None) -> Record | None:
+def worth(together: Scores, alone: PlainResult | None) -> Record | None:
     """As ``Judge.alone``: a holder's own nodes judged by the model of all, and by its own; None without one."""
     if alone is None:
         return None
-    figures = together.summary()
-    return {"together": figures, "alone": {name: alone.summary[name] for name in figures}}
+    return {"together": dict(together.values), "alone": {name: alone.summary[name] for name in together.values}}
 
 
 def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWidths]) -> int:
@@ -75,13 +74,10 @@ def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWi
 
 
 class HorizontalHolder(SharedJudge):
-    """Holds nodes, their features, edges between them, and perhaps labels.
+    """Holds nodes, of distinct ``ids``, their features, edges between them, and perhaps labels.
 
-    With ``label_privacy`` all that it computes of labels is of perturbed ones, scores of test nodes too. A prediction
-    learns from no label, and so perturbs none.
-
-    Args:
-        ids: of its nodes, one per row, distinct.
+    With ``label_privacy`` all that it computes of labels, scores of test nodes too, is of perturbed ones; a prediction
+    perturbs none.
     """
 
     def __init__(self, session: RoleContext, graph: PartyGraph, ids: Sequence[str]) -> None:
@@ -109,7 +105,7 @@ class HorizontalHolder(SharedJudge):
             classes=self._learnt.outputs(graph),
             refuses=session.refuses or (session.publisher.refusal() if self._learns else ""),
         )
-        outputs = common_outputs({holder: hellos[holder] for holder in session.holders}, self._learnt.answers)
+        outputs = _common_outputs({holder: hellos[holder] for holder in session.holders}, self._learnt.answers)
         if session.settings.label_privacy is not None and graph.labels is not None and self._learns:
             self.graph, self._transition = learned_graph(session, graph)
         key, streams = node_lists.share_secrets(session.link, session.holders, session.streams, session.secrets)
@@ -216,11 +212,11 @@ class HorizontalHolder(SharedJudge):
             weight.grad = part.view_as(weight)
 
     @override
-    def scores(self, *, everything: bool = False) -> Judged:
+    def scores(self, *, everything: bool = False) -> Scores:
         """Over the answers of all holders; all ask for them at the same time, and learn the same."""
         own = self._task.tally(self.graph, self.logits.detach())
         scores = self._task.scores(self._tally(own, "scores", self._task.tally_bits))
-        return scores if everything else self._task.each_epoch(scores, self.session.settings.train.select_by)
+        return scores if everything else scores.of_epoch(self.session.settings.train.select_by)
 
     @override
     def predictions(self) -> Predicted:
@@ -241,7 +237,6 @@ class HorizontalHolder(SharedJudge):
         return calibration_at(self.graph, probabilities, self._transition, self._task.weights())
 
     def _tally(self, values: Tensor, purpose: str, bits: int = FACT_BITS) -> Tensor:
-        """The next sum over the holders that is no gradient."""
         self._tallies += 1
         return self._sum(values, Tag(Kind.MASKED, self._tallies), purpose, bits)
 
@@ -251,11 +246,8 @@ class HorizontalHolder(SharedJudge):
         )
 
 
-def common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
-    """The width that all holders with answers state; all must have the same columns as well.
-
-    Raises ``DataError``: they differ, or nobody has answers.
-    """
+def _common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
+    """The width that all holders with answers state; ``DataError`` where they, or columns, differ, or none has."""
     same_count("columns", {holder: hello.features for holder, hello in hellos.items()})
     same_count("columns of edges", {holder: hello.edge_columns for holder, hello in hellos.items()})
     stated = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}

@@ -36,10 +36,6 @@ def _standardised(job: JobSettings) -> str:
     return "data.feature_scaling=standard" if scaled else ""
 
 
-def _label_privacy(job: HorizontalJob) -> str:
-    return "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}"
-
-
 # fmt: off
 COLUMNS: Final = Revelation[JobSettings](
     "column-statistics", "Every holder learns how many rows all holders' tables have and every feature column's mean "
@@ -66,9 +62,7 @@ GLOBAL: Final = Revelation[HorizontalJob](
     "global-embeddings", "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate "
     "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm)
 TRAINED: Final = Revelation[HorizontalJob](*table.TRAINING_ROWS, _classes)
-TRAINED_NODES: Final = Revelation[HorizontalJob](
-    "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
-    "and of their labels no more than the job's ε allows.", _label_privacy, part_of="training-rows")
+TRAINED_NODES: Final = Revelation[HorizontalJob](*table.TRAINING_NODES, part_of="training-rows")
 TRAINED_TARGETS: Final = Revelation[HorizontalJob](
     "training-targets", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
     "and work out the numbers to predict of them, the server up to unit and zero point.", _values)
@@ -131,7 +125,6 @@ _ERRORS: Final = (
     "Not protected: a training node's row is its error times weights that all rows share, so it tells its target."
 )
 _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in their holder's ledger."
-_WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
 _EMBEDDINGS: Final = (WireFormat("s, l", "real [N_p, s_l]", "every pass; fixed first layer: s = 0"),)
 _RETURNED: Final = (WireFormat("s, l", "real [N_p, s_l]", "training, but of a fixed first layer"),)
@@ -147,20 +140,10 @@ def _summed(
     forms: tuple[WireFormat, ...],
 ) -> list[MessageSpec[HorizontalJob]]:
     """The rows of a sum that holders open among themselves: of two, each has the other's."""
+    of = partial(MessageSpec[HorizontalJob], kind, table.TO_HOLDER, what, forms=forms)
     return [
-        MessageSpec(
-            kind, table.TO_HOLDER, what, "mask", table.OPENED, (told,), (table.MORE_HOLDERS, *when), forms=forms
-        ),
-        MessageSpec(
-            kind,
-            table.TO_HOLDER,
-            what,
-            "none",
-            table.EXACTLY,
-            (told, SUMMANDS),
-            (table.TWO_HOLDERS, *when),
-            forms=forms,
-        ),
+        of("mask", table.OPENED, (told,), (table.MORE_HOLDERS, *when)),
+        of("none", table.EXACTLY, (told, SUMMANDS), (table.TWO_HOLDERS, *when)),
     ]
 
 
@@ -182,7 +165,7 @@ def _learned(
         whole(what, "none", why, (TRAINED,), (CLASSES, TRUE, *when)),
         whole(f"{what}, of numbers to predict", "none", _ERRORS, (TRAINED_TARGETS,), (VALUES, *when)),
         whole(noised, "noise", _OF_PERTURBED, (TRAINED,), (PERTURBED, *when)),
-        of("which of its rows are not zero", "none", _WHO, (TRAINED_NODES,), (PERTURBED, *when)),
+        of("which of its rows are not zero", "none", table.TRAINED_ON, (TRAINED_NODES,), (PERTURBED, *when)),
     ]
 
 

@@ -33,6 +33,8 @@ def same_columns(said: Said, *, classes: bool) -> Iterator[Choice]:
         yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
 
 
+_FEW: Final = "few nodes have labels"
+
 PROPOSITION: Final = (
     "with max pooling every element of φ(h, m) must not fall where an element of m rises (SAPGNN, Proposition in "
     "section 4.2.2, eqs. 12-13), with min pooling likewise, or the holders' pooled results are not those of the "
@@ -138,7 +140,16 @@ class HorizontalJob(JobSettings):
     def choices(cls, said: Said) -> Iterable[Choice]:
         """What fits a horizontal job."""
         yield Choice("model.server.batch_norm", True, "maxima over neighbours grow with degrees and layers")
-        yield from same_columns(said, classes=said.get("horizontal.task.name", "classes") == "classes")
+        classes = said.get("horizontal.task.name", "classes") == "classes"
+        yield from same_columns(said, classes=classes)
+        if classes and said.get("data.dataset") not in OF_WORDS:
+            yield Choice(
+                "model.update", "concat", "a node's own columns and its neighbours' maxima tell different things"
+            )
+            yield Choice("model.server.dropout", 0.7, _FEW)
+            yield Choice("train.learning_rate", 3e-3, "larger steps end at worse weights")
+            if said.get("label_privacy") is None:  # perturbed labels tell less than that decay forgets
+                yield Choice("train.weight_decay", 1e-2, _FEW)
 
     def _check_unused(self) -> None:
         super()._check_unused()

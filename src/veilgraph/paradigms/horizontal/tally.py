@@ -22,8 +22,8 @@ from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import corrected_losses
 from veilgraph.nn.facts import FactNetwork
-from veilgraph.protocol.figures import Figure, Found, Judged, Measures
-from veilgraph.protocol.judge import Predicted, Scores, binned_auc, binned_precision, histogram, weights_of_counts
+from veilgraph.protocol.figures import CLASS_MEASURES, Figure, Measures, Scores
+from veilgraph.protocol.judge import Predicted, binned_auc, binned_precision, histogram, weights_of_counts
 
 VALUE_MEASURES: Final = Measures(
     "mean squared error of standardised values",
@@ -67,10 +67,7 @@ class TargetBounds(Settings):
         return () if self.low is not None else (3, 1)
 
     def check_targets(self, graph: PartyGraph) -> None:
-        """Refuses targets outside the bounds.
-
-        Raises ``DataError``: names the first node.
-        """
+        """Refuses targets outside the bounds; the ``DataError`` names the first node."""
         targets = graph.targets
         if targets is None or self.low is None or self.high is None:
             return
@@ -139,10 +136,7 @@ class Answers(ABC):
 
     @abstractmethod
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
-        """A holder's part of the next sum before the first round, Tensor[its size] float64.
-
-        ``facts`` is Tensor[K] float64, results of the sums before.
-        """
+        """A holder's part of the next sum before the first round, float64, after ``facts``, Tensor[K]."""
 
     @abstractmethod
     def examples(self, graph: PartyGraph) -> int:
@@ -152,7 +146,7 @@ class Answers(ABC):
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
         """Sum of the losses of a holder's training nodes, of which there are some (SAPGNN eq. 15): Tensor[].
 
-        ``output`` is Tensor[N, C] logits, or Tensor[N, 1] standardised values of its nodes.
+        Of logits, Tensor[N, C], or standardised values, Tensor[N, 1].
         """
 
     @abstractmethod
@@ -160,7 +154,7 @@ class Answers(ABC):
         """A holder's part of what the scores follow from: Tensor[tally_size] float64. Arguments as for ``loss``."""
 
     @abstractmethod
-    def scores(self, total: Tensor) -> Judged:
+    def scores(self, total: Tensor) -> Scores:
         """Scores of all whose tallies were added up, Tensor[tally_size] float64."""
 
     @abstractmethod
@@ -170,10 +164,6 @@ class Answers(ABC):
     def weights(self) -> Tensor | None:
         """How much each class weighs, Tensor[C] float64; None where all weigh alike."""
         return None
-
-    def each_epoch(self, scores: Judged, select_by: str) -> Judged:
-        """What of the scores is on record for every epoch."""
-        return scores
 
 
 class Regression(Answers):
@@ -233,7 +223,7 @@ class Regression(Answers):
         return torch.cat(rows)
 
     @override
-    def scores(self, total: Tensor) -> Found:
+    def scores(self, total: Tensor) -> Scores:
         scale = self._scale()[1]
         values: dict[str, float | None] = {}
         losses = []
@@ -245,7 +235,7 @@ class Regression(Answers):
             values[f"{split}_rmse"] = scale * math.sqrt(max(error, 0.0) / n) if n else None
             values[f"{split}_mae"] = scale * absolute / n if n else None
             values[f"{split}_r2"] = 1 - error / varies if n and varies > _LEAST else None
-        return Found(VALUE_MEASURES, losses[0], losses[1], values)
+        return Scores(VALUE_MEASURES, losses[0], losses[1], values)
 
     @override
     def predictions(self, output: Tensor) -> Predicted:
@@ -282,10 +272,8 @@ class Classification(Answers):
     class, and of the others, have a log-odds of it in each of B bins: Tensor[3 + 3·C² + 4·K·B] float64. Of two classes
     K is 1, for the second; of more it is C.
 
-    Args:
-        transition: Tensor[C, C], P(label = j | true label = i); None: the labels are true.
-        network: keeps the training nodes of each class as its facts, by which a balanced loss is weighed; None: the
-            loss weighs all nodes alike.
+    ``transition`` is Tensor[C, C], P(label = j | true label = i); ``network`` keeps the training nodes of each class as
+    its facts, by which a balanced loss is weighed.
     """
 
     tally_bits: ClassVar[int] = 20
@@ -357,25 +345,19 @@ class Classification(Answers):
         counts = total[len(MASKS) * (1 + self._classes**2) :].round()
         val_ranks, test_ranks = counts.view(len(_RANKED), len(self._ranked), 2, self._bins)
         weights = self.weights()
-        return Scores(
-            train_loss=_mean(total[0], train, weights),
-            val_loss=_mean(total[1], val, weights),
-            val_auc=_auc(val_ranks, present=True),
-            test_auc=_auc(test_ranks, present=False),
-            val_ap=_precision(val_ranks),
-            test_ap=_precision(test_ranks),
-            train_accuracy=_mean(train.diagonal().sum(), train),
-            val_accuracy=_mean(val.diagonal().sum(), val),
-            test_accuracy=_mean(test.diagonal().sum(), test) if bool(test.any()) else None,
-            val_f1=_macro_f1(val),
-            test_f1=_macro_f1(test) if bool(test.any()) else None,
-        )
-
-    @override
-    def each_epoch(self, scores: Judged, select_by: str) -> Judged:
-        """Of AUC, average precision and F1 what selects."""
-        assert isinstance(scores, Scores)
-        return scores.of_epoch(select_by)
+        has_test = bool(test.any())
+        values = {
+            "train_accuracy": _mean(train.diagonal().sum(), train),
+            "val_accuracy": _mean(val.diagonal().sum(), val),
+            "test_accuracy": _mean(test.diagonal().sum(), test) if has_test else None,
+            "val_auc": _auc(val_ranks, present=True),
+            "test_auc": _auc(test_ranks, present=False),
+            "val_ap": _precision(val_ranks),
+            "test_ap": _precision(test_ranks),
+            "val_f1": _macro_f1(val),
+            "test_f1": _macro_f1(test) if has_test else None,
+        }
+        return Scores(CLASS_MEASURES, _mean(total[0], train, weights), _mean(total[1], val, weights), values)
 
     @override
     def predictions(self, output: Tensor) -> Predicted:
@@ -411,9 +393,8 @@ def _log_odds(logits: Tensor, label: int) -> Tensor:
 
 
 def _auc(ranks: Tensor, *, present: bool) -> float | None:
-    """Mean AUC of the classes, of Tensor[K, 2, B]: histograms of a class's nodes and of the others.
-
-    ``present``: of the classes that have nodes alone, as validation nodes may lack one and still choose.
+    """Mean AUC of the classes (all, or those ``present``), of Tensor[K, 2, B]: histograms of its nodes and of the
+    others.
     """
     found = [binned_auc(*each) for each in ranks]
     known = [one[0] for one in found if one is not None]

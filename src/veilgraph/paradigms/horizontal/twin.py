@@ -28,7 +28,7 @@ from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer,
 from veilgraph.paradigms.horizontal.node_lists import SHARED
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, HorizontalSettings
 from veilgraph.paradigms.horizontal.tally import LearntSettings, learnt_task
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective, Predicted
 from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
@@ -43,17 +43,9 @@ def counted_parts(settings: HorizontalSettings, parts: Sequence[HorizontalPart])
 class LayeredNetwork(Network):
     """All parties of a horizontal job together.
 
-    Args:
-        transition: Tensor[C, C] float64, P(label = j | true label = i), where the parts' labels are perturbed ones.
-        task: what is learnt; by default classes.
-
-    Raises:
-        DataError: nobody has labels, or columns or classes differ.
-
-    Attributes:
-        holder: the local weights, which all holders have.
-        server: the global ones.
-        embeddings: h^(2), …, h^(L+1) of all nodes, of the last forward pass.
+    ``transition`` is Tensor[C, C] float64, P(label = j | true label = i), of perturbed labels; ``task`` is by default
+    classes. ``holder`` has the local weights, ``server`` the global ones; ``embeddings`` are h^(2), …, h^(L+1) of the
+    last pass. Raises ``DataError``: nobody has labels, or columns or classes differ.
     """
 
     def __init__(
@@ -131,8 +123,7 @@ class LayeredNetwork(Network):
     def train_step(self, epoch: int) -> float:
         """One forward and backward pass and one update; returns the training loss.
 
-        The loss is the sum of the holders' (eq. 16), over the number of their training labels: a label that several
-        holders have counts once for each.
+        It is the sum of the holders' (eq. 16) over all training labels: of one node several holders may have one each.
         """
         for parameter in self.trained():
             parameter.grad = None
@@ -157,7 +148,7 @@ class LayeredNetwork(Network):
         """What the holders would have of the model, of all nodes."""
         return self._task.predictions(self.infer())
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split of all holders' labels; AUC and F1 as ``Objective.score`` says."""
         if self._judge is None:
             return self._task.scores(self._task.tally(self._pooled, logits))
@@ -175,10 +166,7 @@ def pooled(job: HorizontalJob, parts: Sequence[HorizontalPart], progress: Progre
 
 
 def parts_of(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> list[HorizontalPart]:
-    """Holders' graphs with their places among all nodes that are named.
-
-    ``ids`` is holder → the ids of its rows.
-    """
+    """Holders' graphs with their places among all nodes that are named, by the ids of their rows."""
     places = places_of(ids)
     return [_placed(graph, places[graph.party]) for graph in graphs]
 

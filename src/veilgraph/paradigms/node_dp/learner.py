@@ -40,8 +40,9 @@ from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.agreement import Point, Start, alone
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judge import Judge, Judgement, Objective, Scores, warn_of_one_class
+from veilgraph.protocol.judge import Judge, Judgement, Objective, warn_of_one_class
 from veilgraph.protocol.releases import ReleasedLabels
 from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
 
@@ -55,8 +56,8 @@ LARGEST = 1 << 24
 def neighbour_adjacency(graph: PartyGraph, aggregate: str, dtype: torch.dtype) -> Adjacency:
     """A linear AGGREGATE over a node's neighbours as an adjacency, whose ``sum`` is the aggregate.
 
-    Self-loops are left out, and count in no degree; a node without neighbours gets zero. ``gcn`` is D^-1/2·A·D^-1/2,
-    ``mean`` D^-1·A, ``sum`` A, with the edges' weights in A and D.
+    Self-loops are left out; a node without neighbours gets zero. ``gcn`` is D^-1/2·A·D^-1/2, ``mean`` D^-1·A, ``sum``
+    A, with the edges' weights in A and D.
     """
     keep = graph.edge_index[0] != graph.edge_index[1]
     edge_index = graph.edge_index[:, keep]
@@ -165,8 +166,7 @@ class KPropNetwork(nn.Module):
 class KPropNetworks(nn.Module):
     """A network for each K that settings try, trained side by side, of which the validation nodes choose one.
 
-    The choice reads labels and logits that the learner has, so it costs no ε. It is kept with the weights: a prediction
-    on other data is of the same K.
+    That costs no ε. K is kept with the weights: a prediction on other data is of the same.
     """
 
     chosen: Tensor  # place of the chosen network, a buffer
@@ -203,8 +203,7 @@ class KPropNetworks(nn.Module):
 def spread_labels(adjacency: Adjacency, labels: Tensor, train: Tensor, classes: int, share: float) -> Tensor:
     """Log probabilities [N, classes] from the labels of ``train`` nodes and edges alone: label spreading.
 
-    A node gets ``share`` of its class scores from its neighbours. Source: Zhou et al., "Learning with local and global
-    consistency", NeurIPS 2003.
+    A node gets ``share`` of its scores from its neighbours. Source: Zhou et al., NeurIPS 2003.
     """
     own = functional.one_hot(labels, classes).to(adjacency.dtype) * train.unsqueeze(1)
     found = own
@@ -243,17 +242,12 @@ class LabelDenoising:
     """Compares what the network says of a node's neighbours' labels, K_y hops away, with those labels.
 
     Both sides are the same linear function of labels: ỹ = A^K_y·Y' over its row sums, Y' being one-hot for nodes whose
-    perturbed label is known and zero for others, and p̃ = A^K_y·p(y'|x) over the same. So with the true p(y|x) p̃ is the
-    expectation of ỹ, whose noise falls with the number of labels in reach. Where none is, the node's own takes its
+    perturbed label is known and zero for others, and p̃ = A^K_y·p(y'|x) over the same. So with the true p(y|x) p̃ is
+    the expectation of ỹ, whose noise falls with the number of labels in reach. Where none is, the node's own takes its
     place.
 
-    Args:
-        labels: Tensor[N] int64, perturbed; read where ``known``.
-        known: Tensor[N] bool, nodes whose perturbed label the server has.
-        transition: Tensor[c, c], as for ``corrected``.
-
-    Attributes:
-        targets: ỹ, Tensor[N, c] of probabilities, one-hot where settings say ``hard``.
+    ``labels``, Tensor[N] int64, perturbed, are read where ``known``; ``transition`` is as for ``corrected``.
+    ``targets`` are ỹ, Tensor[N, c], one-hot where settings say ``hard``.
     """
 
     def __init__(
@@ -287,11 +281,10 @@ class LabelDenoising:
         return torch.where(reached, total / torch.where(reached, self._reach, 1.0), probabilities)
 
 
-class HopNetwork(nn.Module):
+class _HopNetwork(nn.Module):
     """Logits of nodes, of noisy sums: a hidden layer, as wide and with the activation and dropout of the job.
 
-    As in ``KPropNetwork`` what goes in is multiplied by a constant, so that one learning rate serves any noise. Call it
-    inside ``LearningStreams.global_generator``.
+    Scaled as in ``KPropNetwork``. Call it inside ``LearningStreams.global_generator``.
     """
 
     gain: Tensor  # the constant, a buffer; 1 until ``scale`` finds it
@@ -317,7 +310,7 @@ class HopNetwork(nn.Module):
         return logits
 
 
-class HopLearner(nn.Module):
+class _HopLearner(nn.Module):
     """A network after each hop, each of the sums of all hops until then."""
 
     def __init__(
@@ -333,22 +326,21 @@ class HopLearner(nn.Module):
         self._train, self._objective, self._streams, self._dtype = train, objective, streams, dtype
         self._classes = objective.classes
         with streams.global_generator("hops"):
-            made = [HopNetwork(hop * self._classes, self._classes, settings, dtype) for hop in range(1, hops + 1)]
+            made = [_HopNetwork(hop * self._classes, self._classes, settings, dtype) for hop in range(1, hops + 1)]
         self._networks = made
         self.networks = nn.ModuleList(made)
         self._learnt = 0
 
     def opinion(self, sums: Tensor) -> Tensor:
-        """What each node is taken for after k hops: its label where it is learnt from, else probabilities.
-
-        Tensor[N, k·c], of all hops until then, to Tensor[N, c], without a graph.
+        """What each node is taken for after k hops, from Tensor[N, k·c]: its label where learnt from, else
+        probabilities.
         """
         with torch.no_grad():
             return self._objective.opinion(self.logits(sums))[1]
 
     def logits(self, sums: Tensor) -> Tensor:
         """Those of the network after so many hops: Tensor[N, k·c] to Tensor[N, c]."""
-        network: HopNetwork = self._networks[sums.shape[1] // self._classes - 1]
+        network: _HopNetwork = self._networks[sums.shape[1] // self._classes - 1]
         found: Tensor = network(sums.to(self._dtype), None)
         return found
 
@@ -377,11 +369,7 @@ class Bystander(IdleRole):
 
 
 class LocalLearner(Judge):
-    """Knows the edges, and of features and labels what was released; its own features and labels are clear to it.
-
-    Args:
-        model: of its network; None: the job's.
-    """
+    """Knows the edges, and of features and labels what was released; its own features and labels are clear to it."""
 
     def __init__(
         self,
@@ -453,8 +441,8 @@ class LocalLearner(Judge):
     def alone(self) -> Record | None:
         """By its own data alone: labels spread over edges, and networks with random columns in place of releases.
 
-        A network tells nodes apart by random columns as well, so that these are what released ones are to be held to.
-        ``adds`` is whether the validation nodes tell the two apart. None with private labels: no label is its own.
+        Random columns tell nodes apart as well: released ones are held to them. ``adds``: the validation nodes tell the
+        two apart. None with private labels.
         """
         graph, objective, train = self.graph, self._objective, self.session.settings.train
         if self._denoising is not None or graph.labels is None or graph.train_mask is None:
@@ -474,8 +462,8 @@ class LocalLearner(Judge):
                 found.append(network(None))
         best = max(found, key=lambda logits: objective.validation(logits[objective.val_nodes]))
         return {
-            "together": self.scores(everything=True).summary(),
-            "alone": objective.score(best, everything=True).summary(),
+            "together": dict(self.scores(everything=True).values),
+            "alone": dict(objective.score(best, everything=True).values),
             "adds": bool(objective.simplest([best, self.logits.detach()])),
             "hops": self._network.tried[int(self._network.chosen)],
         }
@@ -506,7 +494,7 @@ class EdgePrivateLearner(LocalLearner):
         self._edges = graph.common_part()
         privacy = settings.privacy
         hops = 0 if privacy is None or privacy.aggregation is None else privacy.aggregation.hops
-        self._hops = HopLearner(settings.model, settings.train, self._objective, hops, session.streams, session.dtype)
+        self._hops = _HopLearner(settings.model, settings.train, self._objective, hops, session.streams, session.dtype)
         self._sums: Tensor | None = None
         networks = {"network": self._network, "hops": self._hops}
         self.model = PartyModel(session, networks, trained=list(self._network.parameters()))
@@ -534,10 +522,7 @@ class EdgePrivateLearner(LocalLearner):
             self._hops.learn(self._summed(opinion))
 
     def _summed(self, opinion: Tensor) -> Tensor:
-        """The noisy sums of all hops, Tensor[C, K·c]: made now if they never were, of nodes in an order of their own.
-
-        ``opinion`` is what each node is taken for without an edge, Tensor[C, c].
-        """
+        """The noisy sums of all hops, Tensor[C, K·c], of ``opinion``, Tensor[C, c]: made now if they never were."""
         if self._sums is None:
             count, order = self._edges.num_nodes, self.session.publisher.order  # the same in every job: so are sums
             order = torch.arange(count) if order is None else order[order < count]

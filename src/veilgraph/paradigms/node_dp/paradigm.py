@@ -93,9 +93,7 @@ def _check_values(settings: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
             raise DataError(f"party {graph.party!r}: {error}") from error
 
 
-class NodeDpData(seam.Data[NodeDpJob]):
-    """What node-dp jobs begin with."""
-
+class _NodeDpData(seam.Data[NodeDpJob]):
     def load(self, job: NodeDpJob) -> Inputs:
         private, data = job.noise.label_release, job.data
         if private is not None and data.dataset is not None and (data.split is None or data.stratify):
@@ -129,9 +127,7 @@ class NodeDpData(seam.Data[NodeDpJob]):
         return Inputs(job, graphs)
 
 
-class NodeDpSessions(AlignedSessions[NodeDpJob]):
-    """Sessions of node-dp jobs."""
-
+class _NodeDpSessions(AlignedSessions[NodeDpJob]):
     def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
         fields = {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
         if releases:
@@ -167,9 +163,7 @@ class NodeDpSessions(AlignedSessions[NodeDpJob]):
         return EdgePrivateLearner(session, graph, [*([own_features(graph)] if job.uses_own_columns else []), *features])
 
 
-class NodeDpPrivacy(seam.Privacy[NodeDpJob]):
-    """The ε of node-dp jobs."""
-
+class _NodeDpPrivacy(seam.Privacy[NodeDpJob]):
     def plan(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:
         return release_plan(job, party, nodes)
 
@@ -186,9 +180,7 @@ class NodeDpPrivacy(seam.Privacy[NodeDpJob]):
         return job.release.features.epsilon + of_labels
 
 
-class NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
-    """The ε of node-dp jobs in words."""
-
+class _NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
     way: ClassVar[str] = "node-dp, noise on the learner's edges"
 
     def unbounded(self, job: NodeDpJob) -> str:
@@ -229,9 +221,7 @@ class NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
         ]
 
 
-class NodeDpWords(seam.Words[NodeDpJob]):
-    """Node-dp jobs in sentences."""
-
+class _NodeDpWords(seam.Words[NodeDpJob]):
     def describe(self, job: NodeDpJob) -> list[str]:
         release, labels = job.release.features, job.release.labels
         if release is None:
@@ -277,11 +267,11 @@ class NodeDpWords(seam.Words[NodeDpJob]):
 NODE_DP: Final = seam.Paradigm[NodeDpJob](
     title="local: nodes perturb their own values",
     rows=ROWS,
-    data=NodeDpData(),
-    session=NodeDpSessions(),
-    privacy=NodeDpPrivacy(),
-    guarantee=NodeDpGuarantee(),
+    data=_NodeDpData(),
+    session=_NodeDpSessions(),
+    privacy=_NodeDpPrivacy(),
+    guarantee=_NodeDpGuarantee(),
     baselines=seam.Baselines(),
-    words=NodeDpWords(),
+    words=_NodeDpWords(),
 )
 """Nodes release perturbed features once, and one holder, which knows the graph, learns alone."""

@@ -31,12 +31,7 @@ _LEAST: Final = 1e-6
 
 @dataclass(frozen=True)
 class Examples:
-    """Training nodes of the label holder, as they were in a training.
-
-    Attributes:
-        rows: float64 [T, W].
-        labels: int64 [T].
-    """
+    """Training nodes of the label holder, as they were in a training: rows float64 [T, W], labels int64 [T]."""
 
     rows: Tensor
     labels: Tensor
@@ -56,14 +51,9 @@ class Examples:
         return np.asarray(which.ravel() % FOLDS, dtype=np.int64)
 
     def scores(self, rows: Tensor, classes: int) -> Tensor:
-        """Make log p_c − log p_0 for the classes c = 1 … C − 1: float64 [N, C − 1].
+        """Make log p_c − log p_0 for the classes c = 1 … C − 1 of rows, float64 [N, W]: float64 [N, C − 1].
 
-        A row that is among the training nodes' is scored by the trees that were fitted without its fold, each other
-        one by the trees of all training nodes.
-
-        Args:
-            rows: of the nodes, float64 [N, W].
-            classes: C.
+        A row that is among the training nodes' is scored by the trees fitted without its fold.
         """
         examples, labels, folds = self.rows.numpy(), self.labels.numpy(), self.folds()
         fold_of = {row.tobytes(): fold for row, fold in zip(examples, folds, strict=True)}

@@ -72,12 +72,7 @@ def trials_of(job: SealedJob) -> tuple[Trial, ...]:
 
 
 def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
-    """What a job has all parties compute.
-
-    Args:
-        job: validated.
-        nodes: N, which noise may depend on; None: what is asked for does not depend on noise.
-    """
+    """What a job has all parties compute; noise may depend on N, ``nodes``, where that is known."""
     model, train = job.model, job.train
     return Plan(
         trials=trials_of(job),
@@ -100,10 +95,7 @@ def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
 
 
 def slots_of(job: SealedJob, edges: int) -> int:
-    """The number of edges that a holder seems to have: rounded up by up to a quarter, where the job states none.
-
-    It is 1 where nothing goes over any edges but each holder's own.
-    """
+    """A holder's padded number of edges: up by at most a quarter, where the job states none; 1 without common hops."""
     if not plan_of(job).crosses:
         return 1
     return padded(edges) if job.model.edge_slots is None else job.model.edge_slots
@@ -118,11 +110,7 @@ def neighbours_told(job: SealedJob, party: PartyId, most: float) -> int:
 
 
 def max_degree_of(job: SealedJob, told: Iterable[int]) -> int:
-    """The bound of a node's degree over all holders: the job's, or of what they told.
-
-    Raises:
-        DataError: it is more than a job computes over.
-    """
+    """The bound of a node's degree over all holders, of the job or told; ``DataError``: more than is computed over."""
     found = job.model.max_degree or max(4, 1 + sum(told))
     most = LARGEST_WEIGHTED if job.model.edge_weights else LARGEST_DEGREE
     if found > most:
@@ -153,16 +141,9 @@ def fit_bounds_to(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
 
 
 def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> OwnData:
-    """What a holder puts in.
+    """What a holder puts in; ``DataError`` where it does not fit the job's public bounds.
 
-    Args:
-        job: validated.
-        graph: of the holder.
-        refuses: whether it takes no part anyway: then its edges are held to no bound of the job, or whether they fit
-            would show in how the job ends.
-
-    Raises:
-        DataError: it does not fit the job's public bounds.
+    One that ``refuses`` anyway holds its edges to none of these, or whether they fit would show in how the job ends.
     """
     plan, common = plan_of(job), graph.common_part()
     if common.edge_weight is not None and not plan.weighted_edges:
@@ -197,15 +178,8 @@ def examples_of(job: SealedJob, graph: PartyGraph) -> Examples | None:
 def with_scores(own: OwnData, graph: PartyGraph, job: SealedJob, examples: Examples | None, classes: int) -> OwnData:
     """With the trees' scores of every common node behind the label holder's other columns.
 
-    Args:
-        own: of the label holder.
-        graph: of the label holder, with nodes that the others do not know.
-        job: the job.
-        examples: of its training; None: the job has no trees.
-        classes: C.
-
-    Raises:
-        RunError: the trees were fitted to other columns, or to more classes.
+    ``graph`` has nodes that others do not know; ``examples`` are of its training, None without trees. Raises
+    ``RunError``: the trees were fitted to other columns, or to more classes.
     """
     if examples is None:
         return own
@@ -230,8 +204,8 @@ def _seen_by_trees(job: SealedJob, graph: PartyGraph) -> Tensor:
 def _check_slots(job: SealedJob, party: PartyId, edges: Tensor) -> None:
     """Of edges that ε is about: their padded number has to fit. Jobs of one bound after another find it, and no more.
 
-    Whether a node has more than so many edges, or an edge goes one way, would end a job too: jobs of one bound after
-    another would find how many, to the last edge. Votes are counted the same whatever they are.
+    They would find degrees and directions to the last edge, if these ended a job too: votes are counted whatever these
+    are.
     """
     if job.model.edge_slots is not None and padded(edges.shape[1]) > job.model.edge_slots:
         raise DataError(
@@ -243,7 +217,6 @@ def _check_slots(job: SealedJob, party: PartyId, edges: Tensor) -> None:
 
 
 def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> None:
-    """Of edges that others compute over as they are."""
     model, plan, party = job.model, plan_of(job), common.party
     slots, edges = slots_of(job, common.num_edges), common.edge_index
     if plan.crosses and common.num_edges > slots:
@@ -276,32 +249,19 @@ def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:
 
 
 def _is_noised(job: SealedJob, party: PartyId) -> bool:
-    """Whether a holder's edges are votes, with noise."""
     return job.privacy is not None and party in job.duties.publishing
 
 
 def edges_once(edges: Tensor) -> Tensor:
-    """Each pair of a source and a target once, none from a node to itself: an edge is one vote, however it is recorded.
-
-    Args:
-        edges: int64 [2, E].
-    """
+    """Each pair of a source and a target once, none from a node to itself, of int64 [2, E]: an edge is one vote."""
     once: Tensor = torch.unique(edges[:, edges[0] != edges[1]], dim=1)
     return once
 
 
 def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: LearningStreams, classes: int) -> OwnData:
-    """What the label holder puts in.
+    """What the label holder puts in, beside ``own``, of its common part.
 
-    Args:
-        own: as of every holder.
-        graph: its common part, with labels and masks.
-        job: the job.
-        streams: of the party's seed.
-        classes: C.
-
-    Raises:
-        DataError: there are no training nodes, or all are of one class; or none to judge steps by.
+    Raises ``DataError``: there are no training nodes, or all are of one class; or none to judge steps by.
     """
     assert graph.labels is not None
     assert graph.train_mask is not None
@@ -342,7 +302,7 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
 def ranked_first(labels: Tensor) -> Tensor:
     """The order of nodes in which those come first that are ranked against all others: int64 [V].
 
-    These are of every class in turn; of two classes of the second one alone, for all pairs are of one node of each.
+    These are of every class in turn; of two classes of the second alone.
     """
     turn = torch.zeros_like(labels)
     for label in range(int(labels.max()) + 1):
@@ -393,7 +353,7 @@ def _columns(plan: Plan, graph: PartyGraph) -> Tensor:
 def quantiles(columns: Tensor) -> Tensor:
     """Whether a value is above each of seven quantiles of its column: 1 or 0, float64 [N, 7·min(F, 16)].
 
-    Of the 16 columns that have most different values; 0 where a column has 8 different values or fewer.
+    Of the 16 columns that have most different values; 0 where a column has 8 or fewer.
     """
     different = torch.tensor([column.unique().numel() for column in columns.T])
     found = columns.new_zeros((len(columns), THRESHOLDS * min(len(different), MOST_TOLD)))
@@ -411,14 +371,10 @@ def with_means(columns: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor
 
 
 def neighbours(columns: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor:
-    """Means and deviations over the sources of every node's edges, and log(1 + degree): float64 [N, 2·F + 1].
+    """Means and deviations of columns [N, F] over every node's sources, and log(1 + degree): float64 [N, 2·F + 1].
 
-    Zero where a node has no edge. Nodes that others do not know count as well.
-
-    Args:
-        columns: float64 [N, F].
-        edges: int64 [2, E].
-        weights: float64 [E]; None: all edges alike.
+    Zero where a node has no edge. Nodes that others do not know count as well; edges are int64 [2, E], weights float64
+    [E].
     """
     nodes, (sources, targets) = len(columns), edges.numpy()
     counts = np.ones(len(sources)) if weights is None else weights.numpy()

@@ -21,12 +21,7 @@ from veilgraph.paradigms.sealed.plan import MOST_RANKED, Context, Trial
 
 
 class Validation:
-    """One party's part in judging logits.
-
-    Args:
-        machine: of the party.
-        context: of the job. The label holder puts in classes, and which nodes are of two of them; once a session each.
-    """
+    """One party's part in judging logits: the label holder puts in classes, and pairs of two, once a session each."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
@@ -48,10 +43,10 @@ class Validation:
         return self._machine.value(right).map(lambda part: part.sum(0, keepdim=True))
 
     def _pairs(self, logits: Wire, classes: Wire) -> Summands:
-        """Pairs of nodes of two classes, of which the one of the first node's class has the larger logit of it.
+        """Pairs of two classes, which are the label holder's secret, where the first node's class has its larger logit
+        there.
 
-        Logits are taken less their mean over all classes; of equal ones the pair is not right. Which pairs are of two
-        classes is the label holder's secret.
+        Logits are taken less their mean over all classes; of equal ones the pair is not right.
         """
         machine, owner = self._machine, self._context.label_party
         first = min(MOST_RANKED, logits.shape[0])
@@ -73,13 +68,9 @@ Part = tuple[Trial, Sequence[Wire]]
 
 
 def mean_where(network: Network, better: Bit, earlier: Part, own: Part) -> list[Wire]:
-    """Weights of ``network.trial``, which is the mean of two: of that, or of the second network, which is one of both.
+    """Weights of ``network.trial``, the mean of two: of that, or of the second network, ``own``, which is one of both.
 
-    Args:
-        network: of the party.
-        better: whether the mean is wanted, [1, 1]; which it is nobody knows.
-        earlier: the first network. Where ``better`` is not nothing of it is left, whatever its numbers are.
-        own: the second one.
+    Which it is, by ``better`` [1, 1], nobody knows. Where it is not the mean, nothing of ``earlier`` is left.
     """
     machine, classes = network.machine, network.context.sizes.classes
     mean = []

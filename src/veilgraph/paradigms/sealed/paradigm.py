@@ -79,7 +79,6 @@ _BLOCKS: Final = {
 
 
 def _network(job: SealedJob, plan: Plan) -> str:
-    """What is trained, in sentences."""
     over = f"{job.data.label_party}'s own edges" if job.privacy is not None else "all holders' edges together"
     parts = [_BLOCKS[block] for block in plan.blocks if block in _BLOCKS]
     for pooled, where in ((True, over), (False, "every holder's edges by themselves")):
@@ -105,13 +104,9 @@ _STEPS, _EVALUATIONS = "steps", "evaluations"
 
 
 def costs_of(context: Context, steps: int, evaluate_every: int | None = None, dealer_checks: float = 0.0) -> Costs:
-    """Of a training, and what is told at its end.
+    """Of a training of so many ``steps``, and what is told at its end, from a context without data.
 
-    Args:
-        context: without data.
-        steps: of the training.
-        evaluate_every: steps between evaluations; None: there are none.
-        dealer_checks: chance that a dealing is opened; of those the mean number is counted.
+    Of dealings, opened with a chance of ``dealer_checks``, the mean number is counted.
     """
     sizes = context.sizes
     machine = CountingMachine(list(sizes.columns), SERVER)
@@ -195,9 +190,7 @@ def _rows_of(hello: Hello) -> int:
     return hello.training + hello.validation
 
 
-class SealedData(AlignedData[SealedJob]):
-    """What sealed jobs begin with."""
-
+class _SealedData(AlignedData[SealedJob]):
     def check_graphs(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
         check_ranges(job, graphs)
 
@@ -205,9 +198,7 @@ class SealedData(AlignedData[SealedJob]):
         return fit_bounds_to(job, graphs)
 
 
-class SealedSessions(AlignedSessions[SealedJob]):
-    """Sessions of sealed jobs."""
-
+class _SealedSessions(AlignedSessions[SealedJob]):
     has_costs: ClassVar[bool] = True
 
     def costs(self, job: SealedJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
@@ -279,9 +270,7 @@ class SealedSessions(AlignedSessions[SealedJob]):
         return (SealedLabelHolder if labelled else SealedHolder)(session, aligned.graph)
 
 
-class SealedPrivacy(Privacy[SealedJob]):
-    """The ε of sealed jobs."""
-
+class _SealedPrivacy(Privacy[SealedJob]):
     protects: ClassVar[tuple[str, ...]] = ("edge",)
 
     def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
@@ -305,9 +294,7 @@ class SealedPrivacy(Privacy[SealedJob]):
         return {"unit": "edge", "aggregation": {}}
 
 
-class SealedGuarantee(Guarantee[SealedJob]):
-    """The ε of sealed jobs in words."""
-
+class _SealedGuarantee(Guarantee[SealedJob]):
     way: ClassVar[str] = "sealed, noise on votes"
 
     def threat_model(self, job: SealedJob) -> str:
@@ -339,9 +326,7 @@ class SealedGuarantee(Guarantee[SealedJob]):
         return "a sealed job without privacy tells predictions as they are: set privacy.epsilon_total, for edges"
 
 
-class SealedBaselines(Baselines[SealedJob]):
-    """What sealed jobs are compared with."""
-
+class _SealedBaselines(Baselines[SealedJob]):
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
         job = sealed(inputs.settings)
         return in_one_place(job, isolate(inputs.graphs, holder, job.data.label_party), progress)
@@ -354,9 +339,7 @@ class SealedBaselines(Baselines[SealedJob]):
         return {"paradigm": "vertical"}
 
 
-class SealedWords(Words[SealedJob]):
-    """Sealed jobs in sentences."""
-
+class _SealedWords(Words[SealedJob]):
     def describe(self, job: SealedJob) -> list[str]:
         names = listed(job.data.names)
         told = "the class" if job.output == "classes" else "a score of every class"
@@ -409,11 +392,11 @@ class SealedWords(Words[SealedJob]):
 SEALED: Final = Paradigm[SealedJob](
     title="sealed: nothing is opened but predictions",
     rows=ROWS,
-    data=SealedData(),
-    session=SealedSessions(),
-    privacy=SealedPrivacy(),
-    guarantee=SealedGuarantee(),
-    baselines=SealedBaselines(),
-    words=SealedWords(),
+    data=_SealedData(),
+    session=_SealedSessions(),
+    privacy=_SealedPrivacy(),
+    guarantee=_SealedGuarantee(),
+    baselines=_SealedBaselines(),
+    words=_SealedWords(),
 )
 """Holders of the same nodes train one network of which nothing is opened but predictions."""

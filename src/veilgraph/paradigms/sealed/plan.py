@@ -47,11 +47,9 @@ class Sizes:
     """What all parties know before anything is sent.
 
     Attributes:
-        nodes: N.
         training: T.
         validation: V that steps are judged by; 0 where none is.
         asked: R, nodes that are predicted; None: all.
-        classes: C.
         columns: holder → number of its own columns, in the job's order.
         edges: holder → padded number of its directed edges.
         max_degree: bound of every node's degree over all holders, the node itself included; ``max_degree_of``.
@@ -76,16 +74,9 @@ class Sizes:
 class OwnData:
     """What one holder puts in; in the twin, there is one of every holder.
 
-    Attributes:
-        features: float64 [N, F].
-        edges: int64 [2, E].
-        edge_weights: float64 [E]; None: every edge counts once.
-        rows: training nodes, at the label holder.
-        labels: their classes, likewise.
-        weights: of the rows in the loss, likewise; None: all alike.
-        judged: validation nodes, likewise.
-        judged_labels: their classes.
-        asked: nodes that are predicted, likewise; None: all.
+    Features are float64 [N, F], edges int64 [2, E], their weights float64 [E], None where each counts once. The label
+    holder has training ``rows``, their labels and weights in the loss, ``judged`` validation nodes, and nodes
+    ``asked``, None: all.
     """
 
     features: Tensor
@@ -137,13 +128,7 @@ def hops_of(block: str) -> int:
 
 
 def width_of(block: str, columns: int, classes: int) -> int:
-    """How many columns of a block are made of a holder's, over the edges of one holder or of all together.
-
-    Args:
-        block: by name.
-        columns: of the holder.
-        classes: C at the label holder, 0 at all others.
-    """
+    """How many columns of a block are made of a holder's, over one holder's edges or all; C is 0 at all but one."""
     if block == BOOSTING:
         return max(0, classes - 1)
     if block == NEIGHBOURS:
@@ -167,9 +152,9 @@ class Trial:
 
     Attributes:
         blocks: of columns, by name: ``own``; ``neighbours``, ``quantiles`` and ``boosting``, made of them at home;
-            ``pooled.k`` and ``each.k``, own columns after k hops over all holders' edges together, or over every
-            holder's by themselves.
-        deep: how many hidden layers there are beside one another, each of the plan's width; False: none, True: one.
+        ``pooled.k`` and ``each.k``, own columns after k hops over all holders' edges together, or over every holder's
+        by themselves.
+        deep: how many hidden layers there are beside one another, each of the plan's width.
         learning_rate: of SGD with momentum.
         weight_decay: of L2.
     """
@@ -188,21 +173,18 @@ class Plan:
         trials: made one after the other, each from the beginning.
         standard: whether columns are standardised; else no entry of the holders' columns is above 1 in magnitude.
         directed: whether edges count in their direction alone.
-        weighted_edges: whether they have weights.
         hidden: width of the hidden layer.
         steps: of all trials together.
         kept_every: after so many steps, and after the last, weights are judged or kept.
-        momentum: of the velocity.
         weight_decay: of L2; None: what suits the trial and the number of training rows.
         batch: rows of a step; None: all.
         weighted: whether rows have weights in the loss.
-        ranks: whether a step is judged by how many pairs of validation nodes it ranks rightly, and not by how many
-            of them it classifies rightly.
+        ranks: whether a step is judged by pairs of validation nodes ranked rightly, and not by nodes classified so.
         seed: of the initial weights, which are public.
         output: what the label holder learns of a node.
         release: whether holders learn the weights of their own columns.
         votes: standard deviation of the noise on a count of votes over all holders' edges but the label holder's; 0:
-            there is none. None: there are no votes, and hops go over all edges.
+        there is none. None: there are no votes, and hops go over all edges.
     """
 
     trials: tuple[Trial, ...]
@@ -254,14 +236,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Context:
-    """What every part of a party's program is about.
-
-    Attributes:
-        sizes: that all know.
-        plan: that all follow.
-        label_party: who has the labels.
-        data: holder → what it puts in: a holder's own, nothing at the dealer, all in the twin.
-    """
+    """What every part of a program is about; ``data``: a holder's own, nothing at the dealer, all in the twin."""
 
     sizes: Sizes
     plan: Plan
@@ -288,13 +263,7 @@ _SHRINKS: Final = 0.1
 
 
 def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> ReleasePlan | None:
-    """What is released of a holder's edges; None without differential privacy, and at the server.
-
-    Args:
-        job: validated.
-        party: a holder, or the server. The label holder's edges are told to nobody, so it pays for nothing.
-        nodes: common to all holders, where that is known.
-    """
+    """What is released of a holder's edges; None without differential privacy, and at the server and label holder."""
     privacy = job.privacy
     if privacy is None or party not in job.data.names:
         return None

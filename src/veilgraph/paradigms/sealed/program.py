@@ -42,13 +42,7 @@ _FAILED: Final = "earlier.failed"
 
 @dataclass(frozen=True)
 class Earlier:
-    """What was best when a trial began.
-
-    Attributes:
-        members: numbers of the trials that it is the mean of.
-        weights: of it.
-        outside: how many range tests had failed.
-    """
+    """What was best when a trial began: the trials that it is the mean of, its weights, and failed range tests."""
 
     members: tuple[int, ...]
     weights: list[Wire]
@@ -56,12 +50,7 @@ class Earlier:
 
 
 class SealedProgram:
-    """One party's part in training and inference.
-
-    Args:
-        machine: of the party.
-        context: of the job, and what the party puts in.
-    """
+    """One party's part in training and inference; the context has what the party puts in."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
@@ -171,11 +160,7 @@ class SealedProgram:
         return shares | {name: torch.tensor(trials) for name, trials in public.items()}
 
     def check(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
-        """Refuse shares of another network or release, of which training goes on or a prediction is made.
-
-        Raises:
-            RunError: names what differs.
-        """
+        """Refuse, with a ``RunError`` that names what differs, shares of another network or release."""
         if (mark := _TRAINED if training else OUTSIDE) not in saved:
             raise RunError(
                 f"{mark}: the saved shares have none, so another release saved them; train anew, or use that release",
@@ -200,9 +185,7 @@ class SealedProgram:
     def restore(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
         """Shares of all parties become wires again, under fresh masks; at all of them together.
 
-        Args:
-            saved: this party's, none at the dealer.
-            training: whether training goes on; else weights alone are needed.
+        Where training does not go on, weights alone are needed; the dealer has none saved.
         """
         self._beside, self._earlier = None, None
         if training and f"{_EARLIER}.trial" in saved:
@@ -252,12 +235,10 @@ class SealedProgram:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
 
     def step(self, number: int, best: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-        """One step of SGD with momentum.
+        """One step of SGD with momentum, by its number of all steps from 0.
 
-        Args:
-            number: counts all steps of the job from 0.
-            best: this party's shares when what was best so far was judged; where columns are standardised a trial is
-                judged beside it, too. Empty: by itself alone.
+        ``best`` are shares when what was best so far was judged: a trial is judged beside it where columns are
+        standardised.
         """
         machine = self._machine
         if self._targets is None:
@@ -330,14 +311,7 @@ class SealedProgram:
         return failed.map(lambda part: part.sum(0, keepdim=True)) + machine.split(self.outside)
 
     def check_range(self, outside: Wire) -> None:
-        """Open one bit to every holder: whether any range test has failed.
-
-        Args:
-            outside: how many have, [1].
-
-        Raises:
-            RangeOverflow: some have.
-        """
+        """Open one bit to every holder: whether any range test has failed, of [1]; then ``RangeOverflow``."""
         machine = self._machine
         bit = machine.open(machine.value(machine.negative(-outside)))
         told = [machine.reveal(bit, holder) for holder in machine.holders]  # all learn it before any of them ends
@@ -353,15 +327,12 @@ class SealedProgram:
             )
 
     def score(self, number: int) -> Tensor | None:
-        """How well a step does, [1, 1] at the label holder; None at all others.
+        """How well a step, from 1, does, [1, 1] at the label holder; None at all others.
 
         The number of validation nodes of whose logits none is above that of their class, or of pairs of them that are
         ranked rightly. It is of the step's network, or of the mean of that and of what was best when its trial began,
         whichever has more right, which then is ``taken``. Nothing else is opened: neither which of the two it is, nor
         which nodes these are, nor which of them are right, nor what the others are taken for.
-
-        Args:
-            number: counts all steps of the job from 1.
         """
         machine, trial = self._machine, self.trial
         machine.at(f"score {number}")
@@ -417,9 +388,9 @@ class SealedProgram:
         return machine.reveal(found, owner)
 
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
-        """Weights of the first layer that multiply a holder's columns as they are: holder → name → float64 [F_i, d].
+        """Weights of the first layer that multiply a holder's columns: holder → name → float64 [F_i, d].
 
-        A holder has its own alone, the dealer none. They are opened under a fresh mask first, which nothing else is
+        A holder has its own alone, the dealer none. They are first opened under a fresh mask, which nothing else is
         under.
         """
         machine, found = self._machine, dict[PartyId, dict[str, Tensor]]()

@@ -42,7 +42,8 @@ from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
-from veilgraph.protocol.judge import Judge, Objective, Predicted, Scores
+from veilgraph.protocol.figures import CLASS_MEASURES, Scores
+from veilgraph.protocol.judge import Judge, Objective, Predicted
 from veilgraph.protocol.role import PartyModel, Role, RoleContext
 
 _KEPT: Final = "named"
@@ -50,23 +51,14 @@ _COUNT: Final = "nodes"
 
 
 class NamedNodes:
-    """One party's count.
-
-    Args:
-        job: whose ``named_nodes`` is the most; None: nodes are not named, and nothing is counted.
-        keeper: of the party's part of the run.
-    """
+    """One party's count, in its part of the run, of nodes named, of ``named_nodes`` at most; None: none are."""
 
     def __init__(self, job: SealedJob, keeper: Keeper) -> None:
         self._job, self._keeper = job, keeper
 
     @property
     def left(self) -> int:
-        """How many nodes may still be named.
-
-        Raises:
-            RunError: what was kept of the count is damaged.
-        """
+        """How many nodes may still be named; raises ``RunError``: what was kept of the count is damaged."""
         kept = self._keeper.get(_KEPT)
         try:
             used = 0 if kept is None else int(kept.facts[_COUNT])
@@ -91,16 +83,10 @@ class NamedNodes:
         return ""
 
     def agreed(self, party: PartyId, named: int, *, trains: bool, nodes: int) -> int | None:
-        """How many nodes are predicted in this session, the same at all parties; None: all.
+        """How many of N nodes are predicted in this session, the same at all parties; None: all.
 
-        Args:
-            party: the label holder.
-            named: what it states.
-            trains: whether the session trains, where none are.
-            nodes: N.
-
-        Raises:
-            ProtocolError: it states more than the job allows this party to take part in, or none.
+        Raises ``ProtocolError``: the label holder, ``party``, states more than may be named, or none; none in a
+        training.
         """
         if not self._job.outcome.predicts_named:
             return None
@@ -124,11 +110,7 @@ class NamedNodes:
 
 
 def check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
-    """Holds a label holder to rows to train on, and to judge by where the job does.
-
-    Raises:
-        ProtocolError: it states none.
-    """
+    """Holds a label holder to rows to train on, and to judge by where the job does; or ``ProtocolError``."""
     for name in ("training", *(("validation",) if job.passes.evaluates else ())):
         if not getattr(stated, name):
             raise ProtocolError(
@@ -143,9 +125,7 @@ def check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
 class Shares(PartyModel):
     """A party's shares of the model: those of all holders add up to the weights, and all but one of them are noise.
 
-    Attributes:
-        saved: those that a program is to take up before it computes; None: it has them.
-        goes_on: whether training goes on from these.
+    ``saved`` are to be taken up before it computes; ``goes_on``: training does from these.
     """
 
     def __init__(self, session: RoleContext, program: SealedProgram) -> None:
@@ -193,11 +173,7 @@ class SealedRole(Role):
         return Hello(job=session.settings.hash(), restarts=session.restarts, alignment=session.alignment)
 
     def machine(self, dealing: Dealing) -> Machine:
-        """On which this party runs the program.
-
-        Args:
-            dealing: all that it computes in this session.
-        """
+        """On which this party runs the program, of all that it computes in this session."""
         raise NotImplementedError
 
     def data(self) -> Mapping[PartyId, OwnData]:
@@ -348,26 +324,12 @@ def _passed(epoch: int) -> Tag:
     return Tag(Kind.READY, epoch, 1)
 
 
-class OneNumber(Scores):
+class _OneNumber(Scores):
     """Of a step, of which the label holder knows but how many validation nodes, or pairs of them, are right."""
-
-    @classmethod
-    def of(cls, select_by: str, right: float) -> OneNumber:
-        """A share, by what it is called."""
-        ranks = select_by == "auc"
-        return cls(math.nan, 0.0, math.nan, math.nan if ranks else right, None, right if ranks else None)
 
     @override
     def record(self) -> dict[str, float | None]:
-        return {"val_accuracy": self.val_accuracy} if self.val_auc is None else {"val_auc": self.val_auc}
-
-
-class NoScores(Scores):
-    """Of a model that has predicted none of the label holder's nodes, or named ones alone."""
-
-    @override
-    def summary(self) -> dict[str, float | None]:
-        return dict.fromkeys(super().summary())
+        return dict(self.values)
 
 
 class SealedDealer(SealedRole):
@@ -398,10 +360,10 @@ class SealedDealer(SealedRole):
     @override
     def shares(self, program: SealedProgram) -> Shares:
         """None: all that it draws is of one session."""
-        return DealerShares(self.session, program)
+        return _DealerShares(self.session, program)
 
 
-class DealerShares(Shares):
+class _DealerShares(Shares):
     """The dealer's, which has none: it knows of which trials the holders' are."""
 
     @override
@@ -409,18 +371,11 @@ class DealerShares(Shares):
         return {name: trials for name, trials in super().state().items() if name.endswith(".trial")}
 
 
-class HolderShares(Shares):
-    """A holder's, with what tells which data they are of.
+class _HolderShares(Shares):
+    """A holder's, with digests of the data they are of: ``tables`` without labels, ``data`` all.
 
-    With ``privacy`` weights have what votes are of as well: predictions have the same noise, so they are of the same
-    data.
-
-    Args:
-        tables: digest of the holder's data, without labels.
-        data: digest of all that it computes with.
-
-    Attributes:
-        noise_id: Tensor[SEED_BYTES] uint8, of the votes' noise.
+    With ``privacy`` weights have what votes are of as well: predictions have the same noise, of ``noise_id``,
+    Tensor[SEED_BYTES] uint8, so they are of the same data.
     """
 
     def __init__(self, session: RoleContext, program: SealedProgram, tables: Tensor, data: Tensor) -> None:
@@ -469,13 +424,9 @@ class HolderShares(Shares):
 
 
 class SealedHolder(SealedRole):
-    """Has features and edges.
+    """Has features and edges; raises ``DataError`` where they do not fit the job's public bounds."""
 
-    Raises:
-        DataError: they do not fit the job's public bounds.
-    """
-
-    model: HolderShares
+    model: _HolderShares
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session)
@@ -527,7 +478,7 @@ class SealedHolder(SealedRole):
 
     @override
     def shares(self, program: SealedProgram) -> Shares:
-        return HolderShares(self.session, program, self._tables, _bytes(self._own.digest()))
+        return _HolderShares(self.session, program, self._tables, _bytes(self._own.digest()))
 
     @override
     def machine(self, dealing: Dealing) -> Machine:
@@ -634,10 +585,13 @@ class SealedLabelHolder(SealedHolder, Judge):
     def scores(self, *, everything: bool = False) -> Scores:
         """While training the one number that is known; of classes alone no ranking can be made."""
         if self._learns:
-            return OneNumber.of(self._job.train.select_by, self._right)
-        if self.predicted is not None:
-            return NoScores(math.nan, math.nan, math.nan, math.nan, None)
+            name = "val_auc" if self._job.train.select_by == "auc" else "val_accuracy"
+            return _OneNumber(CLASS_MEASURES, math.nan, 0.0, {name: self._right})
+        names = [f"{split}_accuracy" for split in ("train", "val", "test")]
+        ranks = [f"{split}_{name}" for name in ("auc", "ap") for split in ("val", "test")]
+        if self.predicted is not None:  # none of its nodes, or named ones alone
+            return Scores(CLASS_MEASURES, math.nan, math.nan, dict.fromkeys([*names, *ranks, "val_f1", "test_f1"]))
         found = self._objective.score(self.logits.detach(), everything=everything)
         if self._job.output == "margins":
             return found
-        return replace(found, val_auc=None, test_auc=None, val_ap=None, test_ap=None)
+        return replace(found, values={**found.values, **dict.fromkeys(name for name in ranks if name in found.values)})

@@ -74,11 +74,6 @@ class SealedModelSettings(Settings):
         description="edges that every holder seems to have; null: its own number, rounded up by up to a quarter",
     )
 
-    @property
-    def goes_far(self) -> bool:
-        """Whether hops go over edges that others' columns go over too."""
-        return self.blocks is None or any("." in block for block in self.blocks)
-
     @model_validator(mode="after")
     def _check_blocks(self) -> Self:
         if self.blocks is not None and len(set(self.blocks)) < len(self.blocks):
@@ -201,7 +196,8 @@ class SealedJob(JobSettings):
             rule = "each holder's share of model.max_degree", (self.model.max_degree - 1) // len(self.data.names)
         bounded: tuple[PartyId, ...] = (self.data.label_party,)
         if self.privacy is None:
-            bounded = self.data.names if self.model.goes_far else ()
+            blocks = self.model.blocks  # with a dot: hops over edges that others' columns go over too
+            bounded = self.data.names if blocks is None or any("." in block for block in blocks) else ()
         return InputRules(weights=self.model.edge_weights, degree_rules=dict.fromkeys(bounded, rule))
 
     @property

@@ -39,14 +39,10 @@ def together(
     asked: Tensor | None = None,
     examples: Examples | None = None,
 ) -> tuple[Context, dict[str, OwnData]]:
-    """What all holders of a job know and put in, as the twin has it.
+    """What all holders of a job know and put in, as the twin has it, who all learn from the job's seed.
 
-    Args:
-        job: whose parties all learn from its seed.
-        graphs: of the holders, one of them with labels.
-        trains: whether training rows and their labels are put in.
-        asked: [R] nodes that are predicted; None: all.
-        examples: what the label holder's trees were fitted to; None: training nodes of these graphs.
+    ``asked`` are [R] nodes that are predicted, None: all; ``examples`` what trees were fitted to, None: these graphs'
+    nodes. Training rows are put in where it ``trains``.
     """
     data = {graph.party: own_data(job, graph) for graph in graphs}
     whole = next(graph for graph in graphs if graph.labels is not None)
@@ -113,25 +109,18 @@ def taken(job: SealedJob, program: SealedProgram) -> SealedProgram:
 
 
 def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
-    """Refuse a job that would end because its numbers leave the ring's range: the twin trains and predicts first.
+    """Refuse with ``RangeOverflow`` a job whose numbers leave the ring's range: the twin trains and predicts first.
 
-    Raises:
-        RangeOverflow: numbers leave the range.
-        DataError: as ``own_data`` and ``with_labels``.
+    Raises ``DataError`` as ``own_data`` and ``with_labels``.
     """
     chosen_twin(job, graphs).predict()
 
 
 def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> PlainResult:
-    """Trains the job's network on one graph, with numbers that are not rounded.
+    """Trains the job's network on one graph, with numbers that are not rounded; ``progress`` is called after every
+    step.
 
-    Which step is taken is judged as in the job: by all validation nodes, or not at all. Margins are known here,
-    whatever the job's ``output``.
-
-    Args:
-        job: the federated job.
-        graph: with labels and masks.
-        progress: called after every step.
+    Steps are judged as in the job, by all validation nodes or not at all. Margins are known, whatever its ``output``.
     """
     weighted = job.model.edge_weights or graph.edge_weight is not None
     model = job.model.model_copy(update={"edge_weights": weighted, "edge_slots": None})
@@ -152,7 +141,7 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
             logits = max(tried, key=lambda each: objective.score(each).selection(job.train.select_by))
             scores = replace(objective.score(logits), val_loss=0.0)
             name = f"val_{job.train.select_by}"
-            record[name] = scores.summary()[name]
+            record[name] = scores.values[name]
             judgement = judgement.after(epoch, scores, job.train.select_by)
             best = logits if judgement.best_epoch == epoch else best
         metrics.append(record)
@@ -161,7 +150,7 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
         "best_epoch": judgement.best_epoch or len(metrics),
-        **objective.score(output, everything=True).summary(),
+        **objective.score(output, everything=True).values,
         "seconds_per_step": steps[len(steps) // 2],
     }
     return PlainResult(summary, metrics, output)

@@ -364,7 +364,7 @@ def _initial_gradients(view: View) -> Iterator[Evidence]:
 def _own_updates(view: View, opened: Observations) -> tuple[Floats, ...]:
     """What a holder put into the product that changed W after the first passes: B = F + V, V from the dealer's seed.
 
-    They end where the next h^0 is not that of the next step: where a session ended, or a view was cut off.
+    They end where a session ended, or a view was cut off.
     """
     seeds = {seen.session: seen for seen in view.received(Kind.SEED, SERVER)}
     sent = view.sent(Kind.MASKED_OPERAND, view.others[0], int(Direction.BACKWARD))

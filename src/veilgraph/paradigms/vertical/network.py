@@ -88,11 +88,9 @@ class InitialSettings(Settings):
 class EmbeddingSession:
     """What every method is given: the session of one holder.
 
-    ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint;
-    ``features`` maps holder → number of columns in the job's order (unknown, 0, where the method is not joint);
-    ``feature_bits`` is the scale all agreed on; ``own`` [N − C, F] has the features of the nodes that no other
-    holder knows, None where there are none or ``matrix`` has them; ``block_bytes`` is as for ``row_blocks``, and
-    ``device`` where dense products in the ring are computed; ``trace`` notes what is prepared ahead.
+    ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint; ``features``
+    are columns (0 where it is not joint); ``feature_bits`` the scale all agreed on; ``own`` [N − C, F] features of
+    other nodes, where ``matrix`` lacks them; ``block_bytes`` is as for ``row_blocks``.
     """
 
     link: Link
@@ -164,10 +162,10 @@ _STD: Final = 8.0  # no entry of x·W, normal with std·‖x‖, is expected bey
 def check_range(
     party: PartyId, matrix: Tensor, settings: InitialSettings, std: float, *, holders: int, feature_bits: int
 ) -> None:
-    """Refuse features of which h^0, or with ``secure-sum`` the holder's part of it, would not fit at the start.
+    """Refuse features x, Tensor[N, F], of which h^0, or with ``secure-sum`` a holder's part, would not fit at the
+    start.
 
-    ``matrix`` is x, Tensor[N, F], dense or ``torch.sparse_csr``. Raises ``RangeOverflow``: a row is too long; it says
-    how many are.
+    The ``RangeOverflow`` says how many rows are too long.
     """
     sums = settings.method == "secure-sum"
     bits = (holders - 1).bit_length() + SUM_BITS if sums else 2 * feature_bits + settings.gradient_bits
@@ -195,10 +193,7 @@ def check_range(
 def check_together(
     settings: InitialSettings, dim: int, matrices: Mapping[PartyId, Tensor], feature_bits: int | None
 ) -> None:
-    """``check_range`` of all holders' features, where these are on one machine.
-
-    ``matrices`` is holder → x of its nodes, scaled; ``feature_bits`` is of the job; None: as many as any holder's need.
-    """
+    """``check_range`` of all holders' features; without the job's ``feature_bits`` as many as any holder's need."""
     if not (settings.is_joint and matrices):
         return
     std = init_std(settings, sum(matrix.shape[1] for matrix in matrices.values()), dim)
@@ -221,9 +216,7 @@ def _row_lengths(matrix: Tensor) -> Tensor:
 class Individual(InitialEmbedding):
     """h^0_i = x^i·W^i, everything local; the holders' h^0 differ.
 
-    Args:
-        stream: of W's initial value; default: the holder's name.
-        columns: F of W's initial deviation; default: those of x^i.
+    W's initial value is of a ``stream``, by default the holder's, and of so many ``columns``, by default those of x^i.
     """
 
     def __init__(self, session: EmbeddingSession, stream: str | None = None, columns: int | None = None) -> None:
@@ -444,11 +437,7 @@ class ModelSettings(Settings):
 
 
 class HolderNetwork(nn.Module):
-    """What one data holder computes between h^0 and what it publishes.
-
-    Args:
-        common: C, how many of the nodes, the first, all holders know; default: N.
-    """
+    """What one data holder computes between h^0 and what it publishes, of ``common`` nodes, C, the first, or all."""
 
     def __init__(
         self,
@@ -497,11 +486,11 @@ class HolderNetwork(nn.Module):
     def contribute(
         self, round_: int, h: Tensor, initial: Tensor, generator: torch.Generator | None, release: Release | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """A round from 1 to R, over all of the holder's nodes, of its input h [N, d] and h^0.
+        """A round from 1 to R, over all of the holder's nodes, of its input h [N, d] and h^0, with noise by
+        ``release``.
 
-        Noise is added by ``release``, where the job adds any; the strategy's weights come after it. Returns what the
-        holder gives to COMBINE, Tensor[C, d]; and t of the nodes that only it knows, Tensor[N − C, d], None where there
-        are none.
+        Returns what the holder gives to COMBINE, Tensor[C, d], weighed after that; and t of its other nodes, Tensor[N −
+        C, d] or None.
         """
         local: Tensor = self.local[round_ - 1](h, initial, self._adjacency, generator)
         own = local[self._common :] if self._common < self._adjacency.num_nodes else None
@@ -514,10 +503,7 @@ class HolderNetwork(nn.Module):
     def contribute_batch(
         self, h: Tensor, around: Neighbourhood, targets: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """What the holder gives to COMBINE in the only round of a job in batches: Tensor[B, d], for B targets.
-
-        ``h`` is ``start`` of h^0 of the nodes around the targets, Tensor[n, d].
-        """
+        """What the holder gives to COMBINE in a batch's only round: Tensor[B, d], for B targets, of h around these."""
         contribution: Tensor = self.contribution(self.local[0](h, h, around, generator), targets)
         return contribution
 
@@ -532,10 +518,7 @@ def next_input(combined: Tensor, own: Tensor | None) -> Tensor:
 
 
 class ServerNetwork(nn.Module):
-    """What the server computes between the holders' contributions and z_L.
-
-    ``divisor`` is of the sum, where holders have not divided what they contribute.
-    """
+    """What the server computes between the holders' contributions and z_L; ``divisor`` is of an undivided sum."""
 
     def __init__(
         self, settings: ModelSettings, holders: int, streams: LearningStreams, dtype: torch.dtype, divisor: int = 1

@@ -57,10 +57,7 @@ from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
 
 
 def random_projection(columns: int, dim: int, streams: LearningStreams, dtype: torch.dtype) -> Tensor:
-    """A random orthonormal [F, d] matrix: it keeps lengths and angles, about or, where F ≤ d, exactly.
-
-    A party's is the same whenever it is made, and independent of all data.
-    """
+    """A random orthonormal [F, d] matrix, of no data: it keeps lengths and angles, about or, where F ≤ d, exactly."""
     generator = streams.generator("projection")
     tall = torch.randn(max(columns, dim), min(columns, dim), dtype=torch.float64, generator=generator)
     basis, _ = torch.linalg.qr(tall)
@@ -71,8 +68,7 @@ def random_projection(columns: int, dim: int, streams: LearningStreams, dtype: t
 def project(features: Tensor, projection: Tensor) -> Tensor:
     """features·projection, Tensor[N, d], in the layout that the features have.
 
-    Not in the faster one for their density, which hangs on the values of all nodes: layouts round differently, and one
-    node's values would be in the last bits of every row.
+    The faster one for their density hangs on all nodes' values: one node's would be in the last bits of every row.
     """
     features = features.to(projection.dtype)
     return torch.from_numpy(to_scipy(features) @ projection.numpy()) if is_sparse(features) else features @ projection
@@ -81,9 +77,8 @@ def project(features: Tensor, projection: Tensor) -> Tensor:
 def fixed_embedding(
     projected: Tensor, adjacency: Adjacency, settings: ModelSettings, streams: LearningStreams
 ) -> Tensor:
-    """K hops of the job's weightless local model over projected features: Tensor[N, d] to Tensor[N, d].
-
-    Every hop's weights depend on degrees alone; ``adjacency`` is after any bound on these.
+    """K hops of the job's weightless local model over projected features, Tensor[N, d]; ``adjacency`` is after any
+    bound.
     """
     local = build_local(
         settings.local, settings.dim, 1, last_round=True, streams=streams, round=1, dtype=projected.dtype
@@ -115,7 +110,7 @@ def released_edges(graph: PartyGraph, job: JobSettings) -> tuple[Tensor, Tensor 
     return edges[:, kept], None if weight is None else weight[kept]
 
 
-def sums_to_release(graph: PartyGraph, session: RoleContext) -> tuple[Tensor, csr_array]:
+def _sums_to_release(graph: PartyGraph, session: RoleContext) -> tuple[Tensor, csr_array]:
     """Rows of all nodes, each made of its own features, Tensor[N, d], and the pairs over which they are summed."""
     job = session.settings
     if job.privacy is None or job.privacy.aggregation is None:
@@ -154,11 +149,8 @@ def _bits_of(share: Mechanism, joint: Joint) -> tuple[int, int]:
     return round(-math.log2(share.cell)), room
 
 
-def to_length_1(job: JobSettings, nodes: int | None = None) -> Tensor:
-    """Tensor[w] float64: what the columns that the label holder gets are multiplied by, so that all rows are alike.
-
-    Own rows may be longer than those that are summed (``hop_sensitivity``), so that the same noise is less to them.
-    """
+def _to_length_1(job: JobSettings, nodes: int | None = None) -> Tensor:
+    """Tensor[w] float64: what the label holder's released columns are multiplied by, as own rows may be longer."""
     columns, hops = vertical(job).released_dim, None if job.privacy is None else job.privacy.aggregation
     plans = (paradigm_of(job).privacy.plan(job, party, nodes) for party in job.duties.publishing)
     own = next((of.own_length for of in plans if of is not None), 0.0)
@@ -169,15 +161,12 @@ def to_length_1(job: JobSettings, nodes: int | None = None) -> Tensor:
 
 
 def noise_variance(session: RoleContext, nodes: int) -> Tensor:
-    """Tensor[w] float64: of the noise in each column that the label holder has, public as job and number of nodes are.
-
-    James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
-    """
+    """Tensor[w] float64: of the noise in each released column, public; James-Stein's shrinking makes it less."""
     job = session.settings
     plans = [paradigm_of(job).privacy.plan(job, party, nodes) for party in job.duties.publishing]
     variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
     divisor = vertical(job).divisor or 1
-    return sum(variances) / _pieces(job) / divisor / divisor * to_length_1(job, nodes).square()
+    return sum(variances) / _pieces(job) / divisor / divisor * _to_length_1(job, nodes).square()
 
 
 def _pieces(job: JobSettings) -> int:
@@ -189,12 +178,7 @@ ROUND: Final = 1  # of the one release
 
 
 class OnceRole(IdleRole, ABC):
-    """A party of such a job.
-
-    Attributes:
-        release_number: of the release that this session worked with, known once set up.
-        is_new: whether that release was made in this session.
-    """
+    """A party of such a job, with the number of its session's release, and whether it ``is_new``, once set up."""
 
     def __init__(self, session: RoleContext, graph: PartyGraph | None) -> None:
         super().__init__(session)
@@ -211,10 +195,7 @@ class OnceRole(IdleRole, ABC):
     def _agree(
         self, nodes: int, *, gives: int = 0, affordable: int | None = None, refuses: str = ""
     ) -> dict[PartyId, Hello]:
-        """Agrees on the release; ``gives`` is how many columns this party gives the label holder.
-
-        Nobody states checkpoints: only the label holder has any, and how far it came depends on its labels.
-        """
+        """Agrees on the release, of so many columns of this party. Nobody states checkpoints: they depend on labels."""
         session = self.session
         mine = Hello(
             job=session.settings.hash(),
@@ -284,7 +265,7 @@ class ReleasingHolder(OnceRole):
         cut = HolderCut(session.link, masks, job.model.combine.bits, session.dtype, session.publisher)
         graph, places = self._ordered()
         if job.privacy is not None and job.privacy.aggregation is not None:
-            released = cut.release_sums(*sums_to_release(graph, session), self.graph.common)[places]
+            released = cut.release_sums(*_sums_to_release(graph, session), self.graph.common)[places]
         else:
             rows = embedding_to_release(graph, session)[places]
             release = cut.release(0)
@@ -293,9 +274,8 @@ class ReleasingHolder(OnceRole):
         return alone([], session.nonce())
 
     def _ordered(self) -> tuple[PartyGraph, Tensor]:
-        """The graph in the publisher's order of the nodes, so that the same data are the same bits in every job.
-
-        Returns the graph, and Tensor[C] int64, where in it the common nodes are.
+        """The graph in the publisher's order of nodes, the same bits in every job, and where common ones are:
+        Tensor[C].
         """
         order, graph = self.session.publisher.order, self.graph
         if order is None:
@@ -346,13 +326,10 @@ AT_ONCE: Final = 8192
 class JointLearner(nn.Module):
     """A network of the label holder's columns and of the noisy rows that were released to it, together.
 
-    It learns once, after the holder's own network, and the validation nodes choose between them. It keeps the step that
-    serves validation nodes best. Where its columns are few and training nodes many it hardly overfits, and the best of
-    many steps by a few nodes is luck: there it keeps the mean of its weights over all steps but the first (Polyak &
-    Juditsky 1992).
-
-    Args:
-        noise_variance: Tensor[w] float64, of each released column; w is a multiple of d.
+    It learns once, after the holder's own network, and keeps the step that serves validation nodes best. Where its
+    columns are few and training nodes many the best of many steps by a few nodes is luck: there it keeps the mean of
+    its weights over all steps but the first (Polyak & Juditsky 1992). ``noise_variance`` is Tensor[w], w a multiple of
+    d.
     """
 
     def __init__(
@@ -463,13 +440,8 @@ class LearningHolder(OnceRole, Judge):
     """The label holder: trains the job's network on its own data alone, and hears what the released rows say.
 
     Its own network gives each node log probabilities; the rows add their evidence (``class_evidence``). With noise in
-    every hop a second network learns from its columns and the released rows together, once the first has. Its columns
-    are its own and those that it was given.
-
-    Attributes:
-        graph: with the columns that it was given, once set up.
-        released: Tensor[C, width], what the others released, own rows as long as those that are summed; None before it
-            is set up, where nothing was kept.
+    every hop a second network learns from all columns together, once the first has. ``graph`` has the columns that it
+    was given, once set up; ``released`` is Tensor[C, width], own rows as long as those that are summed.
     """
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
@@ -533,7 +505,7 @@ class LearningHolder(OnceRole, Judge):
                 self._columns |= {_part(party, at): part for at, part in enumerate(parts(columns))}
             cut = HolderCut(session.link, None, job.model.combine.bits, session.dtype)
             sent = cut.combined(0, ROUND, (nodes, self._width))
-            self.released = sent * to_length_1(session.settings, nodes).to(sent)
+            self.released = sent * _to_length_1(session.settings, nodes).to(sent)
         if widths:
             given = [self._of(party, width) for party, width in widths.items()]
             self.graph = replace(self.graph, features=beside(self.graph.features, given))
@@ -547,10 +519,7 @@ class LearningHolder(OnceRole, Judge):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
-        """In training the logits of the own network alone; else with what the released rows add to them.
-
-        With noise in every hop epochs are chosen by the own network alone.
-        """
+        """In training, and with noise in every hop, own logits alone; else with what released rows add."""
         generator = self._dropout(epoch)
         self._h0 = leaf(self._operand.times(self._weight.detach()))
         started = self._network.start(self._h0, generator)
@@ -569,8 +538,8 @@ class LearningHolder(OnceRole, Judge):
     def _chosen(self, joint: JointLearner, released: Tensor, alone: Tensor, opinion: Tensor) -> Tensor:
         """What serves the validation nodes best: of own and joint network one, or both as if they were independent.
 
-        The own one goes with as much evidence as serves: sums of several hops repeat each other, where Bayes' rule
-        adds up. Both together also without, for the joint network has heard the same rows.
+        The own one goes with as much evidence as serves: sums of several hops repeat each other. Both together also
+        without, for the joint network has heard the same rows.
         """
         evidence = class_evidence(released, opinion, self._noise_variance)
         first = self._objective.weighed(alone, evidence)

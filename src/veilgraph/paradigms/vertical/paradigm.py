@@ -38,10 +38,7 @@ _RING: Final = 8  # bytes of an element of Z_2^64
 
 
 def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-    """As ``Sessions.costs``: of a training of all its epochs, in threads, processes and across organisations alike.
-
-    None in batches, with one release, and with perturbed features: what is sent follows from more than sizes.
-    """
+    """As ``Sessions.costs``, of all epochs; None where sizes do not tell: in batches, or releasing once."""
     train, model, method, label_party = job.train, job.model, job.model.initial.method, job.data.label_party
     if train.batch_size is not None or job.passes.learns_alone or method == "perturbed":
         return None
@@ -111,9 +108,7 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
     return Costs(stages, memory, notes)
 
 
-class VerticalData(AlignedData[VerticalJob]):
-    """What vertical jobs begin with."""
-
+class _VerticalData(AlignedData[VerticalJob]):
     def check_graphs(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> None:
         common = {graph.party: rows_between(graph.features, 0, graph.common) for graph in graphs}
         check_together(job.model.initial, job.model.dim, common, job.feature_bits)
@@ -196,9 +191,7 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
         return ReleasingHolder(session, graph) if job.passes.learns_alone else DataHolder(session, graph)
 
 
-class VerticalPrivacy(seam.Privacy[VerticalJob]):
-    """The ε of vertical jobs."""
-
+class _VerticalPrivacy(seam.Privacy[VerticalJob]):
     protects: ClassVar[tuple[str, ...]] = ("edge", "node", "node-edges", "label")
 
     def plan(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> Plan | None:
@@ -214,9 +207,7 @@ class VerticalPrivacy(seam.Privacy[VerticalJob]):
         return super().label_epsilon(job, party)
 
 
-class VerticalGuarantee(seam.Guarantee[VerticalJob]):
-    """The ε of vertical jobs in words."""
-
+class _VerticalGuarantee(seam.Guarantee[VerticalJob]):
     def threat_model(self, job: VerticalJob) -> str:
         """Where h0 goes to all holders without noise, the server alone; noise made jointly withstands so many."""
         if job.joint_noise is not None:
@@ -285,9 +276,7 @@ class VerticalGuarantee(seam.Guarantee[VerticalJob]):
         return "its noise bounds nothing: raise privacy.noise_multiplier"
 
 
-class VerticalBaselines(seam.Baselines[VerticalJob]):
-    """What vertical jobs are compared with."""
-
+class _VerticalBaselines(seam.Baselines[VerticalJob]):
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
         return isolated(inputs.settings, inputs.graphs, holder, progress)
 
@@ -419,11 +408,11 @@ def _noise(settings: VerticalJob) -> str:
 VERTICAL: Final = seam.Paradigm[VerticalJob](
     title="vertical: the same nodes, different columns",
     rows=ROWS,
-    data=VerticalData(),
+    data=_VerticalData(),
     session=VerticalSessions(),
-    privacy=VerticalPrivacy(),
-    guarantee=VerticalGuarantee(),
-    baselines=VerticalBaselines(),
+    privacy=_VerticalPrivacy(),
+    guarantee=_VerticalGuarantee(),
+    baselines=_VerticalBaselines(),
     words=VerticalWords(),
 )
 """Holders of the same nodes train one network; embeddings are combined at a server."""

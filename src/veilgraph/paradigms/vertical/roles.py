@@ -168,12 +168,11 @@ class Server(Role):
             self._background.submit(deal, self._dealer)
 
 
-class BatchPass:
+class _BatchPass:
     """A holder's passes in a job in batches: neighbourhoods drawn at home, over an h^0 of all nodes.
 
-    h^0 is computed for all nodes together and stays the same for a period of steps, so that nobody sees which nodes a
-    holder needs. Gradients of it add up at home meanwhile; W takes their mean at the end of the period. In training h^0
-    of all nodes stays on the CPU.
+    h^0 stays the same for a period of steps, on the CPU, so that nobody sees which nodes a holder needs. Its gradients
+    add up at home meanwhile; W takes their mean at the end of the period.
     """
 
     def __init__(
@@ -213,10 +212,7 @@ class BatchPass:
         return contribution
 
     def backward(self, gradient: Tensor, h0: Tensor, batch: Batch) -> Tensor | None:
-        """Takes the gradient of what ``train`` published.
-
-        Returns at the end of a period the mean over its steps of ∂L/∂h^0, Tensor[N, d]; None before.
-        """
+        """Takes the gradient of what ``train`` published; at a period's end gives the mean of ∂L/∂h^0, Tensor[N, d]."""
         backward(handed([self._output], [gradient]))
         if self._gradient is None:
             self._gradient = torch.zeros_like(h0)
@@ -229,10 +225,10 @@ class BatchPass:
 
 
 class DataHolder(Role):
-    """Holds private features and edges.
+    """Holds private features and edges. Messages are about the C common nodes.
 
-    Messages are about the C common nodes. Nodes that only this holder knows take part in its local hops, from round
-    to round with its own t, and no message of the job tells of them (alignment tells how many ids a holder has).
+    Its other nodes take part in its local hops, with its own t, and no message tells of them (alignment tells how many
+    ids it has).
     """
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
@@ -253,7 +249,7 @@ class DataHolder(Role):
         local = model.local
         self._batches = None
         if session.settings.train.batch_size is not None:
-            self._batches = BatchPass(
+            self._batches = _BatchPass(
                 self._network, self.adjacency, local.hops, local.fanout, session.streams, session.device
             )
         self._cut: HolderCut
@@ -306,7 +302,7 @@ class DataHolder(Role):
             )
         )
         self._is_set_up = True
-        self.model = HolderModel(session, self._networks(), self._network.rates(), self._embedding)
+        self.model = _HolderModel(session, self._networks(), self._network.rates(), self._embedding)
         return start
 
     def _networks(self) -> dict[str, nn.Module]:
@@ -389,9 +385,7 @@ class DataHolder(Role):
             self._embedding.close()
 
 
-class HolderModel(PartyModel):
-    """A holder's networks, and its weights of the first layer."""
-
+class _HolderModel(PartyModel):
     def __init__(
         self,
         session: RoleContext,
@@ -424,11 +418,9 @@ def _initial(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class LabelHolder(DataHolder, Judge):
-    """Holds labels and their split; neither is sent, but the gradient of z_L tells of them (docs/threat-model.md).
+    """Holds labels of common nodes and their split; neither is sent, but the gradient of z_L tells of them.
 
     With ``label_privacy`` it trains and chooses by labels that were perturbed once, before the first step.
-
-    The joint network predicts the common nodes; labels of the holder's own nodes take no part.
     """
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:

@@ -73,11 +73,7 @@ OWN_ROWS: Final = Revelation[VerticalJob](
     "columns there are is in the clear.",
     lambda job: "privacy.aggregation.own_rows=clear" if job.gives_columns else "")
 TRAINED: Final = Revelation[VerticalJob](*table.TRAINING_ROWS, lambda _: "every job", _label_holder)
-TRAINED_NODES: Final = Revelation[VerticalJob](
-    "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
-    "and of their labels no more than the job's ε allows.",
-    lambda job: "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}",
-    _label_holder, part_of="training-rows")
+TRAINED_NODES: Final = Revelation[VerticalJob](*table.TRAINING_NODES, _label_holder, part_of="training-rows")
 EDGES: Final = Revelation[VerticalJob](
     "label-holder-edges", "Gradients in the clear are spread over the label holder's edges: the server and every "
     "holder learn of its edges around the training nodes.",
@@ -138,7 +134,6 @@ _SHARED: Final = (
 )
 _AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
 _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in the label holder's ledger."
-_WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
 _CLEAR: Final = "Not protected: of edges, which ε is about, it says nothing, and of features everything."
 _UNCHANGED: Final = "No layer of the server has changed it."
 _EVERY_H0: Final = (WireFormat("e, 0", "ring [N, d]", "every h⁰"),)
@@ -189,12 +184,10 @@ def _learned(
     ends: Route[Any], what: str, *forms: WireFormat
 ) -> tuple[MessageSpec[VerticalJob], MessageSpec[VerticalJob]]:
     """The rows of a gradient of perturbed labels: of these, and of which nodes have one."""
-    when = (EVERY_STEP, PERTURBED_LABELS)
+    when, shown = (EVERY_STEP, PERTURBED_LABELS), "which of its rows are not zero, in the clear"
     return (
         MessageSpec(Kind.GRADIENT, ends, what, "noise", _OF_PERTURBED, (TRAINED,), when, forms=forms),
-        MessageSpec(
-            Kind.GRADIENT, ends, "which of its rows are not zero, in the clear", "none", _WHO, (TRAINED_NODES,), when
-        ),
+        MessageSpec(Kind.GRADIENT, ends, shown, "none", table.TRAINED_ON, (TRAINED_NODES,), when),
     )
 
 

@@ -42,16 +42,15 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
+from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import JobSettings, passes_cost, perturbed_splits
-from veilgraph.protocol.judge import Objective, Scores
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
 from veilgraph.protocol.releases import with_perturbed
 from veilgraph.protocol.role import Batch, build_optimizer, precision, training_batches
 
 
-class PlainEmbedding(ABC):
-    """All holders' initial embeddings in one place."""
-
+class _PlainEmbedding(ABC):
     def __init__(
         self,
         weights: dict[PartyId, Tensor],
@@ -69,7 +68,6 @@ class PlainEmbedding(ABC):
         return self._own_weights
 
     def parameters(self) -> list[nn.Parameter]:
-        """Weights that Adam trains."""
         return self._trained
 
     @abstractmethod
@@ -81,7 +79,7 @@ class PlainEmbedding(ABC):
         """Takes every holder's ∂L/∂h^0, of the same shape: updates W, or leaves gradients in ``parameters``."""
 
 
-class PlainOwn(PlainEmbedding):
+class PlainOwn(_PlainEmbedding):
     """Twin of ``Individual`` and, with ``summed``, of ``SecureSum``: each W^i trained by Adam."""
 
     def __init__(
@@ -123,7 +121,7 @@ class PlainOwn(PlainEmbedding):
         return {owner: total.to(part.dtype) for owner, part in own.items()}
 
 
-class PlainCollaborative(PlainEmbedding):
+class PlainCollaborative(_PlainEmbedding):
     """Twin of ``Collaborative``: all W^i in one place, float64, SGD with momentum and decoupled decay.
 
     W's initial value is the sum of every holder's draw; x is rounded to ``feature_bits``, as in the ring.
@@ -167,10 +165,10 @@ class PlainCollaborative(PlainEmbedding):
             self._weights[owner].sub_(self._momentum[owner], alpha=settings.learning_rate)
 
 
-class PlainWithOwnNodes(PlainEmbedding):
+class _PlainWithOwnNodes(_PlainEmbedding):
     """Twin of ``WithOwnNodes``: a joint method for the C common rows and, at those that have more, x·W_own below."""
 
-    def __init__(self, joint: PlainEmbedding, own: PlainOwn, common: int) -> None:
+    def __init__(self, joint: _PlainEmbedding, own: PlainOwn, common: int) -> None:
         super().__init__(joint.weights(), [*joint.parameters(), *own.parameters()], own.weights())
         self._joint, self._own, self._common = joint, own, common
 
@@ -186,12 +184,7 @@ class PlainWithOwnNodes(PlainEmbedding):
 
 
 class PlainNetwork(Network):
-    """All parts of a job's network together.
-
-    Args:
-        perturbed: Tensor[n] int64, labels of the training and validation nodes under the job's ``label_privacy``; None:
-            it learns from the labels as they are.
-    """
+    """All parts of a job's network; ``perturbed``: Tensor[n] int64, labels under ``label_privacy``, or None."""
 
     def __init__(
         self,
@@ -252,9 +245,8 @@ class PlainNetwork(Network):
         return own | {f"{owner}/W_own": weight for owner, weight in self.embedding.own_weights().items()}
 
     def forward(self, epoch: int | None, batch: Batch | None = None) -> Tensor:
-        """Logits of the common nodes; ``epoch`` counts the dropout streams, None means evaluation.
-
-        In training of a batch's targets, over the neighbourhoods that the holders draw around them.
+        """Logits of the common nodes; ``epoch`` counts the dropout streams, None means evaluation; of a batch's
+        targets.
         """
         if self._h0 is None:
             self._h0 = self.embedding.embed()
@@ -384,13 +376,13 @@ def _objective(settings: JobSettings, common: PartyGraph, dtype: torch.dtype, pe
 
 def _embedding(
     settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
-) -> PlainEmbedding:
+) -> _PlainEmbedding:
     job = vertical(settings)
     initial, dim, bits, common = job.model.initial, job.model.dim, job.feature_bits, graphs[0].common
     if not initial.is_joint:
         return PlainOwn(initial, {graph.party: graph.features for graph in graphs}, streams, dim, dtype, summed=False)
     matrices = {graph.party: rows_between(graph.features, 0, common) for graph in graphs}
-    joint: PlainEmbedding = PlainOwn(initial, matrices, streams, dim, dtype, summed=True)
+    joint: _PlainEmbedding = PlainOwn(initial, matrices, streams, dim, dtype, summed=True)
     if initial.method == "collaborative":
         bits = max(map(ring.fractional_bits, matrices.values())) if bits is None else bits
         joint = PlainCollaborative(initial, matrices, streams, bits, dim, dtype)
@@ -399,16 +391,13 @@ def _embedding(
         return joint
     rows = {graph.party: rows_between(graph.features, common, graph.num_nodes) for graph in apart}
     own = PlainOwn(initial, rows, streams, dim, dtype, summed=False, stream=OWN_NODES)
-    return PlainWithOwnNodes(joint, own, common)
+    return _PlainWithOwnNodes(joint, own, common)
 
 
 def isolated(
     settings: JobSettings, graphs: Sequence[PartyGraph], party: PartyId, progress: Progress = lambda records: None
 ) -> PlainResult:
-    """Trains a federated job's network on one holder's own features and edges (the paper's GraphSAGE_A, GraphSAGE_B).
-
-    ``party`` is alone as ``isolate`` says; ``progress`` is called after every epoch.
-    """
+    """Trains a job's network on one holder's own features and edges (the paper's GraphSAGE_A, GraphSAGE_B)."""
     alone = isolate(graphs, party, settings.data.label_party)
     return fit(PlainNetwork(settings, [alone], party), progress)
 

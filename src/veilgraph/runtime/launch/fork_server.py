@@ -33,9 +33,8 @@ FORKS: Final = sys.platform == "linux"
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a party's process begins with: ``arguments`` of the module's ``main``, and descriptors.
-
-    ``output`` is of its standard error; those that it ``keeps`` beside no other party has.
+    """What a party's process begins with: ``arguments`` of ``main``, standard error, and descriptors that no other
+    keeps.
     """
 
     arguments: Sequence[str]
@@ -67,8 +66,7 @@ class ForkServer:
 def spawn_workers(module: str, specs: Mapping[str, WorkerSpec]) -> Iterator[ForkServer]:
     """Runs ``module``'s ``main(arguments)`` in a process for each party; at the end of the block all have ended.
 
-    Their standard input ends with this process. Until they are born, what is written to the first one's standard error
-    is the server's.
+    Their standard input ends with this process. At first the server writes to the first one's standard error.
     """
     with tempfile.TemporaryFile() as ends, tempfile.TemporaryFile() as plan:
         parties = {party: asdict(spec) for party, spec in specs.items()}

@@ -60,13 +60,9 @@ _BRINGS: Final = (
 
 @dataclass(frozen=True)
 class Given:
-    """What holders bring, in the job's order: graphs, or tables.
+    """What holders bring, in the job's order: graphs, of which those of ``unchecked`` are not validated, or tables.
 
-    Attributes:
-        graphs: one per holder; none where they bring tables. Those of ``unchecked`` are still to be validated.
-        ids: holder → ids of its graph's rows, where they came with it.
-        tables: holder → its tables, or its party file; none where they bring graphs.
-        saved: holder → the file of its graph, where it gave one.
+    ``ids`` are of its graph's rows, ``saved`` is the file of its graph, where a holder gave these.
     """
 
     graphs: Sequence[PartyGraph] = ()
@@ -84,11 +80,8 @@ class Given:
 def coerce_parties(parties: object, names: Sequence[PartyId] | None, *, aligned: bool) -> Given:
     """What is given, whatever its form, by holders that the job names, if any.
 
-    ``aligned`` is whether row v of all graphs has to be the same node.
-
-    Raises:
-        ConfigError: it is of another type, or of other holders than the job's.
-        DataError: there are not two holders or more of different names, or a graph breaks a rule.
+    ``aligned`` is whether row v of all graphs has to be the same node. Raises ``ConfigError``: it is of another type,
+    or of other holders than the job's; ``DataError``: of fewer than two, or a graph breaks a rule.
     """
     brought = by_name(parties, names)
     kinds = {name: _is_tables(name, each) for name, each in brought.items()}
@@ -145,10 +138,7 @@ def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, o
 
 
 def organisations(given: Given, folders: Mapping[PartyId, Path]) -> dict[PartyId, Organisation]:
-    """Every holder with its tables; ``folders`` is where those in memory are going to be.
-
-    Raises ``ConfigError`` where a party file cannot be read, or breaks a rule.
-    """
+    """Every holder with its tables, in ``folders`` where these are in memory yet; ``ConfigError`` as ``read``."""
     found = {}
     for name, tables in given.tables.items():
         if isinstance(tables, Tables):
@@ -282,9 +272,7 @@ def gather_inputs(
 ) -> Inputs:
     """Reads what the job names, or takes what is given in its place.
 
-    Raises:
-        ConfigError: a party refuses the job, or it cannot take what is given.
-        DataError: the data cannot be read, or break a rule.
+    Raises ``ConfigError``: a party refuses the job, or it cannot take what is given; ``DataError``: data break a rule.
     """
     if ids is not None:
         check_mapping("ids", ids, "holder → one id for each of its rows")
@@ -341,7 +329,6 @@ def _paying(
     named: Mapping[PartyId, LedgerPlace],
     ids: Mapping[PartyId, Sequence[str]],
 ) -> Inputs:
-    """With the ledgers for life of holders that bring graphs."""
     settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
     beside = {name: lifetimes.beside(path) for name, path in saved.items()}
     for name in settings.data.names:
@@ -451,10 +438,9 @@ def _tables_folder(run: RunDirectory, party: PartyId) -> Path:
 
 
 def accepted_by_parties(settings: JobSettings) -> JobSettings:
-    """The job with its party files' absolute paths, which hold from everywhere, once every party accepts it.
+    """The job with its party files' absolute paths, once every party accepts it, before a run directory is made.
 
-    Every party says the same before work; here it is known before a run directory is made. Raises ``ConfigError``: a
-    holder has no party file, or refuses.
+    Raises ``ConfigError``: a holder has no party file, or refuses.
     """
     if settings.data.is_apart:
         raise ConfigError(

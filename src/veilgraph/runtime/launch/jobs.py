@@ -77,7 +77,7 @@ class RunOptions:
         processes: run every party in a process of its own.
         link: what joins them, of ``LINKS``; None: memory, and sockets between processes.
         machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
-            without ``processes`` for one holder only. The result is that of one machine, to rounding.
+        without ``processes`` for one holder only. The result is that of one machine, to rounding.
         progress: called now and then with all epochs' records so far.
 
     Raises ``ConfigError``: one is of another type, or there is no such link, or it joins no processes.
@@ -127,7 +127,7 @@ class RunOptions:
             raise ConfigError("machines: two holders that have several need a process each; use processes=True")
 
 
-def check_warm_start(settings: JobSettings, earlier: Path) -> RunDirectory:
+def _check_warm_start(settings: JobSettings, earlier: Path) -> RunDirectory:
     """The earlier run, if a job can begin with its weights: ``ConfigError``, or ``RunError`` if it is not complete."""
     key = "begin_with"
     if not paradigm_of(settings).begins_with_weights:
@@ -156,8 +156,8 @@ log = logging.getLogger("veilgraph")
 class TrainResult:
     """What a finished run holds; all of it can be read back with ``load_result``.
 
-    The ``summary`` has the best epoch, accuracies in [0, 1], seconds per step and bytes sent by each party; ``metrics``
-    one record per epoch; ``predictions`` every node's, at the label holder (horizontal: of the evaluator's).
+    The ``summary`` has figures in [0, 1], seconds per step and bytes sent; ``metrics`` one record per epoch;
+    ``predictions`` every node's, at the label holder (horizontal: of the evaluator's).
     """
 
     path: Path
@@ -183,8 +183,7 @@ def train(
 ) -> TrainResult:
     """Train a job from the start; arguments and errors are those of ``veilgraph.fit``.
 
-    ``out`` is the run directory, made here. ``options`` say how this machine works on it; None: all parties in threads.
-    With ``study`` nothing of it is released: it is looked at where all the data are, and no ledger for life counts it.
+    ``out`` is made here. ``study``: all data are here, and no ledger for life counts it.
     """
     out = path_of("out", out)
     earlier_path = None if begin_with is None else path_of("begin_with", begin_with, "a run")
@@ -197,7 +196,7 @@ def train(
     inputs = gather_inputs(settings, parties, ids, out, ledgers)
     settings = inputs.settings
     options.check(settings)
-    earlier = None if earlier_path is None else check_warm_start(settings, earlier_path)
+    earlier = None if earlier_path is None else _check_warm_start(settings, earlier_path)
     run = _created(out, inputs, private_seeds=private_seeds, warns=parties is not None and not study)
     if earlier is not None:
         tensors, _ = load_tensors(earlier.party(SERVER).model_path)
@@ -211,10 +210,9 @@ def train(
 
 
 def resume(path: str | Path, options: RunOptions | None = None, *, restart: bool = False) -> TrainResult:
-    """Go on with a run that was cut off; with the same ``machines`` bit-identical to an uninterrupted one.
+    """Go on with a run that was cut off, bit-identical with the same ``machines``; as ``api.runs.Run.resume``.
 
-    Arguments and errors are those of ``api.runs.Run.resume``. What ``restart`` replaces is kept until there is
-    something newer at every party.
+    What ``restart`` replaces is kept until there is something newer at every party.
     """
     path = path_of("path", path, "a run")
     check_flags(restart=restart)
@@ -235,8 +233,7 @@ def predict(
 ) -> Predictions:
     """Predict with a complete run; arguments and errors are those of ``api.runs.Run.predict``.
 
-    In an organisation's own part of a run across organisations the newest joint inference is read; ``RunError`` where
-    its predictions are at another organisation.
+    In an organisation's own part of a run its newest joint inference is read; ``RunError`` where that is elsewhere.
     """
     path = path_of("path", path, "a run")
     check_several("nodes", nodes, "rows")
@@ -279,21 +276,13 @@ def align(
     parties: GivenParties | None = None,
     ledgers: GivenLedgers | None = None,
 ) -> dict[PartyId, int]:
-    """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
+    """Finds the common nodes of all holders' tables and writes every party's graph into a run directory, made here.
 
-    ``resume`` trains on it. In paradigm horizontal the tables are read and nothing common is looked for.
+    ``resume`` trains on it. In paradigm horizontal the tables are read and nothing common is looked for. ``parties``
+    are tables in place of the job's files; the rest is as for ``train``.
 
-    Args:
-        settings: a job whose ``data.parties`` names party files.
-        out: the run directory, made here.
-        options: as in ``train``.
-        parties: each holder's tables, in place of these.
-        ledgers: of tables in memory, as for ``train``.
-
-    Returns:
-        Holder → its number of nodes; and vertical, under ``""``, how many nodes are common to all.
-
-    Raises ``VeilgraphError``: a table breaks a rule, or a party refuses.
+    Returns holder → its number of nodes; vertical, under ``""``, how many are common. Raises ``VeilgraphError``: a
+    table breaks a rule, or a party refuses.
     """
     out = path_of("out", out)
     check_job(settings)

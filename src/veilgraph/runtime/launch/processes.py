@@ -48,12 +48,8 @@ def run_threads(
 ) -> dict[PartyId, Result]:
     """Runs every party's program in a thread of its own, joined by a ``wire`` of ``LINKS``.
 
-    ``tick`` is called now and then in the calling thread, for progress.
-
-    Raises:
-        ConfigError: there is no such wire.
-        VeilgraphError: the first cause when a party failed; the others then stop with ``PeerFailed``. A party that
-            does not stop within the grace period is left behind.
+    ``tick`` is called now and then, for progress. Raises ``ConfigError``: there is no such wire; ``VeilgraphError``:
+    the first cause when a party failed. The others then stop with ``PeerFailed``, or are left behind after a while.
     """
     keep_freed_memory()
     network = LINKS.find("link", wire).network(list(programs), timeout_s)
@@ -96,17 +92,10 @@ def run_threads(
 def run_processes(
     module: str, arguments: Mapping[PartyId, Sequence[str]], tick: Tick, wire: str = IN_PROCESSES
 ) -> None:
-    """Runs a module's ``main`` for every party in an operating-system process of its own.
+    """Runs a module's ``main`` for every party in an operating-system process of its own; as ``run_threads``.
 
     It gets its arguments and, appended, the descriptor of a file for the error that it fails with (``report_failure``),
     the wire and its invitation. It inherits no other descriptor but a standard input that ends with this process.
-
-    ``tick`` and ``wire`` are as for ``run_threads``.
-
-    Raises:
-        ConfigError: there is no such wire, or it joins no processes.
-        VeilgraphError: the first cause when a party failed. A party that does not stop within the grace period is
-            ended.
     """
     invited = LINKS.find("link", wire).invitations(list(arguments))
     with ExitStack() as stack:
@@ -173,19 +162,16 @@ def _rank(error: BaseException) -> int:
 
 
 def share_cores(parties: int) -> None:
-    """Gives each data holder on this machine its part of the cores; the server mostly works while they wait.
-
-    More threads than cores spin for each other and make a step many times slower.
-    """
+    """Gives each data holder on this machine its part of the cores: more threads than cores spin for each other."""
     torch.set_num_threads(max(1, available_cores() // max(1, parties - 1)))
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Asks glibc to keep freed memory in the process; does nothing where there is no glibc.
+    """Asks glibc, where it is there, to keep freed memory in the process.
 
-    A step makes and drops large tensors. By default their pages go back to the system and are faulted in again at the
-    next step, which costs more than the arithmetic on them: 5 times at [169343, 64], 2 times at [19717, 64].
+    A step makes and drops large tensors, whose pages would be faulted in again at the next step: that takes 5 times as
+    long as the arithmetic at [169343, 64], 2 times at [19717, 64].
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -194,10 +180,7 @@ def keep_freed_memory() -> None:
 
 
 def report_failure(error: VeilgraphError, report: int) -> int:
-    """Tells the launcher what this process failed with, so that it can raise the same error; returns the exit code.
-
-    ``report`` is the descriptor of the file that the launcher reads.
-    """
+    """Tells the launcher, by the descriptor of a file, what this process failed with; returns the exit code."""
     os.write(report, error.to_json().encode())
     return _FAILED
 
@@ -213,9 +196,8 @@ def end_with_launcher() -> None:
 
 
 def reported_failure(party: PartyId, code: int, report: IO[bytes], output: IO[bytes]) -> VeilgraphError:
-    """What a process that ended with ``code`` failed with, as it said by ``report_failure``, or that it said nothing.
-
-    ``code`` is negative for a signal; ``report`` is the file for its error, ``output`` its standard error.
+    """What a process that ended with ``code``, negative for a signal, failed with, as it reported or by its standard
+    error.
     """
     report.seek(0)
     said = error_of_json(report.read()) if code == _FAILED else None

@@ -50,11 +50,11 @@ def learning_secret(folder: Path) -> bytes:
 
 
 def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> str:
-    """What a party states of a job, whatever its name, and its tables: 64 hexadecimal digits.
+    """What a party states of a job, whatever its name, and its tables: 64 hexadecimal digits; or "".
 
-    There are none where its draws are to be new. Jobs that add noise are never repeated: the noise is new, and the same
-    values under it twice would say more of them. Nor are jobs whose sums may lack holders: over other survivors the
-    same values would show a single holder's. Raises ``DataError`` where a table cannot be read.
+    There are none where its draws are to be new. Jobs that add noise are never repeated: the same values under other
+    noise would say more of them. Nor are jobs whose sums may lack holders: over other survivors the same values would
+    show a single holder's. Raises ``DataError`` where a table cannot be read.
     """
     if (
         adds_noise(job)
@@ -110,15 +110,13 @@ def take_part(
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
-    The work is to align (or collect) only; to train, aligned first if need be; to predict for the tables as they are
-    now; or to audit what was trained. ``recorder`` counts what crosses ``link``, and may be ``link`` itself.
+    The work is to align only; to train, aligned first if need be; to predict for the tables as they are now; or to
+    audit what was trained. ``recorder`` counts what crosses ``link``, and may be ``link`` itself.
 
     A holder has a ``party_file``, which says whether the job may begin again, or be audited; the server has
-    ``restarts`` and ``allows_audit``. ``identity`` signs records, where the parties have certificates, and ``names``
-    has the names in these, where they are others. ``job_id`` is the engine's.
-
-    Folders: ``runs`` of this party; ``consent``, in which a holder counts its jobs; ``learning``, with the secret that
-    its seeds follow from; ``seen``, of what it has seen of its lifetime ledger, by default its account's.
+    ``restarts`` and ``allows_audit``. ``identity`` signs records; ``names`` has those in certificates, where they are
+    others. ``job_id`` is the engine's. Folders: ``consent``, in which a holder counts its jobs; ``learning``, with the
+    secret of its seeds; ``seen``, of its lifetime ledger, by default its account's.
 
     Raises ``VeilgraphError``: a party refuses the job, at every party alike; or something failed.
     """
@@ -181,7 +179,6 @@ def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: boo
 
 
 def _unaudited(party: PartyId, work: SiteWork, *, allows: bool) -> str:
-    """Why the party takes part in no audit; empty when it does, or it is none."""
     if work != "audit" or allows:
         return ""
     if party == SERVER:
@@ -233,9 +230,8 @@ class Checked(BaseModel):
 def check_here(
     runs: Path, settings: JobSettings, party: PartyId, *, party_file: Path | None, job_id: str, consent: Path
 ) -> Checked:
-    """Holds a job to a party's limits, consent and runs, and its tables to their own rules; no job is counted or begun.
-
-    The arguments are those of ``take_part``.
+    """Holds a job to a party's limits, consent and runs, and its tables to their own rules; nothing is counted or
+    begun.
     """
     try:
         if not settings.data.is_apart or party not in (*settings.data.names, SERVER):

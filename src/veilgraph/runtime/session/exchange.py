@@ -55,9 +55,9 @@ class LedgerHead(Exact):
 class PeerHeads:
     """One party's: its own, and those that it heard of, in one session.
 
-    What it heard in other sessions since this one first looked tells nothing of this one, in which the others may have
-    said how far they are before that. ``own`` is None where it has no ledger in this job, ``folder`` on one machine,
-    where nothing is kept; ``releases``: the job releases anything, so that every holder has a ledger in it.
+    What other sessions have heard since this one first looked tells nothing of this one, in which others may have
+    spoken before. ``own`` is None without a ledger in this job, ``folder`` on one machine, where nothing is kept;
+    ``releases``: the job releases anything, so that every holder has a ledger in it.
     """
 
     def __init__(self, party: PartyId, own: Lifetime | None, folder: Path | None, *, releases: bool) -> None:
@@ -185,8 +185,8 @@ class Verdict(Exact):
 class RecordExchange:
     """One party's side of it, for one session, of its part of the run (``folder``).
 
-    ``identity`` is None on one machine, where nothing is signed; ``names`` has the names in certificates, where these
-    are others. ``peer_heads`` say how far lifetime ledgers are. Raises ``RunError`` where a record cannot be read.
+    ``identity`` is None on one machine, where nothing is signed; ``names`` has names in certificates, where these are
+    others. Raises ``RunError`` where a record cannot be read.
     """
 
     def __init__(
@@ -218,10 +218,8 @@ class RecordExchange:
         self._time = datetime.now(UTC).isoformat(timespec="seconds")
 
     def close(self) -> None:
-        """States what was recorded since the newest statement, for the others to hear in the next session.
-
-        Not where this session was refused: then the records are not what they were. Raises ``RunError`` where it cannot
-        be written.
+        """States what was recorded since the newest statement, for others in the next session; not where this was
+        refused.
         """
         if self.opened:
             self._sign()
@@ -243,9 +241,7 @@ class RecordExchange:
     def open(self, link: Link) -> None:
         """States the party's records and hears the others', before anything of the data is sent.
 
-        Raises:
-            RunError: somebody's records are not what they were; at every party, with the reasons.
-            LinkError: as ``Link.send`` and ``Link.receive``.
+        Raises ``RunError``: somebody's records are not what they were; at every party, with the reasons.
         """
         file = self._file
         reason = file.fault or file.changed()
@@ -271,11 +267,8 @@ class RecordExchange:
         self.opened = True
 
     def tell(self, link: Link) -> None:
-        """States what the party has recorded, and hears the others.
-
-        Raises:
-            RunError: another's records are not what they were.
-            LinkError: as ``Link.send`` and ``Link.receive``.
+        """States what the party has recorded, and hears the others; ``RunError`` where their records are not what they
+        were.
         """
         self._sign()
         own_head = self._peer_heads.own()
@@ -327,7 +320,6 @@ class RecordExchange:
         return "" if told is None else self._fault_since(told, statement)
 
     def _fault_since(self, told: Statement, now: Statement) -> str:
-        """What a statement has against it by an earlier one of the same party; empty for nothing."""
         party = now.party
         if now.number < told.number or (now.number == told.number and now.digest() != told.digest()):
             return (
@@ -345,7 +337,6 @@ class RecordExchange:
         return ""
 
     def _fault_of_memory(self, party: PartyId, heard: Statement | None) -> str:
-        """What this party's own records have against them by what another heard of them; empty for nothing."""
         if heard is None:
             return ""
         try:

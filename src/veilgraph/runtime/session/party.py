@@ -64,7 +64,6 @@ class SessionSpec:
     """What a party brings to a piece of work.
 
     Attributes:
-        custom: for ``model.local.model: custom``.
         machines: of the holder, where several share its local part.
         restarts: the party lets what it has trained be replaced, where the job cannot go on from it.
         identity: with which it signs its records; None on one machine, where nothing is signed.
@@ -129,8 +128,8 @@ class SessionSpec:
 class Session:
     """A party at work, in one session.
 
-    What crosses ``link`` is counted and, where the run says so, kept and timed. ``record`` is of what it sends, and
-    ``evidence`` are statements of that, exchanged with the others. ``publisher`` is the door while it is open.
+    What crosses ``link`` is counted and, where the run says so, kept and timed: ``record`` is of what it sends,
+    ``evidence`` are statements of that. ``publisher`` is the door while it is open.
     """
 
     part: SessionSpec
@@ -160,11 +159,10 @@ _TRAFFIC: Final[dict[Phase, str]] = {
 
 
 def run_party(part: SessionSpec, link: Link, recorder: RecordedLink) -> None:
-    """What one party does from beginning to end, once the job is agreed on.
+    """What one party does from beginning to end, once the job is agreed on; ``link`` is closed at the end.
 
-    It reads and writes its own part of the run; the label holder also writes metrics.jsonl and, where every party has
-    a run directory of its own, every holder that learns the scores. ``link`` is closed at the end; ``recorder`` counts
-    what crosses the wire, beneath or in place of it.
+    It reads and writes its own part of the run; a holder that learns the scores also writes metrics.jsonl, where it has
+    a run directory of its own or labels. ``recorder`` counts what crosses the wire, beneath or in place of ``link``.
     """
     with _opened(part, link, recorder) as session:
         if part.work == "audit":
@@ -189,7 +187,7 @@ def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[S
     """Opens what a session needs; at its end, however it ends, what was sent is on record."""
     store = part.store
     phase: Phase = "train" if part.work == "resume" else part.work
-    trace = new_trace(part)
+    trace = _new_trace(part)
     if isinstance(trace, Trace):
         link = TracedLink(link, trace)
     view = None if part.work == "audit" else store.new_view(part.work)
@@ -232,7 +230,6 @@ def _aligned(session: Session) -> Aligned:
 
 
 def _log_lifetime(part: SessionSpec) -> None:
-    """What all of the party's releases come to, in its own log: a refusal tells the others less."""
     if part.lifetime is not None and log.isEnabledFor(logging.INFO):
         log.info("%s", str(part.lifetime))  # as it is now
 
@@ -260,8 +257,7 @@ def _published(part: SessionSpec, aligned: Aligned) -> Iterator[tuple[Aligned, P
         yield aligned, publisher
 
 
-def new_trace(part: SessionSpec) -> AnyTrace:
-    """The trace of a training that is profiled; else one that notes nothing."""
+def _new_trace(part: SessionSpec) -> AnyTrace:
     if part.work not in ("train", "resume") or not part.store.trace_path.is_file():
         return NO_TRACE
     return Trace(part.party, 1 + (*part.settings.data.names, SERVER).index(part.party))
@@ -384,7 +380,6 @@ def _streams(part: SessionSpec) -> LearningStreams:
 
 
 def _refuses(part: SessionSpec, aligned: Aligned) -> str:
-    """Why the party does not go on with the nodes that it has in common with the others; empty when it does."""
     graph, job = aligned.graph, part.settings
     if aligned.refuses or graph is None:
         return aligned.refuses
@@ -478,7 +473,7 @@ def _result(role: Role, fitted: Fitted) -> Record:
     return {
         "nodes": role.graph.common,
         "best_epoch": fitted.judgement.best_epoch,
-        **role.scores(everything=True).summary(),
+        **role.scores(everything=True).values,
         **({} if alone is None else {"without_releases": alone}),
         "started_at": fitted.started_at,
     }
@@ -493,11 +488,10 @@ def check_spread(settings: JobSettings) -> None:
 
 
 def spread(role: Role, machines: Machines | None) -> AbstractContextManager[None]:
-    """A block in which the local part of a holder that is not yet set up is computed on several machines, if any.
+    """A block in which a holder's local part, not yet set up, is computed on several machines, if any.
 
-    Raises:
-        ConfigError: the job or the role has no such part, or nothing is installed that computes on several.
-        LinkError: a machine did not come, or is gone.
+    Raises ``ConfigError``: there is no such part, or nothing to spread it; ``LinkError``: a machine did not come, or is
+    gone.
     """
     if machines is None:
         return nullcontext()

@@ -69,18 +69,13 @@ def prepare(
 ) -> Aligned:
     """Makes the party's graph of its tables: of the nodes that all holders know first, or of its own (horizontal).
 
-    What all parties kept of an earlier session is used again; with ``anew`` only if no table has changed since. In a
-    job that adds noise the others must not learn whether any value changed: there the ids alone decide. Called at all
-    parties together.
-
-    ``anew`` reads the tables as they are now, for an inference; what the run was trained on is kept. ``restarts`` says
-    whether this party would begin again from nothing, as it must on tables that are read anew.
-
+    What all parties kept of an earlier session is used again. ``anew`` reads tables as they are now, for an inference,
+    where they have changed; in a job that adds noise the ids alone decide, so that others do not learn whether a value
+    changed. ``restarts`` says whether this party would begin again from nothing. At all parties together.
 
     Raises:
         DataError: as ``align`` and ``collect``.
-        RunError: a kept file is missing or damaged; or not all parties kept the same, and one that has trained on it
-            does not begin again.
+        RunError: a kept file is missing or damaged; or not all kept the same, and one does not begin again.
     """
     digest = "" if organisation is None else organisation.digest()
     encoding, then = None, tuple[Profile, ...]()
@@ -105,7 +100,7 @@ def prepare(
         offers = False
     if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
         if anew and organisation is not None:
-            note_drift(store.path, link.party, [], len(then))
+            _note_drift(store.path, link.party, [], len(then))
         if rebuilt is None or organisation is None:
             return kept
         return _anew(store, settings, kept.identity, rebuilt, own)
@@ -130,7 +125,7 @@ def _anew(store: PartyStore, settings: JobSettings, identity: str, built: BuiltG
     aligned = _aligned(settings, identity, built.graph, _ids(built), own.organisation)
     limits, party = own.organisation.settings.drift, own.link.party
     found = moved(own.then, built.profile, limits.warn)
-    note_drift(store.path, party, found, len(own.then))
+    _note_drift(store.path, party, found, len(own.then))
     if limits.refuse is None or not found or found[0].index <= limits.refuse:
         return aligned
     # Others read this: no column, and no figure.
@@ -143,19 +138,13 @@ def _anew(store: PartyStore, settings: JobSettings, identity: str, built: BuiltG
 
 
 def kept_identity(store: PartyStore) -> str:
-    """Identity of the alignment or collection that a party's graph was made by; empty where there was none.
-
-    Raises ``RunError`` where the file is damaged.
-    """
+    """Identity of the alignment or collection of a party's graph, or ""; ``RunError`` where the file is damaged."""
     path = store.path / _ALIGNMENT
     return _identity(path) if path.is_file() else ""
 
 
 def _seed_for_new_tables(store: PartyStore) -> int:
-    """Another one where this is not the run's first reading: values of other tables under it would show what changed.
-
-    The job's own seed stays, for everybody knows it.
-    """
+    """Another one, but for the job's own, at a later reading: other values under one would show what changed."""
     begun = store.has_trained() or (store.path / _ALIGNMENT).is_file()
     seed = store.seed()
     return private_seed() if begun and seed >= PUBLIC_SEEDS else seed
@@ -230,7 +219,7 @@ def _identity(path: Path) -> str:
 _LOGGED: Final = 12
 
 
-def note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: int) -> None:
+def _note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: int) -> None:
     """Warn of what has moved since training, of so many columns and relations, and keep it in a part of the run."""
     for each in found[:_LOGGED]:
         log.warning("%s: has moved since training: %s", party, each)
@@ -241,6 +230,6 @@ def note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: i
 
 
 def read_drift(folder: Path) -> Record:
-    """What ``note_drift`` kept; nothing before the first prediction. Raises ``RunError`` where it is damaged."""
+    """What ``_note_drift`` kept; nothing before the first prediction. Raises ``RunError`` where it is damaged."""
     path = folder / DRIFT
     return read_json(path, Record, "predict anew") if path.is_file() else {}

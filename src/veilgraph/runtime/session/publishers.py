@@ -24,7 +24,7 @@ from veilgraph.privacy.lifetime_costs import EVERYBODY, Keys
 from veilgraph.privacy.lifetime_ledger import Account, Lifetime
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.local_publisher import LabelPublisher, LocalPublisher
-from veilgraph.privacy.plan import Plan, SampledPlan
+from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache, ReleaseCache, RunCache
@@ -55,8 +55,8 @@ def publisher_of(
     """A holder's publisher with its ledger open; an open door where nothing has a price, and at the server.
 
     A ledger must be there if anything was kept of a run that has ``begun`` before. ``limit`` is the largest total ε
-    that the party itself accepts, beside the job's budget; ``alignment`` gave the rows their order, if there was one.
-    ``lasting`` is what the party has beyond the run: its ledger of all jobs, which is paid first.
+    that the party accepts, beside the job's budget; ``alignment`` gave the rows their order. ``lasting`` is its ledger
+    of all jobs, which is paid first.
 
     Raises:
         RunError: a ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
@@ -91,7 +91,11 @@ class _Holder:
             learns = graph.party in perturbing(settings) and graph.labels is not None
             return self._perturbed_labels(labels) if learns else OPEN
         if training is not None:
-            return OPEN if graph.labels is None else self._sampled_gradients(training)
+            if graph.labels is None:
+                return OPEN
+            delta, total = training.delta, training.settings.epsilon_total
+            ledger = self._ledger(delta, total, None, expected=self._has_trained)
+            return SampledPublisher(training, ledger, system_secrets, self._account(delta))
         plan = paradigm_of(settings).privacy.plan(settings, graph.party, graph.common)
         return OPEN if plan is None else self._noised_rows(plan)
 
@@ -147,10 +151,6 @@ class _Holder:
         cache = self._cache(ledger, account, self._keys[nodes.numpy()], nodes=nodes)
         return LabelPublisher(response, common.labels[nodes], ledger, system_secrets, cache)
 
-    def _sampled_gradients(self, plan: SampledPlan) -> Publisher:
-        ledger = self._ledger(plan.delta, plan.settings.epsilon_total, None, expected=self._has_trained)
-        return SampledPublisher(plan, ledger, system_secrets, self._account(plan.delta))
-
     @property
     def _has_trained(self) -> bool:
         return self.begun and _has_trained(self.store)
@@ -179,13 +179,12 @@ class _Holder:
         nodes: Tensor | None = None,
         whole: bool = False,
     ) -> ReleaseCache:
-        """What is sent again: what the run released, of ``nodes`` alone or all; or, for life, what any job did.
-
-        ``keys`` are of the released nodes, in their order; released values follow from settings beside the mechanism.
+        """What is sent again: what the run released, of ``nodes`` alone or all; or, for life, what any job did of
+        ``keys``.
         """
         if account is None or self.lasting is None:
             return RunCache(ledger, self.store.keeper, depends_on(self.alignment, self.graph, nodes))
-        named = snapshot_of(self.settings, self.store.canaries(), *follows)
+        named = _snapshot_of(self.settings, self.store.canaries(), *follows)
         by_place = self.lasting.ids is None
         return LifetimeCache(account, keys, ledger, snapshot=named, whole=whole, by_place=by_place)
 
@@ -219,10 +218,9 @@ def _canaries_of(store: PartyStore, of: Plan, nodes: int, *, expected: bool) -> 
 def with_canaries(
     store: PartyStore, settings: JobSettings, graph: PartyGraph, *, begun: bool
 ) -> tuple[PartyGraph, Tensor | None]:
-    """A holder's data with canaries in them, the same in all sessions of a run, where the job has such.
+    """A holder's data with a run's canaries in them, and the rows among these whose releases are watched.
 
-    Gives the rows that canaries take whose releases are watched as well, None for none. Raises ``RunError`` where they
-    are missing or damaged, or of another number of nodes, and ``ConfigError`` where there are too few for so many.
+    Raises ``RunError`` where they are missing, damaged or of other nodes, ``ConfigError`` where nodes are too few.
     """
     kept = store.canaries()
     made = canaries_in_data(settings, graph, system_secrets, None if kept is None else kept.key)
@@ -240,10 +238,7 @@ def _has_trained(store: PartyStore) -> bool:
 
 
 def _has_released(store: PartyStore) -> bool:
-    """Whether a holder that releases once, and so has no checkpoints, has kept anything of it.
-
-    Its own bytes alone do not say so: they are kept before they are paid for.
-    """
+    """Whether a holder that releases once keeps others' part of it: its own bytes are kept before they are paid for."""
     return store.keeper.path(RELEASE).is_file()
 
 
@@ -277,7 +272,7 @@ class LifetimeAccount:
 def training_alone(lasting: LifetimeAccount | None, settings: JobSettings) -> Iterator[str]:
     """Holds the ledger for a training that pays in every step, under a limit; else two would spend it between them.
 
-    Gives why the party refuses the job: another training holds it. Empty where none does, and where none has to.
+    Gives why the party refuses the job: another training holds it. Empty where none does.
     """
     privacy = settings.privacy
     with ExitStack() as held:
@@ -290,11 +285,8 @@ def training_alone(lasting: LifetimeAccount | None, settings: JobSettings) -> It
         yield busy
 
 
-def snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: object) -> str:
-    """Return the name of a release: its snapshot, its canaries, and the settings that released values follow from.
-
-    All are public, or drawn for the run. Of a release with canaries no other run is sent anything, nor the reverse.
-    """
+def _snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: object) -> str:
+    """Name a release by its snapshot, its canaries, which no other run is sent, and settings it follows from."""
     named = [settings.snapshot, "" if canaries is None else canaries.key.hex(), *map(repr, follows)]
     return json.dumps(named) if any(named) else ""
 

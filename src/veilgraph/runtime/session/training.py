@@ -58,9 +58,9 @@ def fit(
 ) -> Fitted:
     """Trains one party's part and leaves the best weights in the role, after a last inference with them.
 
-    The newest checkpoint that all parties hold of those that are ``held`` is taken. ``begin`` is called with the epoch
-    the job goes on from, 0 for a fresh start, and the last that it can reach; ``log`` with each epoch's record, where
-    the scores are known; ``done`` after every epoch with its number, and whether there is a checkpoint of it.
+    The newest checkpoint that all parties hold of those ``held`` is taken. ``begin`` gets its epoch, 0 for a fresh
+    start, and the last that the job can reach; ``log`` each epoch's record; ``done`` its number, and whether it has a
+    checkpoint.
     """
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
@@ -241,9 +241,8 @@ _JUDGEMENT: Final = Tag(Kind.AVERAGED, 0, 2)
 
 
 def transfer(role: Role, checkpoints: Checkpoints, start: Start, state: Callable[[], Mapping[str, Tensor]]) -> None:
-    """The first holder that has the checkpoint of a start gives it to those behind, where there are any.
-
-    ``state`` gives what a checkpoint of this party holds, by name: of the shapes of what comes.
+    """The first holder that has the checkpoint of a start gives it to those behind; ``state`` has the shapes of what
+    comes.
     """
     if not start.behind:
         return

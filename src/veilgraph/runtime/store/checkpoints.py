@@ -63,9 +63,8 @@ class Checkpoints:
     def points(self, *, restarts: bool) -> list[Point]:
         """The points to go on from: the last two, of which another party may have saved the older alone, and the final.
 
-        What an unfinished session set aside is as good. Nothing behind a point that every party is known to have is
-        among them without leave. A whole model shows nothing of the kind: a party that only sends may end first. Raises
-        ``RunError``: a checkpoint is damaged.
+        What an unfinished session set aside is as good. Nothing behind a point that all are known to have is among them
+        without leave. Raises ``RunError``: a checkpoint is damaged.
         """
         held, aside = sorted(self._in_place()), [*map(_point, _files(self._replaced))]
         if restarts:
@@ -144,9 +143,8 @@ class Checkpoints:
         return path, *load_tensors(path)
 
     def set_aside_with(self, files: Sequence[Path]) -> None:
-        """Before the tables are read anew: sets aside the model and all checkpoints, which then fit nothing any more.
-
-        ``files`` are what they are of, in an order in which each is worth nothing without those before it.
+        """Before tables are read anew: sets aside the model, all checkpoints, and ``files`` that they are of, the first
+        first.
         """
         (self._folder / _COMMON).unlink(missing_ok=True)
         if self.has_trained():

@@ -56,8 +56,7 @@ def limits_in(folder: Path) -> LimitSettings | None:
 def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPlace]:
     """The ledgers that a caller names (``GivenLedgers``, or None) of holders of the job.
 
-    Raises:
-        ConfigError: it is of another type, or of others; or a limit breaks a rule or is not the one in the folder.
+    Raises ``ConfigError``: of another type, or of others; or a limit breaks a rule or is not the one in the folder.
     """
     if ledgers is None:
         return {}
@@ -75,10 +74,7 @@ def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPl
 
 
 def place(name: PartyId, said: object, party: str) -> LedgerPlace:
-    """The ledger of a party as a caller names it by an argument: a folder, or a mapping with one and with limits.
-
-    Errors are those of ``named``.
-    """
+    """The ledger of a party as an argument names it: a folder, or a mapping with one and limits; as ``named``."""
     if not isinstance(said, Mapping):
         return LedgerPlace(path_of(name, said, "a ledger's folder").resolve(), party)
     if _FOLDER not in said:
@@ -118,10 +114,7 @@ def check_apart(places: Mapping[PartyId, LedgerPlace]) -> None:
 
 
 def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
-    """Refuse to pay for a saved graph from elsewhere, where its ``own`` ledger, beside it, has begun or says a limit.
-
-    ``name`` is the argument that says another folder, as the ``ConfigError`` calls it.
-    """
+    """Refuse to pay for a saved graph from elsewhere, where its ``own`` ledger has begun or says a limit."""
     begun = any((own.folder / each).exists() for each in (FILE, LIMITS_FILE))
     if begun and own.folder.resolve() != said.folder:
         raise ConfigError(
@@ -134,10 +127,7 @@ def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
 
 
 def check_limits(places: Mapping[PartyId, LedgerPlace], settings: JobSettings, nodes: int | None = None) -> None:
-    """Refuse with ``ConfigError`` a job that a holder's ledger does not allow: it says whose, and why.
-
-    ``nodes`` are common to all holders, where that is known.
-    """
+    """Refuse with ``ConfigError`` a job that a holder's ledger does not allow; ``nodes`` are common, where known."""
     everything = {"leakage": tuple(all_revelations()), "max_rounds": 64}
     for holder, each in places.items():
         limits = limits_in(each.folder) or each.limits
@@ -174,10 +164,7 @@ def keep_limits(found: LedgerPlace) -> None:
 
 
 def kept(store: PartyStore) -> LedgerPlace | None:
-    """Where a party's ledger is; None where it has none but that of the run, or its party file says so.
-
-    Raises ``RunError`` where what was kept is damaged, or its ids are gone.
-    """
+    """Where a party's ledger is; None: its run's, or as its party file says. ``RunError`` for what is damaged."""
     path = store.path / _PLACE
     if not path.is_file():
         return None
@@ -228,7 +215,7 @@ def lifetime_of(organisation: Organisation, marks: Path | None = None) -> Lifeti
     """
     settings = organisation.settings
     folder = organisation.folder / settings.ledger
-    budget = both(budget_of(settings.limits), limits_in(folder))
+    budget = both(_budget_of(settings.limits), limits_in(folder))
     return Lifetime(folder, settings.party, budget, Marks(marks or default_marks()))
 
 
@@ -242,7 +229,7 @@ def both(budget: Budget, limits: LimitSettings | None) -> Budget:
     """A party's budget within the limits of the ledger's folder, or ``ConfigError`` for limits about other things."""
     if limits is None:
         return budget
-    other = budget_of(limits)
+    other = _budget_of(limits)
     for key, one, two in (
         ("epsilon_unit", budget.unit, other.unit),
         ("epsilon_neighbours", budget.neighbours, other.neighbours),
@@ -261,8 +248,7 @@ def both(budget: Budget, limits: LimitSettings | None) -> Budget:
     )
 
 
-def budget_of(limits: LimitSettings) -> Budget:
-    """What a party's limits let all releases together come to."""
+def _budget_of(limits: LimitSettings) -> Budget:
     return Budget(
         float("inf") if limits.max_epsilon is None else limits.max_epsilon,
         limits.max_delta,

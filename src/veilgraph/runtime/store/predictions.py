@@ -44,12 +44,10 @@ class Predictions:
     """Predictions for some nodes, or for what else a job is about.
 
     Attributes:
-        nodes: Tensor[n] int64, rows of the common nodes or, in paradigm horizontal, of the holder's own. All of them
-            but where a job predicts named nodes alone. Of other rows, their numbers.
+        nodes: Tensor[n] int64, rows of the common nodes or, in paradigm horizontal, of the holder's own.
         classes: Tensor[n] int64, as the network chooses them, by which it was judged and selected: where classes were
-            weighted, a rare one from about its share on. 0 where no classes are predicted.
-        probabilities: Tensor[n, C], rows sum to 1, calibrated where the holder could; C is 0 where no classes are
-            predicted.
+        weighted, a rare one from about its share on. 0 where no classes are predicted.
+        probabilities: Tensor[n, C], rows sum to 1, calibrated where the holder could; C is 0 where none are predicted.
         ids: the nodes' ids as the holder's own table has them; vertical: where they came from tables, else None.
         class_names: C names where they came from tables with labels, else None.
         model_version: the first characters of the SHA-256 of that holder's part of the model.
@@ -58,8 +56,7 @@ class Predictions:
         keys: what the words of an id are, with tabs between them; empty where an id is a node's.
         alike: the ids as holders compare them, where the table has them otherwise.
         classes_alone: the job opens no probabilities; ``probabilities`` has 1 for the class, and is shown nowhere.
-        calibration: what made the probabilities of the network's own; None where nothing did.
-        own: Tensor[n, C], probabilities as the network gives them; None: the same.
+        calibration: what made the probabilities of the network's ``own``, Tensor[n, C]; None where nothing did.
     """
 
     nodes: Tensor
@@ -108,9 +105,8 @@ class Predictions:
         )
 
     def of_nodes(self, nodes: Sequence[int]) -> Predictions:
-        """Those of some nodes, by their number, in the order given.
-
-        Raises ``ConfigError``: one is no node, or was not predicted.
+        """Those of some nodes, by number, in the order given; ``ConfigError`` where one is no node, or was not
+        predicted.
         """
         if torch.equal(self.nodes, torch.arange(len(self.nodes))):
             return self.of(checked_nodes(nodes, len(self.nodes)))
@@ -125,9 +121,8 @@ class Predictions:
         return self.of([places[node] for node in nodes])
 
     def of_ids(self, ids: Sequence[str]) -> Predictions:
-        """Those of the nodes with these ids, in the order given.
-
-        Raises ``ConfigError``: the run has no ids, or an id is not one of the predicted nodes.
+        """Those of the nodes with these ids, in the order given; ``ConfigError`` where one was not predicted, or there
+        are none.
         """
         if self.ids is None:
             raise ConfigError("ids: this run's nodes have no ids, since it was not trained from tables; give nodes")
@@ -174,10 +169,8 @@ class Predictions:
         return text.getvalue()
 
     def found(self, decimals: int | None = None) -> list[dict[str, Any]]:
-        """What is predicted of each node: ``class`` and ``probabilities`` by class, where the job opens them; columns.
-
-        Args:
-            decimals: of probabilities; None: all that there are.
+        """What is predicted of each node: ``class``, ``probabilities`` of so many decimals where the job opens them,
+        columns.
         """
         labels, found = self.class_labels(), [dict[str, Any]() for _ in self.nodes]
         for each, predicted, chances in zip(found, self.classes.tolist(), self.probabilities.tolist(), strict=True):
@@ -213,8 +206,7 @@ def save_predictions(
 ) -> None:
     """Writes a holder's predictions as CSV and, with probabilities as the network gives them, as safetensors.
 
-    ``predicted`` are of the common or its own nodes, of those that it names, or of other rows; the rest is as
-    ``Predictions`` has it.
+    The rest is as ``Predictions`` has it.
     """
     facts: dict[str, Any] = {
         "class_names": None if class_names is None else list(class_names),
@@ -262,20 +254,14 @@ def calibration_in(facts: Record) -> Calibration | None:
 
 
 def reading(run: RunDirectory) -> PartyId:
-    """The holder whose predictions are the run's, unless others are asked for: the label holder (or reporter).
-
-    In one organisation's part of a horizontal run across organisations it is that organisation.
-    """
+    """The holder whose predictions are the run's: the label holder (or reporter), or whose part of a run this is."""
     settings = run.settings
     here = [party for party in settings.duties.scoring if settings.data.is_apart and run.party_path(party).is_dir()]
     return settings.data.label_party if len(here) != 1 else here[0]
 
 
 def joined(predictions: Sequence[Predictions]) -> Predictions:
-    """Those of several holders of a horizontal run: each node as the first has it that knows it.
-
-    The nodes' numbers are those of the first holder's rows, and go on for the others'.
-    """
+    """Those of several holders of a horizontal run: each node as the first has it that knows it, numbered on."""
     first, *others = predictions
     ids, alike, taken = list(first.ids or ()), list(first.compared or ()), [first.classes]
     chances, own = [first.probabilities], [first.uncalibrated]
@@ -327,10 +313,7 @@ _NODES: Final = "nodes"
 
 
 def name_nodes(store: PartyStore, nodes: Sequence[int] | None, ids: Sequence[str] | None) -> None:
-    """Keeps what the next prediction is to be of, by number or by id, in place of what was named before.
-
-    ``store`` is of the label holder. Raises ``ConfigError`` where there are none.
-    """
+    """Keeps, at the label holder, what the next prediction is of; ``ConfigError`` where nothing is named."""
     chosen = ids if nodes is None else nodes
     if not chosen:
         raise ConfigError(
@@ -344,14 +327,9 @@ def name_nodes(store: PartyStore, nodes: Sequence[int] | None, ids: Sequence[str
 
 
 def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[str] | None = None) -> int:
-    """At the label holder of a run across organisations: says what the next joint inference is to be of.
+    """At the label holder of a run across organisations: says what the next joint inference is of; returns how many.
 
-    Returns:
-        How many nodes are named.
-
-    Raises:
-        RunError: it is not the label holder's part of such a run.
-        ConfigError: no node is named, or the job predicts all.
+    Raises ``RunError``: it is not that holder's part; ``ConfigError``: no node is named, or the job predicts all.
     """
     run = RunDirectory.open(path)
     settings = run.settings

@@ -65,7 +65,6 @@ class Attested:
     """What is in the file.
 
     Attributes:
-        beginning: its first line.
         own: the party's statements, oldest first; ``places`` says after how many lines of the file each stands.
         heard: other party → its statements that this one heard, oldest first.
         countersignatures: by others, oldest first.
@@ -88,7 +87,7 @@ class Attested:
             self.heard.setdefault(line.party, []).append(line)
 
 
-def parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
+def _parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
     """Reads an evidence.jsonl. The ``RunError`` names the first line that is none."""
     check_chain(path, lines)
     found: Attested | None = None
@@ -110,24 +109,21 @@ def parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
 
 
 def certified_names(folder: Path) -> Mapping[PartyId, str]:
-    """Party → the name in its certificate, where that is another one, as a party's evidence begins: who deals is named
-    there for party ``server``. Empty on one machine, and before a session has begun.
-
-    Raises ``RunError``: the evidence cannot be read.
+    """Party → its certificate's name, as its evidence begins, where that is another one; ``RunError`` as
+    ``_parse_evidence``.
     """
     lines = whole_lines(folder / EVIDENCE)[:1]
-    return parse_evidence(folder / EVIDENCE, lines).beginning.names if lines else {}
+    return _parse_evidence(folder / EVIDENCE, lines).beginning.names if lines else {}
 
 
 def who_deals(folders: Iterable[Path]) -> str | None:
-    """The name in the certificate of party ``server``, as the first of these parties' folders says that has evidence.
-
-    Raises ``RunError``: the evidence cannot be read.
+    """The name in the certificate of party ``server``, by the first of these folders that has evidence; or
+    ``RunError``.
     """
     return next((name for folder in folders if (name := certified_names(folder).get(SERVER))), None)
 
 
-def heads_of(folder: Path, name: str, beginning: Beginning) -> Heads:
+def _heads_of(folder: Path, name: str, beginning: Beginning) -> Heads:
     """The heads of one of the party's records as it is now. Raises ``RunError`` where it cannot be read."""
     about = (beginning.run, beginning.party, name)
     return Heads(bytes.fromhex(beginning.salt), about, whole_lines(folder / name))
@@ -152,9 +148,7 @@ def difference(statement: Statement, records: Sequence[Heads], before: Statement
 class RecordLog:
     """A party's evidence while it takes part in a session.
 
-    Attributes:
-        fault: why the file cannot be gone on with: it is damaged, or of another run or party; empty where it can.
-        found: what is in it; of one that cannot be gone on with nothing.
+    ``fault`` is why the file cannot be gone on with: damaged, or of another run or party; ``found`` then is nothing.
     """
 
     def __init__(self, folder: Path, beginning: Beginning) -> None:
@@ -166,7 +160,7 @@ class RecordLog:
         if not lines:
             return
         try:
-            found = parse_evidence(Path(EVIDENCE), lines)  # its folder is nothing to tell others of
+            found = _parse_evidence(Path(EVIDENCE), lines)  # its folder is nothing to tell others of
         except RunError as error:
             self.fault = str(error)
             return
@@ -186,7 +180,7 @@ class RecordLog:
 
     def records(self) -> list[Heads]:
         """The party's records as they are now."""
-        return [heads_of(self._folder, name, self.found.beginning) for name in RECORDS]
+        return [_heads_of(self._folder, name, self.found.beginning) for name in RECORDS]
 
     def changed(self) -> str:
         """In what the records are not those that the party stated last; empty where they are."""
@@ -259,7 +253,6 @@ class RecordLog:
 
 
 def _foreign(kept: Beginning, expected: Beginning) -> str:
-    """Why evidence that begins so is not this party's in this run; empty when it is."""
     if (kept.run, kept.party) != (expected.run, expected.party):
         return f"{EVIDENCE}: of {kept.party!r} in run {kept.run[:12]!r}; {_WAY_OUT}"
     if bool(kept.roots) != bool(expected.roots):
@@ -286,9 +279,8 @@ class Witness:
 class VerifiedRecord:
     """A record that is what its owner, ``party``, stated.
 
-    ``lines`` are those that it has, and ``stated`` those of which the owner's newest statement is; lines after it were
-    written by a session that was killed. ``signed``: with the key of the owner's certificate. ``witnesses`` is the
-    newest countersignature of every other party that gave one.
+    Of its ``lines``, those ``stated`` are in the newest statement; later ones a killed session wrote. ``signed``: with
+    the owner's key. ``witnesses`` is the newest countersignature of every other party that gave one.
     """
 
     party: PartyId
@@ -305,8 +297,7 @@ def verify(run: RunDirectory, roots: tuple[x509.Certificate, ...] = ()) -> list[
     """Checks every chain, statement, signature and countersignature of the parties whose part is here.
 
     ``roots`` are of the project; default: those that each party's evidence names itself. Gives every record of every
-    party, the holders' first. Raises ``RunError``: at the first thing that is not as it was stated; names the file and,
-    where it can be told, the line.
+    party. Raises ``RunError`` at the first thing that is not as stated: file and, where it can be told, line.
     """
     parties = [party for party in (*run.settings.data.names, SERVER) if run.party_path(party).is_dir()]
     if not parties:
@@ -329,7 +320,7 @@ class _Check:
                 f"{self._path}: is missing or empty: no session of this party has come to its end, or the file was "
                 "removed; there is nothing to verify its records by"
             )
-        self.evidence: Attested = parse_evidence(self._path, lines)
+        self.evidence: Attested = _parse_evidence(self._path, lines)
         beginning = self.evidence.beginning
         if (beginning.run, beginning.party) != (self._run, party):
             raise RunError(
@@ -350,10 +341,9 @@ class _Check:
         self._trust = Trust(roots or own, server_name=beginning.names.get(SERVER, SERVER))
 
     def records(self) -> list[VerifiedRecord]:
-        """The party's records, checked."""
         for name in RECORDS[:-1]:
             self._check_lines(name)
-        heads = [heads_of(self._folder, name, self.evidence.beginning) for name in RECORDS]
+        heads = [_heads_of(self._folder, name, self.evidence.beginning) for name in RECORDS]
         self._check_own(heads)
         self._check_heard()
         by_statement = self._countersigned()

@@ -28,8 +28,7 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) -> None:
     """Writes summary.json and traffic.json of a finished training, whose result is that of ``scored``.
 
-    ``parties`` are those whose parts are here: all of a job on one machine, one alone across organisations. Raises
-    ``RunError`` where a file is missing or damaged.
+    ``parties`` are those whose parts are here. Raises ``RunError`` where a file is missing or damaged.
     """
     again = "train again", "missing or damaged"
     logs = (read_json(run.party(party).path / "traffic.json", list[Record], *again) for party in parties)
@@ -66,9 +65,8 @@ class Comparison:
     """What one network reaches in three ways; accuracies are in [0, 1].
 
     Attributes:
-        federated: summary of the run.
-        alone: holder → what it reaches by itself. Vertical: a holder without labels is lent the label holder's.
-            Horizontal: on its own nodes; holders without labels are left out.
+        alone: holder → what it reaches by itself. Vertical: one without labels is lent the label holder's. Horizontal:
+        on its own nodes; holders without labels are left out.
         pooled: what all data in one place would reach, as nobody may have them.
         here: holder → what the run reaches on that holder's own nodes, which it is alone with; of own nodes.
     """
@@ -96,13 +94,10 @@ class Comparison:
 
 
 def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(lambda records: None)) -> Comparison:
-    """Trains a complete run's network on each holder's data alone, and on all of them in one place.
+    """Trains a complete run's network on each holder's data alone, and on all of them in one place; keeps the
+    summaries.
 
-    Their summaries are kept in the run, for its report.
-
-    Raises:
-        ConfigError: the job's paradigm has no such trainings.
-        RunError: the run is not complete, or has not every holder's data.
+    Raises ``ConfigError``: there are no such trainings; ``RunError``: the run is not complete, or lacks data.
     """
     job = run.settings
     together = run.result()
@@ -145,9 +140,7 @@ def _inputs(run: RunDirectory) -> Inputs:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keeps torch to one thread: with matrices this small, threads cost more than they give, above all on a busy
-    machine, where they wait for one another at every operation.
-    """
+    """Keeps torch to one thread: with matrices this small, threads cost more than they give."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -261,9 +261,8 @@ def view_size(settings: JobSettings, passes: int | None = None) -> ViewSize:
 class PartyStore:
     """One party's private files of a run.
 
-    Its data are at ``graph_path``, its part of the trained model at ``model_path``, and at ``released_path`` what it
-    knows of that in the clear, in jobs that tell it anything. ``trace_path`` is there where every training of the run
-    keeps a trace. ``ids_path`` has the ids of the graph's rows, ``canaries_path`` the party's canaries.
+    ``released_path`` is of the model in the clear, in jobs that tell it anything; ``trace_path`` is there where every
+    training of the run keeps a trace.
     """
 
     def __init__(self, path: Path) -> None:

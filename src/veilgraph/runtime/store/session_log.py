@@ -148,10 +148,7 @@ def installed_software() -> dict[str, str]:
 
 
 def record_software(folder: Path, work: str, parties: Mapping[PartyId, Software]) -> None:
-    """Append a session's record to a party's part of a run, and warn where versions differ.
-
-    ``parties`` is party → what it stated; a statement, which nobody can check.
-    """
+    """Append to a party's part of a run what parties stated of their software, and warn where versions differ."""
     time = datetime.now(UTC).isoformat(timespec="seconds")
     line = json.dumps({"time": time, "work": work, "software": parties}, sort_keys=True)
     append(folder / SOFTWARE_FILE, line.encode() + b"\n")

@@ -50,13 +50,9 @@ _SQUARE_BITS: Final = 36
 
 @dataclass(frozen=True)
 class Kept:
-    """A wire that a training which is gone on with has again.
+    """A wire that a training which is gone on with has again: where it is, or None, its shape and bits.
 
-    Attributes:
-        owner, attribute: where it is; None where it is not computed yet.
-        shape: of it.
-        bits: its fractional bits.
-        predicts: whether a prediction needs it as well.
+    ``predicts``: a prediction needs it as well.
     """
 
     owner: object
@@ -74,13 +70,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a forward pass leaves for the backward one.
-
-    Attributes:
-        rows: [B, columns] of the trial's blocks.
-        logits: [B, C].
-        hidden: relu(Z·U) and where it lets through; None without a hidden layer.
-    """
+    """What a forward pass leaves for the backward one: rows [B, columns], logits [B, C], the hidden layer."""
 
     rows: Wire
     logits: Wire
@@ -90,16 +80,11 @@ class Passed:
 class Network:
     """One party's part in it.
 
-    Args:
-        machine: of the party.
-        context: of the job.
-
     Attributes:
         trial: whose weights are meant.
         watched: what was opened since its range was last tested: all that is not bounded by what was tested before.
         columns: of every holder, [N, F_i], in the job's order.
-        rows: of the training nodes, and of the validation nodes that steps are judged by where columns are propagated:
-            [T + V, all columns]; None before they are made.
+        rows: of training and, where columns are propagated, of judged validation nodes: [T + V, all columns].
         mean, gain: of every column but the bias's, over the training rows: [1, all other columns].
     """
 
@@ -131,7 +116,6 @@ class Network:
 
     @property
     def _propagations(self) -> list[Propagation]:
-        """Each once."""
         return list(dict.fromkeys(each for relations in self.relations.values() for each in relations.values()))
 
     @property
@@ -169,7 +153,6 @@ class Network:
 
     @property
     def _sizes(self) -> dict[str, int]:
-        """Block → its columns."""
         holders = self.context.sizes.columns
         return {
             block: sum(self.context.width_of(holder, block) for holder in holders)
@@ -180,9 +163,8 @@ class Network:
     def parts(self, holder: PartyId) -> Parts:
         """Where the trial's first weights of a holder's own columns are, by what these are when they are multiplied.
 
-        ``own``: as they were put in; ``neighbours``, ``quantiles``, ``boosting``: as ``inputs`` makes them;
-        ``pooled.k``: after k hops over all edges together; ``each.k.B``: over holder B's. The hidden layer has no part
-        that is one holder's.
+        ``own``: as put in; ``neighbours``, ``quantiles``, ``boosting``: as ``inputs`` makes them; ``pooled.k``: after k
+        hops over all edges together; ``each.k.B``: over holder B's. The hidden layer has no part of one holder's.
         """
         found, start = Parts(), 1
         for block in self.trial.blocks:
@@ -300,7 +282,6 @@ class Network:
         return self._head(weights, rows, self.linear(rows, weights[0]))
 
     def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire) -> Passed:
-        """Of what the first weights make of rows."""
         if not self.trial.deep:
             return Passed(rows, made, None)
         classes = self.context.sizes.classes
@@ -447,7 +428,6 @@ class Network:
         return joined([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
 
     def _mean_of(self, rows: Summands, bits: int) -> Wire:
-        """Over rows: [T, F] → [1, F]."""
         count = rows.shape[0]
         scale = count.bit_length() - 1
         total = rows.map(lambda part: part.sum(0, keepdim=True)).halved(scale)
@@ -456,7 +436,6 @@ class Network:
         return self.machine.open(share, share.bits - bits)
 
     def _trial_rows(self) -> Wire:
-        """Of the trial's blocks."""
         assert self.rows is not None
         if self.trial not in self._of_trial:
             self._of_trial = {self.trial: self._beside(self.rows.columns(self.places(self.trial.blocks)))}
@@ -466,7 +445,6 @@ class Network:
         return self._trial_rows()[: self.context.sizes.training]
 
     def _beside(self, rows: Wire) -> Wire:
-        """With what is behind the blocks."""
         return rows
 
     def places(self, blocks: Sequence[str]) -> Tensor:

@@ -28,12 +28,7 @@ AT_ONCE: Final = 1 << 21
 
 
 class HiddenEdges:
-    """All holders' edges in one party's hands: each holder's are put in once a session, whatever goes over them.
-
-    Args:
-        machine: of the party.
-        context: of the job.
-    """
+    """All holders' edges in one party's hands: each holder's are put in once a session, whatever goes over them."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
@@ -41,11 +36,8 @@ class HiddenEdges:
         self._graphs: dict[tuple[PartyId, bool], HiddenGraph] = {}
 
     def enter(self, holders: Sequence[PartyId], *, transposed: bool) -> None:
-        """These holders put their edges in, those that have not.
-
-        Args:
-            holders: whose.
-            transposed: whether Pᵀ is needed as well. Of edges that go both ways, with weights alike, it has the same.
+        """These holders put their edges in, those that have not; Pᵀ of edges that go both ways, with weights alike, is
+        P.
         """
         both = transposed and self._context.plan.directed
         for backwards in (False, True) if both else (False,):
@@ -67,16 +59,9 @@ class HiddenEdges:
 
 
 class Propagation:
-    """One party's part in it, over the edges of some holders.
+    """One party's part in it, over the edges of some holders; one alone knows the degrees.
 
-    Args:
-        machine: of the party.
-        context: of the job.
-        edges: of all holders.
-        holders: whose edges; where it is one alone, it knows the degrees.
-
-    Attributes:
-        roots: D^(−1/2), [N, 1] with ``FINE_BITS``; None before they are computed.
+    ``roots`` are D^(−1/2), [N, 1] with ``FINE_BITS``; None before they are computed.
     """
 
     def __init__(self, machine: Machine, context: Context, edges: HiddenEdges, holders: Sequence[PartyId]) -> None:
@@ -115,11 +100,7 @@ class Propagation:
         return self._machine.summands(total, (nodes,), self._edges.weight_bits)
 
     def neighbours(self, wire: Wire) -> Summands:
-        """Sums over every target's sources, without the node itself, and nothing normalised.
-
-        Args:
-            wire: [N, d] of Z_2^32.
-        """
+        """Sums over every target's sources of a wire [N, d] of Z_2^32, without the node, not normalised."""
         return self._machine.hop(self._edges.of(self.holders), wire) - self._machine.split(wire)
 
     def __call__(
@@ -131,17 +112,11 @@ class Propagation:
         transposed: bool = False,
         narrow: bool = False,
     ) -> Wire:
-        """What x is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with as many fractional bits.
+        """What x, side by side, is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with as many fractional
+        bits.
 
-        Columns go on by themselves, as many at a time as keep what is in hand small.
-
-        Args:
-            columns: of x, side by side.
-            hops: K, 1 or more.
-            teleport: α.
-            transposed: whether with Pᵀ.
-            narrow: whether no entry of x is above 1 in magnitude. Then no sum over a node's edges is above its degree,
-                and sums are made in Z_2^32.
+        As many columns go on at a time as keep what is in hand small. Where x is ``narrow``, no entry above 1 in
+        magnitude, no sum over a node's edges is above its degree, and sums are made in Z_2^32.
         """
         narrow = narrow and not self._edges.weight_bits and self._context.sizes.max_degree <= NARROW_DEGREE
         total = sum(part.shape[1] for part in columns)
@@ -166,7 +141,8 @@ class Propagation:
         ring: Ring,
     ) -> Wire:
         machine, (first, between, last, brought) = self._machine, scales
-        coarser = max(0, wire.bits - self._narrow_bits) if ring == 32 else 0
+        narrow_bits = 30 - self._context.sizes.max_degree.bit_length()  # sums of entries up to 1 stay below 2^30
+        coarser = max(0, wire.bits - narrow_bits) if ring == 32 else 0
         scaled = machine.product(torch.mul, wire, first)
         for hop in range(hops):
             narrowed = machine.open(scaled, FINE_BITS + coarser, ring)
@@ -179,11 +155,6 @@ class Propagation:
             elif teleport:
                 scaled = scaled + machine.product(torch.mul, wire, brought)
         return machine.open(scaled, FINE_BITS)
-
-    @property
-    def _narrow_bits(self) -> int:
-        """Of entries up to 1 whose sums over the largest degree are below 2^30."""
-        return 30 - self._context.sizes.max_degree.bit_length()
 
     def _scales(self, teleport: float) -> tuple[Wire, Wire, Wire, Wire]:
         """What rows are multiplied by before the first hop, between hops, after the last, and where α brings them back.
