@@ -55,7 +55,7 @@ class SparseNetwork(Network):
     @override
     def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> Passed:
         made = self._of_rows("rows", self._made_of_all(learned[0]))
-        return self._head(learned, made, made)
+        return self._head(learned, made, made, self._left(len(made.mask)))
 
     @override
     def judged(self, weights: Sequence[Wire]) -> Wire:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 import torch
@@ -35,14 +35,14 @@ from veilgraph.audit.finding import (
     measured,
     save_audit,
 )
-from veilgraph.audit.pairs import KnownPairs, Pairs, random_pairs
+from veilgraph.audit.pairs import KnownPairs, Pairs, pair_codes, random_pairs
 from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import DataError, ProtocolError, RunError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.settings import Exact
 from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.features import to_scipy
+from veilgraph.graph.features import is_sparse, to_numbers
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.collectives import receive_as, receive_model, text_tensor
 from veilgraph.protocol.agreement import one_line
@@ -292,17 +292,16 @@ class _Target:
 
 
 def _linked(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    linked = _codes(graph.edge_index.numpy().T, graph.num_nodes)
-    return np.isin(_codes(asked, graph.num_nodes), linked), np.ones(len(asked), dtype=np.bool_)
+    linked = pair_codes(graph.edge_index.numpy().T, graph.num_nodes)
+    return np.isin(pair_codes(asked, graph.num_nodes), linked), np.ones(len(asked), dtype=np.bool_)
 
 
 def _alike(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    is_sparse = graph.features.layout == torch.sparse_csr
-    rows: Any = to_scipy(graph.features) if is_sparse else graph.features.double().numpy()
+    rows = to_numbers(graph.features)
     found = list[Floats]()
     for some in np.array_split(asked, 1 + len(asked) // 4096):
         first, second = rows[some[:, 0]], rows[some[:, 1]]
-        products = np.asarray((first.multiply(second) if is_sparse else first * second).sum(axis=1))
+        products = np.asarray((first.multiply(second) if is_sparse(graph.features) else first * second).sum(axis=1))
         found.append(products.reshape(len(some)))
     every = np.concatenate(found)
     return np.asarray(every > np.quantile(every, 1 - ALIKE)), np.ones(len(asked), dtype=np.bool_)
@@ -342,12 +341,6 @@ def _mask(graph: PartyGraph) -> Truth:
     if graph.train_mask is None:
         return np.zeros(graph.num_nodes, dtype=np.bool_)
     return np.asarray(graph.train_mask.numpy())
-
-
-def _codes(pairs: Pairs, nodes: int) -> NDArray[np.int64]:
-    """One number for a pair, in either order."""
-    ends = np.sort(pairs, axis=1)
-    return np.asarray(ends[:, 0] * nodes + ends[:, 1])
 
 
 def _check_pairs(pairs: Pairs, nodes: int, sender: PartyId) -> None:

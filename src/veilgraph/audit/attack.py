@@ -24,13 +24,13 @@ from sklearn.decomposition import TruncatedSVD
 from torch import Tensor
 
 from veilgraph.audit.finding import Outcome, Secret, members_of
-from veilgraph.audit.pairs import KnownPairs, alike_pairs, sample_pairs
+from veilgraph.audit.pairs import KnownPairs, alike_pairs, pair_codes, sample_pairs
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.settings import Registry
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.features import to_scipy
+from veilgraph.graph.features import is_sparse, to_numbers, to_scipy
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.view import read_view
@@ -44,9 +44,7 @@ from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 
 def load_view(run: RunDirectory, party: PartyId) -> View:
-    """Reads a party's view, of its own files and the job's alone; ``RunError`` where none was recorded, or can
-    be read.
-    """
+    """Reads a party's view, of its own files and the job's; ``RunError`` where none was recorded, or can be read."""
     files = run.party(party).views() if run.party_path(party).is_dir() else []
     if not files:
         raise RunError(
@@ -178,10 +176,9 @@ class AuditContext:
         graph, others = self.graph(target), self.own_edges(adversary)
         edges, count = graph.edge_index.numpy(), graph.num_nodes
         if others.shape[1]:
-            known = np.concatenate([others[0] * count + others[1], others[1] * count + others[0]])
-            edges = edges[:, ~np.isin(edges[0] * count + edges[1], known)]
-        distinct = len(np.unique(np.sort(edges[:, edges[0] != edges[1]], axis=0), axis=1).T)
-        links = min(distinct, 1000) or None
+            edges = edges[:, ~np.isin(pair_codes(edges.T, count), pair_codes(others.T, count))]
+        distinct = np.unique(pair_codes(edges[:, edges[0] != edges[1]].T, count))
+        links = min(len(distinct), 1000) or None
         return sample_pairs(edges, count, seed=self.seed, links=links, left_out=others)
 
     def alike(self, target: PartyId) -> KnownPairs:
@@ -264,7 +261,7 @@ class AuditContext:
                 features = self.graph(party).features
                 kept = np.setdiff1d(np.arange(features.shape[1]), without if party == target else ())
                 if len(kept):
-                    block = to_scipy(features) if features.layout == torch.sparse_csr else features
+                    block = to_scipy(features) if is_sparse(features) else features
                     narrow.append(narrowed(block[:, kept], self.seed))
             return np.concatenate(narrow, axis=1) if narrow else None
 
@@ -437,7 +434,7 @@ def narrowed(features: object, seed: int) -> Floats:
     """A feature matrix [N, F] as at most 128 dense columns that keep most of it (truncated SVD)."""
     matrix = features
     if isinstance(matrix, Tensor):
-        matrix = to_scipy(matrix) if matrix.layout == torch.sparse_csr else matrix.double().numpy()
+        matrix = to_numbers(matrix)
     if matrix.shape[1] > _WIDTH:  # type: ignore[attr-defined]
         return np.asarray(TruncatedSVD(_WIDTH, n_iter=3, random_state=seed).fit_transform(matrix))
     dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix

@@ -112,9 +112,7 @@ _TOLD: Final = 16
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """One release at the canaries' nodes: rows [m, w], as an adversary has them, and without noise, to within a
-    factor.
-    """
+    """One release at the canaries' nodes: rows [m, w], as an adversary has them, and without noise, up to a factor."""
 
     rows: Floats
     clean: Floats

@@ -110,9 +110,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Sampling:
-    """What sums say of how terms were drawn: the p-value of all tests, the least one's words, the rate of terms in a
-    sum.
-    """
+    """What sums say of how terms were drawn: all tests' p-value, the least one's words, the rate of terms in a sum."""
 
     p_value: float
     rate: float

@@ -407,9 +407,7 @@ def _second_class(rows: Tensor) -> Floats:
 
 
 def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: Nodes) -> Floats:
-    """How much more canaries' gradients point as the second class's than the first's, by other training nodes'
-    labels.
-    """
+    """How much more canaries' gradients point as the second class's than as the first's, by others' labels."""
     second, first = (others[labels[others] == label] for label in (1, 0))
     if not len(first) or not len(second):
         raise DataError("one of the first two classes has no training node but canaries; choose fewer canaries")

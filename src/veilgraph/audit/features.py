@@ -10,18 +10,20 @@ Functions on arrays raise ``DataError`` where arrays do not fit each other or ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, cast
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
 from scipy.stats import rankdata
 from torch import Tensor
+from torch.autograd import backward
+from torch.nn import functional
 
 from veilgraph.audit.attack import AuditContext, Scene, attack, scored
 from veilgraph.audit.finding import Outcome
@@ -29,7 +31,8 @@ from veilgraph.audit.pairs import Numbers, check_rows, train_classifier, unit_co
 from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.features import to_scipy
+from veilgraph.graph.features import is_sparse, to_scipy
+from veilgraph.nn.layers import Adam
 from veilgraph.protocol.view import Floats
 
 Flags = NDArray[np.bool_]
@@ -47,8 +50,7 @@ _SHARES: Final = (0.1, 0.05, 0.02)
 _MOST_NODES: Final = 5000
 _WIDE: Final = 4000
 _HIDDEN: Final = 64
-_RATE, _FIRST, _SECOND, _LEAST = 0.01, 0.9, 0.999, 1e-8
-"""Of Adam."""
+_RATE: Final = 0.01
 
 
 @attack("features", "embedding", "initial", "posteriors", "beside", "masked")
@@ -175,10 +177,7 @@ class Columns:
 
 def _attacked(case: AuditContext, target: PartyId) -> list[Attribute]:
     features = case.graph(target).features
-    if features.layout == torch.sparse_csr:
-        dense = to_scipy(features)[:, :_WIDE].toarray()
-    else:
-        dense = features[:, :_WIDE].numpy()
+    dense = to_scipy(features)[:, :_WIDE].toarray() if is_sparse(features) else features[:, :_WIDE].numpy()
     for share in _SHARES:
         if found := choose_attributes(dense, count=5, min_share=share):
             return found
@@ -249,9 +248,7 @@ def infer_attribute(embeddings: Numbers, values: Flags, auxiliary: Flags, *, see
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """outputs = own·A + columns·B + bias + noise: A [F, m], F may be 0, B [k, m], bias [m], covariance of noise
-    [m, m].
-    """
+    """outputs = own·A + columns·B + bias + noise: A [F, m], F may be 0, B [k, m], bias [m], covariance [m, m]."""
 
     own: Floats
     columns: Floats
@@ -328,46 +325,23 @@ def generated_columns(own: Numbers, columns: Numbers, outputs: Numbers, known: F
     random = np.random.default_rng(seed)
     given = np.concatenate([unit_columns(own), unit_columns(outputs), random.normal(size=(len(known), 8))], axis=1)
     trained = random.permutation(len(known))[:MAX_TRAINED]
-    generator = _Generator(given.shape[1], columns.shape[1], random)
+    generator = [
+        torch.from_numpy(random.normal(size=(before + 1, after)) * (2 / (before + 1)) ** 0.5).requires_grad_()
+        for before, after in pairwise((given.shape[1], _HIDDEN, columns.shape[1]))
+    ]
+    optimizer = Adam(generator, lr=_RATE)
     scale = float(np.square(wanted).sum(axis=1).mean()) or 1.0
+    inputs, asked, target = map(torch.from_numpy, (given, given[trained], wanted[trained]))
     for _ in range(STEPS):
-        made = generator.columns(given[trained])
-        generator.step((made @ weights - wanted[trained]) @ weights.T / (scale * len(trained)))
-    return generator.columns(given)
+        optimizer.zero_grad()
+        left = _generate(generator, asked) @ torch.from_numpy(weights) - target
+        backward(left.square().sum() / (2 * scale * len(trained)))
+        optimizer.step()
+    return np.asarray(_generate(generator, inputs).detach().numpy())
 
 
-class _Generator:
-    """Two layers, ReLU between and a sigmoid after them, trained by Adam."""
-
-    def __init__(self, width: int, out: int, random: np.random.Generator) -> None:
-        self._weights = [
-            random.normal(size=(before + 1, after)) * (2 / (before + 1)) ** 0.5
-            for before, after in ((width, _HIDDEN), (_HIDDEN, out))
-        ]
-        self._moments = [(np.zeros_like(each), np.zeros_like(each)) for each in self._weights]
-        self._steps = 0
-        self._given = self._hidden = self._made = np.empty((0, 0))
-
-    def columns(self, given: Floats) -> Floats:
-        """[n, k] of inputs [n, F]."""
-        self._given = _with_one(given)
-        self._hidden = _with_one(np.maximum(self._given @ self._weights[0], 0))
-        self._made = cast(Floats, np.asarray(expit(self._hidden @ self._weights[1])))
-        return self._made
-
-    def step(self, gradient: Floats) -> None:
-        """Of the loss by the columns that were made last, [n, k]."""
-        inner = gradient * self._made * (1 - self._made)
-        before = (inner @ self._weights[1][:-1].T) * (self._hidden[:, :-1] > 0)
-        self._steps += 1
-        for place, found in enumerate((self._given.T @ before, self._hidden.T @ inner)):
-            first, second = self._moments[place]
-            first = _FIRST * first + (1 - _FIRST) * found
-            second = _SECOND * second + (1 - _SECOND) * np.square(found)
-            self._moments[place] = first, second
-            size = np.sqrt(second / (1 - _SECOND**self._steps)) + _LEAST
-            self._weights[place] = self._weights[place] - _RATE * first / (1 - _FIRST**self._steps) / size
-
-
-def _with_one(rows: Floats) -> Floats:
-    return np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
+def _generate(generator: Sequence[Tensor], rows: Tensor) -> Tensor:
+    """[n, k] of inputs [n, F]: two layers, whose last rows are biases, ReLU between and a sigmoid after them."""
+    first, second = generator
+    hidden = functional.relu(torch.addmm(first[-1], rows, first[:-1]))
+    return torch.sigmoid(torch.addmm(second[-1], hidden, second[:-1]))

@@ -138,9 +138,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An attack, in words with its target, that was not mounted; ``limited``: a limit is on it, and nothing was held to
-    it.
-    """
+    """An attack, in words with its target, that was not mounted; ``limited``: a limit on it was held to nothing."""
 
     adversary: PartyId
     attack: str

@@ -86,18 +86,14 @@ def sample_pairs(
     Of ``edge_index`` [2, E] int64, direction, repetition and loops do not count; of ``left_out`` none is drawn as
     unlinked. ``links`` linked pairs, or all. Raises ``DataError``: too few links, or pairs without.
     """
-    edges = np.sort(edge_index.T[edge_index[0] != edge_index[1]], axis=1)
+    edges = edge_index.T[edge_index[0] != edge_index[1]]
     if not len(edges):
         raise DataError("edge_index: has no link between two different nodes; there is nothing to attack")
-
-    def codes(some: Pairs) -> NDArray[np.int64]:
-        return some[:, 0] * num_nodes + some[:, 1]
-
-    linked = np.unique(codes(edges))
+    linked = np.unique(pair_codes(edges, num_nodes))
     count = len(linked) if links is None else links
     excluded = linked
     if left_out is not None and left_out.shape[1]:
-        excluded = np.union1d(linked, codes(np.sort(left_out.T[left_out[0] != left_out[1]], axis=1)))
+        excluded = np.union1d(linked, pair_codes(left_out.T[left_out[0] != left_out[1]], num_nodes))
     unlinked = num_nodes * (num_nodes - 1) // 2 - len(excluded)
     if not 1 <= count <= min(len(linked), unlinked):
         raise DataError(
@@ -108,11 +104,17 @@ def sample_pairs(
     chosen = random.choice(linked, size=count, replace=False)
     others = np.empty(0, dtype=np.int64)
     while len(others) < count:
-        drawn = codes(np.sort(random_pairs(num_nodes, 2 * count, random), axis=1))
+        drawn = pair_codes(random_pairs(num_nodes, 2 * count, random), num_nodes)
         others = np.union1d(others, drawn[~np.isin(drawn, excluded)])
     both = np.concatenate([chosen, random.choice(others, size=count, replace=False)])
     order = random.permutation(2 * count)
     return KnownPairs(np.stack(np.divmod(both, num_nodes), axis=1)[order], order < count)
+
+
+def pair_codes(pairs: Pairs, num_nodes: int) -> NDArray[np.int64]:
+    """One number for each pair of nodes, [M], in either order."""
+    ends = np.sort(pairs, axis=1)
+    return np.asarray(ends[:, 0] * num_nodes + ends[:, 1])
 
 
 def random_pairs(num_nodes: int, count: int, random: np.random.Generator) -> Pairs:
@@ -139,9 +141,7 @@ def pair_products(rows: Numbers, pairs: Pairs) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class NodeRows:
-    """What an adversary has of N nodes: the model's ``outputs``, their ``attributes``, and a ``reference``'s without
-    edges.
-    """
+    """What an adversary has of N nodes: a model's ``outputs``, ``attributes``, and a ``reference``'s without edges."""
 
     outputs: Numbers
     attributes: Numbers | None = None

@@ -24,9 +24,9 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
+from scipy.sparse import issparse
 
 from veilgraph.audit.attack import ALIKE, AuditContext, Scene, attack, scored
 from veilgraph.audit.features import Columns, ranks
@@ -34,7 +34,7 @@ from veilgraph.audit.finding import Outcome
 from veilgraph.audit.pairs import Numbers, check_rows, nonnegative, pair_products
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.features import to_scipy
+from veilgraph.graph.features import to_numbers
 from veilgraph.protocol.view import Floats
 
 MAX_NODES = 5000
@@ -133,10 +133,8 @@ def recovered(at: Scene) -> Outcome:
 
 
 def _rows(case: AuditContext, party: PartyId, nodes: NDArray[np.bool_] | NDArray[np.int64]) -> Floats:
-    features = case.graph(party).features
-    if features.layout == torch.sparse_csr:
-        return np.asarray(to_scipy(features)[nodes].toarray(), dtype=np.float64)
-    return np.asarray(features.double().numpy()[nodes])
+    rows = to_numbers(case.graph(party).features)[nodes]
+    return np.asarray(rows.toarray() if issparse(rows) else rows, dtype=np.float64)
 
 
 def sequence_basis(h0: Numbers, own: Numbers | None = None, *, tolerance: float = 1e-7, power: float = 0.5) -> Floats:

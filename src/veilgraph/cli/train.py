@@ -325,10 +325,8 @@ def _given(here: str | None, file: Path | None, option: str, what: str) -> str |
         raise typer.BadParameter(f"give {option} or {option}-file, not both")
     if file is None:
         return here
-    try:
+    with os_errors_as(ConfigError, f"{file}: cannot be read", f"give a text file {what}", UnicodeDecodeError):
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read ({error}); give a text file {what}") from error
 
 
 def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:

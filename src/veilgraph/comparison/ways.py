@@ -25,7 +25,7 @@ from torch import Tensor
 from veilgraph.comparison.figures import Floats, Scored, figures
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.features import is_sparse, to_scipy
+from veilgraph.graph.features import to_numbers
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph, find_label_holder
 from veilgraph.graph.settings import PartitionSettings
@@ -51,12 +51,12 @@ def logistic(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
         inverse = LogisticRegression(C=strength, max_iter=1000, class_weight="balanced" if balanced else None)
         return make_pipeline(StandardScaler(with_mean=False), inverse)
 
-    return _best(graph, _columns(graph), [partial(model, strength) for strength in (0.003, 0.03, 0.3)])
+    return _best(graph, to_numbers(graph.features), [partial(model, strength) for strength in (0.003, 0.03, 0.3)])
 
 
 def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
     """Boosted trees on a graph's columns and, for each relation, their means over two hops, and degrees."""
-    own = _columns(graph)
+    own = to_numbers(graph.features)
     dense = own.toarray() if sp.issparse(own) else own
     most = max(1, _MOST_COLUMNS // max(1, len(graph.relations)))
     if dense.shape[1] > most:
@@ -100,10 +100,6 @@ def _best(graph: PartyGraph, x: Any, models: list[Callable[[], Any]]) -> Floats:
         if loss < least:
             found, least = likely, loss
     return found
-
-
-def _columns(graph: PartyGraph) -> Any:  # noqa: ANN401 - dense or sparse
-    return to_scipy(graph.features) if is_sparse(graph.features) else graph.features.double().numpy()
 
 
 def _means(graph: PartyGraph, relation: int | None) -> tuple[sp.csr_matrix, Floats]:

@@ -23,9 +23,7 @@ def digest(line: bytes) -> str:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """The file's lines, each with its newline, without a torn one; none without a file. ``RunError``: it cannot be
-    read.
-    """
+    """The file's lines, each with its newline, without a torn one; none without a file. ``RunError``: unreadable."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:

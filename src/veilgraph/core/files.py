@@ -241,11 +241,18 @@ def descriptor_of(path: Path, flags: int) -> int:
 
 
 @contextmanager
-def os_errors_as(kind: type[VeilgraphError], what: str, way_out: str, **about: Any) -> Iterator[None]:  # noqa: ANN401
-    """Raise ``kind`` for an error of the system in the block: what cannot be done, why, and the way out."""
+def os_errors_as(
+    kind: type[VeilgraphError],
+    what: str,
+    way_out: str,
+    *also: type[Exception],
+    **about: Any,  # noqa: ANN401
+) -> Iterator[None]:
+    """Raise ``kind`` for errors of the system, and ``also`` others, in the block: what cannot be done, why, way out."""
+    caught: tuple[type[Exception], ...] = (OSError, *also)
     try:
         yield
-    except OSError as error:
+    except caught as error:
         raise kind(f"{what} ({error}); {way_out}", **about) from error
 
 

@@ -141,9 +141,7 @@ system_account: "SYSTEM"
 
 
 class BrokerProcess:
-    """A broker of this machine: ``nats-server``, which is not part of Python; ``ConfigError`` where it is not
-    installed.
-    """
+    """A broker of this machine: ``nats-server``, no part of Python; ``ConfigError`` where it is not installed."""
 
     def __init__(self, folder: Path, configured: Callable[[], str]) -> None:
         beside = str(Path(sys.executable).parent)

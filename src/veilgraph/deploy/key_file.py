@@ -149,9 +149,7 @@ def _check_passphrase(passphrase: bytes) -> None:
 
 
 def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
-    """Seals a key; ``ConfigError``: the passphrase is too short; ``RunError``: it is sealed, in use, or cannot be
-    written.
-    """
+    """Seals a key; ``ConfigError``: the passphrase is too short; ``RunError``: it is sealed, in use, or unwritable."""
     if key_file.is_sealed:
         raise RunError(
             f"{key_file.sealed}: has a passphrase already; for another, begin with veilgraph cert passphrase --remove"

@@ -284,10 +284,8 @@ def admit(server: Path, certificate: x509.Certificate) -> None:
 
 
 def _addresses(path: Path) -> list[BrokerAddress]:
-    try:
+    with os_errors_as(ConfigError, f"{path}: cannot be read", "ask for a new start-up kit", ValueError):
         return [BrokerAddress.read(each) for each in path.read_text(encoding="ascii").split()]
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); ask for a new start-up kit") from error
 
 
 def _kit_file(path: Path) -> _KitFile:

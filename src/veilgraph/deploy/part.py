@@ -152,9 +152,7 @@ def _link(request: Request, settings: JobSettings, kit: Kit, party: PartyId) -> 
 
 
 def take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
-    """Keeps a newer list of revoked certificates that a peer has, for handshakes from the next job on; or
-    ``LinkError``.
-    """
+    """Keeps a newer list of revoked certificates that a peer has, for handshakes of the next job; or ``LinkError``."""
     try:
         if shown and accept_newer(kit.path, shown):
             log.info("the newer list of revoked certificates came from %s", peer)

@@ -108,7 +108,5 @@ def _read(path: Path, root: Path, _stamp: tuple[int, int, int]) -> RevocationLis
 
 
 def _roots(path: Path) -> tuple[x509.Certificate, ...]:
-    try:
+    with os_errors_as(ConfigError, f"{path}: cannot be read", "ask for a new start-up kit", ValueError):
         return tuple(x509.load_pem_x509_certificates(path.read_bytes()))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); ask for a new start-up kit") from error

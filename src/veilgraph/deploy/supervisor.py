@@ -81,9 +81,7 @@ class Site:
 
 
 class Supervisor:
-    """A site's jobs. One thread hands it requests; ``close`` ends the processes, which hold ``inherited`` files open
-    too.
-    """
+    """A site's jobs. One thread hands it requests; ``close`` ends the processes, which hold ``inherited`` files too."""
 
     def __init__(self, site: Site, environment: Mapping[str, str], inherited: Sequence[int] = ()) -> None:
         self._site, self._environment, self._inherited = site, dict(environment), tuple(inherited)

@@ -114,9 +114,7 @@ def build_graph(
 
 
 def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """All tables' edges, in the order of ``_both_ways``: index [2, E], weights [E] and features [E, F_e] if any has
-    some.
-    """
+    """All tables' edges, in the order of ``_both_ways``: index [2, E], weights [E] and features [E, F_e] if any has."""
     ends = [_both_ways(tables, *names) for names in (("source", "target"), ("target", "source"))]
     edge_index = torch.empty(2, sum(map(len, ends[0])), dtype=torch.int64)
     for row, parts in zip(edge_index.numpy(), ends, strict=True):

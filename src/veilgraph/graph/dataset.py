@@ -77,9 +77,7 @@ class DataSet:
         raise ConfigError(f"data.dataset={settings.dataset!r} is not one graph to divide; choose {', '.join(one)}")
 
     def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:
-        """The holders' graphs in the settings' order, over the same nodes, not yet scaled; ``DataError`` as
-        ``whole``.
-        """
+        """The holders' graphs in the settings' order, over the same nodes, not scaled; ``DataError`` as ``whole``."""
         return split_vertically(
             self.whole(settings, seed),
             names=settings.names,
@@ -91,9 +89,7 @@ class DataSet:
         )
 
     def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
-        """The holders' parts of ``whole``, with the job's split, in the settings' order, not yet scaled; or
-        ``DataError``.
-        """
+        """The holders' parts of ``whole``, with the job's split, in the settings' order, unscaled; or ``DataError``."""
         partition, names = settings.partition, settings.names
         if partition.by == "edges":
             return split_horizontally(data, names=names, seed=seed, overlap=partition.overlap, knows=partition.knows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,6 +32,11 @@ def to_scipy(features: Tensor) -> sp.csr_matrix:
     """The scipy matrix behind a ``torch.sparse_csr`` matrix."""
     parts = features.values().numpy(), features.col_indices().numpy(), features.crow_indices().numpy()
     return sp.csr_matrix(parts, shape=(features.shape[0], features.shape[1]))
+
+
+def to_numbers(features: Tensor) -> Any:  # noqa: ANN401 - scipy has no types
+    """The scipy matrix behind a sparse matrix, or the values of a dense one as float64, [N, F]."""
+    return to_scipy(features) if is_sparse(features) else features.double().numpy()
 
 
 def from_scipy(matrix: sp.csr_matrix) -> Tensor:
@@ -131,9 +136,7 @@ def _standard(features: Tensor) -> Tensor:
 
 
 def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
-    """A graph with node ``order[n]`` as its n-th, its edges by target, source and weight, without all that is
-    optional.
-    """
+    """A graph with node ``order[n]`` as its n-th, edges by target, source and weight, without all that is optional."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))
     edges, weight = places[graph.edge_index], graph.edge_weight

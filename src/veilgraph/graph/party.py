@@ -414,15 +414,13 @@ def saved_name(path: Path) -> PartyId:
 def _read(path: Path, *, names_alone: bool = False) -> tuple[dict[str, str], dict[str, Any]]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such party graph; give the path of a file that save_party wrote")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                found = metadata.get("format")
-                raise DataError(f"{path}: format is {found!r}, not {_FORMAT!r}; save it with save_party")
-            tensors = {name: file.get_tensor(name) for name in (() if names_alone else file.keys())}
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path}: cannot be read as a party graph ({error}); save it anew") from error
+    unreadable = os_errors_as(DataError, f"{path}: cannot be read as a party graph", "save it anew", SafetensorError)
+    with unreadable, safe_open(path, framework="pt") as file:
+        metadata: dict[str, str] = file.metadata() or {}
+        if metadata.get("format") != _FORMAT:
+            found = metadata.get("format")
+            raise DataError(f"{path}: format is {found!r}, not {_FORMAT!r}; save it with save_party")
+        tensors = {name: file.get_tensor(name) for name in (() if names_alone else file.keys())}
     allowed = {"features", *_SPARSE_PARTS, *_TENSORS, *ID_TENSORS}
     if unknown := sorted(set(tensors) - allowed):
         raise DataError(f"{path}: holds {unknown[0]!r}, which is no part of a party graph; save it anew")

@@ -191,9 +191,7 @@ class Channel:
         return made
 
     def seal(self, kind: FrameKind, content: bytes = b"") -> bytes:
-        """Seals a frame that is no piece, with a higher number than those before; ``ProtocolError`` before there are
-        keys.
-        """
+        """Seals a frame that is no piece, numbered higher than any before; ``ProtocolError`` before there are keys."""
         with self._lock:
             self._controls += 1
             number = self._controls

@@ -89,9 +89,7 @@ class Mailbox:
             return self._remove(sender, tag)
 
     def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
-        """Whether, within ``timeout_s`` seconds, a message can be taken or will never come; ``ProtocolError`` as
-        ``put``.
-        """
+        """Whether, within ``timeout_s``, a message can be taken or will never come; ``ProtocolError`` as ``put``."""
         with self._changed:
             return self._wait(sender, tag, timeout_s)
 

@@ -101,9 +101,7 @@ def client_tls(root: Path, certificate: Path, key: Path, passphrase: bytes | Non
 
 @dataclass(frozen=True)
 class Brokers:
-    """The brokers of a project, tried in this order, perhaps by an HTTP ``proxy`` (``CONNECT``); each knows all
-    parties.
-    """
+    """The brokers of a project, tried in this order, perhaps by an HTTP ``proxy`` (``CONNECT``); each knows all."""
 
     addresses: Sequence[BrokerAddress]
     tls: ssl.SSLContext

@@ -47,9 +47,7 @@ class RefusalLog:
         self._is_due = False
 
     def add(self, source: Source, kind: Hashable, words: str) -> None:
-        """Count a refusal, and why; ``source`` is nothing that who is refused makes up, as ``kind``, which tells it
-        apart, may be.
-        """
+        """Count a refusal, and why; who is refused may make up ``kind``, which tells it apart, but not ``source``."""
         words = printable(words, _LONGEST_LINE)
         with self._lock:
             if source not in self._sources and len(self._sources) >= MAX_SOURCES:

@@ -70,9 +70,7 @@ class Assembly:
         self._missing: set[int] = set()
 
     def take(self, frame: Frame) -> bool:
-        """Adds a piece and delivers a message that is whole; False for one sent again. ``ProtocolError``: it broke the
-        protocol.
-        """
+        """Adds a piece and delivers a message that is whole; False for one sent again. Raises ``ProtocolError``."""
         with self._lock:
             if frame.number < self._number or (frame.number == self._number and frame.index not in self._missing):
                 self._check_place(frame)

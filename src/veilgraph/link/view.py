@@ -16,6 +16,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError
-from veilgraph.core.files import new_file
+from veilgraph.core.files import new_file, os_errors_as
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES, Header, build_tensor, decode_header, encode, encoded_size
 from veilgraph.link.wrapper import Wrapper
@@ -146,10 +147,8 @@ class ViewFile:
         self._most_bytes, self._least, self._bytes = most_bytes, least, 0
         self._kept: Counter[_Series] = Counter()
         self._newest: dict[_Series, Message] = {}
-        try:
+        with self._written():
             self._file = new_file(path, buffering=_BUFFER_BYTES)
-        except OSError as error:
-            raise self._unwritten(error) from error
 
     def append(self, message: Message) -> None:
         """Adds a message; callers take turns."""
@@ -167,24 +166,20 @@ class ViewFile:
     def _write(self, message: Message) -> None:
         names = b"\0".join((message.sender.encode(), message.receiver.encode()))
         header, data = encode(message.tag, message.tensor)
-        try:
+        with self._written():
             self._file.writelines((_NAMES.pack(len(names)), names, header, data))
             self._bytes += _NAMES.size + len(names) + len(header) + len(data)
-        except OSError as error:
-            raise self._unwritten(error) from error
 
     def close(self) -> None:
         """Writes what is left to the file."""
-        try:
-            for message in self._newest.values():
-                self._write(message)
-            self._newest.clear()
+        for message in self._newest.values():
+            self._write(message)
+        self._newest.clear()
+        with self._written():
             self._file.close()
-        except OSError as error:
-            raise self._unwritten(error) from error
 
-    def _unwritten(self, error: OSError) -> RunError:
-        return RunError(f"{self._path}: cannot be written ({error}); free some space, or train without views")
+    def _written(self) -> AbstractContextManager[None]:
+        return os_errors_as(RunError, f"{self._path}: cannot be written", "free some space, or train without views")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,21 +198,19 @@ class Seen:
 
     def tensor(self) -> Tensor:
         """What was sent; raises ``RunError`` where the file changed since."""
-        try:
+        with os_errors_as(RunError, f"{self._path}: cannot be read", "record the view again", ProtocolError):
             with self._path.open("rb") as file:
                 file.seek(self._start)
                 data = torch.empty(self._header.payload_bytes, dtype=torch.uint8)
                 if file.readinto(data.numpy().data) != len(data):
                     raise ProtocolError("it is shorter than it was")
             return build_tensor(self._header, data)
-        except (OSError, ProtocolError) as error:
-            raise RunError(f"{self._path}: cannot be read ({error}); record the view again") from error
 
 
 def read_view(path: Path, session: int = 0) -> list[Seen]:
     """The messages of a view, without their tensors; ``RunError`` where the file cannot be read, or is no view."""
     found: list[Seen] = []
-    try:
+    with os_errors_as(RunError, f"{path}: no readable view", "record it again", ProtocolError, ValueError):
         size = path.stat().st_size
         if size == 0:
             return found
@@ -239,6 +232,4 @@ def read_view(path: Path, session: int = 0) -> list[Seen]:
                 found.append(
                     Seen(sender, receiver, header.tag, header.shape, session, path, header, start + HEADER_BYTES)
                 )
-    except (OSError, ProtocolError, ValueError) as error:
-        raise RunError(f"{path}: no readable view ({error}); record it again") from error
     return found

@@ -106,9 +106,7 @@ INTEGER_BITS: Final = 64 * _WORDS  # whole numbers that are summed under masks a
 
 
 class PairwiseMasks:
-    """One holder's ends of the keys, of 32 bytes, that it shares with each other holder; ``rounding_key`` is its
-    alone.
-    """
+    """One holder's ends of the keys, of 32 bytes, shared with each other holder; ``rounding_key`` is its alone."""
 
     def __init__(self, party: PartyId, keys: dict[PartyId, bytes], rounding_key: bytes) -> None:
         self._party = party
@@ -266,9 +264,7 @@ def integers_of(words: Tensor) -> list[int]:
 
 
 def open_sum(pieces: Iterable[Tensor], bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:
-    """Add one masked matrix of every holder, so that the masks cancel, and decode the sum; ``RangeOverflow`` as
-    ``decode``.
-    """
+    """Add one masked matrix of every holder: masks cancel, and the sum is decoded; ``RangeOverflow`` as ``decode``."""
     return ring.decode(add(pieces), bits, dtype, what, remedy)
 
 

@@ -42,9 +42,7 @@ _INT8_CAPABILITY: Final = (7, 5)  # NVIDIA devices from here on have int8 matrix
 
 @dataclass(frozen=True)
 class Limbs:
-    """How ring elements are cut: b bits a limb, its dtype, and the longest inner dimension of a piece, a multiple of
-    16.
-    """
+    """How ring elements are cut: b bits a limb, its dtype, and a piece's longest inner dimension, a multiple of 16."""
 
     bits: int
     dtype: torch.dtype
@@ -176,9 +174,7 @@ def encode(
 
 
 def decode(elements: Tensor, bits: int, dtype: torch.dtype, what: str, remedy: str, factor: float = 1.0) -> Tensor:
-    """Ring → real: factor·elements/2^bits, in float64; ``RangeOverflow`` where guard bits are in use: it may have
-    wrapped.
-    """
+    """Ring → real: factor·elements/2^bits, in float64; ``RangeOverflow``: guard bits are in use, it may be wrapped."""
     limit = 1 << (63 - GUARD_BITS)
     decoded = torch.empty(elements.shape, dtype=dtype)
     for part, out in _parts(elements, decoded):

@@ -95,9 +95,7 @@ class ServerSettings(Settings):
 
 
 class Deep(nn.Module):
-    """``layers`` times linear → activation → dropout, of width ``dim``; with 0 the dropout alone, of width
-    ``in_dim``.
-    """
+    """``layers`` times linear → activation → dropout, of width ``dim``; with 0: dropout alone, of width ``in_dim``."""
 
     def __init__(self, in_dim: int, dim: int, settings: ServerSettings) -> None:
         super().__init__()

@@ -80,9 +80,7 @@ _SMALLEST_VARIANCE: Final = 1e-6
 
 @torch.no_grad()
 def shrunk(rows: Tensor, noise_variance: float) -> Tensor:
-    """Rows [N, d] of length 1, times what share of their squared length noise, of an entry's variance, leaves; or
-    zeros.
-    """
+    """Rows [N, d] of length 1, times what share of squared length noise, of an entry's variance, leaves; or zeros."""
     squares = rows.square().sum(dim=1, keepdim=True).clamp_min(1e-30)
     kept = (1 - rows.shape[1] * noise_variance / squares).clamp_min(0)
     return rows / squares.sqrt() * kept

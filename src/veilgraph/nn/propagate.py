@@ -63,9 +63,7 @@ def first_rows(x: Tensor, count: int) -> Tensor:
 
 
 class SparseMatrix:
-    """A sparse matrix, CSR of which entries at one place add up, multiplied forward and, in backward passes,
-    transposed.
-    """
+    """A sparse matrix, CSR of which entries at one place add up, multiplied forward and, in backward, transposed."""
 
     def __init__(self, matrix: sp.csr_array, device: torch.device = CPU) -> None:
         self._matrix, self._device = matrix, device

@@ -59,9 +59,7 @@ class Mechanism(ABC):
 
     @classmethod
     def for_one(cls, epsilon: float, delta: float, clips: float, calibration: Calibration) -> float:
-        """The multiplier with which one release costs (ε, δ), of a sensitivity of so many ``clips``; Gaussian by a
-        formula.
-        """
+        """The multiplier with which one release costs (ε, δ), of a sensitivity of ``clips``; Gaussian by a formula."""
         return cls.for_total(epsilon, delta, 1, clips)
 
     @classmethod

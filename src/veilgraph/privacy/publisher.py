@@ -391,9 +391,7 @@ class NoisedPublisher(PaidPublisher):
 
 
 def clip_rows(rows: Tensor, clip: float, order: int) -> Tensor:
-    """Rows, Tensor[N, d], of at most that length: min(1, C/‖x‖)·x (VFGNN, Algorithm 1, line 1); short ones as they
-    were.
-    """
+    """Rows, Tensor[N, d], of at most that length: min(1, C/‖x‖)·x (VFGNN, Algorithm 1, line 1); short ones stay."""
     lengths: Tensor = torch.linalg.vector_norm(rows, order, dim=1, keepdim=True)
     return rows * (clip / lengths.clamp_min(clip))
 

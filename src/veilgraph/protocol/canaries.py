@@ -44,9 +44,7 @@ _SIZES: Final = {"row": 1, "edge": 2}
 
 @dataclass(frozen=True)
 class DrawnCanaries:
-    """One holder's, for all sessions of a run: coins from 32 secret bytes (``key``), places from the job's hash
-    (``public``).
-    """
+    """One holder's, for a whole run: coins from 32 secret bytes (``key``), places from the job's hash (``public``)."""
 
     kind: ClassVar[str]
     coin: ClassVar[str] = "coins"

@@ -129,9 +129,7 @@ class NoisySeries:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """So many alike terms of every canary of a private training: [m, W], over the clip; ``inside``: while it is in,
-    else out.
-    """
+    """So many alike terms of every canary of private training, [m, W], over the clip, while it is ``inside`` or out."""
 
     rows: Floats
     count: int
@@ -333,9 +331,7 @@ def gradients(view: View, steps: Observations, words: str, about: tuple[PartyId,
 
 
 def _ways(view: View, count: int) -> dict[str, Callable[[Sequence[Floats]], Floats]]:
-    """What one may make of passes of the same rows: the newest or, where each has noise of its own, all; all are
-    attacked.
-    """
+    """What one may make of passes of the same rows, all attacked: the newest or, where each has its own noise, all."""
     newest = {"": lambda passes: passes[-1]}
     if view.settings.privacy is None or count < 2:
         return newest

@@ -129,9 +129,7 @@ class WireFormat(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Exposed:
-    """What of one sender's messages attacks can be mounted on, round by round; ``words`` have ``{sender}`` and
-    ``{round}``.
-    """
+    """What of a sender's messages attacks can be mounted on, by rounds; ``words`` have ``{sender}`` and ``{round}``."""
 
     sort: Literal["embedding", "gradients", "releases"]
     words: str

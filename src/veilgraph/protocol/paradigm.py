@@ -63,9 +63,7 @@ class Data(ABC, Generic[J]):
 
     @abstractmethod
     def label_party(self, job: J, graphs: Sequence[PartyGraph]) -> PartyId:
-        """Who has the labels, or reports, of graphs from Python; raises ``DataError`` where they are not one
-        federation.
-        """
+        """Who has the labels, or reports, of graphs from Python; ``DataError`` where they are not one federation."""
 
     def labels_at(self, job: J, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
         """Who has the labels, or reports, of holders that bring tables, of which some are ``labelled``; the job may

@@ -61,9 +61,7 @@ Progress = Callable[[list[Record]], None]  # (the epochs' records so far); calle
 
 @dataclass(frozen=True)
 class PlainResult:
-    """A plaintext run, with a federated run's keys, bytes aside; ``output`` is that of the chosen epoch, as
-    ``Network.infer``.
-    """
+    """A plaintext run, with a federated run's keys but bytes; ``output``: of the chosen epoch, as ``Network.infer``."""
 
     summary: Record
     metrics: list[Record]

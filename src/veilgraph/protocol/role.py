@@ -48,9 +48,7 @@ _SPREADINGS: Final[Registry[Spreading]] = Registry("veilgraph.machines", {}, "ve
 
 @dataclass(frozen=True, eq=False)
 class LocalPart:
-    """What several machines can compute for a holder, one of P: each of ``local`` may be replaced by one of the same
-    weights.
-    """
+    """What several machines can compute for one of P holders: each of ``local`` may be another of the same weights."""
 
     local: nn.ModuleList
     adjacency: Adjacency

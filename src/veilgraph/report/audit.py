@@ -70,9 +70,7 @@ class Words(NamedTuple):
 
 
 def words_of(finding: Finding) -> Words:
-    """What a finding comes to, by the test or, on the page, by the interval, whichever sees more: no less than is
-    drawn.
-    """
+    """What a finding is, by the test or, on the page, by the interval, whichever sees more: no less than is drawn."""
     failed, guessing = finding.passed is False, "no better than guessing"
     if finding.measure == "epsilon":
         leak = Words("above the ledger", "LEAK: more than the ledger's ε allows", "bad")

@@ -17,6 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from pydantic import ValidationError
 from rich.table import Table
 
@@ -222,11 +223,7 @@ class Curve:
         known = sorted(self.points)
         if epsilon < known[0] * (1 - _SLACK):
             return self.control
-        epsilon = max(epsilon, known[0])
-        below = max(each for each in known if each <= epsilon)
-        above = min((each for each in known if each > epsilon), default=below)
-        share = 0.0 if above == below else math.log(epsilon / below) / math.log(above / below)
-        return self.points[below] + share * (self.points[above] - self.points[below])
+        return float(np.interp(math.log(epsilon), np.log(known), [self.points[each] for each in known]))
 
 
 def way_of(job: JobSettings) -> str:

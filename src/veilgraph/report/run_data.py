@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import read_json, undamaged
+from veilgraph.core.files import os_errors_as, read_json, undamaged
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.protocol.figures import CLASS_MEASURES
@@ -107,12 +107,9 @@ def read_run(run: RunDirectory) -> RunData:
 
 def read_disclosures(path: Path) -> list[DisclosureRecord]:
     """Read a ``disclosures.jsonl``: every line must be whole, for a record with a gap is none."""
-    try:
+    way_out = "give the directory of a run that has been worked on"
+    with os_errors_as(RunError, f"{path}: cannot be read", way_out, UnicodeDecodeError):
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(
-            f"{path}: cannot be read ({error}); give the directory of a run that has been worked on"
-        ) from error
     records = []
     for number, line in enumerate(lines, start=1):
         with undamaged(f"{path}, line {number}", "restore the file from a copy, or begin a new run", "no disclosure"):

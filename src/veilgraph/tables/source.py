@@ -150,9 +150,7 @@ _MALFORMED: Final = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A raw column of one batch: a pyarrow array [n] of any type, with rows from 1, and how numbers are written as
-    text.
-    """
+    """A raw column of one batch: a pyarrow array [n] of any type, rows from 1, and how numbers are written as text."""
 
     path: Path
     name: str

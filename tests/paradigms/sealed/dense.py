@@ -62,7 +62,7 @@ def whole_rows(job: SealedJob, graphs: list[PartyGraph], rows: Tensor) -> Tensor
     return torch.cat([torch.ones((len(z), 1), dtype=torch.float64), z], 1)
 
 
-def logits_by(z: Tensor, weights: list[Tensor], classes: int = 3) -> Tensor:
-    """softmax's argument: Z·W + relu(Z·U)·V."""
+def logits_by(z: Tensor, weights: list[Tensor], classes: int = 3, left: Tensor | int = 1) -> Tensor:
+    """softmax's argument: Z·W + relu(Z·U)·V, where ``left`` is what hidden units are multiplied by."""
     made = z @ weights[0]
-    return made if len(weights) == 1 else made[:, :classes] + made[:, classes:].relu() @ weights[1]
+    return made if len(weights) == 1 else made[:, :classes] + (made[:, classes:].relu() * left) @ weights[1]

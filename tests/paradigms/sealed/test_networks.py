@@ -108,9 +108,12 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     begun = trained_twin(job, graphs, 1)
     first = [weight * 2.0**-WEIGHT_BITS for weight in begun.network.initial(WEIGHT_BITS)]
     second = [weight.requires_grad_() for weight in numbers(begun)]
-    seen = slice(3, 6) if plan.batch else slice(None)
-    losses = torch.nn.functional.cross_entropy(logits_by(z[own.rows], second), own.labels, reduction="none")
-    (losses * own.weights)[seen].mean().backward()
+    seen = slice(3, 6) if plan.batch else slice(training)
+    begun.network.arrive(1, begun.learned)
+    left = begun.network.forward(begun.learned, seen, 1.0).left
+    logits = logits_by(z[own.rows[seen]], second, left=left)
+    losses = torch.nn.functional.cross_entropy(logits, own.labels[seen], reduction="none")
+    (losses * own.weights[seen]).mean().backward()
     begun.step(1)
     decay = plan.trials[0].weight_decay * min(1, 140 / training)
     for zeroth, weight, found in zip(first, second, numbers(begun), strict=True):
@@ -182,7 +185,7 @@ def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
 OTHERS = (
     Trial(("own", "pooled.1"), deep=True, learning_rate=0.5, weight_decay=1e-2),
     Trial(("own",), deep=False, learning_rate=2.0, weight_decay=0.0),
-    Trial(("each.1", "own"), deep=True, learning_rate=0.375, weight_decay=1e-3),
+    Trial(("each.1", "own"), deep=True, learning_rate=0.375, weight_decay=1e-3, drops=True),
 )
 
 
@@ -205,6 +208,40 @@ def test_every_trial_begins_anew_and_is_what_it_is_alone(standard: Settings) -> 
     assert {int(one[0]["weight.trial"]) for one in found.values()} == {2}, "of which the dealer knows too"
     for name, weight in summed(found, WEIGHT_BITS).items():
         assert float((weight - of_twin(found, WEIGHT_BITS)[name]).abs().max()) < 2e-3
+
+
+def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_none() -> None:
+    job = small_job(2, on("own", "pooled.1", hidden=20), {"train": {"epochs": 6}}, MARGINS)
+    graphs = graphs_of(job, training=MANY)
+    [trial] = plan_of(job).trials[:1]
+    assert trial.drops
+    with trying(trial):
+        drops = trained_twin(job, graphs, 4)
+    with trying(replace(trial, drops=False)):
+        context, data = together(job, graphs)
+        keeps = SealedProgram(PlainMachine(list(data)), context)
+        keeps.enter(trains=True)
+        keeps.restore(drops.shares(), training=True)
+    found, some = [], slice(2, MANY)
+    for step in (4, 5):
+        passed = []
+        for program in (drops, keeps):
+            program.network.arrive(step, program.learned)
+            passed.append(program.network.forward(program.learned, some, 1.0))
+        assert isinstance(passed[0].left, torch.Tensor)
+        assert passed[0].hidden is not None
+        assert passed[1].hidden is not None
+        assert torch.allclose(passed[0].hidden[0].known, passed[1].hidden[0].known * passed[0].left, atol=1e-3)
+        found.append(passed[0].left)
+    for left in found:
+        assert left.unique().tolist() == [0, 2]
+        assert 0.8 < float(left.double().mean()) < 1.2
+        assert len(left.unique(dim=0)) > 10, "each row its own units"
+    assert not torch.equal(*found)
+    predicted, expected = drops.predict(), keeps.predict()
+    assert predicted is not None
+    assert expected is not None
+    assert torch.allclose(predicted, expected, atol=1e-3)
 
 
 @pytest.mark.cases(3)

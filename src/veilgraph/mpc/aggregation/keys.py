@@ -48,9 +48,7 @@ class Signatures:
         return cls(link.party, private, {**found, link.party: own})
 
     def sign(self, what: str, content: bytes) -> bytes:
-        """This holder's signature, of ``SIGNATURE_BYTES``, of ``content``; ``what`` says of what, and in which
-        round.
-        """
+        """This holder's signature, of ``SIGNATURE_BYTES``, of ``content``; ``what`` says of what, in which round."""
         return self._private.sign(_framed(what, self._party, content))
 
     def check(self, party: PartyId, what: str, content: bytes, signature: bytes) -> None:

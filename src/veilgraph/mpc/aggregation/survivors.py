@@ -108,9 +108,7 @@ class SurvivorRecord:
 
 
 def begin_new_rounds(keeper: Keeper) -> None:
-    """Know the recorded sums by their weights alone, for rounds over other tables: only new weights get new
-    survivors.
-    """
+    """Know the recorded sums by weights alone, for rounds over other tables: only new weights get new survivors."""
     if (kept := keeper.get(RECORD)) is not None:
         rows = kept.tensors[RECORD].clone()
         rows[:, 1:9] = 255  # the epoch: -1

@@ -39,9 +39,7 @@ _PARTS: Final = 1 << ARITY  # sets of the four p of a group, as bits of a number
 
 @dataclass(frozen=True)
 class Level:
-    """Groups of four neighbours join into one; in the ``first`` factors are bits of Λ and λ, in the ``last`` g
-    is all.
-    """
+    """Groups of four neighbours become one; in the ``first`` factors are bits of Λ and λ, in the ``last`` g is all."""
 
     groups: int
     first: bool

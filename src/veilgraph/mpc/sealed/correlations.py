@@ -203,9 +203,7 @@ class Dealer(ABC):
     def correct(
         self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
     ) -> list[Tensor]:
-        """Send the last holder its shares of what ``make`` gives: those of the others are drawn. The first may be by
-        XOR.
-        """
+        """Send the last holder its shares of what ``make`` gives: others' are drawn. The first may be by XOR."""
 
     @abstractmethod
     def secret(self, forms: Sequence[Form]) -> list[Tensor]:

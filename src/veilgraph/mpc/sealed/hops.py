@@ -90,9 +90,7 @@ def orders(slots: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
 
 
 def shuffled(numbers: Tensor) -> Tensor:
-    """The permutation that sorts uniform numbers of 64 bits: int64 [size], uniform but for a chance below
-    size²/2^65.
-    """
+    """The permutation that sorts uniform numbers of 64 bits: int64 [size], uniform up to a chance below size²/2^65."""
     return torch.argsort(numbers, stable=True)
 
 

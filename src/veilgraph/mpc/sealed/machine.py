@@ -201,9 +201,7 @@ class Machine(ABC):
         return self.run(Open(summands, shift, ring, bits, by_two=len(self.holders) == 2))
 
     def noised(self, summands: Summands, deviation: float) -> Summands:
-        """Whole numbers, with fractional bits of 0 to which noise is rounded, with the dealer's Gaussian noise. No
-        message.
-        """
+        """Whole numbers, of 0 fractional bits, plus the dealer's Gaussian noise, rounded to that. No message."""
         return summands
 
     def negative(self, wire: Wire) -> Bit:

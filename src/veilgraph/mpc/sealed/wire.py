@@ -88,9 +88,9 @@ class Wire:
     def __sub__(self, other: Wire) -> Wire:
         return _together([self, other], lambda parts: parts[0] - parts[1])
 
-    def times(self, factor: int) -> Wire:
-        """A whole multiple."""
-        return self.map(lambda part: part * factor)
+    def times(self, factor: int | Tensor) -> Wire:
+        """A whole multiple, or one for each entry: int64, and public."""
+        return self.map(lambda part: part * torch.as_tensor(factor, device=part.device, dtype=torch.int64))
 
     def halved(self, times: int) -> Wire:
         """The number divided by 2^times: more fractional bits."""
@@ -173,9 +173,7 @@ def _scaled(values: Tensor, whole: int, bits: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Summands:
-    """A secret that is still the sum of what the parties have, ``part``, floating in the twin, one at the dealer
-    too.
-    """
+    """A secret that is still the sum of what the parties have, ``part``; floating in the twin, one at the dealer."""
 
     part: Tensor
     bits: int

@@ -107,9 +107,7 @@ class LocalModel(nn.Module, ABC, Generic[S]):
         """
 
     def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
-        """``forward`` of a whole graph from h^0 [N, d] in evaluation, perhaps in blocks, by a sampler of one hop's all
-        edges.
-        """
+        """``forward`` of a whole graph from h^0 [N, d] in evaluation, perhaps in blocks, by a sampler of all edges."""
         return self.forward(initial, initial, sampler.adjacency, None)
 
 

@@ -27,9 +27,7 @@ from veilgraph.nn.propagate import Adjacency, FixedInput
 
 
 class RuleSettings(Settings):
-    """One kind of averaging: at the server, as ``words`` say, and at a holder, who may give its gradient, not its
-    change.
-    """
+    """One kind of averaging: at the server, as ``words`` say, and at a holder, who gives its change or its gradient."""
 
     words: ClassVar[str]
     sends_gradients: ClassVar[bool] = False

@@ -81,9 +81,7 @@ AnyTaskSettings = Annotated[SerializeAsAny[TaskSettings], read_by(settings_in(TA
 
 @dataclass(frozen=True)
 class Public:
-    """What all know before the first round; ``transition``: Tensor[C, C] float64, P(label learned from = j | true label
-    = i).
-    """
+    """What all know before round 1; ``transition``: Tensor[C, C] float64, P(label learnt from = j | true label = i)."""
 
     task: TaskSettings
     model: NetworkSettings
@@ -194,9 +192,7 @@ class Task(ABC, Generic[S, O]):
 
     @abstractmethod
     def own(self, graph: PartyGraph, streams: LearningStreams) -> O:
-        """A holder's data as the task needs them, the same in all sessions of a run; or ``DataError`` as
-        ``check_graph``.
-        """
+        """A holder's data as the task needs them, the same all through a run; or ``DataError`` as ``check_graph``."""
 
     @abstractmethod
     def join(self, owns: Sequence[O]) -> O:

@@ -32,9 +32,7 @@ _NODES, _EDGES = 0, 1
 def share_secrets(
     link: Link, holders: Sequence[PartyId], streams: LearningStreams, secrets: SecretSource
 ) -> tuple[bytes, LearningStreams]:
-    """The key of the hashes, and the streams of all holders' weights, by the first one; the server must not read the
-    link.
-    """
+    """The key of the hashes, and the streams of all holders' weights, by the first one; the server must not read it."""
     first, *others = holders
     tag = Tag(Kind.NODE_KEY)
     if link.party == first:

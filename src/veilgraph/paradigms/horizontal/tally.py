@@ -393,9 +393,7 @@ def _log_odds(logits: Tensor, label: int) -> Tensor:
 
 
 def _auc(ranks: Tensor, *, present: bool) -> float | None:
-    """Mean AUC of the classes (all, or those ``present``), of Tensor[K, 2, B]: histograms of its nodes and of the
-    others.
-    """
+    """Mean AUC of the classes (all, or those ``present``), of Tensor[K, 2, B]: histograms of its nodes and others."""
     found = [binned_auc(*each) for each in ranks]
     known = [one[0] for one in found if one is not None]
     return fmean(known) if known and (present or len(known) == len(found)) else None

@@ -84,7 +84,6 @@ class PropagatedInput:
     """T·X' for the features X' and a fixed linear map T over the edges: A^K, or a GCN's where K is 0.
 
     T is applied to X once, where that makes a step cheaper and needs little memory, else to X·W in every step.
-
     """
 
     def __init__(

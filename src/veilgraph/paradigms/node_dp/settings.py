@@ -136,9 +136,7 @@ class NodeDpJob(JobSettings):
 
     @property
     def network(self) -> KPropSettings:
-        """The network; with private labels of 8 hops where that is open, as validation nodes with noisy labels choose
-        badly.
-        """
+        """The network; with private labels of 8 hops where open, as validation nodes with noisy labels choose badly."""
         is_open = self.release.labels is not None and self.model.hops == "auto"
         return self.model.model_copy(update={"hops": TRIED[-1]}) if is_open else self.model
 

@@ -157,12 +157,14 @@ class Trial:
         deep: how many hidden layers there are beside one another, each of the plan's width.
         learning_rate: of SGD with momentum.
         weight_decay: of L2.
+        drops: whether a step leaves out half of the hidden units of each row.
     """
 
     blocks: tuple[str, ...]
     deep: int
     learning_rate: float
     weight_decay: float
+    drops: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,10 @@ class Plan:
     def trial_of(self, step: int) -> int:
         """Which one a step is of, counted from 0."""
         return min(step // (self.steps // len(self.trials)), len(self.trials) - 1)
+
+    def place_of(self, step: int) -> int:
+        """How many steps of the same trial come before it."""
+        return step - self.trial_of(step) * (self.steps // len(self.trials))
 
 
 @dataclass(frozen=True)

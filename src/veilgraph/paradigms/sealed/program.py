@@ -252,7 +252,7 @@ class SealedProgram:
             self._earlier = self._restored_earlier(best, "weight") if beside else None
             self._take(trial)
             self._begin_anew()
-        wanted, taken = self._wanted(number), number - trial * (plan.steps // len(plan.trials))
+        wanted, taken = self._wanted(number), plan.place_of(number)
         targets, row_weights = self._targets
         passed = self.network.forward(self.learned, wanted, self._left_after(taken))
         error = softmax(machine, passed.logits) - targets[wanted]

@@ -77,9 +77,7 @@ def project(features: Tensor, projection: Tensor) -> Tensor:
 def fixed_embedding(
     projected: Tensor, adjacency: Adjacency, settings: ModelSettings, streams: LearningStreams
 ) -> Tensor:
-    """K hops of the job's weightless local model over projected features, Tensor[N, d]; ``adjacency`` is after any
-    bound.
-    """
+    """K hops of the job's weightless local model over projected features, Tensor[N, d]; edges are after any bound."""
     local = build_local(
         settings.local, settings.dim, 1, last_round=True, streams=streams, round=1, dtype=projected.dtype
     )

@@ -245,9 +245,7 @@ class PlainNetwork(Network):
         return own | {f"{owner}/W_own": weight for owner, weight in self.embedding.own_weights().items()}
 
     def forward(self, epoch: int | None, batch: Batch | None = None) -> Tensor:
-        """Logits of the common nodes; ``epoch`` counts the dropout streams, None means evaluation; of a batch's
-        targets.
-        """
+        """Logits of the common nodes, or a batch's targets; ``epoch`` counts the dropout streams, None: evaluation."""
         if self._h0 is None:
             self._h0 = self.embedding.embed()
             if batch is not None:

@@ -33,9 +33,7 @@ FORKS: Final = sys.platform == "linux"
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a party's process begins with: ``arguments`` of ``main``, standard error, and descriptors that no other
-    keeps.
-    """
+    """What a party's process begins with: ``arguments`` of ``main``, standard error, descriptors no other keeps."""
 
     arguments: Sequence[str]
     output: int

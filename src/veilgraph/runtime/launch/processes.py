@@ -196,9 +196,7 @@ def end_with_launcher() -> None:
 
 
 def reported_failure(party: PartyId, code: int, report: IO[bytes], output: IO[bytes]) -> VeilgraphError:
-    """What a process that ended with ``code``, negative for a signal, failed with, as it reported or by its standard
-    error.
-    """
+    """What a process that ended with ``code``, negative for a signal, failed with, as it reported or by its stderr."""
     report.seek(0)
     said = error_of_json(report.read()) if code == _FAILED else None
     if said is not None:

@@ -230,9 +230,7 @@ class Checked(BaseModel):
 def check_here(
     runs: Path, settings: JobSettings, party: PartyId, *, party_file: Path | None, job_id: str, consent: Path
 ) -> Checked:
-    """Holds a job to a party's limits, consent and runs, and its tables to their own rules; nothing is counted or
-    begun.
-    """
+    """Holds a job to a party's limits, consent and runs, and its tables to their rules; nothing is counted or begun."""
     try:
         if not settings.data.is_apart or party not in (*settings.data.names, SERVER):
             raise ConfigError(f"data.holders: across organisations a job names its holders, {party} among them")

@@ -218,9 +218,7 @@ class RecordExchange:
         self._time = datetime.now(UTC).isoformat(timespec="seconds")
 
     def close(self) -> None:
-        """States what was recorded since the newest statement, for others in the next session; not where this was
-        refused.
-        """
+        """States what was recorded since the newest statement, for others in the next session, if not refused."""
         if self.opened:
             self._sign()
 
@@ -267,9 +265,7 @@ class RecordExchange:
         self.opened = True
 
     def tell(self, link: Link) -> None:
-        """States what the party has recorded, and hears the others; ``RunError`` where their records are not what they
-        were.
-        """
+        """States what the party has recorded, and hears the others; ``RunError`` where their records have changed."""
         self._sign()
         own_head = self._peer_heads.own()
         said = lambda _: Opening(statement=self._file.newest, lifetime=own_head)  # noqa: E731

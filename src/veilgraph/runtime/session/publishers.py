@@ -179,9 +179,7 @@ class _Holder:
         nodes: Tensor | None = None,
         whole: bool = False,
     ) -> ReleaseCache:
-        """What is sent again: what the run released, of ``nodes`` alone or all; or, for life, what any job did of
-        ``keys``.
-        """
+        """What is sent again: what the run released, of ``nodes`` or all; for life, what any job did of ``keys``."""
         if account is None or self.lasting is None:
             return RunCache(ledger, self.store.keeper, depends_on(self.alignment, self.graph, nodes))
         named = _snapshot_of(self.settings, self.store.canaries(), *follows)

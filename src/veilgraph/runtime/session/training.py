@@ -241,9 +241,7 @@ _JUDGEMENT: Final = Tag(Kind.AVERAGED, 0, 2)
 
 
 def transfer(role: Role, checkpoints: Checkpoints, start: Start, state: Callable[[], Mapping[str, Tensor]]) -> None:
-    """The first holder that has the checkpoint of a start gives it to those behind; ``state`` has the shapes of what
-    comes.
-    """
+    """The first holder with a start's checkpoint gives it to those behind; ``state`` has the shapes of what comes."""
     if not start.behind:
         return
     link, holders = role.session.link, role.session.holders

@@ -143,9 +143,7 @@ class Checkpoints:
         return path, *load_tensors(path)
 
     def set_aside_with(self, files: Sequence[Path]) -> None:
-        """Before tables are read anew: sets aside the model, all checkpoints, and ``files`` that they are of, the first
-        first.
-        """
+        """Before tables are read anew: sets aside the model, all checkpoints, and ``files`` they are of, in order."""
         (self._folder / _COMMON).unlink(missing_ok=True)
         if self.has_trained():
             before = private_folder(self._replaced / _BEFORE)

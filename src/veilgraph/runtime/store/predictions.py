@@ -105,9 +105,7 @@ class Predictions:
         )
 
     def of_nodes(self, nodes: Sequence[int]) -> Predictions:
-        """Those of some nodes, by number, in the order given; ``ConfigError`` where one is no node, or was not
-        predicted.
-        """
+        """Those of some nodes, by number, in the order given; ``ConfigError``: one is no node, or was not predicted."""
         if torch.equal(self.nodes, torch.arange(len(self.nodes))):
             return self.of(checked_nodes(nodes, len(self.nodes)))
         places = {node: place for place, node in enumerate(self.nodes.tolist())}
@@ -121,9 +119,7 @@ class Predictions:
         return self.of([places[node] for node in nodes])
 
     def of_ids(self, ids: Sequence[str]) -> Predictions:
-        """Those of the nodes with these ids, in the order given; ``ConfigError`` where one was not predicted, or there
-        are none.
-        """
+        """Those of nodes with these ids, in the order given; ``ConfigError``: one is not predicted, or none has ids."""
         if self.ids is None:
             raise ConfigError("ids: this run's nodes have no ids, since it was not trained from tables; give nodes")
         rows = self.rows()
@@ -169,9 +165,7 @@ class Predictions:
         return text.getvalue()
 
     def found(self, decimals: int | None = None) -> list[dict[str, Any]]:
-        """What is predicted of each node: ``class``, ``probabilities`` of so many decimals where the job opens them,
-        columns.
-        """
+        """What is predicted of each node: ``class``, ``probabilities`` of so many decimals where opened, columns."""
         labels, found = self.class_labels(), [dict[str, Any]() for _ in self.nodes]
         for each, predicted, chances in zip(found, self.classes.tolist(), self.probabilities.tolist(), strict=True):
             if labels:

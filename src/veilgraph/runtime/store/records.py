@@ -109,17 +109,13 @@ def _parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
 
 
 def certified_names(folder: Path) -> Mapping[PartyId, str]:
-    """Party → its certificate's name, as its evidence begins, where that is another one; ``RunError`` as
-    ``_parse_evidence``.
-    """
+    """Party → its certificate's name, as its evidence begins, if another; ``RunError`` as ``_parse_evidence``."""
     lines = whole_lines(folder / EVIDENCE)[:1]
     return _parse_evidence(folder / EVIDENCE, lines).beginning.names if lines else {}
 
 
 def who_deals(folders: Iterable[Path]) -> str | None:
-    """The name in the certificate of party ``server``, by the first of these folders that has evidence; or
-    ``RunError``.
-    """
+    """The name in party ``server``'s certificate, by the first of these folders that has evidence; or ``RunError``."""
     return next((name for folder in folders if (name := certified_names(folder).get(SERVER))), None)
 
 

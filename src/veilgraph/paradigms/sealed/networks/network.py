@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 import torch
@@ -70,11 +71,15 @@ class Kept:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a forward pass leaves for the backward one: rows [B, columns], logits [B, C], the hidden layer."""
+    """What a forward pass leaves for the backward one: rows [B, columns], logits [B, C], the hidden layer.
+
+    ``left`` is what hidden units were multiplied by: int64 [B, width], 0 or 2; or 1.
+    """
 
     rows: Wire
     logits: Wire
     hidden: tuple[Wire, Bit] | None
+    left: Tensor | int = 1
 
 
 class Network:
@@ -223,6 +228,7 @@ class Network:
 
     def arrive(self, step: int, weights: Sequence[Wire]) -> None:
         """Before a step of the job, counted from 0, with the weights as they are."""
+        self._place = self.context.plan.place_of(step)
 
     def initial(self, bits: int) -> list[Tensor]:
         """Initial weights of the trial, which are public: int64; W is zero, U and V as of Glorot and Bengio 2010."""
@@ -245,10 +251,20 @@ class Network:
         """Logits of some of the training rows, from what steps change; ``left``: c of the initial first weights."""
         rows = self._trial_rows()[wanted]
         if not self.sums_rows:
-            return self._logits(learned, rows)
+            return self._head(learned, rows, self.linear(rows, learned[0]), self._left(len(rows.mask)))
         both, begun = self._row_products()
         made = self.machine.product(matmul, both, learned[0])
-        return self._head(learned, rows, self.opened(made + self.machine.split(begun).scaled(left, learned[0].bits)))
+        made += self.machine.split(begun).scaled(left, learned[0].bits)
+        return self._head(learned, rows, self.opened(made), self._left(len(rows.mask)))
+
+    def _left(self, rows: int) -> Tensor | int:
+        """What a step multiplies the hidden units of its rows by: public, so that nobody sends anything for it."""
+        plan = self.context.plan
+        if not self.trial.drops:
+            return 1
+        drawn = sha256(f"{plan.seed}, step {self._place}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(drawn[:7], "big"))
+        return 2 * torch.randint(0, 2, (rows, plan.hidden * self.trial.deep), generator=generator)
 
     def _row_products(self) -> tuple[Wire, Wire]:
         """Z_T·Z_Tᵀ [T, T] and Z_T·W_0 [T, width] of the trial."""
@@ -281,12 +297,13 @@ class Network:
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> Passed:
         return self._head(weights, rows, self.linear(rows, weights[0]))
 
-    def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire) -> Passed:
+    def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1) -> Passed:
         if not self.trial.deep:
             return Passed(rows, made, None)
         classes = self.context.sizes.classes
-        hidden = relu(self.machine, made[:, classes:])
-        return Passed(rows, made[:, :classes] + self.linear(hidden[0], weights[1]), hidden)
+        units, gate = relu(self.machine, made[:, classes:])
+        hidden = units.times(left)
+        return Passed(rows, made[:, :classes] + self.linear(hidden, weights[1]), (hidden, gate), left)
 
     def backward(self, weights: Sequence[Wire], passed: Passed, error: Wire) -> list[Summands]:
         """Gradients of the weights, from that of the logits [B, C]; of A's like those of Z_T·W, the errors."""
@@ -294,7 +311,8 @@ class Network:
             return [self._first_gradient(passed.rows, error)]
         hidden, gate = passed.hidden
         back = self.opened(self.machine.product(matmul, error, weights[1].T), error.bits)
-        both = joined([error, self.machine.open(self.machine.gate(gate, back))], 1)
+        through = self.machine.open(self.machine.gate(gate, back)).times(passed.left)
+        both = joined([error, through], 1)
         return [self._first_gradient(passed.rows, both), self.machine.product(transposed_matmul, hidden, error)]
 
     def _first_gradient(self, rows: Wire, error: Wire) -> Summands:

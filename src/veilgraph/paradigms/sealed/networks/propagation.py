@@ -36,9 +36,7 @@ class HiddenEdges:
         self._graphs: dict[tuple[PartyId, bool], HiddenGraph] = {}
 
     def enter(self, holders: Sequence[PartyId], *, transposed: bool) -> None:
-        """These holders put their edges in, those that have not; Pᵀ of edges that go both ways, with weights alike, is
-        P.
-        """
+        """These holders put their edges in, those that have not; Pᵀ of edges both ways, with weights alike, is P."""
         both = transposed and self._context.plan.directed
         for backwards in (False, True) if both else (False,):
             for holder in holders:

@@ -60,6 +60,7 @@ class Voting(Network):
 
     @override
     def arrive(self, step: int, weights: Sequence[Wire]) -> None:
+        super().arrive(step, weights)
         if step != self.context.plan.steps // 2:
             return
         machine, deviation = self.machine, self.context.plan.votes
