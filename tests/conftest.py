@@ -28,6 +28,9 @@ HERE = Path(__file__).parent
 _MACHINES = count()
 KEYS = 16
 """So many keys of a size are made in a process before the first comes again."""
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
+"""Bytes that must be free there."""
 AS_USERS = ("cli", "docs")
 """Rooms of tests that leave the default as it is."""
 
@@ -38,6 +41,15 @@ settings.register_profile(
     "veilgraph", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not EXPLORES
 )
 settings.load_profile("veilgraph")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    """Keep the files of tests in memory: a run renames dozens of files, and ext4 waits for the disk at each."""
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ and os.access(MEMORY, os.W_OK):
+        there = os.statvfs(MEMORY)
+        if there.f_bavail * there.f_frsize >= ROOM and not there.f_flag & os.ST_NOEXEC:
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -96,3 +96,20 @@ def test_labels_that_are_drawn_again_as_a_whole_pay_for_every_draw(tmp_path: Pat
             assert torch.equal(again.perturbed(), first), "what is kept is sent again for nothing"
             assert run.releases(LABELS) == draws.count == day + 1
             keeper.path(OWN_RELEASE).unlink()
+
+
+def test_what_a_run_kept_of_other_nodes_is_not_sent_again(tmp_path: Path) -> None:
+    """As many nodes of another alignment: what was kept would be given out as theirs, and nobody would pay."""
+    labels, draws, keeper = torch.arange(64) % 2, Draws(), FolderKeeper(tmp_path)
+    with Ledger.open(tmp_path / "ledger.jsonl", 1e-12, None, job="0" * 64) as run:
+        found = {
+            nodes: LabelPublisher(
+                LabelResponse(EPSILON, 2), labels, run, draws, RunCache(run, keeper, nodes)
+            ).perturbed()
+            for nodes in ("these", "others")
+        }
+        assert not torch.equal(*found.values())
+        assert run.releases(LABELS) == 2
+        again = LabelPublisher(LabelResponse(EPSILON, 2), labels, run, draws, RunCache(run, keeper, "others"))
+        assert torch.equal(again.perturbed(), found["others"])
+        assert run.releases(LABELS) == 2

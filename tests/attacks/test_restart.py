@@ -96,7 +96,7 @@ def vertical(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Pat
 @pytest.fixture(scope="module")
 def horizontal(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Path]:
     folder = tmp_path_factory.mktemp("horizontal")
-    settings = horizontal_job(3)
+    settings = horizontal_job(3, {"train": {"epochs": 8}})
     return train(settings, folder / "whole"), cut_run(settings, folder / "cut", 7)
 
 

@@ -92,7 +92,7 @@ def test_two_stages_train_every_holder_alone_and_then_one_map_over_all_embedding
     *alone, joint = made
     trained = separate(horizontal(settings).model, settings.train, parts, seed=settings.seed)
     for network, expected in zip(alone, trained, strict=True):
-        assert network.score(network.infer()).val_accuracy == expected.metrics[-1]["val_accuracy"]
+        assert network.score(network.infer()).values["val_accuracy"] == expected.metrics[-1]["val_accuracy"]
     widths = [network.infer().shape[1] for network in alone]
     assert joint.infer().shape == (len(parts[0].ids), 3)
     with torch.no_grad():

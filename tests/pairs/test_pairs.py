@@ -32,7 +32,7 @@ from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.checkpoints import Checkpoints
 
-SOME, ALL = 2, 200
+SOME, ALL = 1, 200
 
 
 @pytest.mark.cases(250)

@@ -21,7 +21,7 @@ from veilgraph.protocol.messages import DisclosureRecord
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
 
-SOME, ALL = 3, 60
+SOME, ALL = 1, 60
 UNPLANNED = {"sealed": ("hello", "ready")}
 """What is in no plan: hellos, whose length follows from names and versions, and that a sealed checkpoint is saved."""
 

@@ -39,7 +39,7 @@ def job(holders: int = 2, *changes: Settings) -> JobSettings:
         "timeout_s": 20,
         "data": {"dataset": "synthetic", "holders": holders, "partition": {"overlap": 0.2}},
         "model": {"dim": 8},
-        "train": {"epochs": 8, "patience": None, "checkpoint_every": 2},
+        "train": {"epochs": 6, "patience": None, "checkpoint_every": 2},
     }
     return parse_job(merge(base, *changes))
 

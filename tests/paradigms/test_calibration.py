@@ -100,17 +100,19 @@ def test_a_sealed_job_calibrates_what_it_opens_and_no_more(tmp_path: Path) -> No
     assert closed.predictions.calibration is None
 
 
-@pytest.mark.parametrize("paradigm", ["averaging", "horizontal"])
+def training_labels(run: RunDirectory) -> list[torch.Tensor]:
+    graphs = [load_party(run.party(name).graph_path) for name in run.settings.data.names]
+    return [graph.labels[graph.train_mask] for graph in graphs if graph.labels is not None]
+
+
+@pytest.mark.parametrize("paradigm", ["averaging", "horizontal", "vertical"])
 def test_weights_that_follow_from_all_holders_labels_are_taken_back(tmp_path: Path, paradigm: str) -> None:
     """Of three classes nothing but the weights shifts probabilities."""
-    data = {"dataset": "synthetic", "holders": 2, "partition": {"by": "labels"}}
+    data = {"dataset": "synthetic", "holders": 2, "split": [0.3, 0.3, 0.4], "stratify": False}
     content = {"paradigm": paradigm, "data": data, "train": {"epochs": 2, "class_weights": "balanced"}}
     run = RunDirectory.open(train(parse_job(content), tmp_path / "run").path)
-    counts = torch.zeros(3)
-    for name in run.settings.data.names:
-        graph = load_party(run.party(name).graph_path)
-        assert graph.labels is not None
-        counts += graph.labels[graph.train_mask].bincount(minlength=3)
+    counts = torch.stack([labels.bincount(minlength=3) for labels in training_labels(run)]).sum(0)
+    assert len(set(counts.tolist())) == 3, "classes alike would hide weights that are left out"
     found = load_predictions(run.party("A")).calibration
     assert found is not None
     assert found.shifts == pytest.approx((counts * 3 / counts.sum()).log().tolist(), abs=1e-6)

@@ -162,7 +162,7 @@ def test_bytes_are_those_of_the_protocol(variant: Settings, tmp_path: Path) -> N
     run = train(settings, tmp_path / "run")
     parts = load_parts(settings.data, settings.seed)
     widths = layer_widths(horizontal(settings).model, parts[0].graph.num_features)
-    header, others, epochs, classes = 60, 2, 8, 3
+    header, others, epochs, classes = 60, 2, 6, 3
     weights = sum(tensor.numel() for tensor in models(run)["A"].values())
     server = 0
     for part in parts:
@@ -196,13 +196,13 @@ def test_the_run_directory(tmp_path: Path) -> None:
     run = train(settings, tmp_path / "run")
     assert RunDirectory.open(run.path).settings == settings
     own = {"model.safetensors", "result.json", "seed.json", "traffic.json", "disclosures.jsonl", "evidence.jsonl"}
-    kept = {f"checkpoints/{name}" for name in ("common.json", "epoch-000008.safetensors")}
+    kept = {f"checkpoints/{name}" for name in ("common.json", "epoch-000006.safetensors")}
     of_holders = {"alone.json", "graph.safetensors", "nodes.safetensors", "predictions.csv", "predictions.safetensors"}
     expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}
     for party in ("A", "B", SERVER):
         expected |= {f"parties/{party}/{name}" for name in own | kept | (of_holders if party != SERVER else set())}
     assert {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()} == expected
-    assert [record["epoch"] for record in run.metrics] == list(range(1, 9))
+    assert [record["epoch"] for record in run.metrics] == list(range(1, 7))
 
 
 def one_column_less(part: HorizontalPart) -> HorizontalPart:

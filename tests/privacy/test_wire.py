@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests import nightly
 from tests.chance import fixed_chance
 from tests.mpc.sessions import fixed_secrets
 from tests.privacy.checker import (
@@ -68,6 +69,20 @@ PRIVATE = {
     "once, concat": private_job(3, ONCE, combine={"strategy": "concat"}, head={"logit_hops": 1}),
     "once, an edge": private_job(3, ONCE | {"unit": "edge", "degree_bound": 4}),
 }
+BY_DAY = {
+    "2 holders, collaborative",
+    "2 holders, individual",
+    "3 holders, secure-sum",
+    "3 holders, degree-weighted, two rounds",
+    "masked, three, two rounds",
+    "joint noise, two rounds",
+    "not masked, two rounds",
+    "three, concat",
+    "once, masked",
+    "once, concat",
+    "once, an edge",
+}
+"""Of each kind one; with other numbers of holders, and without rounds, in the night."""
 PLAIN = job(2)
 THREE = job(3)
 UNMASKED = {
@@ -96,6 +111,12 @@ def recorded(name: str, data: int) -> Recording:
     return run({**JOBS, **UNMASKED, **PRIVATE}[name], data, secrets=data)
 
 
+def of_each_kind(names: Iterable[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "name", [each if each in BY_DAY else pytest.param(each, marks=nightly) for each in names]
+    )
+
+
 def is_leak(settings: JobSettings, says: str, **tamper: Tamper) -> None:
     with pytest.raises(LeakFound, match=says):
         check_private(run(settings, tamper=tamper), table(settings))
@@ -105,18 +126,18 @@ def is_leak(settings: JobSettings, says: str, **tamper: Tamper) -> None:
 
 
 @pytest.mark.cases(2)
-@pytest.mark.parametrize("name", JOBS)
+@of_each_kind(JOBS)
 def test_holders_send_nothing_but_masks_shares_and_seeds(name: str) -> None:
     check_private(recorded(name, 1), table(JOBS[name]))
 
 
 @pytest.mark.cases(2)
-@pytest.mark.parametrize("name", JOBS)
+@of_each_kind(JOBS)
 def test_two_jobs_with_other_private_inputs_look_alike(name: str) -> None:
     check_independent(recorded(name, 1), recorded(name, 2), table(JOBS[name]))
 
 
-@pytest.mark.parametrize("name", JOBS)
+@of_each_kind(JOBS)
 def test_what_is_in_the_clear_is_exactly_this(name: str) -> None:
     expected = {
         ("GRADIENT", "label holder", "server"),
@@ -128,7 +149,7 @@ def test_what_is_in_the_clear_is_exactly_this(name: str) -> None:
     assert sent_in_clear(recorded(name, 1)) == expected
 
 
-@pytest.mark.parametrize("name", JOBS)
+@of_each_kind(JOBS)
 def test_every_line_of_the_table_is_used(name: str) -> None:
     """A line that no message needs would let one through."""
     settings = JOBS[name]
@@ -139,7 +160,7 @@ def test_every_line_of_the_table_is_used(name: str) -> None:
             check_private(recorded(name, 1), rules[:left_out] + rules[left_out + 1 :])
 
 
-@pytest.mark.parametrize("name", JOBS)
+@of_each_kind(JOBS)
 def test_the_server_gets_only_what_it_needs(name: str) -> None:
     allowed = {Kind.HELLO, Kind.CONTROL, Kind.MASKED, Kind.MASKED_GRADIENT, Kind.GRADIENT}
     received = [message for message in recorded(name, 1).sent if message.receiver == SERVER]
@@ -173,14 +194,14 @@ def test_gradients_of_inner_rounds_are_in_the_clear_without_masks() -> None:
 
 
 @pytest.mark.cases(3)
-@pytest.mark.parametrize("name", PRIVATE)
+@of_each_kind(PRIVATE)
 def test_with_privacy_holders_send_nothing_but_noise_and_masks_that_they_paid_for(name: str) -> None:
     recording, rules = recorded(name, 1), table(PRIVATE[name])
     check_private(recording, rules)
     check_independent(recording, recorded(name, 2), rules)
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@of_each_kind(PRIVATE)
 def test_with_privacy_every_line_of_the_table_is_used(name: str) -> None:
     rules = [rule for rule in table(PRIVATE[name]) if len(rule.rounds)]
     for left_out in range(len(rules)):
@@ -194,7 +215,7 @@ def test_noise_is_fresh_in_every_run_whatever_the_seed(name: str) -> None:
     check_fresh_noise(one, other, table(PRIVATE[name]))
 
 
-@pytest.mark.parametrize("name", [name for name in PRIVATE if not name.startswith("once")])
+@of_each_kind(name for name in PRIVATE if not name.startswith("once"))
 def test_with_privacy_the_server_and_others_hear_only_of_training_passes_and_one_inference(name: str) -> None:
     settings, sent = PRIVATE[name], recorded(name, 1).sent
     assert Kind.CONTROL not in {message.tag.kind for message in sent}
@@ -204,7 +225,7 @@ def test_with_privacy_the_server_and_others_hear_only_of_training_passes_and_one
     assert steps == set(range(settings.train.epochs))
 
 
-@pytest.mark.parametrize("name", [name for name in PRIVATE if name.startswith("once")])
+@of_each_kind(name for name in PRIVATE if name.startswith("once"))
 def test_one_release_is_exactly_this_exchange(name: str) -> None:
     settings = PRIVATE[name]
     parties, publishing = (*settings.data.names, SERVER), settings.duties.publishing

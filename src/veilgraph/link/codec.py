@@ -81,19 +81,24 @@ def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTE
     """Checks that a message can be encoded, or raises ``ProtocolError``; the tensor, contiguous and detached, not
     copied.
     """
-    no, layout = f"cannot send {tag}: ", tensor.layout
-    in_range = 0 <= tag.step < 2**64 and 0 <= tag.round < 2**32
-    _require(in_range, "tag-range", f"{no}step must lie in [0, 2^64) and round in [0, 2^32)", None, tag)
-    legal = ", ".join(map(str, _CODES))
-    words = f"{no}a tensor of {tensor.dtype}; convert it to one of {legal}"
-    _require(tensor.dtype in _CODES, "dtype", words, str(tensor.dtype))
-    words = f"{no}a {layout} tensor on {tensor.device}; send a dense tensor on the CPU"
-    _require(layout == torch.strided and tensor.device.type == "cpu", "not-dense", words, str(layout))
-    words = f"{no}{tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first"
-    _require(tensor.ndim <= MAX_DIMS, "dimensions", words, tensor.ndim)
-    size = encoded_size(tensor)
-    words = f"{no}{size} bytes, the limit is {max_message_bytes}; split it or raise max_message_bytes"
-    _require(size <= max_message_bytes, "too-large", words, size)
+    dtype, layout, size = tensor.dtype, tensor.layout, encoded_size(tensor)
+    if not (0 <= tag.step < 2**64 and 0 <= tag.round < 2**32):
+        words = f"cannot send {tag}: step must lie in [0, 2^64) and round in [0, 2^32)"
+        raise ProtocolError(words, code="tag-range", key=tag)
+    if dtype not in _CODES:
+        words = f"cannot send {tag}: a tensor of {dtype}; convert it to one of {', '.join(map(str, _CODES))}"
+        raise ProtocolError(words, code="dtype", value=str(dtype))
+    if layout != torch.strided or tensor.device.type != "cpu":
+        words = f"cannot send {tag}: a {layout} tensor on {tensor.device}; send a dense tensor on the CPU"
+        raise ProtocolError(words, code="not-dense", value=str(layout))
+    if tensor.ndim > MAX_DIMS:
+        words = f"cannot send {tag}: {tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first"
+        raise ProtocolError(words, code="dimensions", value=tensor.ndim)
+    if size > max_message_bytes:
+        words = (
+            f"cannot send {tag}: {size} bytes, the limit is {max_message_bytes}; split it or raise max_message_bytes"
+        )
+        raise ProtocolError(words, code="too-large", value=size)
     return tensor.detach().contiguous().resolve_neg()
 
 

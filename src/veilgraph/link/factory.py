@@ -147,13 +147,13 @@ class MemoryHub(Network):
         tensor = sendable(tag, tensor, self._max_message_bytes)
         with self._lock:
             own, failure = self._gone.get(sender), self._gone.get(to)
-        words = f"{sender} cannot send {tag} to {to}"
         if own is not None:
-            raise LinkError(f"{words}: {own}", code="closed", key=tag, party=to)
+            raise LinkError(f"{sender} cannot send {tag} to {to}: {own}", code="closed", key=tag, party=to)
         if failure is not None:
-            raise PeerFailed(f"{words}: {failure}", code="closed", key=tag, party=to) from failure
+            words = f"{sender} cannot send {tag} to {to}: {failure}"
+            raise PeerFailed(words, code="closed", key=tag, party=to) from failure
         if not self._ends[to].wait_for_room(sender, self._timeout_s):
-            words += f": it took nothing for {self._timeout_s:g} s"
+            words = f"{sender} cannot send {tag} to {to}: it took nothing for {self._timeout_s:g} s"
             raise LinkTimeout(words, code="not-taken", key=tag, value=tensor.nbytes, party=to)
         self._ends[to].put(sender, tag, tensor)
 

@@ -69,6 +69,15 @@ def test_a_run_is_its_twin(rule: Settings, tmp_path: Path) -> None:
     same_as_twin(train(settings, tmp_path / "run"), settings)
 
 
+def test_the_loss_of_a_round_is_of_its_first_local_epoch_with_the_weights_that_all_had() -> None:
+    """However many local epochs follow: the twin and the roles share what computes it, so neither checks the other."""
+    own = graphs(job())
+    once, often = (PlainAveraging(job({"averaging": {"local_epochs": epochs}}), own) for epochs in (1, 3))
+    assert once.round(1) == often.round(1)
+    assert not torch.equal(once.network.vector(), often.network.vector()), "the later epochs were trained"
+    assert once.round(2) != often.round(2)
+
+
 def test_classes_weigh_alike_and_auc_chooses_as_in_the_twin(tmp_path: Path) -> None:
     train_alike = {"train": {"class_weights": "balanced", "select_by": "auc", "epochs": 3}}
     settings = job(train_alike)

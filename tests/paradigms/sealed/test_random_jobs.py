@@ -17,7 +17,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 
-SOME, ALL = 6, 100
+SOME, ALL = 3, 100
 STEPS: Final = 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -211,6 +212,34 @@ def test_a_checkpoint_of_a_release_that_judged_no_means_is_not_gone_on_with(tmp_
         save_tensors(path, kept, facts)
     with refused(RunError, code="other-release", key="learned.trial"):
         resume(tmp_path / "run")
+
+
+OTHER_TRIALS: tuple[list[int], ...] = ([], [0, 1], [-1])
+
+
+def refuses_other_trials(run: Path, of: Callable[[str], Path], name: str, goes_on: Callable[[Path], object]) -> None:
+    """Every holder's own file names other trials than its job has: none, one more, one from the end."""
+    paths = {party: of(party) for party in "AB"}
+    for trials in OTHER_TRIALS:
+        before = {path: path.read_bytes() for path in paths.values()}
+        for path in paths.values():
+            tensors, facts = load_tensors(path)
+            assert tensors[name].tolist() != trials
+            save_tensors(path, {**tensors, name: torch.tensor(trials, dtype=torch.int64)}, facts)
+        with refused(RunError, code="other-network", key=name.removeprefix("state/")):
+            goes_on(run)
+        for path, content in before.items():
+            path.write_bytes(content)
+
+
+def test_a_file_that_names_other_trials_than_the_job_has_is_refused(tmp_path: Path) -> None:
+    """Weights would be taken for those of another network."""
+    job, run = saved(tmp_path / "data", small_job(), small_graphs()), tmp_path / "run"
+    with cut_at(3), pytest.raises(CutError):
+        train(job, run)
+    refuses_other_trials(run, lambda party: checkpoint(run, party, 2), "state/learned.trial", resume)
+    resume(run)
+    refuses_other_trials(run, lambda party: RunDirectory.open(run).party(party).model_path, TRIAL, predict)
 
 
 def with_hub(edges: int) -> list[PartyGraph]:

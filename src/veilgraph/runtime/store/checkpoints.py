@@ -127,10 +127,10 @@ class Checkpoints:
     def settle(self) -> None:
         """Every party has got beyond what was set aside: only what the session goes on from is kept."""
         own = (self._start.number, self._start.session)
-        start = self._start.point
-        line = [p for p in self._in_place() if p == start or (p.number, p.session) == own or _is_before(p, start)]
+        start, places = self._start.point, self._in_place()
+        line = [p for p in places if p == start or (p.number, p.session) == own or _is_before(p, start)]
         kept = sorted(line)[-_KEPT - self._is_final :]
-        self._remove(point for point in self._in_place() if point not in kept)
+        self._remove(point for point in places if point not in kept)
         shutil.rmtree(self._replaced, ignore_errors=True)
 
     def is_settled(self) -> bool:
