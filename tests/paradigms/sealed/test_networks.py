@@ -217,7 +217,7 @@ def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_no
     [trial] = plan_of(job).trials[:1]
     assert trial.drops
     with trying(trial):
-        drops = trained_twin(job, graphs, 4)
+        drops, whole = trained_twin(job, graphs, 4), trained_twin(job, graphs)
         others = trained_twin(job.model_copy(update={"seed": job.seed + 1}), graphs, 4)
     with trying(replace(trial, drops=False)):
         context, data = together(job, graphs)
@@ -241,8 +241,8 @@ def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_no
         assert 0.8 < float(left.double().mean()) < 1.2
         assert len(left.unique(dim=0)) == training, "each row its own units"
     assert not torch.equal(*found)
-    keeps.restore(drops.shares(), training=False)
-    predicted, expected = drops.predict(), keeps.predict()
+    keeps.restore(whole.shares(), training=False)
+    predicted, expected = whole.predict(), keeps.predict()
     assert predicted is not None
     assert expected is not None
     assert torch.allclose(predicted, expected, atol=1e-3)
