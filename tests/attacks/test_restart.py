@@ -48,7 +48,7 @@ CONCAT: Settings = {"model": {"combine": {"strategy": "concat"}}}
 SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}
 Files = dict[str, bytes]
 
-OF_EVERY_SESSION = {"evidence.jsonl", "traffic.json", "disclosures.jsonl"}
+OF_EVERY_SESSION = {"evidence.jsonl", "traffic.json", "disclosures.jsonl", "software.jsonl"}
 """What a refused session adds to: hellos were sent, and that is on record."""
 
 LIES: dict[str, list[Any]] = {
