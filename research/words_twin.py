@@ -18,7 +18,7 @@ from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined, plain_wire
 from veilgraph.paradigms.sealed.networks.network import Network, Passed
-from veilgraph.paradigms.sealed.plan import Context
+from veilgraph.paradigms.sealed.plan import Context, hops_of
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import taken, together
@@ -77,7 +77,7 @@ class SparseNetwork(Network):
         found = [self.machine.split(error).map(lambda part: part.sum(0, keepdim=True)).scaled(1.0, BITS)]
         for block in self.trial.blocks:
             for relation in self.relations.get(block, {"": None}).values():
-                back = whole if relation is None else self.spread(block, relation, whole, transposed=True)
+                back = whole if relation is None else self.spread(relation, hops_of(block), whole, transposed=True)
                 found += [self.machine.product(matmul, part, back) for part in self._turned]
         return Summands(joined([plain_wire(part.part, part.bits) for part in found]).known, found[0].bits)
 

@@ -122,23 +122,3 @@ def test_sealed_columns_of_any_size_fit_and_a_rate_that_does_not_is_found(tmp_pa
         scaled = ("check", job, "--set", f"data.feature_scaling={scaling}")
         assert veilgraph(*scaled).exit_code == 0
     assert "has left the range of the ring" in one_error(veilgraph(*scaled, "--set", "train.learning_rate=65536"))
-
-
-@pytest.mark.parametrize(
-    ("says", "update", "dropout", "rate", "decay"),
-    [
-        ({"data": {"dataset": "digits"}}, "concat", 0.7, 3e-3, 1e-2),
-        ({"data": {"dataset": "digits"}, "label_privacy": {"epsilon": 2.0}}, "concat", 0.7, 3e-3, 5e-4),
-        ({"data": {"dataset": "digits"}, "model": {"update": "gated"}}, "gated", 0.7, 3e-3, 1e-2),
-        ({"data": {"dataset": "cora"}}, "sum", 0.5, 1e-2, 5e-4),
-        ({"data": {"dataset": "digits"}, "preset": "paper"}, "sum", 0.5, 1e-2, 5e-4),
-    ],
-    ids=["columns", "private labels", "what the job says", "words", "paper"],
-)
-def test_horizontal_jobs_of_columns_learn_by_settings_of_their_own(
-    says: dict[str, Any], update: str, dropout: float, rate: float, decay: float
-) -> None:
-    found = vg.Job(paradigm="horizontal", **says).model_dump()
-    model, train = found["model"], found["train"]
-    assert (model["update"], model["server"]["dropout"]) == (update, dropout)
-    assert (train["learning_rate"], train["weight_decay"]) == (rate, decay)

@@ -307,7 +307,9 @@ def test_paradigms_that_choose_nothing() -> None:
     chosen = {name: keys({"paradigm": name, "data": TABLES, **needs.get(name, {})}) for name in JOBS.own}
     assert {name for name, found in chosen.items() if not found} == {"node-dp"}
     of_data = {"data.feature_scaling", "train.select_by", "train.class_weights"}
-    assert chosen["horizontal"] == {*of_data, "model.server.batch_norm"}
+    of_columns = {"model.update", "model.server.dropout", "train.learning_rate", "train.weight_decay"}
+    assert chosen["horizontal"] == {*of_data, "model.server.batch_norm", *of_columns}
+    assert keys({"paradigm": "horizontal", "data": WORDS}) == {*of_data, "model.server.batch_norm"}
     assert chosen["averaging"] == {*of_data, "averaging.rule.name"}
     for name in ("horizontal", "averaging"):
         assert parse_job({"paradigm": name, "data": WORDS, "preset": AUTO}).data.feature_scaling == "row"
@@ -331,3 +333,23 @@ def test_a_users_job_has_auto() -> None:
     code = "import veilgraph as vg; print(vg.Job().preset, vg.Job().model.server.activation)"
     made = run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True)
     assert made.stdout.split() == [AUTO, "relu"]
+
+
+@pytest.mark.parametrize(
+    ("says", "update", "dropout", "rate", "decay"),
+    [
+        ({"data": {"dataset": "digits"}}, "concat", 0.7, 3e-3, 1e-2),
+        ({"data": {"dataset": "digits"}, "label_privacy": {"epsilon": 2.0}}, "concat", 0.7, 3e-3, 5e-4),
+        ({"data": {"dataset": "digits"}, "model": {"update": "gated"}}, "gated", 0.7, 3e-3, 1e-2),
+        ({"data": {"dataset": "cora"}}, "sum", 0.5, 1e-2, 5e-4),
+        ({"data": {"dataset": "digits"}, "preset": "paper"}, "sum", 0.5, 1e-2, 5e-4),
+    ],
+    ids=["columns", "private labels", "what the job says", "words", "paper"],
+)
+def test_horizontal_jobs_of_columns_learn_by_settings_of_their_own(
+    says: dict[str, Any], update: str, dropout: float, rate: float, decay: float
+) -> None:
+    found = parse_job({"paradigm": "horizontal", "preset": AUTO, **says}).model_dump()
+    model, train = found["model"], found["train"]
+    assert (model["update"], model["server"]["dropout"]) == (update, dropout)
+    assert (train["learning_rate"], train["weight_decay"]) == (rate, decay)

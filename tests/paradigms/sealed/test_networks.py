@@ -51,10 +51,10 @@ FEW, MANY = 8, 22
 """Training nodes: fewer than columns, so that rows are propagated, and more, so that columns are."""
 CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
     "linear, rows": (2, FEW, (on("pooled.2", network="linear"),)),
-    "linear, columns, far": (3, MANY, (on("pooled.5", network="linear"), MARGINS)),
+    "linear, columns, far": (3, MANY, (on("pooled.2", "pooled.5", "pooled.1", network="linear"), MARGINS)),
     "linear, rows, directed weights": (2, FEW, (on("own", "each.1", network="linear"), WEIGHTS, DIRECTED)),
     "linear, no hop": (4, FEW, (on("own", network="linear"), BATCHES)),
-    "mlp, rows, balanced": (3, FEW, (on("own", "pooled.3"), BALANCED)),
+    "mlp, rows, balanced": (3, FEW, (on("own", "pooled.1", "pooled.2", "pooled.3"), BALANCED)),
     "mlp, rows, far, directed": (2, FEW, (on("pooled.4", "pooled.1"), DIRECTED, MARGINS)),
     "mlp, columns, each, weights, batches": (2, MANY, (on("each.2", "own"), WEIGHTS, BATCHES, BALANCED)),
     "mlp, wide, columns": (2, FEW, (on("pooled.2", hidden=20), MARGINS)),
@@ -91,10 +91,11 @@ def test_parties_compute_what_the_twin_does(case: str) -> None:
     [
         (on("pooled.2", network="linear"),),
         (on("own", "pooled.5"), DIRECTED),
+        (on("pooled.1", "pooled.2", "pooled.3"), DIRECTED, WEIGHTS),
         (on("own", "neighbours", "each.1"), WEIGHTS, DIRECTED, STANDARD),
         (on("neighbours", "pooled.1", network="linear"), STANDARD, BATCHES),
     ],
-    ids=["linear", "far", "each, standard", "batches, standard"],
+    ids=["linear", "far", "near", "each, standard", "batches, standard"],
 )
 def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, changes: tuple[Settings, ...]) -> None:
     """The second step, at weights that are not zero: they move by 0.9 of how they moved, less a rate·gradient."""

@@ -141,6 +141,16 @@ def is_pooled(block: str) -> bool:
     return block.startswith("pooled.")
 
 
+def is_near(block: str) -> bool:
+    """Whether it is pooled, and a hop from the block of one hop less."""
+    return is_pooled(block) and hops_of(block) <= _NEAR
+
+
+def nearer_of(block: str) -> str:
+    """The block that a near one is a hop from; empty of others."""
+    return f"pooled.{hops_of(block) - 1}" if is_near(block) else ""
+
+
 def teleport_of(hops: int) -> float:
     """α, what comes back of x in every hop (APPNP, Klicpera et al. 2019): far rows would else be nearly alike."""
     return 0.0 if hops <= _NEAR else _BACK

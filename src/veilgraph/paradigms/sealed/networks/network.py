@@ -20,7 +20,7 @@ What a step multiplies, opens and tests is then as small as the rows are few. c 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -34,7 +34,17 @@ from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, one_hot
-from veilgraph.paradigms.sealed.plan import MOST_OPENED, OWN, Context, Trial, hops_of, is_pooled, teleport_of
+from veilgraph.paradigms.sealed.plan import (
+    MOST_OPENED,
+    OWN,
+    Context,
+    Trial,
+    hops_of,
+    is_near,
+    is_pooled,
+    nearer_of,
+    teleport_of,
+)
 
 Parts = dict[str, slice]
 """Name → rows of the first weights."""
@@ -112,7 +122,7 @@ class Network:
     def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
         machine, context = self.machine, self.context
         blocks = [block for block in context.plan.blocks if hops_of(block)]
-        pooled = Propagation(machine, context, self.edges, holders)
+        self._pooled = pooled = Propagation(machine, context, self.edges, holders)
         each = {holder: Propagation(machine, context, self.edges, [holder]) for holder in holders}
         return {
             block: {block: pooled} if is_pooled(block) else {f"{block}.{holder}": each[holder] for holder in holders}
@@ -341,6 +351,7 @@ class Network:
         machine, nodes, start = self.machine, self.context.sizes.nodes, 1
         total: Summands = machine.split(first[:1]).map(lambda part: part.expand(nodes, -1)).scaled(1.0, BITS)
         moved: list[Wire] = []
+        near = dict[int, Wire]()
         for block in self.trial.blocks:
             relations = self.relations.get(block)
             if relations is None:
@@ -351,8 +362,13 @@ class Network:
                 if name in self._spread or self._sizes[OWN] <= self.width:
                     total = total + self._sum_of([self._moved_columns(block, name, relation)], first, start)
                 else:
-                    moved.append(self.spread(block, relation, self.opened(self._sum_of(self._home(OWN), first, start))))
+                    made = self.opened(self._sum_of(self._home(OWN), first, start))
+                    if is_near(block):
+                        near[hops_of(block)] = made
+                    else:
+                        moved.append(self.spread(relation, hops_of(block), made))
                 start += self._sizes[OWN]
+        moved += self._hop_by_hop(near)
         made = self.opened(total)
         for part in moved:
             made = made + part
@@ -376,17 +392,28 @@ class Network:
                 found.append(columns[:, start : start + width])
         return found
 
+    def _hop_by_hop(self, made: Mapping[int, Wire]) -> list[Wire]:
+        """Σ_k P^k·B_k over all holders' edges, as P·(B_1 + P·(B_2 + …)); nothing of nothing."""
+        total: list[Wire] = []
+        for hops in range(max(made, default=0), 0, -1):
+            parts = [*total, *([made[hops]] if hops in made else [])]
+            whole = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+            total = [self.spread(self._pooled, 1, whole)]
+        return total
+
     def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
         """All own columns after a block's hops, once a session."""
         if name not in self._spread:
-            self._spread[name] = self.spread(block, relation, *self._home(OWN), narrow=not self.context.plan.standard)
+            columns, hops, near = self._home(OWN), hops_of(block), nearer_of(block)
+            if near in self.relations:
+                columns, hops = [self._moved_columns(near, near, relation)], 1
+            self._spread[name] = self.spread(relation, hops, *columns, narrow=not self.context.plan.standard)
         return self._spread[name]
 
     def spread(
-        self, block: str, relation: Propagation, *columns: Wire, transposed: bool = False, narrow: bool = False
+        self, relation: Propagation, hops: int, *columns: Wire, transposed: bool = False, narrow: bool = False
     ) -> Wire:
         """P^K·B of columns side by side, or with Pᵀ; ``narrow`` as in ``Propagation``, else it is watched."""
-        hops = hops_of(block)
         found = relation(columns, hops, teleport_of(hops), transposed=transposed, narrow=narrow)
         self.watched.extend([] if narrow else [found])
         return found
@@ -411,15 +438,16 @@ class Network:
             return joined([one, joined(picked)], 1)
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
-        found = [one]
+        found, moved = [one], dict[str, Wire]()
         for block in context.plan.blocks:
             relations = self.relations.get(block)
             if relations is None:
                 found += [self.opened(machine.product(matmul, start.T, part)) for part in self._home(block)]
                 continue
-            for relation in relations.values():
-                moved = self.spread(block, relation, start, transposed=True, narrow=True).T
-                found += [self.opened(machine.product(matmul, moved, part)) for part in self._home(OWN)]
+            for name, relation in relations.items():
+                begun, hops = (moved[nearer_of(block)], 1) if nearer_of(block) in moved else (start, hops_of(block))
+                moved = {name: self.spread(relation, hops, begun, transposed=True, narrow=True)}
+                found += [self.opened(machine.product(matmul, moved[name].T, part)) for part in self._home(OWN)]
         return joined(found, 1)
 
     def _everywhere(self, block: str) -> list[Wire]:
