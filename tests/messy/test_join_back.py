@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from tests.paradigms.sealed.programs import small_graphs, small_job
+from veilgraph.cli.train import show_result
 from veilgraph.deploy.serve import Inference
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
@@ -73,9 +74,10 @@ def test_every_row_joins_the_label_holders_own_table(tmp_path: Path, name: str) 
     assert len(told.test.labels) > 0
 
 
-def test_nodes_are_named_as_the_table_has_them(tmp_path: Path) -> None:
+def test_nodes_are_named_as_the_table_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = written(tmp_path / "tables", JOBS["sealed-named"])
-    train(read_job(tmp_path / "tables" / "job.yaml"), tmp_path / "run")
+    show_result(train(read_job(tmp_path / "tables" / "job.yaml"), tmp_path / "run"))
+    assert f"predict with: veilgraph predict {tmp_path / 'run'} --ids …\n" in capsys.readouterr().out
     assert predict(tmp_path / "run", ids=[own[3], own[1].strip().lower()]).ids == (own[3], own[1])
 
 

@@ -71,7 +71,8 @@ def show_result(result: TrainResult) -> None:
     of_two_classes = settings.measures.of == CLASS_MEASURES.of and result.summary.get("test_ap") is not None
     if of_two_classes and (said := leak_words({settings.name: result.summary.get("test_auc")})):
         echo(said)
-    say_where(result.path)
+    asked = "" if not settings.outcome.predicts_named else " --ids …" if settings.data.parties else " --nodes …"
+    say_where(result.path, asked)
     emit({"run": result.path, "summary": result.summary})
 
 
@@ -122,13 +123,13 @@ def draw(result: TrainResult, settings: JobSettings, references: dict[str, float
     )
 
 
-def say_where(path: Path) -> None:
-    """Where a run and its files are."""
+def say_where(path: Path, asked: str = "") -> None:
+    """Where a run and its files are, and how to predict, with the option ``asked``."""
     echo(f"run     {path}")
     echo(f"curves  {path / 'curves.png'}")
     if (trace := path / "trace.json").is_file():
         echo(f"trace   {trace}: load it in chrome://tracing or ui.perfetto.dev")
-    echo(f"predict with: veilgraph predict {path}")
+    echo(f"predict with: veilgraph predict {path}{asked}")
 
 
 MachinesOption = Annotated[

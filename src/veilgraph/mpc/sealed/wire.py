@@ -173,7 +173,7 @@ def _scaled(values: Tensor, whole: int, bits: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Summands:
-    """A secret that is still the sum of what the parties have, ``part``; floating in the twin, one at the dealer."""
+    """A secret that is still a sum: ``part`` is this party's summand, of the dealer's too; in the twin all of it."""
 
     part: Tensor
     bits: int
