@@ -22,7 +22,6 @@ def graph_of(*, sparse: bool) -> PartyGraph:
     return replace(graph, features=graph.features.to_sparse_csr()) if sparse else graph
 
 
-@pytest.mark.cases(3)
 @pytest.mark.parametrize("network", ["gcn", "sage", "appnp"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_learns_classes_from_dense_and_sparse_columns(network: str, sparse: bool) -> None:

@@ -167,7 +167,7 @@ def test_jobs_at_once_in_one_process_do_not_disturb_each_other(tmp_path: Path) -
         assert_same_run(alone, together[seed])
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("method", "layout"),
     [

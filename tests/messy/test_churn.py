@@ -71,7 +71,7 @@ def of(predicted: Predictions) -> dict[str, torch.Tensor]:
     return dict(zip(predicted.ids, predicted.probabilities, strict=True))
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("party", ["A", "B"])
 def test_one_customer_leaves_one_holder(tables: Tables, party: PartyId) -> None:
     before = of(tables.predict())

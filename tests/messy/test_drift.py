@@ -107,7 +107,7 @@ def told(run: Path) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(2)
 def test_a_column_moved_by_30_deviations_is_named_with_then_and_now(
     trained: tuple[Path, Path], change: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,7 +137,7 @@ def messages(run: Path) -> list[tuple[Any, ...]]:
     return sorted((row["kind"], row["peer"], row["direction"], row["messages"]) for row in rows)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(2)
 def test_a_warning_adds_no_message(trained: tuple[Path, Path], change: Any) -> None:
     folder, run = trained
     column = first_column(folder)
@@ -150,7 +150,7 @@ def test_a_warning_adds_no_message(trained: tuple[Path, Path], change: Any) -> N
     assert sent[0] == sent[1] != []
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(2)
 def test_all_edges_gone_are_told(trained: tuple[Path, Path], change: Any) -> None:
     change("edges", lambda rows: [])
     predict(trained[1])
@@ -159,7 +159,7 @@ def test_all_edges_gone_are_told(trained: tuple[Path, Path], change: Any) -> Non
     assert "100% of the nodes without an edge" in found["now"]
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(2)
 def test_the_same_tables_have_not_moved(trained: tuple[Path, Path], change: Any) -> None:
     predict(trained[1])
     assert told(trained[1]) == []

@@ -95,7 +95,7 @@ CASES = [
 ]
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(("holders", "horizontal"), CASES, ids=str)
 def test_weights_and_embeddings_equal_the_pooled_models(holders: int, horizontal: Settings) -> None:
     settings = job(holders, **horizontal)

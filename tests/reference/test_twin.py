@@ -31,7 +31,7 @@ METHODS = ["collaborative", "individual", "secure-sum"]
 CELLS = [(2, 1), (3, 2), (5, 1), (2, 2), (3, 1), (5, 2)]
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("which", [0, pytest.param(1, marks=nightly)])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("combine", COMBINES)

@@ -249,6 +249,18 @@ def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_no
     assert torch.allclose(predicted, expected, atol=1e-3)
 
 
+def test_nobody_sends_anything_for_units_that_are_left_out() -> None:
+    job = small_job(2, on("own", "pooled.1"), {"train": {"epochs": 2}})
+    graphs, [trial] = graphs_of(job), plan_of(job).trials[:1]
+    traffic = []
+    for drops in (True, False):
+        links: Any = {}
+        with trying(replace(trial, drops=drops)):
+            outcomes(job, graphs, lambda program: trained(program, 2), links)
+        traffic.append({party: link.traffic() for party, link in links.items()})
+    assert traffic[0] == traffic[1]
+
+
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("trials", [(0, 1), (1, 0), (0, 2), (1, 2), (0, 1, 2)], ids=str)
 def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[int, ...]) -> None:
