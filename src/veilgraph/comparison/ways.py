@@ -236,8 +236,8 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
     classes, balanced = max(graph.num_classes or 0 for graph in graphs), job.train.class_weights == "balanced"
 
     def stacked(of: Callable[[PartyGraph], Floats | None]) -> Floats:
-        found = ((graph, of(graph)) for graph in graphs)
-        return np.concatenate([np.zeros((graph.num_nodes, classes)) if one is None else one for graph, one in found])
+        found = ((graph.common, of(graph)) for graph in graphs)
+        return np.concatenate([np.zeros((own, classes)) if one is None else one[:own] for own, one in found])
 
     def alone(by: Inputs, progress: Progress) -> Floats:
         def of(graph: PartyGraph) -> Floats | None:
@@ -264,6 +264,14 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
     found[POOLED] = Kind(
         lambda progress: _likely(paradigm.baselines.pooled(inputs, progress).output), epochs, EVERYTHING, about
     )
+    if any(graph.common < graph.num_nodes for graph in graphs):
+        inside = [graph.with_edges((graph.edge_index < graph.common).all(0)) for graph in graphs]
+        found[f"{POOLED} − edges across"] = Kind(
+            lambda progress: _likely(paradigm.baselines.pooled(replace(inputs, graphs=inside), progress).output),
+            epochs,
+            EVERYTHING,
+            "the same without edges between nodes of different holders: what these bring",
+        )
     return found
 
 
@@ -273,7 +281,7 @@ def tested(inputs: Inputs) -> tuple[Tensor, Tensor]:
     if inputs.settings.is_aligned:
         graphs, whose = [find_label_holder(inputs.graphs, holder).common_part()], f"party {holder!r}"
     else:
-        graphs, whose = list(inputs.graphs), "holders"
+        graphs, whose = [graph.common_part() for graph in inputs.graphs], "holders"
     masks = [
         torch.zeros(graph.num_nodes, dtype=torch.bool) if graph.labels is None or mask is None else mask
         for graph in graphs

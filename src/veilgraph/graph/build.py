@@ -13,11 +13,12 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.types import MASKS
+from veilgraph.core.types import MASKS, PartyId
+from veilgraph.graph.partition import beside_others
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import DTYPE, Relation, are_told_apart
 from veilgraph.tables.describe import Profile, profiles
-from veilgraph.tables.edges import EdgeTable, read_edges
+from veilgraph.tables.edges import EdgeTable, Elsewhere, read_edges
 from veilgraph.tables.encode import FeatureEncoding, Scaling, encode
 from veilgraph.tables.nodes import NodeTable, read_nodes
 from veilgraph.tables.settings import TableSettings, check_reaches
@@ -83,13 +84,16 @@ def build_graph(
     *,
     per_node: bool = False,
     then: Sequence[Profile] = (),
+    others: Sequence[PartyId] = (),
 ) -> BuiltGraph:
     """Read a party's edge tables and make its graph, in the rows of ``table``; ``DataError``: a rule that they break.
 
     Of the first, C = ``num_common`` are known to all holders, and None tells no node apart. ``per_node`` is as for
-    ``encode``; ``then``: profiles of the tables in training, none if these are.
+    ``encode``; ``then``: profiles of the tables in training, none if these are. Nodes of ``others`` that its edges join
+    its own to come behind those, as ``graph.partition.beside_others`` has them.
     """
-    tables = [read_edges(edges, base, table.ids, settings.ids) for edges in settings.edges]
+    elsewhere = Elsewhere(settings.party, tuple(others))
+    tables = [read_edges(edges, base, table.ids, settings.ids, elsewhere) for edges in settings.edges]
     edge_index, edge_weight, edge_features = _join_edges(tables)
     relations = tuple(Relation(name, hops) for name, hops in check_reaches(settings.edges).items())
     told_apart = are_told_apart(relations)
@@ -109,8 +113,12 @@ def build_graph(
         relations=relations if told_apart else (),
         **{} if table.splits is None else {m: torch.from_numpy(table.splits == at) for at, m in enumerate(MASKS)},
     )
+    ids, written = table.ids, table.written
+    if others:
+        graph, found = beside_others(graph, len(elsewhere.ids)), pa.array(list(elsewhere.ids), pa.string())
+        ids, written = (pa.concat_arrays([each, found]) for each in (ids, written))
     graph.validate()
-    return BuiltGraph(graph, table.ids, table.written, encoding, profiles(table, tables, then))
+    return BuiltGraph(graph, ids, written, encoding, profiles(table, tables, then))
 
 
 def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor | None]:

@@ -19,7 +19,10 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import scale_features, scale_together
 from veilgraph.graph.partition import (
+    POOLED,
     HorizontalPart,
+    deal_nodes,
+    split_at_home,
     split_by_label,
     split_by_nodes,
     split_for_learner,
@@ -97,6 +100,15 @@ class DataSet:
             return split_by_nodes(data, names=names, seed=seed)
         return split_by_label(data, names=names, seed=seed, mixed=partition.mixed, knows=partition.knows)
 
+    def at_home(self, data: Data, settings: DataSettings, seed: int) -> list[tuple[PartyGraph, list[str]]]:
+        """Every holder's own nodes of ``whole``, with all edges that touch them, and its rows' ids: ``split_at_home``.
+
+        Nodes are dealt evenly. Features are unscaled. Raises ``DataError``: data breaks a party's rule.
+        """
+        whole = PartyGraph.from_data(POOLED, data, self.classes(settings))
+        home = deal_nodes(whole, len(settings.names), torch.Generator().manual_seed(seed))
+        return split_at_home(whole, settings.names, home)
+
     def export_tables(
         self, settings: DataSettings, out: Path, seed: int, table_format: Literal["csv", "parquet"]
     ) -> dict[PartyId, Path]:
@@ -116,6 +128,12 @@ def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
     found = DATASETS[_dataset(settings)].parts(_whole(settings, seed), settings, seed)
     graphs = scale_together([part.graph for part in found], settings.feature_scaling)
     return [replace(part, graph=graph) for part, graph in zip(found, graphs, strict=True)]
+
+
+def load_at_home(settings: DataSettings, seed: int) -> list[tuple[PartyGraph, list[str]]]:
+    """As ``DataSet.at_home``, with the split that the job asks for."""
+    dataset: DataSet = DATASETS[_dataset(settings)]
+    return dataset.at_home(_whole(settings, seed), settings, seed)
 
 
 def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> list[PartyGraph]:

@@ -347,7 +347,7 @@ def split_horizontally(
     generator = torch.Generator().manual_seed(seed)
     owner = deal_edges(whole, names, None, generator)
     second = _second_owner(whole, owner, len(names), overlap, generator)
-    home = _deal_nodes(whole, len(names), generator)
+    home = deal_nodes(whole, len(names), generator)
     parts = []
     everywhere = torch.ones_like(home, dtype=torch.bool)
     for index, name in enumerate(names):
@@ -366,7 +366,7 @@ def split_by_nodes(data: Data, *, names: Sequence[PartyId], seed: int) -> list[H
     ``split_horizontally``.
     """
     whole = PartyGraph.from_data(POOLED, data)
-    return _at_home(whole, names, _deal_nodes(whole, len(names), torch.Generator().manual_seed(seed)))
+    return _at_home(whole, names, deal_nodes(whole, len(names), torch.Generator().manual_seed(seed)))
 
 
 def split_by_label(
@@ -417,6 +417,50 @@ def _at_home(
     return parts
 
 
+def split_at_home(whole: PartyGraph, names: Sequence[PartyId], home: Tensor) -> list[tuple[PartyGraph, list[str]]]:
+    """Every node at its holder, Tensor[N] places in ``names``, with all its edges, and the ids of every holder's rows.
+
+    Behind a holder's own nodes are others' that its edges join these to, called ``holder/node``: ``beside_others``.
+    """
+    source, target = home[whole.edge_index]
+    parts = []
+    for index, name in enumerate(names):
+        nodes = (home == index).nonzero().reshape(-1)
+        edges = (source == index) | (target == index)
+        touched = torch.unique(whole.edge_index[:, edges])
+        others = touched[home[touched] != index]
+        place = torch.full((whole.num_nodes,), UNKNOWN)
+        place[torch.cat([nodes, others])] = torch.arange(len(nodes) + len(others))
+        own = _part(whole, name, home == index, edges, home == index).graph
+        graph = replace(own, edge_index=place[whole.edge_index[:, edges]])
+        ids = [str(node) for node in nodes.tolist()]
+        ids += [f"{names[at]}/{node}" for at, node in zip(home[others].tolist(), others.tolist(), strict=True)]
+        parts.append((beside_others(graph, len(others)), ids))
+    return parts
+
+
+def beside_others(own: PartyGraph, others: int) -> PartyGraph:
+    """A holder's nodes as its common ones, and behind them so many of other holders', of which it knows no more.
+
+    Edges may join the first to these already.
+    """
+
+    def longer(values: Tensor | None, absent: float) -> Tensor | None:
+        return None if values is None else torch.cat([values, values.new_full((others,), absent)])
+
+    known = own.features
+    if others:
+        known = torch.cat([known.to_dense(), known.new_zeros((others, own.num_features), layout=torch.strided)])
+    return replace(
+        own,
+        num_common=own.num_nodes,
+        features=known,
+        labels=longer(own.labels, UNKNOWN),
+        targets=longer(own.targets, torch.nan),
+        **{mask: longer(values, False) for mask, values in _masks(own).items()},  # type: ignore[arg-type]
+    )
+
+
 def _second_owner(whole: PartyGraph, owner: Tensor, holders: int, overlap: float, generator: torch.Generator) -> Tensor:
     """Who else has an edge, −1 for nobody: alike for both directions. Tensor[E]."""
     if overlap == 0:
@@ -429,7 +473,7 @@ def _second_owner(whole: PartyGraph, owner: Tensor, holders: int, overlap: float
     return torch.where(shared[pair], (owner + further[pair]) % holders, UNKNOWN)
 
 
-def _deal_nodes(whole: PartyGraph, holders: int, generator: torch.Generator) -> Tensor:
+def deal_nodes(whole: PartyGraph, holders: int, generator: torch.Generator) -> Tensor:
     """The holder of every node, Tensor[N]: even, also among the nodes of each mask; of graphs where it has several."""
     home = torch.empty(whole.num_nodes, dtype=torch.int64)
     first = first_nodes(whole)

@@ -204,6 +204,8 @@ class Hello(Exact):
     """Identity of the alignment that gave the rows their order, empty where there was none; optional at the server."""
     nodes: _Count = 0
     """Rows of the tables: the nodes common to all holders."""
+    rows: _Count = 0
+    """Of the sender's own nodes, rounded up; left out where all holders have the same nodes."""
     features: _Count = 0
     edge_columns: _Count = 0
     """Features of an edge; left out where there are none."""
@@ -255,7 +257,7 @@ class Hello(Exact):
     def _without_defaults(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
         stated: dict[str, Any] = all_of(self)
         # Of a hello while they are empty.
-        left_out = ("asked", "edge_columns", "mark", "neighbours", "work", "resume", "software")
+        left_out = ("asked", "edge_columns", "mark", "neighbours", "rows", "work", "resume", "software")
         return {key: value for key, value in stated.items() if value or key not in left_out}
 
 

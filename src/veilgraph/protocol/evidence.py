@@ -430,7 +430,7 @@ _NO_TWIN: Final = (
 
 SOURCES: Final[Registry[Source]] = Registry(
     "veilgraph.evidence",
-    {name: f"veilgraph.paradigms.{name}.audit:SOURCE" for name in ("vertical", "sealed", "averaging")},
+    {name: f"veilgraph.paradigms.{name}.audit:SOURCE" for name in ("vertical", "sealed", "union", "averaging")},
     kind="veilgraph.protocol.evidence:Source",
 )
 

@@ -25,6 +25,7 @@ JOBS: Final[Registry[type[JobSettings]]] = Registry(
         "horizontal": "veilgraph.paradigms.horizontal.settings:HorizontalJob",
         "node-dp": "veilgraph.paradigms.node_dp.settings:NodeDpJob",
         "sealed": "veilgraph.paradigms.sealed.settings:SealedJob",
+        "union": "veilgraph.paradigms.union.settings:UnionJob",
         "averaging": "veilgraph.paradigms.averaging.settings:AveragingJob",
     },
     kind="veilgraph.protocol.job:JobSettings",

@@ -285,6 +285,7 @@ PARADIGMS: Final[Registry[Any]] = Registry(
         "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
         "node-dp": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
         "sealed": "veilgraph.paradigms.sealed.paradigm:SEALED",
+        "union": "veilgraph.paradigms.union.paradigm:UNION",
         "averaging": "veilgraph.paradigms.averaging.paradigm:AVERAGING",
     },
     kind="veilgraph.protocol.paradigm:Paradigm",

@@ -34,7 +34,7 @@ J = TypeVar("J", bound=JobSettings)
 Range = tuple[int, int]
 NO_NUMBERS: Final[Mapping[str, Range]] = dict.fromkeys(
     (
-        *("nodes", "features", "edges", "edge_columns", "neighbours", "training", "validation", "classes"),
+        *("nodes", "rows", "features", "edges", "edge_columns", "neighbours", "training", "validation", "classes"),
         *("feature_bits", "release", "steps", "asked"),
     ),
     (0, 0),

@@ -150,17 +150,19 @@ def data_facts(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> list[Re
     for graph in graphs:
         # Degrees are counted here, whatever the weights: an edge of weight 0 still joins two nodes.
         degrees = graph.edge_index[1].bincount(minlength=graph.num_nodes)
+        nodes = graph.num_nodes if aligned else graph.common
         masks = {split: getattr(graph, f"{split}_mask") for split in ("train", "val", "test")}
         found.append(
             {
                 "party": graph.party,
-                "nodes": graph.num_nodes,
+                "nodes": nodes,
+                "of_others": graph.num_nodes - nodes,
                 "common": graph.common if aligned else None,
                 "edges": graph.num_edges,
                 "features": graph.num_features,
                 "smallest_degree": int(degrees.min()) if len(degrees) else None,
                 "largest_degree": int(degrees.max()) if len(degrees) else None,
-                "isolated": int((degrees == 0).sum()),
+                "isolated": int((degrees[:nodes] == 0).sum()),
                 "classes": graph.num_classes,
                 "labels": {split: None if mask is None else int(mask.sum()) for split, mask in masks.items()},
                 "labels_by_class": {split: _by_class(graph, mask) for split, mask in masks.items()},
@@ -173,6 +175,8 @@ def _data_rows(facts: Record) -> Iterator[tuple[str, str]]:
     yield "nodes", f"{facts['nodes']:,}"
     if facts["common"] is not None:
         yield "of them common", f"{facts['common']:,}"
+    if facts["of_others"]:
+        yield "others' nodes", f"{facts['of_others']:,}"
     yield "edges (directed)", f"{facts['edges']:,}"
     yield "features", f"{facts['features']:,}"
     smallest, largest = facts["smallest_degree"], facts["largest_degree"]
@@ -243,6 +247,9 @@ def _files(files: Sequence[FileDescription]) -> Table:
     return found
 
 
+_ACROSS: Final = "of these to others' nodes"
+
+
 def _edges(description: PartyDescription) -> Table:
     each = [relation for edges in description.edges for relation in edges.relations]
     weighted = any(relation.mean_weight is not None for relation in each)
@@ -260,9 +267,9 @@ def _edges(description: PartyDescription) -> Table:
             shown = [*(f"{count:,}" for count in counts), *([weight] if weighted else []), *([hops] if bounded else [])]
             add_row(found, (str(edges.file), name, direction, *shown))
         reasons = {"not listed": edges.other, "outside the time": edges.outside, "shared by too many": edges.crowded}
-        for reason, count in reasons.items():
+        for reason, count in {**reasons, _ACROSS: edges.across}.items():
             if count:
-                shown = [f"{count:,}", f"{count:,}", NOTHING, NOTHING]
+                shown = [f"{count:,}", NOTHING if reason == _ACROSS else f"{count:,}", NOTHING, NOTHING]
                 add_row(found, (str(edges.file), reason, direction, *shown))
         found.add_section()
     return found

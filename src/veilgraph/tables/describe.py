@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from veilgraph.core.types import PartyId
 from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures, beyond_own_row
-from veilgraph.tables.edges import Counts, EdgeTable, read_edges
+from veilgraph.tables.edges import Counts, EdgeTable, Elsewhere, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
 from veilgraph.tables.settings import EdgeSettings, TableSettings, check_reaches
@@ -71,6 +71,8 @@ class EdgeDescription:
     outside: int = 0
     crowded: int = 0
     strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    across: int = 0
+    """Of its rows those with an end at another holder, which jobs of paradigm union use, and no other."""
 
     @property
     def lost(self) -> float:
@@ -187,7 +189,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         files.append(FileDescription(path, str(counts.form), counts.rows, unknown, without, counts.repeated))
     names_them = _has_relations(settings.edges)
     for edge_settings in settings.edges:
-        read = read_edges(edge_settings, base, table.ids, settings.ids)
+        read = read_edges(edge_settings, base, table.ids, settings.ids, Elsewhere(settings.party, None))
         edges.append(_describe_edges(read, table.num_nodes, names_them=names_them))
         files.append(
             FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other + read.outside)
@@ -308,30 +310,32 @@ def _describe_edges(table: EdgeTable, nodes: int, *, names_them: bool) -> EdgeDe
                 rows=int(table.rows[place]),
                 dropped=int(table.dropped[place]),
                 self_loops=int((source == target).sum()),
-                duplicates=_count_duplicates(source, target, nodes, directed),
+                duplicates=_count_duplicates(source, target, directed),
                 mean_weight=None if weight is None or not len(weight) else float(weight.mean(dtype=np.float64)),
                 hops=hops,
             )
         )
     both = 0 if directed else int((table.source != table.target).sum())
     added = len(table.source) + both
-    left = table.outside, table.crowded, table.strangers
+    across = int((np.maximum(table.source, table.target) >= nodes).sum())
+    left = table.outside, table.crowded, table.strangers, across
     return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, *left)
 
 
-def _count_duplicates(source: Codes, target: Codes, nodes: int, directed: bool) -> int:
+def _count_duplicates(source: Codes, target: Codes, directed: bool) -> int:
     first, second = (source, target) if directed else (np.minimum(source, target), np.maximum(source, target))
-    pairs = first.astype(np.int64) * nodes + second
+    pairs = (first.astype(np.int64) << 32) + second
     pairs.sort()
     return int((pairs[1:] == pairs[:-1]).sum())
 
 
 def _count_degrees(table: EdgeTable, incoming: Counts, outgoing: Counts) -> None:
-    targets, sources = (np.bincount(end, minlength=len(incoming)) for end in (table.target, table.source))
+    nodes = len(incoming)
+    targets, sources = (np.bincount(end, minlength=nodes)[:nodes] for end in (table.target, table.source))
     incoming += targets
     outgoing += sources
     if not table.settings.directed:
-        loops = np.bincount(table.source[table.source == table.target], minlength=len(incoming))
+        loops = np.bincount(table.source[table.source == table.target], minlength=nodes)[:nodes]
         incoming += sources - loops
         outgoing += targets - loops
 
@@ -488,7 +492,7 @@ def _degrees(nodes: int, tables: Sequence[EdgeTable]) -> Iterator[tuple[str, Cou
         for place, name in enumerate(table.settings.reaches):
             mine = slice(None) if table.relation is None else table.relation == place
             ends = np.concatenate([table.source[mine], table.target[mine]])
-            yield name, np.bincount(ends, minlength=nodes)
+            yield name, np.bincount(ends, minlength=nodes)[:nodes]
 
 
 def _index(then: Profile, now: Profile) -> float:

@@ -38,7 +38,34 @@ from veilgraph.tables.source import (
 
 _NAMED: Final = 3
 """So many ids that the node table lacks are kept of a column."""
+_HOLDERS: Final = {"source": "source_holder", "target": "target_holder"}
 Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Elsewhere:
+    """Nodes of ``others`` that edges of a ``party`` join its own to, in the order in which they were found.
+
+    They are numbered on behind the party's own. ``ids`` are written ``holder/id``; ``others`` are all that are named
+    where it is None.
+    """
+
+    party: str = ""
+    others: tuple[str, ...] | None = ()
+    ids: dict[str, int] = field(default_factory=dict)
+
+    def rows(self, own: Codes, ids: pa.StringArray, holders: pa.StringArray, nodes: int) -> Codes:
+        """Rows of ends whose holders a column names, ``own`` where these are the party's; −1: of no other here."""
+        found = np.where(pc.fill_null(pc.equal(holders, self.party), False).to_numpy(zero_copy_only=False), own, -1)
+        named = pc.unique(holders).to_pylist() if self.others is None else self.others
+        others = [each for each in named if each not in (None, self.party)]
+        known = pc.fill_null(pc.is_in(holders, value_set=pa.array(others, pa.string())), False)
+        places = known.to_numpy(zero_copy_only=False)
+        names = pc.dictionary_encode(pc.binary_join_element_wise(holders, ids, "/").filter(known))
+        new = [self.ids.setdefault(each, len(self.ids)) for each in names.dictionary.to_pylist()]
+        at = names.indices.to_numpy(zero_copy_only=False)
+        found[places] = nodes + np.array(new, np.int64)[at] if new else -1
+        return found.astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +73,7 @@ class EdgeTable:
     """One file's edges. A row that is repeated is a second edge.
 
     Attributes:
-        source: int32 [E], row of the node in the node table; ``target`` likewise.
+        source: int32 [E], row of the node in the node table, or behind it of one elsewhere; ``target`` likewise.
         weight: float32 [E], finite and at least 0; None where every edge weighs 1.
         features: float32 [E, F_e], finite; F_e is 0 where no columns are named.
         relation: int32 [E], place in ``relations``, those kept, or (None,); None where they are not told apart.
@@ -72,13 +99,19 @@ class EdgeTable:
     strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling: IdSettings = AS_WRITTEN) -> EdgeTable:
-    """Read one edge table, of nodes with distinct ``ids`` [N] in the order of their rows.
+def read_edges(
+    settings: EdgeSettings,
+    base: Path,
+    ids: pa.StringArray,
+    spelling: IdSettings = AS_WRITTEN,
+    elsewhere: Elsewhere | None = None,
+) -> EdgeTable:
+    """Read one edge table, of nodes with distinct ``ids`` [N] in the order of their rows, and of those ``elsewhere``.
 
     Raises ``DataError``: names the file, the column, the row (from 1, without the header), the value and the rule.
     """
     path = base / settings.file
-    reading = _Reading(settings, path, file_format(path, settings), ids, spelling)
+    reading = _Reading(settings, path, file_format(path, settings), ids, spelling, elsewhere or Elsewhere())
     found = reading.rows() if settings.shared is None else reading.shared()
     if (rows := int(found.rows.sum())) and rows == int(found.dropped.sum()):
         raise DataError(
@@ -98,6 +131,7 @@ class _Reading:
     form: Format
     ids: pa.StringArray
     spelling: IdSettings
+    elsewhere: Elsewhere
     strangers: dict[str, list[str]] = field(default_factory=dict)
 
     def rows(self) -> EdgeTable:
@@ -178,6 +212,7 @@ class _Reading:
         settings = self.settings
         wanted = {"source": settings.source}
         wanted |= {key: name for key in ("target", "shared") if (name := getattr(settings, key)) is not None}
+        wanted |= {key: name for key in _HOLDERS.values() if (name := getattr(settings, key)) is not None}
         for key in ("weight", "relation", "filter", "decay"):
             if (part := getattr(settings, key)) is not None:
                 wanted[key] = part.column
@@ -195,11 +230,9 @@ class _Reading:
         kinds = len(empty.relations)
         for columns, outside in self._in_time():
             relation, raw, other = _listed(settings.relation, columns)
-            source, target = self._nodes_of(raw["source"], raw["target"])
-            self._note_strangers(raw["source"], source)
-            self._note_strangers(raw["target"], target)
+            source, target = self._ends(raw)
             rows = np.bincount(relation, minlength=kinds)
-            known = (source >= 0) & (target >= 0)
+            known = (source >= 0) & (target >= 0) & (np.minimum(source, target) < len(self.ids))
             if not known.all():
                 source, target, relation = source[known], target[known], relation[known]
             weight = np.ones(len(source), np.float32) if self._has_own else None
@@ -214,14 +247,34 @@ class _Reading:
             counts = rows, dropped, other, outside
             yield EdgeTable(settings, self.form, source, target, weight, features, relation, empty.relations, *counts)
 
+    def _ends(self, raw: dict[str, Column]) -> list[Codes]:
+        """Rows of both ends of every edge; −1 where one is of no node that is known here."""
+        if not any(key in raw for key in _HOLDERS.values()):
+            found = self._nodes_of(*(raw[end] for end in _HOLDERS))
+            for end, nodes in zip(_HOLDERS, found, strict=True):
+                self._note_strangers(raw[end], nodes)
+            return found
+        found = []
+        for end, key in _HOLDERS.items():
+            ids = to_ids(raw[end], self.spelling)
+            nodes = look_up(ids, self.ids)
+            holders = to_text(raw[key]) if key in raw else pa.array([self.elsewhere.party] * len(ids), pa.string())
+            here = pc.fill_null(pc.equal(holders, self.elsewhere.party), False).to_numpy(zero_copy_only=False)
+            self._refuse_unknown(raw[end], here & (nodes < 0))
+            self._note_strangers(raw[end], np.where(here, nodes, 0).astype(np.int32))
+            found.append(self.elsewhere.rows(nodes, ids, holders, len(self.ids)))
+        return found
+
+    def _refuse_unknown(self, column: Column, unknown: Bools) -> None:
+        if self.settings.unknown == "error":
+            column.refuse_any(unknown, "is no id of the node table", "add the node, or set unknown to drop")
+
     def _nodes_of(self, *columns: Column) -> list[Codes]:
         # One look-up for all: pyarrow builds the table of ids anew in each.
         codes = look_up(pa.chunked_array([to_ids(each, self.spelling) for each in columns], pa.string()), self.ids)
         found = np.split(codes, len(columns))
         for column, nodes in zip(columns, found, strict=True):
-            if self.settings.unknown == "error":
-                rule, way_out = "is no id of the node table", "add the node, or set unknown to drop"
-                column.refuse_any(nodes < 0, rule, way_out)
+            self._refuse_unknown(column, nodes < 0)
         return found
 
     def _note_strangers(self, column: Column, codes: Codes) -> None:

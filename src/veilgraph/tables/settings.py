@@ -103,6 +103,12 @@ class EdgeSettings(TableFile):
 
     source: Text = Field(description="column of ids")
     target: Text | None = Field(None, description="column of ids; or shared, in its place")
+    source_holder: Text | None = Field(
+        None,
+        description="column that names the holder whose node source is, as a bank's name; null: always this one's. For "
+        "jobs of paradigm union; others leave edges to other holders' nodes out",
+    )
+    target_holder: Text | None = Field(None, description="the same of target")
     shared: Text | None = Field(
         None,
         description="in place of target: a column of what nodes share, as a device; whoever has the same is joined",
@@ -152,7 +158,10 @@ class EdgeSettings(TableFile):
             raise ValueError(
                 "an edge has target, a second column of ids, or shared, a column of values; give one of them"
             )
-        for key in ("weight", "features", "relation", "decay", "normalize", "directed"):
+        for key in (
+            *("weight", "features", "relation", "decay", "normalize", "directed"),
+            *("source_holder", "target_holder"),
+        ):
             if self.shared is not None and getattr(self, key):
                 raise ValueError(f"{key} is of rows that are an edge each, and shared joins two rows; leave {key} out")
         return self

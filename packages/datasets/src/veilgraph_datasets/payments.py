@@ -12,7 +12,7 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.dataset import DataSet
-from veilgraph.graph.partition import HorizontalPart
+from veilgraph.graph.partition import POOLED, HorizontalPart, split_at_home
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph_datasets.settings import PaymentsSettings
@@ -49,12 +49,7 @@ class Payments(DataSet):
         Raises:
             DataError: there are not as many banks as holders, or ``partition`` is given.
         """
-        banks = (_asked(settings)).banks
-        if len(settings.names) != banks:
-            raise DataError(
-                f"data.holders={len(settings.names)} are to be the banks, and data.payments.banks={banks}; make them "
-                "the same"
-            )
+        self._check_banks(settings)
         apart = settings.partition == PartitionSettings(by="nodes")
         if not apart and settings.partition != PartitionSettings():
             raise DataError("data.partition: payments are divided by banks, and in no other way; leave it out")
@@ -68,6 +63,26 @@ class Payments(DataSet):
             seen.update({mask: data[mask][nodes] & told for mask in MASKS})
             found.append(HorizontalPart(PartyGraph.from_data(name, seen, _CLASSES), nodes))
         return found
+
+    @override
+    def at_home(self, data: Data, settings: DataSettings, seed: int) -> list[tuple[PartyGraph, list[str]]]:
+        """A bank for each holder: the accounts there, and who pays whom between accounts of all banks.
+
+        Raises:
+            DataError: there are not as many banks as holders.
+        """
+        self._check_banks(settings)
+        accounts, home = _world(settings, seed).accounts()
+        return split_at_home(PartyGraph.from_data(POOLED, accounts, _CLASSES), settings.names, home)
+
+    @staticmethod
+    def _check_banks(settings: DataSettings) -> None:
+        banks = _asked(settings).banks
+        if len(settings.names) != banks:
+            raise DataError(
+                f"data.holders={len(settings.names)} are to be the banks, and data.payments.banks={banks}; make them "
+                "the same"
+            )
 
     @override
     def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:

@@ -39,8 +39,9 @@ def export_payments(
     """Makes a world and writes what each of its organisations would export, and the truth beside them.
 
     In a folder for each bank, ``shop`` and ``telecom``: ``nodes``, ``edges`` and ``party.yaml``; at banks also
-    ``transfers``, their ledger, which no job reads. Beside these ``horizontal.yaml``, ``averaging.yaml``,
-    ``vertical.yaml`` and ``sealed.yaml``, which differ in ``paradigm``, ``data`` and, the last one, ``train``, and
+    ``accounts``, their own customers alone, ``transfers``, their ledger, and ``accounts.yaml``, the party file of both
+    for a union. Beside these ``union.yaml``, ``horizontal.yaml``, ``averaging.yaml``, ``vertical.yaml`` and
+    ``sealed.yaml``, which differ in ``paradigm``, ``data`` and ``train``, and
     ``truth/`` with ``customers``, ``patterns`` and the ``transfers`` that are part of one. Party files accept what
     these jobs reveal, and the margins of a sealed one.
 
@@ -56,6 +57,8 @@ def export_payments(
         names = (*world.banks, SHOP, TELECOM)
         files = {name: out / name / "party.yaml" for name in names}
         contents = {paradigm: _job(paradigm, world, files) for paradigm in _JOBS}
+        accounts = {name: files[name].with_name("accounts.yaml") for name in world.banks}
+        contents["union"] = _job("union", world, accounts)
         jobs = [parse_job(content, paradigm) for paradigm, content in contents.items()]
         jobs.append(parse_job(contents["sealed"] | {"output": "margins"}))
         ids = pa.array(node_ids(np.arange(len(world.customers))))
@@ -65,6 +68,7 @@ def export_payments(
             _write_view(world.view(name), ids, file, format, orders, jobs)
             if name in world.banks:
                 _write_ledger(world, world.banks.index(name), ids, file.with_name(f"transfers.{format}"))
+                _write_accounts(world.view(name), ids, accounts[name], format, orders, jobs)
         for paradigm, content in contents.items():
             write_yaml(content, out / f"{paradigm}.yaml")
         _write_truth(world, ids, private_folder(out / "truth"), format)
@@ -72,14 +76,14 @@ def export_payments(
 
 
 def _job(paradigm: str, world: PaymentsWorld, files: Mapping[PartyId, Path]) -> dict[str, Any]:
-    holders = (world.banks[0], SHOP, TELECOM) if _JOBS[paradigm] else world.banks
+    holders = (world.banks[0], SHOP, TELECOM) if _JOBS.get(paradigm) else world.banks
     brought = {name: str(files[name].absolute()) for name in holders}
     return {
         "name": "payments",
         "paradigm": paradigm,
         "seed": world.seed,
         "data": {"parties": brought, "label_holder": world.banks[0], "feature_scaling": "standard"},
-        "train": _SEALED_TRAIN if paradigm == "sealed" else _TRAIN,
+        "train": _SEALED_TRAIN if paradigm in ("sealed", "union") else _TRAIN,
     }
 
 
@@ -92,21 +96,45 @@ def _write_view(
     jobs: list[JobSettings],
 ) -> None:
     rows = orders.permutation(len(seen.nodes))
+    missing = "mean" if seen.labels is not None else "error"
+    nodes = _write_nodes(seen, ids, rows, file.with_name(f"nodes.{suffix}"), missing)
+    pairs = seen.ends[:, orders.permutation(seen.ends.shape[1])]
+    ends = dict(zip(("source", "target"), (ids.take(pa.array(each)) for each in pairs), strict=True))
+    write_table(ends, file.with_name(f"edges.{suffix}"))
+    edges = {"file": f"edges.{suffix}", "source": "source", "target": "target", "directed": False}
+    mine = [job for job in jobs if seen.name in job.data.names and job.paradigm != "union"]
+    write_yaml({"party": seen.name, "nodes": nodes, "edges": [edges], **accepting(*mine)}, file)
+
+
+def _write_nodes(seen: View, ids: pa.StringArray, rows: Rows, path: Path, missing: str) -> dict[str, Any]:
+    """Some of the nodes that an organisation knows; what its party file says of them."""
     columns: dict[str, Any] = {"id": ids.take(pa.array(seen.nodes[rows]))}
     columns.update((name, pa.array(values[rows], from_pandas=True)) for name, values in seen.columns.items())
-    features = [{"columns": list(seen.columns), "missing": "mean" if seen.labels is not None else "error"}]
-    nodes: dict[str, Any] = {"file": f"nodes.{suffix}", "id": "id", "features": features}
+    features = [{"columns": list(seen.columns), "missing": missing}]
+    nodes: dict[str, Any] = {"file": path.name, "id": "id", "features": features}
     if seen.labels is not None and seen.splits is not None:
         columns["laundering"] = _named(seen.labels[rows], _CLASSES)
         columns["split"] = _named(seen.splits[rows], SPLITS)
         nodes["label"] = {"column": "laundering", "classes": list(_CLASSES)}
         nodes["split"] = {"column": "split", **{name: name for name in SPLITS}}
-    write_table(columns, file.with_name(nodes["file"]))
-    pairs = seen.ends[:, orders.permutation(seen.ends.shape[1])]
-    ends = dict(zip(("source", "target"), (ids.take(pa.array(each)) for each in pairs), strict=True))
-    write_table(ends, file.with_name(f"edges.{suffix}"))
-    edges = {"file": f"edges.{suffix}", "source": "source", "target": "target", "directed": False}
-    mine = [job for job in jobs if seen.name in job.data.names]
+    write_table(columns, path)
+    return nodes
+
+
+def _write_accounts(
+    seen: View,
+    ids: pa.StringArray,
+    file: Path,
+    suffix: TableFormat,
+    orders: np.random.Generator,
+    jobs: list[JobSettings],
+) -> None:
+    """A bank's own customers, and a party file of these and of its ledger."""
+    own = np.flatnonzero(~np.isnan(next(iter(seen.columns.values()))))
+    nodes = _write_nodes(seen, ids, orders.permutation(own), file.with_name(f"accounts.{suffix}"), "error")
+    edges = {"file": f"transfers.{suffix}", "directed": True}
+    edges |= {"source": "payer", "source_holder": "payer_bank", "target": "payee", "target_holder": "payee_bank"}
+    mine = [job for job in jobs if job.paradigm == "union"]
     write_yaml({"party": seen.name, "nodes": nodes, "edges": [edges], **accepting(*mine)}, file)
 
 

@@ -40,6 +40,7 @@ from veilgraph_datasets.transfers import (
 )
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch_geometric.data import Data
 
 SHOP: Final = "shop"
@@ -188,6 +189,33 @@ class PaymentsWorld:
             labels=self.launders.astype(np.int8),
             splits=self.split,
         )
+
+    def accounts(self) -> tuple[Data, Tensor]:
+        """Every account as a node, a customer of two banks being two, and the bank of each, Tensor[n] places.
+
+        ``Data`` has ``x``, what an account's bank knows of it; ``edge_index``, from payer to payee, each pair once;
+        ``y``, −1 but at a customer's first bank; and three masks.
+        """
+        from torch_geometric.data import Data  # noqa: PLC0415
+
+        customers, transfers, banks = self.customers, self.transfers, len(self.banks)
+        rows = [np.flatnonzero(customers.of_bank(bank)) for bank in range(banks)]
+        sizes = [len(own) for own in rows]
+        place = np.full((banks, len(customers)), UNKNOWN, np.int64)
+        for bank, own in enumerate(rows):
+            place[bank, own] = sum(sizes[:bank]) + np.arange(len(own))
+        columns = [
+            np.stack([each[own] for each in _bank_columns(self, bank).values()], 1) for bank, own in enumerate(rows)
+        ]
+        customer, bank_of = np.concatenate(rows), np.repeat(np.arange(banks), sizes)
+        payer, payee = place[transfers.payer_bank, transfers.payer], place[transfers.payee_bank, transfers.payee]
+        pairs = np.stack(np.divmod(np.unique(payer * len(customer) + payee), len(customer)))
+        told = customers.first[customer] == bank_of
+        found = Data(x=torch.from_numpy(np.concatenate(columns)), edge_index=torch.from_numpy(pairs))
+        found.y = torch.from_numpy(np.where(told, self.launders[customer], UNKNOWN).astype(np.int64))
+        splits = np.where(told, self.split[customer], UNKNOWN)
+        found.update({mask: torch.from_numpy(splits == at) for at, mask in enumerate(MASKS)})
+        return found, torch.from_numpy(bank_of)
 
     def kind_of(self, pattern: int) -> PatternKind:
         """What a pattern is."""

@@ -165,8 +165,10 @@ def collect(own: Preparation) -> Prepared:
     order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large
     per_node = link.party in settings.inputs.per_node
-    built = build_graph(party, organisation.folder, table, encoding, per_node=per_node, then=own.then)
-    return Prepared(identity, {"nodes": built.graph.num_nodes}, built)
+    joined = others if settings.inputs.joins_others else ()
+    folder = organisation.folder
+    built = build_graph(party, folder, table, encoding, per_node=per_node, then=own.then, others=joined)
+    return Prepared(identity, {"nodes": built.graph.common}, built)
 
 
 def _fresh_identity(link: Link, holders: Sequence[PartyId]) -> str:

@@ -78,7 +78,7 @@ class SealedSource(Source):
 
     @override
     def hidden(self, view: View) -> list[Evidence]:
-        return list(_noise_from([view], view.others)) if view.party != SERVER else []
+        return list(noise_from([view], view.others)) if view.party != SERVER else []
 
     @override
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
@@ -101,7 +101,7 @@ class SealedSource(Source):
                 "the dealer and a holder together know every mask, and so whatever the holders open: a sealed job is "
                 "for those who trust that they do not collude"
             )
-        yield from _noise_from(holders, outside)
+        yield from noise_from(holders, outside)
         yield from _rows_under_masks(holders, outside)
 
     @override
@@ -226,7 +226,7 @@ def _nodes(view: View) -> int:
     return 0 if view.graph is None else view.graph.common
 
 
-def _noise_from(views: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+def noise_from(views: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
     """What holders get from each of the others, what the dealer gave them, and what everybody's parts add up to."""
     first = views[0]
     for sender in outside:

@@ -46,6 +46,13 @@ _OF_TABLES: Final = (
     Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
+_OF_UNIONS: Final = (
+    Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=5e-3),
+    Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
+    Trial((OWN, NEIGHBOURS, BOOSTING, "each.1", "each.2"), deep=True, learning_rate=0.125, weight_decay=5e-3),
+    Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
+    Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
+)
 _MOST_DEVIATIONS: Final = 32.0
 """Columns are clipped there: farther out nothing is learned."""
 _LEAST_STEPS: Final = 20
@@ -55,7 +62,7 @@ _LEAST_STEPS: Final = 20
 def trials_of(job: SealedJob) -> tuple[Trial, ...]:
     """What a job tries, one after the other: what is stated, else what has suited data of that kind."""
     model, train, standard = job.model, job.train, job.data.feature_scaling == "standard"
-    found: tuple[Trial, ...] = _OF_TABLES if standard else _OF_WORDS
+    found: tuple[Trial, ...] = (_OF_TABLES if job.is_aligned else _OF_UNIONS) if standard else _OF_WORDS
     shallow, deep = (next(trial for trial in found if trial.deep == deep) for deep in (False, True))
     if job.privacy is not None:
         found = (replace(shallow, blocks=model.blocks or ("pooled.10",)),)
@@ -110,8 +117,11 @@ def neighbours_told(job: SealedJob, party: PartyId, most: float) -> int:
 
 
 def max_degree_of(job: SealedJob, told: Iterable[int]) -> int:
-    """The bound of a node's degree over all holders, of the job or told; ``DataError``: more than is computed over."""
-    found = job.model.max_degree or max(4, 1 + sum(told))
+    """The bound of a node's degree over all holders, of the job or told; ``DataError``: more than is computed over.
+
+    A node that is one holder's own has no edges but those that this holder knows.
+    """
+    found = job.model.max_degree or max(4, 1 + (sum if job.is_aligned else max)(told))
     most = LARGEST_WEIGHTED if job.model.edge_weights else LARGEST_DEGREE
     if found > most:
         what = "weighted edges" if job.model.edge_weights else "edges"
@@ -161,7 +171,7 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
         _check_slots(job, graph.party, hidden_edges(job, common))
     else:
         _check_edges(job, common, weights)
-    return OwnData(_columns(plan, graph), hidden_edges(job, common), weights)
+    return OwnData(columns_of(plan, graph), hidden_edges(job, common), weights)
 
 
 def examples_of(job: SealedJob, graph: PartyGraph) -> Examples | None:
@@ -338,7 +348,7 @@ def _own_columns(plan: Plan, graph: PartyGraph) -> Tensor:
     return columns.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if plan.standard else nn.functional.normalize(columns)
 
 
-def _columns(plan: Plan, graph: PartyGraph) -> Tensor:
+def columns_of(plan: Plan, graph: PartyGraph) -> Tensor:
     """What a holder puts in of every common node, labels apart: float64 [N, F]."""
     known = graph if len(plan.home) > 1 else graph.common_part()
     columns = _own_columns(plan, known)

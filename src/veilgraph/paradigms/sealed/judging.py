@@ -15,6 +15,7 @@ from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import largest
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.propagation import one_hot
 from veilgraph.paradigms.sealed.plan import MOST_RANKED, Context, Trial
@@ -27,14 +28,23 @@ class Validation:
         self._machine, self._context = machine, context
         self._classes: Wire | None = None
         self._apart: Wire | None = None
+        self._all_pairs: Wire | None = None
+
+    @property
+    def pairs(self) -> Wire:
+        """How many pairs of two classes there are: [1, 1], once steps have been judged."""
+        assert self._apart is not None
+        if self._all_pairs is None:  # under a mask of its own
+            self._all_pairs = self._machine.open(self._machine.split(self._apart.sum(0).sum(1)))
+        return self._all_pairs
 
     def right(self, logits: Wire) -> Summands:
         """How many nodes are right, or pairs of them where the job ranks: [1, 1], of logits [V, C]."""
-        owner, size = self._context.label_party, logits.shape
         if self._classes is None:
-            labels = self._context.of(owner, "judged_labels")
-            classes = None if labels is None else one_hot(labels, size[1]).to(torch.int64)
-            self._classes = self._machine.put(owner, classes, size, 0)
+            classes = logits.shape[1]
+            self._classes = Learners(self._machine, self._context).put(
+                "judged_labels", lambda labels: one_hot(labels, classes).to(torch.int64), "validation", classes, 0
+            )
         return (self._pairs if self._context.plan.ranks else self._nodes)(logits, self._classes)
 
     def _nodes(self, logits: Wire, classes: Wire) -> Summands:
@@ -48,12 +58,9 @@ class Validation:
 
         Logits are taken less their mean over all classes; of equal ones the pair is not right.
         """
-        machine, owner = self._machine, self._context.label_party
-        first = min(MOST_RANKED, logits.shape[0])
+        machine, first = self._machine, min(MOST_RANKED, logits.shape[0])
         if self._apart is None:
-            own = self._context.of(owner, "judged_labels")
-            apart = None if own is None else (own[:first, None] != own[None]).to(torch.int64)
-            self._apart = machine.put(owner, apart, (first, logits.shape[0]), 0)
+            self._apart = self._classes_apart(classes, first)
         whole = logits.times(logits.shape[1]) - logits.sum(1)
         others = machine.open(machine.product(matmul, classes[:first], whole.T))
         own_logits = machine.open(
@@ -61,6 +68,15 @@ class Validation:
         )
         right = machine.open(machine.value(machine.negative(others - own_logits)))
         return machine.product(torch.mul, right, self._apart).map(lambda part: part.sum().reshape(1, 1))
+
+    def _classes_apart(self, classes: Wire, first: int) -> Wire:
+        """Whether each of the first nodes and each of all are of two classes: [first, V]."""
+        machine, (owner, *others) = self._machine, self._context.learners
+        if others:  # no holder knows the labels of both
+            return (-machine.open(machine.product(matmul, classes[:first], classes.T))).plus(1)
+        own = self._context.of(owner, "judged_labels")
+        apart = None if own is None else (own[:first, None] != own[None]).to(torch.int64)
+        return machine.put(owner, apart, (first, classes.shape[0]), 0)
 
 
 Part = tuple[Trial, Sequence[Wire]]

@@ -78,7 +78,8 @@ _BLOCKS: Final = {
 }
 
 
-def _network(job: SealedJob, plan: Plan) -> str:
+def network_words(job: SealedJob, plan: Plan) -> str:
+    """How a job's network is made and trained, in a sentence or two."""
     over = f"{job.data.label_party}'s own edges" if job.privacy is not None else "all holders' edges together"
     parts = [_BLOCKS[block] for block in plan.blocks if block in _BLOCKS]
     for pooled, where in ((True, over), (False, "every holder's edges by themselves")):
@@ -182,7 +183,7 @@ def _memory(context: Context, widest: int) -> Mapping[PartyId, int]:
 
 _LIKELY: Final = 8190
 """Edges of a node at all holders together, where these tell none to a plan of costs."""
-_WIDE: Final = 3 * 8
+WIDE_BYTES: Final = 3 * 8
 """Bytes of what the dealer sends for an element of a result, at most."""
 
 
@@ -261,7 +262,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_rows_of, lambda each: each.classes))
         width = max(columns, rows, classes + job.model.hidden, 256)
         slots = nodes + max(hello.edges for hello in hellos.values())
-        return _WIDE * (2 * nodes * width + 4 * slots) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
+        return WIDE_BYTES * (2 * nodes * width + 4 * slots) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
         if aligned.graph is None:
@@ -363,7 +364,7 @@ class _SealedWords(Words[SealedJob]):
             f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is "
             f"masked: nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, "
             f"gradient or score{but}.",
-            _network(job, plan),
+            network_words(job, plan),
             f"{job.data.label_party} learns {told} that is predicted for {nodes}{judged}. It learns nothing else. The "
             f"server deals random numbers, {dealer}.",
             *noise,

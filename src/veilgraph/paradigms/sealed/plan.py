@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
@@ -43,6 +43,20 @@ MOST_OPENED: Final = 1 << 13
 
 
 @dataclass(frozen=True)
+class Block:
+    """Rows of which a holder has labels, one below the other: ``training`` are learned from, ``validation`` judge."""
+
+    rows: slice
+    training: int
+    validation: int
+
+    @property
+    def size(self) -> int:
+        """How many rows."""
+        return int(self.rows.stop - self.rows.start)
+
+
+@dataclass(frozen=True)
 class Sizes:
     """What all parties know before anything is sent.
 
@@ -53,6 +67,8 @@ class Sizes:
         columns: holder → number of its own columns, in the job's order.
         edges: holder → padded number of its directed edges.
         max_degree: bound of every node's degree over all holders, the node itself included; ``max_degree_of``.
+        blocks: holder → its own rows, where each has rows of its own, of the same columns; none where all have the same
+        rows.
     """
 
     nodes: int
@@ -63,6 +79,7 @@ class Sizes:
     max_degree: int
     validation: int = 0
     asked: int | None = None
+    blocks: Mapping[PartyId, Block] = field(default_factory=dict)
 
     @property
     def most_opened(self) -> int:
@@ -76,7 +93,8 @@ class OwnData:
 
     Features are float64 [N, F], edges int64 [2, E], their weights float64 [E], None where each counts once. The label
     holder has training ``rows``, their labels and weights in the loss, ``judged`` validation nodes, and nodes
-    ``asked``, None: all.
+    ``asked``, None: all. Where rows are holders' own, targets of edges are among its own, and so are those of
+    ``turned``, which are its edges against their direction; ``coins`` are [N, 2] numbers that it draws.
     """
 
     features: Tensor
@@ -88,16 +106,26 @@ class OwnData:
     judged: Tensor | None = None
     judged_labels: Tensor | None = None
     asked: Tensor | None = None
+    turned: Tensor | None = None
+    coins: Tensor | None = None
 
-    def degrees(self, nodes: int) -> Tensor:
+    def edges_of(self, *, backwards: bool) -> Tensor:
+        """Those that are put in for a direction."""
+        if not backwards:
+            return self.edges
+        return self.edges.flip(0) if self.turned is None else self.turned
+
+    def degrees(self, nodes: int, ways: Sequence[bool] = (False,)) -> Tensor:
         """What the edges into every node count: float64 [N], in whole steps where they have no weights."""
-        return torch.bincount(self.edges[1], weights=self.edge_weights, minlength=nodes).to(torch.float64)
+        targets = (self.edges_of(backwards=way)[1] for way in ways)
+        counts = [torch.bincount(each, weights=self.edge_weights, minlength=nodes) for each in targets]
+        return torch.stack(counts).sum(0).to(torch.float64)
 
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
         found = sha256()
-        for field in fields(self):
-            part = getattr(self, field.name)
+        for each in fields(self):
+            part = getattr(self, each.name)
             if part is not None:
                 found.update(str(tuple(part.shape)).encode())
                 found.update(part.contiguous().numpy().tobytes())
@@ -259,9 +287,20 @@ class Context:
     label_party: PartyId
     data: Mapping[PartyId, OwnData]
 
+    @property
+    def learners(self) -> Mapping[PartyId, Block]:
+        """Who has labels, and is told what is predicted, of which rows: one holder of all, or each of its own."""
+        sizes = self.sizes
+        return sizes.blocks or {self.label_party: Block(slice(0, sizes.nodes), sizes.training, sizes.validation)}
+
+    @property
+    def abreast(self) -> Sequence[PartyId]:
+        """Whose columns stand side by side: all holders', or the first one's where these have the same columns."""
+        return tuple(self.sizes.columns)[: 1 if self.sizes.blocks else None]
+
     def width_of(self, holder: PartyId, *blocks: str) -> int:
         """How many columns of these blocks are made of a holder's."""
-        classes = self.sizes.classes if holder == self.label_party else 0
+        classes = self.sizes.classes if holder in self.learners else 0
         return sum(width_of(block, self.sizes.columns[holder], classes) for block in blocks)
 
     def of(self, holder: PartyId, what: str) -> Tensor | None:

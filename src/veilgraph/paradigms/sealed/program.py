@@ -17,6 +17,7 @@ from veilgraph.mpc.sealed.functions import ERROR_BITS, largest_place, range_test
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 from veilgraph.paradigms.sealed.judging import Validation, mean_where
+from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks import network_of
 from veilgraph.paradigms.sealed.networks.propagation import one_hot
 from veilgraph.paradigms.sealed.plan import Context
@@ -130,15 +131,11 @@ class SealedProgram:
 
     def _enter_targets(self) -> tuple[Wire, Wire | None]:
         """Classes of the training rows, one-hot, and their weights in the loss; once a session that trains."""
-        machine, context = self._machine, self._context
-        sizes, owner = context.sizes, context.label_party
-        labels, weights = context.of(owner, "labels"), context.of(owner, "weights")
-        classes = None if labels is None else one_hot(labels, sizes.classes)
-        targets = machine.put(owner, classes, (sizes.training, sizes.classes), ERROR_BITS)
-        if not context.plan.weighted:
+        put, classes = Learners(self._machine, self._context).put, self._context.sizes.classes
+        targets = put("labels", partial(one_hot, size=classes), "training", classes, ERROR_BITS)
+        if not self._context.plan.weighted:
             return targets, None
-        column = None if weights is None else weights[:, None]
-        return targets, machine.put(owner, column, (sizes.training, 1), ERROR_BITS)
+        return targets, put("weights", lambda weights: weights[:, None], "training", 1, ERROR_BITS)
 
     def shares(self) -> dict[str, Tensor]:
         """This party's summand of every weight, and of what training goes on from, by name: int64."""
@@ -327,7 +324,9 @@ class SealedProgram:
             )
 
     def score(self, number: int) -> Tensor | None:
-        """How well a step, from 1, does, [1, 1] at the label holder; None at all others.
+        """How well a step, from 1, does, [1, 1] at whoever has labels; None at all others.
+
+        Where several have labels and pairs are ranked, also how many there are, which none of them knows: [1, 2].
 
         The number of validation nodes of whose logits none is above that of their class, or of pairs of them that are
         ranked rightly. It is of the step's network, or of the mean of that and of what was best when its trial began,
@@ -350,7 +349,11 @@ class SealedProgram:
             self._take(trial)
         # A step that has left the range counts as none right, or its number could make it the best one.
         inside = self._inside(machine.open(self._outside()))
-        return machine.reveal(machine.open(machine.gate(inside, right)), self._context.label_party)
+        told = machine.open(machine.gate(inside, right))
+        if self._context.plan.ranks and len(self._context.learners) > 1:
+            told = joined([told, self._validation.pairs], 1)
+        found = [machine.reveal(told, holder) for holder in self._context.learners]
+        return next((each for each in found if each is not None), None)
 
     def _inside(self, outside: Wire) -> Bit:
         return ~self._machine.negative(-outside[:, None])
@@ -385,7 +388,7 @@ class SealedProgram:
             # Under a fresh mask: that of the logits is in other values as well.
             found = machine.open(machine.split(values[:, 1:] - values[:, :1]))
         self.check_range(machine.open(self._outside()))
-        return machine.reveal(found, owner)
+        return Learners(machine, context).reveal(found) if asked is None else machine.reveal(found, owner)
 
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
         """Weights of the first layer that multiply a holder's columns: holder → name → float64 [F_i, d].

@@ -176,8 +176,8 @@ class SealedRole(Role):
         """On which this party runs the program, of all that it computes in this session."""
         raise NotImplementedError
 
-    def data(self) -> Mapping[PartyId, OwnData]:
-        """What this party puts in."""
+    def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
+        """What this party puts in, in a session of that name."""
         return {}
 
     def shares(self, program: SealedProgram) -> Shares:
@@ -196,26 +196,31 @@ class SealedRole(Role):
             update={"checkpoints": list(held), "nonce": session.nonce(), "refuses": session.refuses or self.declines()}
         )
         hellos = agree_within_bounds(session, stated)
-        start, label_party = agreed_start(session.link.party, hellos), session.settings.data.label_party
-        self.nodes = hellos[session.holders[0]].nodes
-        if self._trains:
-            check_learning(self._job, label_party, hellos[label_party])
-        self._asked = self._naming.agreed(label_party, hellos[label_party].asked, trains=self._trains, nodes=self.nodes)
-        sizes = Sizes(
-            self.nodes,
-            hellos[label_party].training,
-            hellos[label_party].classes,
-            {holder: hellos[holder].features for holder in session.holders},
-            {holder: hellos[holder].edges for holder in session.holders},
-            max_degree_of(self._job, (hello.neighbours for hello in hellos.values())),
-            hellos[label_party].validation,
-            self._asked,
-        )
-        context = Context(sizes, plan_of(self._job, self.nodes), label_party, {})
+        start = agreed_start(session.link.party, hellos)
+        sizes = self.sizes({holder: hellos[holder] for holder in session.holders})
+        self.nodes, self._asked = sizes.nodes, sizes.asked
+        context = Context(sizes, plan_of(self._job, self.nodes), session.settings.data.label_party, {})
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
-        self._program = SealedProgram(machine, replace(context, data=self.data()))
+        self._program = SealedProgram(machine, replace(context, data=self.data(sizes, start.session)))
         self.model = self.shares(self._program)
         return start
+
+    def sizes(self, hellos: Mapping[PartyId, Hello]) -> Sizes:
+        """What all parties know, from what holders state; ``ProtocolError`` where one states what it may not."""
+        label_party = self.session.settings.data.label_party
+        stated, nodes = hellos[label_party], next(iter(hellos.values())).nodes
+        if self._trains:
+            check_learning(self._job, label_party, stated)
+        return Sizes(
+            nodes,
+            stated.training,
+            stated.classes,
+            {holder: hello.features for holder, hello in hellos.items()},
+            {holder: hello.edges for holder, hello in hellos.items()},
+            max_degree_of(self._job, (hello.neighbours for hello in hellos.values())),
+            stated.validation,
+            self._naming.agreed(label_party, stated.asked, trains=self._trains, nodes=nodes),
+        )
 
     def _rehearse(self, machine: Machine, context: Context, start: Start) -> None:
         """The passes of this session, as ``runtime.session`` makes them where no step is judged."""
@@ -432,8 +437,12 @@ class SealedHolder(SealedRole):
         super().__init__(session)
         graph.validate()
         self.graph = graph
-        self._own = own_data(self._job, graph, refuses=bool(session.refuses))
+        self._own = self.put_in()
         self._tables = _bytes(self._own.digest())
+
+    def put_in(self) -> OwnData:
+        """What it puts in, labels apart, made of its graph."""
+        return own_data(self._job, self.graph, refuses=bool(self.session.refuses))
 
     @override
     def hello(self) -> Hello:
@@ -488,7 +497,7 @@ class SealedHolder(SealedRole):
         return HolderMachine(link, holders)
 
     @override
-    def data(self) -> Mapping[PartyId, OwnData]:
+    def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
         return {self.session.link.party: self._own}
 
 
@@ -507,19 +516,24 @@ class SealedLabelHolder(SealedHolder, Judge):
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         """A training needs its labels, and states how many rows it trains on and judges by; a prediction does not."""
-        if self._learns:
-            common, classes = self.graph.common_part(), self._objective.classes
-            self._own = with_labels(self._own, common, self._job, self.session.streams, classes)
-        else:
-            self._own = replace(self._own, asked=self.predicted)
+        self._own = self.with_labels() if self._learns else replace(self._own, asked=self.predicted)
         return super().setup(held)
 
+    def with_labels(self) -> OwnData:
+        """What it puts in, with the labels that it learns from and judges by."""
+        common, classes = self.graph.common_part(), self._objective.classes
+        return with_labels(self._own, common, self._job, self.session.streams, classes)
+
+    def seen_by_trees(self) -> PartyGraph:
+        """Whose columns, and whose edges, boosted trees are fitted to."""
+        return self.graph
+
     @override
-    def data(self) -> Mapping[PartyId, OwnData]:
+    def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
         """With the trees' scores, of the training nodes of this training or of the one that is predicted with."""
         if BOOSTING in plan_of(self._job).blocks:
-            self._examples = examples_of(self._job, self.graph) if self._learns else self._kept_examples()
-        own = with_scores(self._own, self.graph, self._job, self._examples, self._objective.classes)
+            self._examples = examples_of(self._job, self.seen_by_trees()) if self._learns else self._kept_examples()
+        own = with_scores(self._own, self.seen_by_trees(), self._job, self._examples, self._objective.classes)
         return {self.session.link.party: own}
 
     def _kept_examples(self) -> Examples:

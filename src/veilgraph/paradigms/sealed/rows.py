@@ -108,9 +108,7 @@ _RANGE: Final = (
 )
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
 
-ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
-    *COMMON_ROWS,
-    *ALIGNMENT_ROWS,
+PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
     MessageSpec(
         Kind.SEED,
         FROM_SERVER,
@@ -205,6 +203,21 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     ),
     MessageSpec(
         Kind.MASK_SHARE,
+        TO_HOLDER,
+        "shares of the mask of the bit that says whether numbers left their range",
+        "share",
+        _RANGE,
+        forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),),
+    ),
+)
+"""What holders and dealer compute by, whatever is opened at the end."""
+
+ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
+    *COMMON_ROWS,
+    *ALIGNMENT_ROWS,
+    *PASSES,
+    MessageSpec(
+        Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
         "shares of the mask of the predicted classes",
         "share",
@@ -271,14 +284,6 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
         (SCORES,),
         (SCORED,),
         forms=(WireFormat("k, 0", "int64 [1, 1]", "evaluation"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_HOLDER,
-        "shares of the mask of the bit that says whether numbers left their range",
-        "share",
-        _RANGE,
-        forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),),
     ),
     judgement(LABELLED_TO_HOLDER, SCORED),
     judgement(LABELLED_TO_SERVER, SCORED),

@@ -100,7 +100,8 @@ def taken(job: SealedJob, program: SealedProgram) -> SealedProgram:
     for epoch in range(1, job.train.epochs + 1):
         program.step(epoch - 1, best)
         if _is_judged(job, epoch):
-            right = float(program.score(epoch) or 0)
+            found = program.score(epoch)
+            right = 0.0 if found is None else float(found[0, 0])
             if right > most:
                 most, best = right, program.shares()
     if job.passes.evaluates:
@@ -116,17 +117,24 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
     chosen_twin(job, graphs).predict()
 
 
-def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> PlainResult:
-    """Trains the job's network on one graph, with numbers that are not rounded; ``progress`` is called after every
-    step.
-
-    Steps are judged as in the job, by all validation nodes or not at all. Margins are known, whatever its ``output``.
-    """
+def _begun_alone(job: SealedJob, graph: PartyGraph) -> SealedProgram:
     weighted = job.model.edge_weights or graph.edge_weight is not None
     model = job.model.model_copy(update={"edge_weights": weighted, "edge_slots": None})
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
     changes = {"output": "margins", "named_nodes": None, "privacy": None, "model": model, "data": data}
-    program = _begun(job.model_copy(update=changes), [graph])
+    return _begun(job.model_copy(update=changes), [graph])
+
+
+def in_one_place(
+    job: SealedJob, graph: PartyGraph, progress: Progress, program: SealedProgram | None = None
+) -> PlainResult:
+    """Trains the job's network on one graph, with numbers that are not rounded; ``progress`` is called after every
+    step.
+
+    Steps are judged as in the job, by all validation nodes or not at all. Margins are known, whatever its ``output``.
+    ``program`` is of that graph, begun; None: of a sealed job.
+    """
+    program = program or _begun_alone(job, graph)
     objective = Objective(graph, job.train, torch.float64)
     judgement, metrics, best, earlier = Judgement(), list[Record](), None, None
     for epoch in range(1, job.train.epochs + 1):

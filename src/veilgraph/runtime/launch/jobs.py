@@ -295,7 +295,7 @@ def align(
     run = _created(out, inputs, private_seeds=False, warns=parties is not None)
     _run(run, "align", options)
     graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
-    counts = {name: graph.num_nodes for name, graph in graphs.items()}
+    counts = {name: graph.num_nodes if settings.is_aligned else graph.common for name, graph in graphs.items()}
     return counts if not settings.is_aligned else counts | {"": graphs[settings.data.names[0]].common}
 
 

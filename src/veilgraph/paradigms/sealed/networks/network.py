@@ -33,6 +33,8 @@ from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_root, relu, times
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+from veilgraph.paradigms.sealed.learners import Learners
+from veilgraph.paradigms.sealed.networks.double_entry import check_double_entry
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, one_hot
 from veilgraph.paradigms.sealed.plan import (
     MOST_OPENED,
@@ -46,6 +48,7 @@ from veilgraph.paradigms.sealed.plan import (
     teleport_of,
 )
 
+_WAYS: Final = ("in", "out")
 Parts = dict[str, slice]
 """Name → rows of the first weights."""
 _LEAST_VARIANCE: Final = 2.0**-8
@@ -122,10 +125,13 @@ class Network:
     def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
         machine, context = self.machine, self.context
         blocks = [block for block in context.plan.blocks if hops_of(block)]
-        self._pooled = pooled = Propagation(machine, context, self.edges, holders)
+        ways = (False, True) if context.sizes.blocks and context.plan.directed else (False,)
+        self._pooled = pooled = Propagation(machine, context, self.edges, holders, ways)
         each = {holder: Propagation(machine, context, self.edges, [holder]) for holder in holders}
+        if context.sizes.blocks:  # every holder has edges of the same kinds: what differs is their direction
+            each = {_WAYS[way]: Propagation(machine, context, self.edges, holders, [way]) for way in ways}
         return {
-            block: {block: pooled} if is_pooled(block) else {f"{block}.{holder}": each[holder] for holder in holders}
+            block: {block: pooled} if is_pooled(block) else {f"{block}.{name}": of for name, of in each.items()}
             for block in blocks
         }
 
@@ -168,9 +174,8 @@ class Network:
 
     @property
     def _sizes(self) -> dict[str, int]:
-        holders = self.context.sizes.columns
         return {
-            block: sum(self.context.width_of(holder, block) for holder in holders)
+            block: sum(self.context.width_of(holder, block) for holder in self.context.abreast)
             * len(self.relations.get(block, (block,)))
             for block in (*self.context.plan.home, *self.relations)
         }
@@ -193,18 +198,21 @@ class Network:
 
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""
-        sizes, plan = self.context.sizes, self.context.plan
-        self.columns = [
-            self.machine.put(
-                holder,
-                self.context.of(holder, "features"),
-                (sizes.nodes, self.context.width_of(holder, *plan.home)),
-                BITS,
-            )
-            for holder in sizes.columns
-        ]
+        context, sizes = self.context, self.context.sizes
+
+        def own(holder: PartyId, rows: int) -> Wire:
+            shape = rows, context.width_of(holder, *context.plan.home)
+            return self.machine.put(holder, context.of(holder, "features"), shape, BITS)
+
+        if sizes.blocks:
+            self.columns = [joined([own(holder, block.size) for holder, block in sizes.blocks.items()])]
+        else:
+            self.columns = [own(holder, sizes.nodes) for holder in sizes.columns]
         for each in self._propagations:
             each.enter(transposed=trains)
+        if len(sizes.blocks) > 1 and self.relations:
+            into, out = (self.edges.of(list(sizes.blocks), [way]) for way in (False, self.context.plan.directed))
+            check_double_entry(self.machine, self.context, into, out)
 
     def normalise(self) -> None:
         """What hops need, once a session."""
@@ -302,7 +310,8 @@ class Network:
     def _propagates_columns(self) -> bool:
         """Whether rows are picked out of the columns of all nodes, and no hidden one-hot columns are propagated."""
         sizes = self.context.sizes
-        return sizes.training + sizes.validation >= self._sizes[OWN] or not self.relations
+        many = sizes.training + sizes.validation >= self._sizes[OWN]
+        return many or not self.relations or bool(sizes.blocks)
 
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> Passed:
         return self._head(weights, rows, self.linear(rows, weights[0]))
@@ -386,7 +395,7 @@ class Network:
     def _home(self, block: str) -> list[Wire]:
         """Holders' own columns, or what they made of them at home: of every holder that has some."""
         home, found = self.context.plan.home, []
-        for holder, columns in zip(self.context.sizes.columns, self.columns, strict=True):
+        for holder, columns in zip(self.context.abreast, self.columns, strict=True):
             start = self.context.width_of(holder, *home[: home.index(block)])
             if width := self.context.width_of(holder, block):
                 found.append(columns[:, start : start + width])
@@ -427,15 +436,16 @@ class Network:
         """[T + V, 1 and the columns of all blocks]."""
         machine, sizes, context = self.machine, self.context.sizes, self.context
         owner, count = context.label_party, self._row_count
-        rows, judged = context.of(owner, "rows"), context.of(owner, "judged")
         one = machine.constant(torch.full((count, 1), 1 << BITS), BITS)
         if self._propagates_columns:
             parts = [part for block in context.plan.blocks for part in self._everywhere(block)]
             everything = joined(parts, 1)
-            picked = [self.opened(machine.pick(owner, rows, sizes.training, everything))]
+            learners = Learners(machine, context)
+            picked = [self.opened(learners.pick("rows", "training", everything))]
             if sizes.validation:
-                picked.append(self.opened(machine.pick(owner, judged, sizes.validation, everything)))
+                picked.append(self.opened(learners.pick("judged", "validation", everything)))
             return joined([one, joined(picked)], 1)
+        rows = context.of(owner, "rows")
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
         found, moved = [one], dict[str, Wire]()

@@ -6,7 +6,7 @@ which knows its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import torch
@@ -35,25 +35,22 @@ class HiddenEdges:
         self.weight_bits = EDGE_BITS if context.plan.weighted_edges else 0
         self._graphs: dict[tuple[PartyId, bool], HiddenGraph] = {}
 
-    def enter(self, holders: Sequence[PartyId], *, transposed: bool) -> None:
-        """These holders put their edges in, those that have not; Pᵀ of edges both ways, with weights alike, is P."""
-        both = transposed and self._context.plan.directed
-        for backwards in (False, True) if both else (False,):
+    def enter(self, holders: Sequence[PartyId], ways: Iterable[bool] = (False,)) -> None:
+        """These holders put their edges in, those that have not, in some ways: backwards or not."""
+        for backwards in ways:
             for holder in holders:
                 if (holder, backwards) not in self._graphs:
                     self._graphs[holder, backwards] = self._entered(holder, backwards=backwards)
 
     def _entered(self, holder: PartyId, *, backwards: bool) -> HiddenGraph:
-        edges, sizes = self._context.of(holder, "edges"), self._context.sizes
+        own, sizes = self._context.data.get(holder), self._context.sizes
+        edges = None if own is None else own.edges_of(backwards=backwards)
         weights = self._context.of(holder, "edge_weights")
-        if edges is not None and backwards:
-            edges = edges.flip(0)
         return self._machine.hidden_graph(holder, edges, sizes.nodes, sizes.edges[holder], weights, self.weight_bits)
 
-    def of(self, holders: Sequence[PartyId], *, transposed: bool = False) -> list[HiddenGraph]:
-        """Theirs, against their direction where ``transposed``."""
-        backwards = transposed and self._context.plan.directed
-        return [self._graphs[holder, backwards] for holder in holders]
+    def of(self, holders: Sequence[PartyId], ways: Iterable[bool] = (False,)) -> list[HiddenGraph]:
+        """Theirs, in some ways together."""
+        return [self._graphs[holder, backwards] for backwards in ways for holder in holders]
 
 
 class Propagation:
@@ -62,24 +59,41 @@ class Propagation:
     ``roots`` are D^(−1/2), [N, 1] with ``FINE_BITS``; None before they are computed.
     """
 
-    def __init__(self, machine: Machine, context: Context, edges: HiddenEdges, holders: Sequence[PartyId]) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        context: Context,
+        edges: HiddenEdges,
+        holders: Sequence[PartyId],
+        ways: Sequence[bool] = (False,),
+    ) -> None:
         self._machine, self._context, self._edges = machine, context, edges
-        self.holders = tuple(holders)
+        self.holders, self._ways = tuple(holders), tuple(ways)
         self.roots: Wire | None = None
         self._scaling: dict[float, tuple[Wire, Wire, Wire, Wire]] = {}
 
     @property
     def is_owned(self) -> bool:
-        """Whether one holder knows the degrees."""
-        return len(self.holders) == 1
+        """Whether every node's degree is known to a holder: the one with edges, or the one whose own row it is."""
+        return len(self.holders) == 1 or bool(self._context.sizes.blocks)
 
     def enter(self, *, transposed: bool) -> None:
-        """The holders put their edges in, and one alone its degrees; once a session."""
-        self._edges.enter(self.holders, transposed=transposed)
+        """The holders put their edges in, and the degrees that they know; once a session.
+
+        Pᵀ of edges both ways, with weights alike, is P.
+        """
+        context = self._context
+        both = transposed and context.plan.directed and not context.sizes.blocks
+        self._edges.enter(self.holders, (False, True) if both else self._ways)
         if self.is_owned:
-            own, nodes = self._context.data.get(self.holders[0]), self._context.sizes.nodes
-            roots = None if own is None else (1 + own.degrees(nodes)).rsqrt()[:, None]
-            self.roots = self._machine.put(self.holders[0], roots, (nodes, 1), FINE_BITS)
+            everywhere = {self.holders[0]: slice(0, context.sizes.nodes)}
+            rows = {holder: block.rows for holder, block in context.sizes.blocks.items()} or everywhere
+            self.roots = joined([self._own_roots(holder, at) for holder, at in rows.items()])
+
+    def _own_roots(self, holder: PartyId, rows: slice) -> Wire:
+        own = self._context.data.get(holder)
+        roots = None if own is None else (1 + own.degrees(self._context.sizes.nodes, self._ways)[rows]).rsqrt()[:, None]
+        return self._machine.put(holder, roots, (rows.stop - rows.start, 1), FINE_BITS)
 
     def normalise(self) -> None:
         """The degrees of several holders together, once a session."""
@@ -123,7 +137,8 @@ class Propagation:
             columns = [joined(columns, 1)]
         if teleport not in self._scaling:
             self._scaling[teleport] = self._scales(teleport)
-        scales, graphs = self._scaling[teleport], self._edges.of(self.holders, transposed=transposed)
+        ways = [True] if transposed and self._context.plan.directed else self._ways
+        scales, graphs = self._scaling[teleport], self._edges.of(self.holders, ways)
         blocks = (part[:, start : start + width] for part in columns for start in range(0, part.shape[1], width))
         return side_by_side(
             (self._hops(block, hops, teleport, scales, graphs, 32 if narrow else 64) for block in blocks), total

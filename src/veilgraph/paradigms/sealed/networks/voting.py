@@ -56,7 +56,7 @@ class Voting(Network):
     def enter(self, *, trains: bool) -> None:
         super().enter(trains=trains)
         if trains:
-            self.edges.enter(self._others.holders, transposed=False)
+            self.edges.enter(self._others.holders)
 
     @override
     def arrive(self, step: int, weights: Sequence[Wire]) -> None:

@@ -1,0 +1,63 @@
+"""What the audit must know of a union: all of it is noise, but for what every holder is told of its own nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.audit import SealedSource, noise_from
+from veilgraph.paradigms.union.rows import CLASSES, ENDS, MARGINS, SCORES
+from veilgraph.paradigms.union.settings import union
+from veilgraph.paradigms.union.twin import trained_alone
+from veilgraph.protocol.evidence import Evidence, Order, hidden_of
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.view import View
+
+
+class UnionSource(SealedSource):
+    """All messages as noise, and for comparison a network like the job's on a holder's own nodes."""
+
+    @override
+    def hidden(self, view: View) -> list[Evidence]:
+        sums = hidden_of(view, but=[kind for kind in Kind if kind is not Kind.COLUMN_SUMS])
+        return [*sums, *noise_from([view], view.others)] if view.party != SERVER else []
+
+    @override
+    def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
+        """Nothing else: what a holder is told is of nodes of its own."""
+        yield from ()
+
+    @override
+    def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+        yield from super().joined(server, [], []) if server is not None else noise_from(holders, outside)
+
+    @override
+    def orders(self, view: View, sender: PartyId, truth: PartyGraph) -> list[Order]:
+        return []
+
+    @override
+    def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
+        job = union(view.settings)
+        if view.party == SERVER:
+            return []
+        predicted = MARGINS if job.output == "margins" else CLASSES
+        told = [(predicted.name, "predictions of its own nodes"), (ENDS.name, "which ends of its edges others confirm")]
+        return [
+            *told,
+            *([(SCORES.name, "how many validation nodes, or pairs, are right")] if job.passes.evaluates else []),
+        ]
+
+    @override
+    def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
+        own = union(job)
+        like = own.model_copy(update={"train": own.train.model_copy(update={"epochs": epochs, "select_by": "last"})})
+        return trained_alone(like, replace(everything, val_mask=None, test_mask=None)).softmax(dim=1)
+
+
+SOURCE: Final = UnionSource()

@@ -1,0 +1,168 @@
+"""What a holder puts into a union: made of its graph, whose first nodes are its own and the others other holders'.
+
+All nodes of a union stand below each other, every holder's in a block of its own. Within it a holder has them where it
+likes, among more rows than it has nodes: neither their number nor their order is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource
+from veilgraph.core.types import PartyId
+from veilgraph.graph.features import scale_together
+from veilgraph.graph.party import PartyGraph, rows_between
+from veilgraph.paradigms.sealed.inputs import columns_of, edges_once, padded, ranked_first
+from veilgraph.paradigms.sealed.networks.double_entry import COINS
+from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Block, OwnData, Plan
+from veilgraph.paradigms.union.settings import UnionJob
+from veilgraph.protocol.judge import balanced_weights
+from veilgraph.tables.encode import Scaling
+
+NOWHERE = -1
+"""In place of a row: of a node that is not known to be in the union."""
+
+
+def scale_own(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph]:
+    """Graphs with the columns of their own nodes scaled over those of all holders; others' nodes have zeros."""
+    own = [replace(graph, features=rows_between(graph.features, 0, graph.common)) for graph in graphs]
+    scaled = scale_together(own, scaling)
+    return [
+        replace(graph, features=longer(part.features.to_dense(), graph.num_nodes))
+        for graph, part in zip(graphs, scaled, strict=True)
+    ]
+
+
+def longer(rows: Tensor, count: int) -> Tensor:
+    """With zeros behind, to so many rows: [count, F]."""
+    return torch.cat([rows, rows.new_zeros((count - len(rows), rows.shape[1]))])
+
+
+def both_ways(graph: PartyGraph) -> PartyGraph:
+    """Each pair of nodes once in both directions: what a holder makes of its nodes' columns at home is over these."""
+    edges = graph.edge_index
+    return replace(graph, edge_index=edges_once(torch.cat([edges, edges.flip(0)], 1)), edge_weight=None)
+
+
+def put_in(plan: Plan, graph: PartyGraph) -> OwnData:
+    """Columns of a holder's own nodes, and edges into these and, where they have a direction, against it out of these.
+
+    Nodes are numbered as in the graph. Raises ``DataError``: an edge has a weight, or goes one way where none should.
+    """
+    if graph.edge_weight is not None:
+        raise DataError(
+            f"party {graph.party!r}: its edges have weights, and in paradigm union all count alike; leave weights out",
+            key="model.edge_weights",
+            value=False,
+        )
+    edges = edges_once(graph.edge_index)
+    turned = edges_once(edges.flip(0))
+    if not plan.directed and not torch.equal(edges, turned):
+        raise DataError(
+            f"party {graph.party!r}: some of its edges go one way only, and model.directed=false says that all go both "
+            "ways; set model.directed: true, or give every edge in both directions",
+            key="model.directed",
+            value=False,
+        )
+    into, out = (each[:, each[1] < graph.common] for each in (edges, turned))
+    return OwnData(columns_of(plan, both_ways(graph)), into, turned=out if plan.directed else None)
+
+
+def most_edges(own: OwnData, nodes: int) -> float:
+    """At the one of its own nodes that has most, both ways counted where they differ."""
+    ways = (False,) if own.turned is None else (False, True)
+    return float(own.degrees(nodes, ways).max())
+
+
+def told_edges(own: OwnData) -> int:
+    """What a holder tells of how many edges it has, in one direction."""
+    return padded(max(each.shape[1] for each in (own.edges, own.turned) if each is not None))
+
+
+def with_own_labels(own: OwnData, graph: PartyGraph, job: UnionJob, streams: LearningStreams, classes: int) -> OwnData:
+    """With the labels of its own training nodes and of those that steps are judged by, in an order of its own.
+
+    Raises ``DataError``: it has no labels, no training node or, where steps are judged, no validation node.
+    """
+    labels, train, val = graph.labels, graph.train_mask, graph.val_mask
+    if labels is None or train is None or val is None or not bool(train.any()):
+        raise DataError(
+            f"party {graph.party!r}: labels: it has none, or no node of its own to train on, and in a union every "
+            "holder learns from labels of its own; give labels and a split"
+        )
+    rows = _drawn(train, streams, "rows")
+    own = replace(own, rows=rows, labels=labels[rows])
+    if job.train.class_weights == "balanced":
+        own = replace(own, weights=balanced_weights(labels[rows], classes)[labels[rows]])
+    if job.train.select_by == "last":
+        return own
+    if not bool(val.any()):
+        raise DataError(
+            f"party {graph.party!r}: train.select_by={job.train.select_by} judges steps by every holder's validation "
+            "nodes, and it has none; mark some, or set it to last",
+            key="train.select_by",
+            value=job.train.select_by,
+        )
+    judged = _drawn(val, streams, "judged")
+    judged = judged[ranked_first(labels[judged])[: MOST_JUDGED // len(job.data.names)]]
+    return replace(own, judged=judged, judged_labels=labels[judged])
+
+
+def _drawn(mask: Tensor, streams: LearningStreams, purpose: str) -> Tensor:
+    rows = mask.nonzero()[:, 0]
+    return rows[torch.randperm(rows.numel(), generator=streams.generator(purpose))]
+
+
+def blocks_of(rows: Mapping[PartyId, int], counts: Mapping[PartyId, tuple[int, int]]) -> dict[PartyId, Block]:
+    """Every holder's block, from how many rows it has and how many of these are trained on and judged by."""
+    ends = dict(zip(rows, accumulate(rows.values()), strict=True))
+    return {holder: Block(slice(ends[holder] - rows[holder], ends[holder]), *counts[holder]) for holder in rows}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a holder's nodes are: rows of the union, [n + others], ``NOWHERE`` for others' that are not known there.
+
+    ``lost`` are edges, int64 [2, E] of its graph, that the other end's holder lacks.
+    """
+
+    rows: Tensor
+    block: Block
+    nodes: int
+    lost: Tensor
+
+    def of(self, own: OwnData) -> OwnData:
+        """What it puts in, by rows of its block and of the union: edges that end nowhere are left out."""
+        slots = self.rows[: self.nodes] - self.block.rows.start
+        features = own.features.new_zeros((self.block.size, own.features.shape[1]))
+        features[slots] = own.features
+        return replace(
+            own,
+            features=features,
+            edges=self._edges(own.edges, self.lost),
+            turned=None if own.turned is None else self._edges(own.turned, self.lost.flip(0)),
+            rows=None if own.rows is None else slots[own.rows],
+            judged=None if own.judged is None else slots[own.judged],
+        )
+
+    def _edges(self, edges: Tensor, lost: Tensor) -> Tensor:
+        places = len(self.rows)
+        kept = ~torch.isin(edges[0] * places + edges[1], lost[0] * places + lost[1])
+        return self.rows[edges[:, kept]]
+
+    def own(self, found: Tensor) -> Tensor:
+        """Rows of its block in the order of its nodes."""
+        return found[self.rows[: self.nodes] - self.block.rows.start]
+
+
+def with_coins(own: OwnData, nodes: int, secrets: SecretSource) -> OwnData:
+    """With what a holder draws for the check of edges, in a union of so many rows."""
+    drawn = torch.frombuffer(bytearray(secrets(2 * 2 * nodes)), dtype=torch.int16).to(torch.int64)
+    return replace(own, coins=drawn.reshape(nodes, 2) % COINS)

@@ -1,0 +1,173 @@
+"""The union as a paradigm: everybody's own nodes, edges between nodes of different holders, nothing opened but results.
+
+Of tables it begins as all jobs do whose holders have the same columns of nodes of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from typing_extensions import override
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.text import listed
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.dataset import load_at_home, load_named_graphs
+from veilgraph.graph.party import PartyGraph, check_names
+from veilgraph.link.mailbox import SLACK_BYTES
+from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
+from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
+from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
+from veilgraph.paradigms.sealed.inputs import plan_of
+from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, network_words
+from veilgraph.paradigms.sealed.plan import MOST_JUDGED, width_of
+from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
+from veilgraph.paradigms.union.inputs import most_edges, put_in, scale_own
+from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder
+from veilgraph.paradigms.union.rows import ROWS
+from veilgraph.paradigms.union.settings import UnionJob, union
+from veilgraph.paradigms.union.twin import alone, pooled
+from veilgraph.protocol import paradigm as seam
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.organisation import Aligned
+from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
+from veilgraph.protocol.role import Role, RoleContext
+
+
+class _UnionData(SameColumnsData[UnionJob]):
+    @override
+    def load(self, job: UnionJob) -> Inputs:
+        found = load_at_home(job.data, job.seed) if job.data.graphs is None else load_named_graphs(job.data)
+        graphs, ids = map(list, zip(*found, strict=True))
+        return self.accept(job, graphs, {graph.party: each for graph, each in zip(graphs, ids, strict=True)})
+
+    @override
+    def label_party(self, job: UnionJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        check_names([graph.party for graph in graphs])
+        return job.data.label_holder or graphs[0].party
+
+    @override
+    def accept(self, job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        """Graphs whose first nodes are a holder's own; those behind are others', and named ``holder/id``."""
+        for graph in graphs:
+            for text in ids[graph.party][graph.common :]:
+                if text.split("/", 1)[0] not in job.data.names or "/" not in text:
+                    raise DataError(
+                        f"party {graph.party!r}: ids: {text!r} of a node behind its own {graph.common} names no "
+                        "holder; call it by that holder's name and its id there, as in bank/17",
+                        key="ids",
+                        value=text,
+                        party=graph.party,
+                    )
+        return Inputs(job, scale_own(graphs, job.data.feature_scaling), ids)
+
+
+class _UnionSessions(SameColumnsSessions[UnionJob]):
+    @override
+    def stated(self, job: UnionJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        if party == SERVER:
+            return dict(seam.NO_NUMBERS)
+        judged = (0, MOST_JUDGED if job.passes.evaluates else 0)
+        many = (1, seam.MAX_NODES)
+        return {
+            **{"rows": many, "features": (1, seam.MAX_FEATURES), "edges": many, "neighbours": (1, LARGEST_DEGREE)},
+            **{"classes": (2, LARGEST_DIVISOR), "training": (0, seam.MAX_NODES), "validation": judged},
+        }
+
+    @override
+    def unread_bytes(self, job: UnionJob, hellos: Mapping[PartyId, Hello]) -> int:
+        plan, (one, *_) = plan_of(job), [hello for hello in hellos.values() if hello.rows]
+        nodes = sum(hello.rows for hello in hellos.values())
+        columns = sum(
+            width_of(block, one.features, one.classes) * (1 + block.startswith("each.")) for block in plan.blocks
+        )
+        learned = sum(hello.training + hello.validation for hello in hellos.values())
+        width = max(columns, one.classes + job.model.hidden, 256)
+        slots = nodes + max(hello.edges for hello in hellos.values())
+        matrix = 2 * nodes * width + learned * width + 4 * slots
+        return WIDE_BYTES * matrix + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
+
+    @override
+    def role(self, session: RoleContext, aligned: Aligned) -> Role:
+        if aligned.graph is None:
+            return UnionDealer(session)
+        return UnionHolder(session, aligned.graph, aligned.ids or ())
+
+
+class _UnionPrivacy(SameColumnsPrivacy[UnionJob]):
+    protects: ClassVar[tuple[str, ...]] = ()
+
+    def largest_epsilon(self, job: UnionJob, party: PartyId, nodes: int | None = None) -> float:
+        return math.inf
+
+    def most_edges_at_a_node(self, graph: PartyGraph) -> float:
+        plain = replace(graph, features=graph.features[:, :1].to_dense())
+        return most_edges(put_in(plan_of(UnionJob()), plain), graph.num_nodes)
+
+
+class _UnionGuarantee(seam.Guarantee[UnionJob]):
+    def unbounded(self, job: UnionJob) -> str:
+        return "a union job tells predictions as they are, without differential privacy; sealed, for edges, has some"
+
+
+class _UnionBaselines(seam.Baselines[UnionJob]):
+    @override
+    def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
+        graph = next(graph for graph in inputs.graphs if graph.party == holder)
+        return alone(union(inputs.settings), graph, inputs.ids[holder], progress)
+
+    @override
+    def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
+        return pooled(union(inputs.settings), inputs.graphs, inputs.ids, progress)
+
+
+class _UnionWords(seam.Words[UnionJob]):
+    def describe(self, job: UnionJob) -> list[str]:
+        names = listed(job.data.names)
+        told = "the class" if job.output == "classes" else "a score of every class"
+        judged = ", and at every evaluation how well the step does over all" if job.passes.evaluates else ""
+        return [
+            f"{names} have the same columns of nodes of their own, labels of these, and edges between them, also to "
+            "nodes of each other. All that they compute with is masked: nobody sees another's features, edges, "
+            "degrees, labels or training nodes, nor any weight, gradient or score.",
+            network_words(job, plan_of(job)),
+            f"Every holder learns {told} that is predicted for each of its own nodes{judged}. The server deals random "
+            "numbers, sees no message between holders, and must not collude with one of them.",
+            "Two holders tell each other hashes of the edges between their nodes: each learns which of those that it "
+            "has the other has as well, and these alone are used.",
+            "All are told sizes: rounded numbers of nodes and edges, columns, training and validation nodes, classes.",
+        ]
+
+    def collusion(self, job: UnionJob) -> str:
+        return (
+            "Whoever deals the random numbers and one holder together could read everything of all others. All holders "
+            "but one together, without it, learn nothing but what they had and are told."
+        )
+
+    def part_of(self, job: UnionJob, holder: PartyId) -> str:
+        return "holder, reports" if holder == job.data.label_party else "holder"
+
+    def server_part(self, job: UnionJob) -> str:
+        return "deals random numbers; has no data"
+
+    def verdict(self, job: UnionJob, what: str, nodes: str) -> str:
+        return (
+            f"{listed(job.data.names)} trained one model together that predicts {what}, each for its own nodes; "
+            f"{job.data.label_party} scored it on its {nodes}, and nobody sees the model."
+        )
+
+
+UNION: Final = seam.Paradigm[UnionJob](
+    title="union: everybody's own nodes, and edges between them",
+    rows=ROWS,
+    data=_UnionData(),
+    session=_UnionSessions(),
+    privacy=_UnionPrivacy(),
+    guarantee=_UnionGuarantee(),
+    baselines=_UnionBaselines(),
+    words=_UnionWords(),
+)
+"""Holders of nodes of their own train one network over all edges between them; nothing is opened but results."""

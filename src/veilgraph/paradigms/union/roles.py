@@ -1,0 +1,129 @@
+"""The parties of a union run the program of sealed jobs: holders with nodes and labels of their own, and the dealer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.tensor_file import Record
+from veilgraph.core.types import PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.horizontal.roles import worth
+from veilgraph.paradigms.sealed.inputs import max_degree_of, neighbours_told, padded, plan_of
+from veilgraph.paradigms.sealed.plan import OwnData, Sizes
+from veilgraph.paradigms.sealed.roles import SealedDealer, SealedLabelHolder, SealedRole, check_learning
+from veilgraph.paradigms.union.addresses import exchange_rows
+from veilgraph.paradigms.union.inputs import (
+    Places,
+    blocks_of,
+    both_ways,
+    most_edges,
+    put_in,
+    told_edges,
+    with_coins,
+    with_own_labels,
+)
+from veilgraph.paradigms.union.settings import union
+from veilgraph.paradigms.union.twin import alone
+from veilgraph.protocol.agreement import Hello, same_count
+from veilgraph.protocol.judge import SharedJudge
+from veilgraph.protocol.role import RoleContext
+
+
+class _UnionRole(SealedRole):
+    @override
+    def sizes(self, hellos: Mapping[PartyId, Hello]) -> Sizes:
+        same_count("columns", {holder: hello.features for holder, hello in hellos.items()})
+        classes = same_count("classes", {holder: hello.classes for holder, hello in hellos.items()})
+        for holder, hello in hellos.items() if self._trains else ():
+            check_learning(self._job, holder, hello)
+        counts = {holder: (hello.training, hello.validation) for holder, hello in hellos.items()}
+        blocks = blocks_of({holder: hello.rows for holder, hello in hellos.items()}, counts)
+        return Sizes(
+            sum(block.size for block in blocks.values()),
+            sum(block.training for block in blocks.values()),
+            classes,
+            {holder: hello.features for holder, hello in hellos.items()},
+            {holder: hello.edges for holder, hello in hellos.items()},
+            max_degree_of(self._job, (hello.neighbours for hello in hellos.values())),
+            sum(block.validation for block in blocks.values()),
+            0 if self._trains and not self._learns else None,
+            blocks,
+        )
+
+
+class UnionDealer(_UnionRole, SealedDealer):
+    """Deals randomness; no message to it depends on anybody's data."""
+
+
+class UnionHolder(_UnionRole, SealedLabelHolder, SharedJudge):
+    """Has nodes, columns, edges and labels of its own, and learns what is predicted of its nodes.
+
+    ``ids`` are of the rows of its graph, in which those that edges join its own nodes to come last. Raises
+    ``DataError``: it has no labels, or its edges do not fit the job.
+    """
+
+    def __init__(self, session: RoleContext, graph: PartyGraph, ids: Sequence[str]) -> None:
+        if graph.labels is None:
+            raise DataError(
+                f"party {graph.party!r}: labels: it has none, and in a union every holder learns from labels of its "
+                "own; give labels and a split"
+            )
+        super().__init__(session, graph)
+        self._ids = ids
+        self._places: Places | None = None
+        self._sizes: Sizes | None = None
+
+    @override
+    def put_in(self) -> OwnData:
+        return put_in(plan_of(self._job), self.graph)
+
+    @override
+    def with_labels(self) -> OwnData:
+        session = self.session
+        job, classes = union(session.settings), self._objective.classes
+        return with_own_labels(self._own, self.graph, job, session.streams, classes)
+
+    @override
+    def seen_by_trees(self) -> PartyGraph:
+        return both_ways(self.graph)
+
+    @override
+    def hello(self) -> Hello:
+        most = most_edges(self._own, self.graph.num_nodes)
+        own = {
+            "nodes": 0,
+            "rows": padded(self.graph.common),
+            "edges": told_edges(self._own),
+            "neighbours": neighbours_told(self._job, self.graph.party, most),
+        }
+        return super().hello().model_copy(update=own)
+
+    @override
+    def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
+        session, (own,) = self.session, super().data(sizes, name).values()
+        self._sizes = sizes
+        self._places = exchange_rows(session.link, name, self.graph, self._ids, sizes.blocks, session.secrets)
+        return {session.link.party: with_coins(self._places.of(own), sizes.nodes, session.secrets)}
+
+    @override
+    def learn(self, found: Tensor | None) -> None:
+        assert found is not None
+        assert self._places is not None
+        super().learn(self._places.own(found))
+
+    @override
+    def judge(self, found: Tensor | None) -> None:
+        """By all holders' validation nodes: every holder learns the same."""
+        assert found is not None
+        assert self._sizes is not None
+        right, most = float(found[0, 0]), float(found[0, -1]) if found.shape[1] > 1 else self._sizes.validation
+        self._right = right / max(most, 1)
+
+    @override
+    def alone(self) -> Record | None:
+        found = alone(union(self.session.settings), self.graph, self._ids, lambda _: None)
+        return worth(self.scores(everything=True), found)

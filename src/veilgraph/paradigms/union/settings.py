@@ -1,0 +1,82 @@
+"""A union job: a sealed one of holders that have nodes, labels and predictions of their own, and edges to others'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from veilgraph.core.types import PartyId
+from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, job_of
+from veilgraph.protocol.preset import Choice, Said
+
+
+class UnionModelSettings(SealedModelSettings):
+    """As of a sealed job; ``each`` goes over payments received and sent by themselves, where edges have a direction."""
+
+    blocks: (
+        tuple[
+            Annotated[str, Field(pattern=r"^(own|neighbours|boosting|(pooled|each)\.([1-9]|[1-5][0-9]|6[0-4]))$")], ...
+        ]
+        | None
+    ) = Field(
+        None,
+        min_length=1,
+        max_length=16,
+        description="what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that "
+        "each makes of them over its own nodes' edges, at home; boosting: scores of boosted trees that each fits to "
+        "its own columns and labels, at home; pooled.K: columns after K hops over all edges; each.K: after K hops over "
+        "edges in one direction, for both; null: several that suit the data are tried",
+    )
+    directed: bool = Field(
+        True, description="edges have a direction, as payments have; false: every one goes both ways, as is checked"
+    )
+    edge_weights: Literal[False] = Field(False, description="all edges count alike, and each pair of nodes once")
+    max_degree: None = Field(
+        None, description="each holder tells the largest degree of its nodes, rounded up to 2^k − 1"
+    )
+    edge_slots: None = Field(None, description="each holder tells its number of edges, rounded up by up to a quarter")
+
+
+class UnionJob(SealedJob):
+    """Nothing is opened but what every holder learns of its own nodes."""
+
+    paradigm: Literal["union"] = "union"  # type: ignore[assignment]
+    model: UnionModelSettings = Field(UnionModelSettings(), description="the network of the union paradigm")
+    named_nodes: None = Field(None, description="every holder's nodes are all predicted, to that holder")
+    release: Literal["none"] = Field("none", description="all weights stay in shares")
+    privacy: None = Field(None, description="null: a union has no differential privacy")
+    dealer_checks: Literal[0] = 0
+
+    @classmethod
+    @override
+    def choices(cls, said: Said) -> Iterable[Choice]:
+        """As of a sealed job, and scores: whoever looks into accounts begins with the most suspicious."""
+        yield from super().choices(said)
+        yield Choice("output", "margins", "nodes are ranked, and each holder learns of its own alone")
+        if said.get("data.dataset") is not None and said.get("data.dataset") != "payments":
+            yield Choice("model.directed", False, "edges of this data set go both ways")
+
+    @property
+    @override
+    def is_aligned(self) -> bool:
+        return False
+
+    @property
+    @override
+    def duties(self) -> Duties:
+        return Duties(publishing=self.data.names, scoring=self.data.names)
+
+    @property
+    @override
+    def inputs(self) -> InputRules:
+        rules: dict[PartyId, tuple[str, int | None]] = dict.fromkeys(self.data.names, ("model.max_degree", None))
+        return InputRules(weights=False, degree_rules=rules, joins_others=True)
+
+
+def union(job: JobSettings) -> UnionJob:
+    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    return job_of(UnionJob, job)

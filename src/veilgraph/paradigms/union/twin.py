@@ -1,0 +1,155 @@
+"""The twin of a union: the same program on floating numbers in one place; baselines are the twin of one holder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
+from veilgraph.core.types import MASKS, PartyId
+from veilgraph.graph.partition import POOLED
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.sealed.machine import PlainMachine
+from veilgraph.paradigms.sealed.inputs import examples_of, max_degree_of, plan_of, with_scores
+from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
+from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
+from veilgraph.paradigms.sealed.twin import in_one_place
+from veilgraph.paradigms.union.inputs import (
+    NOWHERE,
+    Places,
+    blocks_of,
+    both_ways,
+    most_edges,
+    put_in,
+    told_edges,
+    with_coins,
+    with_own_labels,
+)
+from veilgraph.paradigms.union.settings import UnionJob
+from veilgraph.protocol.plain_fitting import PlainResult, Progress
+
+
+def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Context:
+    """What all holders know and put in, as the twin has it, in the order of their nodes."""
+    plan, data, counts = plan_of(job), dict[PartyId, OwnData](), dict[PartyId, tuple[int, int]]()
+    classes = max(graph.num_classes or 0 for graph in graphs)
+    for graph in graphs:
+        seen, party = both_ways(graph), graph.party
+        own = with_scores(put_in(plan, graph), seen, job, examples_of(job, seen), classes)
+        data[party] = own = with_own_labels(own, graph, job, LearningStreams(job.seed, party), classes)
+        counts[party] = 0 if own.rows is None else len(own.rows), 0 if own.judged is None else len(own.judged)
+    blocks = blocks_of({graph.party: graph.common for graph in graphs}, counts)
+    sizes = Sizes(
+        sum(block.size for block in blocks.values()),
+        sum(block.training for block in blocks.values()),
+        classes,
+        {graph.party: graph.num_features for graph in graphs},
+        {party: told_edges(own) for party, own in data.items()},
+        max_degree_of(job, (int(most_edges(data[graph.party], graph.num_nodes)) for graph in graphs)),
+        sum(block.validation for block in blocks.values()),
+        blocks=blocks,
+    )
+    rows = rows_by_id(graphs, ids)
+    places = {
+        graph.party: torch.tensor(
+            [
+                *range(blocks[graph.party].rows.start, blocks[graph.party].rows.stop),
+                *(rows.get(text, NOWHERE) for text in ids[graph.party][graph.common :]),
+            ]
+        )
+        for graph in graphs
+    }
+    confirmed = _confirmed(graphs, places, sizes.nodes)
+    for graph in graphs:
+        party, edges = graph.party, graph.edge_index
+        lost = edges[:, ~torch.isin(_keys(places[party][edges], sizes.nodes), confirmed[party])]
+        at = Places(places[party], blocks[party], graph.common, lost)
+        data[party] = with_coins(at.of(data[party]), sizes.nodes, system_secrets)
+    return Context(sizes, plan, job.data.label_party, data)
+
+
+def _keys(ends: Tensor, nodes: int) -> Tensor:
+    return torch.where((ends == NOWHERE).any(0), NOWHERE, ends[0] * nodes + ends[1])
+
+
+def _confirmed(graphs: Sequence[PartyGraph], places: Mapping[PartyId, Tensor], nodes: int) -> dict[PartyId, Tensor]:
+    """Of every holder the edges that it may use: between its own nodes, and those that another holder has as well."""
+    has = {graph.party: torch.unique(_keys(places[graph.party][graph.edge_index], nodes)) for graph in graphs}
+    found = {}
+    for graph in graphs:
+        own = graph.edge_index[:, (graph.edge_index < graph.common).all(0)]
+        others = torch.cat([torch.empty(0, dtype=torch.int64), *(has[name] for name in has if name != graph.party)])
+        found[graph.party] = torch.cat([_keys(places[graph.party][own], nodes), others[others != NOWHERE]])
+    return found
+
+
+def rows_by_id(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> dict[str, int]:
+    """``holder/id`` of every node → its row, all holders' below each other in the order of their nodes."""
+    names = [f"{graph.party}/{text}" for graph in graphs for text in ids[graph.party][: graph.common]]
+    return {name: row for row, name in enumerate(names)}
+
+
+def begun(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> SealedProgram:
+    """Its program before the first step."""
+    context = together(job, graphs, ids)
+    program = SealedProgram(PlainMachine(list(context.data)), context)
+    program.enter(trains=True)
+    program.begin()
+    return program
+
+
+def alone(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress: Progress) -> PlainResult:
+    """Trains the job's network on what one holder has, others' nodes, of which it knows edges alone, among it.
+
+    ``output`` is of its own nodes.
+    """
+    found = _in_one_place(job, replace(graph, num_common=None), ids, progress)
+    return replace(found, output=found.output[: graph.common])
+
+
+def pooled(
+    job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]], progress: Progress
+) -> PlainResult:
+    """Trains the job's network on all nodes and edges in one place; ``output`` is of every holder's in turn."""
+    rows = rows_by_id(graphs, ids)
+    starts, edges = 0, list[Tensor]()
+    for graph in graphs:
+        others = [rows.get(text, NOWHERE) for text in ids[graph.party][graph.common :]]
+        places = torch.cat([torch.arange(starts, starts + graph.common), torch.tensor(others, dtype=torch.int64)])
+        found = places[graph.edge_index]
+        edges.append(found[:, (found != NOWHERE).all(0)])
+        starts += graph.common
+    names = [name for name in ("labels", *MASKS) if all(getattr(graph, name) is not None for graph in graphs)]
+    whole = replace(
+        graphs[0],
+        party=POOLED,
+        features=torch.cat([graph.features[: graph.common] for graph in graphs]),
+        edge_index=torch.unique(torch.cat(edges, 1), dim=1),
+        num_common=None,
+        **{name: torch.cat([getattr(graph, name)[: graph.common] for graph in graphs]) for name in names},  # type: ignore[arg-type]
+    )
+    return _in_one_place(job, whole, [str(row) for row in range(starts)], progress)
+
+
+def trained_alone(job: UnionJob, graph: PartyGraph) -> Tensor:
+    """Logits, float64 [N, C], of the job's network after all steps on the training nodes of one graph."""
+    rows = [str(row) for row in range(graph.num_nodes)]
+    program = begun(_of_one(job, graph), [graph], {graph.party: rows})
+    for number in range(job.train.epochs):
+        program.step(number)
+    found = program.predict()
+    assert found is not None  # one place knows all
+    return logits_of(found)
+
+
+def _in_one_place(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress: Progress) -> PlainResult:
+    return in_one_place(job, graph, progress, begun(_of_one(job, graph), [graph], {graph.party: ids}))
+
+
+def _of_one(job: UnionJob, graph: PartyGraph) -> UnionJob:
+    data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
+    return job.model_copy(update={"data": data, "output": "margins"})

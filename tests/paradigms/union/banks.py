@@ -1,0 +1,66 @@
+"""Small unions: banks with accounts of their own, which pay each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch_geometric.data import Data
+
+from tests.roles.federation import Settings, merge
+from veilgraph.core.types import PartyId
+from veilgraph.graph.partition import POOLED, split_at_home
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.union.settings import UnionJob, union
+from veilgraph.protocol.job_file import parse_job
+
+Banks = tuple[list[PartyGraph], dict[PartyId, list[str]]]
+
+
+def banks(holders: int = 3, *, accounts: int = 30, directed: bool = True, seed: int = 1) -> Banks:
+    """Holders A, B, … of so many accounts each with three columns, and random payments between all of them."""
+    generator = torch.Generator().manual_seed(seed)
+    nodes = holders * accounts
+    labels = torch.arange(nodes) % 2
+    features = torch.randn(nodes, 3, generator=generator) + labels[:, None]
+    ends = torch.randint(nodes - 1, (2, 3 * nodes), generator=generator)
+    ends = torch.unique(ends[:, ends[0] != ends[1]], dim=1)
+    whole = Data(x=features, edge_index=ends if directed else torch.cat([ends, ends.flip(0)], 1), y=labels)
+    place = torch.arange(nodes) // 2 % 5
+    whole.train_mask, whole.val_mask, whole.test_mask = place < 2, place == 2, place > 2
+    home = torch.randperm(nodes, generator=generator) % holders
+    found = split_at_home(PartyGraph.from_data(POOLED, whole), "ABCDEF"[:holders], home)
+    return [graph for graph, _ in found], {graph.party: ids for graph, ids in found}
+
+
+def small_job(holders: int = 3, *changes: Settings) -> UnionJob:
+    base: Settings = {
+        "paradigm": "union",
+        "seed": 5,
+        "timeout_s": 30,
+        "data": {"dataset": "synthetic", "holders": holders, "feature_scaling": "standard"},
+        "output": "margins",
+        "model": {"network": "mlp", "hidden": 4, "blocks": ["own", "neighbours", "each.1", "pooled.2"]},
+        "train": {"epochs": 3, "checkpoint_every": 1, "learning_rate": 0.25, "select_by": "last"},
+    }
+    content: dict[str, Any] = dict(base)
+    for change in changes:
+        content = merge(content, change)
+    return union(parse_job(content))
+
+
+def without(found: Banks, holder: PartyId, other: PartyId) -> Banks:
+    """Where one holder's tables lack its edges with another's nodes."""
+    graphs, ids = found
+    kept = list[PartyGraph]()
+    for graph in graphs:
+        names: Sequence[str] = ids[graph.party]
+        there = torch.tensor([name.startswith(f"{other}/") for name in names])
+        lost = there[graph.edge_index].any(0) if graph.party == holder else torch.zeros(graph.num_edges).bool()
+        kept.append(graph.with_edges(~lost))
+    return kept, ids
+
+
+def by_name(found: Banks) -> Mapping[PartyId, PartyGraph]:
+    return {graph.party: graph for graph in found[0]}

@@ -1,0 +1,230 @@
+"""A union computes what one place would, tells every holder of its own nodes alone, and finds edges that one side
+invents."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.errors import refused
+from tests.paradigms.union.banks import Banks, banks, by_name, small_job, without
+from tests.roles.federation import Settings
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.sealed.machine import CountingMachine
+from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
+from veilgraph.paradigms.sealed.twin import taken
+from veilgraph.paradigms.union.inputs import Places, padded
+from veilgraph.paradigms.union.settings import UnionJob
+from veilgraph.paradigms.union.twin import alone, begun, pooled, together
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.plain_fitting import Inputs
+from veilgraph.runtime.launch.jobs import RunOptions, predict, train
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
+
+ALMOST = 0.02
+"""The softmax of a step is (1 + z/243)^243 over its sum, and the twin's is the same: what is left is rounding."""
+JUDGED: Settings = {"train": {"select_by": "auc", "evaluate_every": 1}}
+UNDIRECTED: Settings = {"model": {"directed": False, "blocks": ["own", "pooled.1", "each.1"]}}
+BATCHES: Settings = {"train": {"batch_size": 8, "select_by": "accuracy", "evaluate_every": 3}}
+BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.10"]}}
+JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 20}}
+HOME: Settings = {"model": {"network": "linear", "blocks": ["own"]}, "output": "classes"}
+CASES: dict[str, tuple[int, tuple[Settings, ...]]] = {
+    "three": (3, ()),
+    "two, judged": (2, (JUDGED,)),
+    "undirected, four": (4, (UNDIRECTED,)),
+    "batches": (3, (BATCHES,)),
+    "boosted, judged": (3, (BOOSTED, JUDGED)),
+    "at home": (2, (HOME,)),
+}
+
+
+def trained(job: UnionJob, found: Banks, out: Path, **options: Any) -> RunDirectory:
+    graphs, ids = found
+    train(job, out, parties=graphs, ids=ids, options=RunOptions(**options))
+    return RunDirectory.open(out)
+
+
+def predicted(run: RunDirectory, party: PartyId) -> Tensor:
+    return load_predictions(run.party(party)).uncalibrated.double()
+
+
+def of_twin(job: UnionJob, found: Banks) -> dict[PartyId, Tensor]:
+    inputs = PARADIGMS["union"].data.accept(job, *found)
+    program = taken(job, begun(job, inputs.graphs, inputs.ids))
+    blocks = together(job, inputs.graphs, inputs.ids).sizes.blocks
+    told = program.predict()
+    assert told is not None
+    logits = logits_of(told) if job.output == "margins" else torch.nn.functional.one_hot(told[:, 0].long()) * 30.0
+    return {party: logits[block.rows].softmax(1) for party, block in blocks.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parties_compute_what_the_twin_does_and_learn_of_their_own_nodes(case: str, tmp_path: Path) -> None:
+    holders, changes = CASES[case]
+    job, found = small_job(holders, *changes), banks(holders, directed=case != "undirected, four")
+    run, twin = trained(job, found, tmp_path / "run"), of_twin(job, found)
+    for party, graph in by_name(found).items():
+        own = predicted(run, party)
+        assert own.shape == (graph.common, 2)
+        assert (own - twin[party]).abs().max() < ALMOST, party
+        names = load_predictions(run.party(party)).ids
+        assert names == tuple(found[1][party][: graph.common])
+    again = predict(run.path)
+    assert (again.uncalibrated.double()[: len(twin["A"])] - twin["A"]).abs().max() < ALMOST
+
+
+def test_bytes_of_the_program_are_those_that_are_counted(tmp_path: Path) -> None:
+    job, found = small_job(3, JUDGED), banks()
+    run = trained(job, found, tmp_path / "run")
+    inputs = PARADIGMS["union"].data.accept(job, *found)
+    context = together(job, inputs.graphs, inputs.ids)
+    rows = {party: padded(block.size) for party, block in context.sizes.blocks.items()}
+    blocks, start = {}, 0
+    for party, block in context.sizes.blocks.items():
+        blocks[party], start = replace(block, rows=slice(start, start + rows[party])), start + rows[party]
+    degree = (1 << (context.sizes.max_degree - 1).bit_length()) - 1
+    sizes = replace(context.sizes, blocks=blocks, nodes=start, max_degree=1 + degree)
+    machine = CountingMachine(["A", "B", "C"], SERVER)
+    program = SealedProgram(machine, replace(context, sizes=sizes, data={}))
+    program.enter(trains=True)
+    program.begin()
+    for step in range(job.train.epochs):
+        program.step(step)
+        program.score(step + 1)
+    program.restore(program.shares(), training=False)
+    program.predict()
+    counted = Counter[PartyId]()
+    for cost in machine.costs.values():
+        counted.update(cost.sent)
+    kinds = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share"}
+    for party in "ABC":
+        log = json.loads((run.party(party).path / "traffic.json").read_bytes())
+        sent = sum(row["bytes"] for row in log if row["direction"] == "sent" and row["kind"] in kinds)
+        assert sent == counted[party], party
+
+
+def test_edges_that_one_holder_lacks_are_used_by_neither(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job, whole = small_job(3, JOINT), banks()
+    less = without(whole, "B", "A")
+    both = without(less, "A", "B")
+    first, second = (trained(job, each, tmp_path / str(place)) for place, each in enumerate((less, both)))
+    assert "A: B lacks" in caplog.text
+    for party in "ABC":
+        assert (predicted(first, party) - predicted(second, party)).abs().max() < ALMOST
+        assert (predicted(first, party) - of_twin(job, less)[party]).abs().max() < ALMOST
+    assert (predicted(first, "A") - of_twin(job, whole)["A"]).abs().max() > 2 * ALMOST
+
+
+def test_an_invented_edge_ends_the_job_and_names_whose_tables_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = Places.of
+
+    def cheating(places: Places, own: Any) -> Any:
+        found = of(places, own)
+        if places.block.rows.start:  # not A
+            return found
+        row = places.rows[places.rows >= places.block.rows.stop].max()  # of the last holder, C
+        edge = torch.stack([row, places.rows[0]])[:, None]
+        return replace(found, edges=torch.unique(torch.cat([found.edges, edge], 1), dim=1))
+
+    graphs, ids = banks()
+    a = by_name((graphs, ids))["A"]
+    joined = (a.edge_index[0] >= a.common) & (a.edge_index[1] == 0)
+    graphs[0] = a.with_edges(~joined)  # it has no edge into its node 0 from others, so that the one it adds is new
+    trained(small_job(), (graphs, ids), tmp_path / "honest")
+    monkeypatch.setattr(Places, "of", cheating)
+    with refused(DataError, code="double-entry", party="A") as raised:
+        trained(small_job(), (graphs, ids), tmp_path / "run")
+    assert "A and C" in str(raised.value)
+    assert "A and B" not in str(raised.value)
+
+
+def test_rows_that_are_not_the_sender_s_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from veilgraph.core.types import Kind
+    from veilgraph.link.view import RecordedLink
+
+    send = RecordedLink.send
+
+    def shifted(link: Any, to: PartyId, tag: Any, tensor: Tensor) -> None:
+        send(link, to, tag, tensor + 10_000 if tag.kind is Kind.NODE_PLACES and link.party == "B" else tensor)
+
+    monkeypatch.setattr(RecordedLink, "send", shifted)
+    with pytest.raises(Exception, match="B told rows of its nodes that are not one each of its own"):
+        trained(small_job(), banks(), tmp_path / "run")
+
+
+def test_messages_have_the_same_sizes_whatever_the_others_data_are(tmp_path: Path) -> None:
+    """Of two worlds that are alike in sizes alone."""
+    job = small_job(2, {"model": {"blocks": ["own", "each.1"]}})
+    graphs, ids = banks(2)
+    other = [replace(graph, features=graph.features.flip(0), labels=flipped(graph)) for graph in graphs]
+
+    def sizes(found: list[PartyGraph], name: str) -> Counter[tuple[str, str, str, int]]:
+        run = trained(job, (found, ids), tmp_path / name)
+        counted = Counter[tuple[str, str, str, int]]()
+        for party in ("A", "B", SERVER):
+            for row in json.loads((run.party(party).path / "traffic.json").read_bytes()):
+                if row["kind"] not in ("hello", "audit_question"):
+                    counted[party, row["peer"], row["kind"], row["bytes"]] += row["messages"]
+        return counted
+
+    assert sizes(graphs, "one") == sizes(other, "other")
+
+
+def flipped(graph: PartyGraph) -> Tensor | None:
+    return None if graph.labels is None else torch.where(graph.labels < 0, graph.labels, 1 - graph.labels)
+
+
+def test_baselines_are_the_same_network_at_home_and_in_one_place() -> None:
+    job, (graphs, ids) = small_job(3, JOINT), banks()
+    inputs: Inputs = PARADIGMS["union"].data.accept(job, graphs, ids)
+    whole = pooled(job, inputs.graphs, ids, lambda _: None).output.softmax(1)
+    assert (whole - torch.cat(list(of_twin(job, (graphs, ids)).values()))).abs().max() < ALMOST
+    for graph in inputs.graphs:
+        home = alone(job, graph, ids[graph.party], lambda _: None)
+        assert home.output.shape == (graph.common, 2)
+        inside = graph.with_edges((graph.edge_index < graph.common).all(0))
+        assert not torch.allclose(home.output, alone(job, inside, ids[graph.party], lambda _: None).output)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"privacy": {"unit": "edge", "epsilon_total": 1}}, "privacy"),
+        ({"named_nodes": 3}, "named_nodes"),
+        ({"release": "holders"}, "release"),
+        ({"model": {"edge_weights": True}}, "model.edge_weights"),
+        ({"model": {"blocks": ["quantiles"]}}, "model.blocks.0"),
+    ],
+)
+def test_what_a_union_does_not_have_is_refused_by_name(change: Settings, key: str) -> None:
+    with refused(ConfigError, key=key):
+        small_job(3, change)
+
+
+def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    graphs, ids = banks()
+    a, rest = graphs[0], graphs[1:]
+    bare = replace(a, labels=None, train_mask=None, val_mask=None, test_mask=None, num_classes=None)
+    with refused(DataError, party="A"):
+        trained(small_job(), ([bare, *rest], ids), tmp_path / "labels")
+    strange = {**ids, "A": [*ids["A"][: a.common], *(f"D/{row}" for row in range(a.num_nodes - a.common))]}
+    with refused(DataError, key="ids", party="A"):
+        trained(small_job(), (graphs, strange), tmp_path / "ids")
+    weighed = replace(a, edge_weight=torch.full((a.num_edges,), 2.0))
+    with refused((ConfigError, DataError), key="model.edge_weights"):
+        trained(small_job(), ([weighed, *rest], ids), tmp_path / "weights")
+    with refused(DataError, key="model.directed"):
+        trained(small_job(3, UNDIRECTED), (graphs, ids), tmp_path / "directed")
