@@ -17,7 +17,11 @@ from veilgraph.graph.party import save_party
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
+from veilgraph.paradigms.sealed.program import logits_of
+from veilgraph.paradigms.union.settings import union
+from veilgraph.paradigms.union.twin import begun
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 SHORT: Mapping[str, Any] = {"epochs": 3, "patience": None, "checkpoint_every": 1, "select_by": "last"}
@@ -126,3 +130,25 @@ class TestNodeDpEdges(TestNodeDp):
         **TestNodeDp.job,
         "privacy": {"epsilon_total": 4, "unit": "edge", "aggregation": {"hops": 2}},
     }
+
+
+class TestUnion(ParadigmConformance):
+    job: ClassVar[Mapping[str, Any]] = {
+        "paradigm": "union",
+        "data": {"dataset": "synthetic", "feature_scaling": "standard"},
+        "model": {"network": "linear", "blocks": ["own", "pooled.1"], "directed": False},
+        "train": {**SHORT, "learning_rate": 0.5},
+    }
+    is_repeatable = processes = False  # where nothing is rounded alike, no two runs are the same
+    tolerance = 0.02
+
+    def twin(self, run: RunDirectory) -> Tensor | None:
+        job = union(run.settings)
+        inputs = PARADIGMS["union"].data.load(job)
+        program = begun(job, inputs.graphs, inputs.ids)
+        for step in range(job.train.epochs):
+            program.step(step)
+        found = program.predict()
+        assert found is not None
+        own = next(graph for graph in inputs.graphs if graph.party == job.data.label_party)
+        return logits_of(found)[: own.common].softmax(dim=1)

@@ -253,8 +253,9 @@ SEALED_ALONE = {
     "released-weights",
     "sealed-scores",
 }
-ELSEWHERE = SEALED_ALONE | {"averaged-weights", "score-tallies", "single-updates", "task-tallies"}
-"""Of sealed and averaging jobs alone."""
+UNION_ALONE = {"own-classes", "own-margins", "union-scores", "confirmed-ends"}
+ELSEWHERE = SEALED_ALONE | UNION_ALONE | {"averaged-weights", "score-tallies", "single-updates", "task-tallies"}
+"""Of sealed, union and averaging jobs alone."""
 VALUES = {"training-targets", "value-tallies", "target-sums"}
 HORIZONTAL_ALONE = {
     "node-lists",

@@ -22,8 +22,8 @@ IDS = pa.array(["u", "v", "007"])
 RELATION = {"column": "kind", "weights": {"card": 0.5, "cash": 2.0}}
 
 
-def read(folder, columns, **settings):
-    """A table of edges between ``IDS``."""
+def read(folder, columns, elsewhere=None, **settings):
+    """A table of edges between ``IDS``, and to nodes ``elsewhere``."""
     name = settings.get("file", "edges.csv")
     write(folder / name, columns)
-    return read_edges(party(edges=[settings]).edges[0], folder, IDS)
+    return read_edges(party(edges=[settings]).edges[0], folder, IDS, elsewhere=elsewhere)

@@ -4,8 +4,8 @@ import pytest
 from tests.errors import refused
 from tests.tables.reading import IDS, RELATION, read
 from tests.tables.writing import FORMATS, party
-from veilgraph.core.errors import DataError
-from veilgraph.tables.edges import read_edges
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.tables.edges import Elsewhere, read_edges
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -72,3 +72,39 @@ def test_a_malformed_row_is_named(tmp_path):
     (tmp_path / "edges.csv").write_text("a,b\nu,v\nu\n", encoding="utf-8")
     with refused(DataError, key=tmp_path / "edges.csv"):
         read_edges(party(edges=[{}]).edges[0], tmp_path, IDS)
+
+
+def test_ends_at_other_holders_become_rows_behind_ones_own(tmp_path):
+    columns = {
+        "a": ["u", "u", "u", "k", "u", "k", "v"],
+        "b": ["v", "k", "k", "u", "w", "l", "007"],
+        "at a": ["P", "P", "P", "north", "P", "north", "P"],
+        "at b": ["P", "north", "south", "P", "elsewhere", "north", None],
+    }
+    ends = {"source_holder": "at a", "target_holder": "at b"}
+    elsewhere = Elsewhere("P", ("north", "south"))
+    table = read(tmp_path, columns, elsewhere, **ends)
+    assert set(elsewhere.ids) == {"north/k", "north/l", "south/k"}
+    places = {3 + row: name for name, row in elsewhere.ids.items()} | dict(enumerate(IDS.to_pylist()))
+    pairs = [(places[one], places[other]) for one, other in zip(table.source, table.target, strict=True)]
+    assert pairs == [("u", "v"), ("u", "north/k"), ("u", "south/k"), ("north/k", "u")]
+    assert (table.rows.tolist(), table.dropped.tolist()) == ([7], [3])  # nobody's here, both others', no holder
+    alone = read(tmp_path, columns, Elsewhere("P"), **ends)
+    assert (alone.source.tolist(), alone.target.tolist()) == ([0], [1])
+    everybody = Elsewhere("P", None)
+    assert len(read(tmp_path, columns, everybody, **ends).source) == 5
+    assert "elsewhere/w" in everybody.ids
+
+
+def test_an_end_of_ones_own_that_is_not_there_is_refused_and_another_s_is_not(tmp_path):
+    columns = {"a": ["u", "x"], "b": ["k", "k"], "at": ["north", "north"]}
+    with refused(DataError, key="a"):
+        read(tmp_path, columns, Elsewhere("P", ("north",)), target_holder="at")
+    dropped = read(tmp_path, columns, Elsewhere("P", ("north",)), target_holder="at", unknown="drop")
+    assert (dropped.source.tolist(), dropped.target.tolist(), dropped.dropped.tolist()) == ([0], [3], [1])
+    assert dropped.strangers["a"] == ["x"]
+
+
+def test_holders_of_ends_are_of_edges_of_two_columns(tmp_path):
+    with refused(ConfigError, key="edges.0"):
+        read(tmp_path, {"a": ["u"], "b": ["d"], "at": ["north"]}, target=None, shared="b", source_holder="at")

@@ -40,7 +40,6 @@ def small_job(holders: int = 3, *changes: Settings) -> UnionJob:
         "seed": 5,
         "timeout_s": 30,
         "data": {"dataset": "synthetic", "holders": holders, "feature_scaling": "standard"},
-        "output": "margins",
         "model": {"network": "mlp", "hidden": 4, "blocks": ["own", "neighbours", "each.1", "pooled.2"]},
         "train": {"epochs": 3, "checkpoint_every": 1, "learning_rate": 0.25, "select_by": "last"},
     }

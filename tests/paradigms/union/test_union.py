@@ -16,18 +16,23 @@ from torch import Tensor
 from tests.errors import refused
 from tests.paradigms.union.banks import Banks, banks, by_name, small_job, without
 from tests.roles.federation import Settings
+from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.secrets import system_secrets
+from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.machine import CountingMachine
+from veilgraph.paradigms.sealed.plan import Block
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.twin import taken
+from veilgraph.paradigms.union.addresses import HASH_BYTES, draw_rows
 from veilgraph.paradigms.union.inputs import Places, padded
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.paradigms.union.twin import alone, begun, pooled, together
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import Inputs
-from veilgraph.runtime.launch.jobs import RunOptions, predict, train
+from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -49,9 +54,9 @@ CASES: dict[str, tuple[int, tuple[Settings, ...]]] = {
 }
 
 
-def trained(job: UnionJob, found: Banks, out: Path, **options: Any) -> RunDirectory:
+def trained(job: UnionJob, found: Banks, out: Path, *, record_views: bool = False) -> RunDirectory:
     graphs, ids = found
-    train(job, out, parties=graphs, ids=ids, options=RunOptions(**options))
+    train(job, out, parties=graphs, ids=ids, record_views=record_views)
     return RunDirectory.open(out)
 
 
@@ -152,9 +157,6 @@ def test_an_invented_edge_ends_the_job_and_names_whose_tables_differ(
 
 
 def test_rows_that_are_not_the_sender_s_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from veilgraph.core.types import Kind
-    from veilgraph.link.view import RecordedLink
-
     send = RecordedLink.send
 
     def shifted(link: Any, to: PartyId, tag: Any, tensor: Tensor) -> None:
@@ -163,6 +165,34 @@ def test_rows_that_are_not_the_sender_s_are_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(RecordedLink, "send", shifted)
     with pytest.raises(Exception, match="B told rows of its nodes that are not one each of its own"):
         trained(small_job(), banks(), tmp_path / "run")
+
+
+def test_rows_are_drawn_anew_among_more_than_there_are_nodes() -> None:
+    block = Block(slice(100, 116), 0, 0)
+    drawn = [draw_rows(13, block, system_secrets) for _ in range(200)]
+    assert all(len(set(rows.tolist())) == 13 for rows in drawn)
+    seen = torch.stack(drawn)
+    assert seen.min() == 100
+    assert seen.max() == 115
+    # Each node is in each row about as often: 12.5 times of 200, and never 40 times but for one chance in 10^9.
+    assert max(int((seen[:, node] == row).sum()) for node in range(13) for row in range(100, 116)) < 40
+
+
+def test_what_a_holder_tells_of_its_edges_is_padded_and_of_shared_ones_alone(tmp_path: Path) -> None:
+    """Nodes without an edge to the receiver's are in none of its messages."""
+    job, (graphs, ids) = small_job(), banks()
+    run = trained(job, (graphs, ids), tmp_path / "run", record_views=True)
+    for graph in graphs:
+        for other in (name for name in "ABC" if name != graph.party):
+            there = torch.tensor([name.startswith(f"{other}/") for name in ids[graph.party]])
+            shared = graph.edge_index[:, there[graph.edge_index].any(0)].shape[1]
+            view = load_view(run, other)
+            (hashes,), (rows,) = (view.received(kind, graph.party) for kind in (Kind.NODE_LIST, Kind.NODE_PLACES))
+            assert hashes.shape == (padded(shared), HASH_BYTES)
+            assert rows.shape == (padded(shared),)
+            told = hashes.tensor().numpy().view("V16").ravel()
+            assert (told[1:] != told[:-1]).all()  # each once, in the order of the hashes: none of the sender's
+            assert sorted(map(bytes, told)) == list(map(bytes, told))
 
 
 def test_messages_have_the_same_sizes_whatever_the_others_data_are(tmp_path: Path) -> None:

@@ -54,9 +54,13 @@ ENDS: Final = Revelation[UnionJob](
 
 _OWN: Final = "Opens the predictions of the receiver's own nodes to it, and nothing else: the mask is of these values."
 _COUNT: Final = "Opens one or two numbers at every evaluation: the mask is of these values."
+_DIFFERS: Final = (
+    "Opens a bit of every two holders: whether they put in the same edges between their nodes. The mask is of these "
+    "bits."
+)
 _ADDRESS: Final = (
     "The receiver reads those that are edges of its own, and learns that the sender has them; of others it can test "
-    "pairs of ids that it guesses, one end of which is its own node. Padding hides how many there are."
+    "pairs of ids that it guesses, one end of which is its own node. There is padding among them."
 )
 
 ROWS: Final[tuple[MessageSpec[UnionJob], ...]] = (
@@ -117,6 +121,14 @@ ROWS: Final[tuple[MessageSpec[UnionJob], ...]] = (
         (SCORES,),
         (SCORED,),
         forms=(WireFormat("k, 0", "int64 [1, 1 or 2]", "evaluation"),),
+    ),
+    MessageSpec(
+        Kind.MASK_SHARE,
+        TO_HOLDER,
+        "shares of the mask of bits that say which two holders put in other edges than each other",
+        "share",
+        _DIFFERS,
+        forms=(WireFormat("k, 0", "int64 [pairs of holders, 1]", "set-up"),),
     ),
     judgement(LABELLED_TO_SERVER, SCORED),
 )

@@ -46,17 +46,20 @@ class UnionJob(SealedJob):
 
     paradigm: Literal["union"] = "union"  # type: ignore[assignment]
     model: UnionModelSettings = Field(UnionModelSettings(), description="the network of the union paradigm")
+    output: Literal["classes", "margins"] = Field(
+        "margins",
+        description="what a holder learns of its own nodes; margins: as of a sealed job, so that it can rank them",
+    )
     named_nodes: None = Field(None, description="every holder's nodes are all predicted, to that holder")
     release: Literal["none"] = Field("none", description="all weights stay in shares")
     privacy: None = Field(None, description="null: a union has no differential privacy")
-    dealer_checks: Literal[0] = 0
+    dealer_checks: Literal[0] = Field(0, description="dealings are not checked in a union")
 
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """As of a sealed job, and scores: whoever looks into accounts begins with the most suspicious."""
+        """As of a sealed job."""
         yield from super().choices(said)
-        yield Choice("output", "margins", "nodes are ranked, and each holder learns of its own alone")
         if said.get("data.dataset") is not None and said.get("data.dataset") != "payments":
             yield Choice("model.directed", False, "edges of this data set go both ways")
 

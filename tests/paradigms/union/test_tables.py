@@ -1,0 +1,127 @@
+"""A union of tables: what each bank's own books say becomes the graph that all of them together have."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from tests.errors import refused
+from tests.paradigms.union.banks import Banks, banks, by_name, small_job
+from veilgraph.cli.app import app
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import PartyId
+from veilgraph.graph.build import build_graph, read_table
+from veilgraph.paradigms.sealed.program import logits_of
+from veilgraph.paradigms.union.settings import UnionJob
+from veilgraph.paradigms.union.twin import begun
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
+from veilgraph.tables.encode import fit_encoding
+
+SPLITS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
+ALMOST = 0.02
+REVEALED = ["own-margins", "own-classes", "confirmed-ends", "column-statistics"]
+
+
+def written(found: Banks, folder: Path, **limits: object) -> dict[PartyId, Path]:
+    """Every bank's accounts, payments and party file; ids begin with the bank's name in small letters."""
+    graphs, ids = found
+    files = {}
+    for graph in graphs:
+        own, place = graph.party, folder / graph.party
+        place.mkdir(parents=True)
+        names = [f"{own}/{text}" for text in ids[own][: graph.common]] + ids[own][graph.common :]
+        with (place / "accounts.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["account", "x", "y", "z", "bad", "split"])
+            for row in range(graph.common):
+                split = next(name for mask, name in SPLITS.items() if getattr(graph, mask)[row])
+                bad = "yes" if graph.labels is not None and graph.labels[row] else "no"
+                values = [repr(float(value)) for value in graph.features[row]]
+                rows.writerow([names[row].split("/")[1], *values, bad, split])
+        with (place / "payments.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["payer", "payer bank", "payee", "payee bank"])
+            for source, target in graph.edge_index.T.tolist():
+                (at, payer), (to, payee) = names[source].split("/"), names[target].split("/")
+                rows.writerows([[payer, at, payee, to]] * (1 + source % 2))  # some pay twice
+        nodes = {
+            "file": "accounts.csv",
+            "id": "account",
+            "features": [{"columns": ["x", "y", "z"]}],
+            "label": {"column": "bad", "classes": ["no", "yes"]},
+            "split": {"column": "split", "train": "train", "val": "val", "test": "test"},
+        }
+        ends = {"source": "payer", "source_holder": "payer bank", "target": "payee", "target_holder": "payee bank"}
+        edges = {"file": "payments.csv", "directed": True, **ends}
+        party = {"party": own, "nodes": nodes, "edges": [edges], "limits": {"leakage": REVEALED, **limits}}
+        files[own] = place / "party.yaml"
+        files[own].write_text(yaml.safe_dump(party))
+    return files
+
+
+def job_of(files: dict[PartyId, Path]) -> UnionJob:
+    data = {"dataset": None, "holders": 3, "parties": {name: str(path) for name, path in files.items()}}
+    return small_job(3, {"data": data})
+
+
+def test_books_of_banks_are_one_graph_and_each_learns_of_its_accounts(tmp_path: Path) -> None:
+    found = banks()
+    job = job_of(written(found, tmp_path))
+    train(job, tmp_path / "run")
+    run = RunDirectory.open(tmp_path / "run")
+    inputs = PARADIGMS["union"].data.accept(small_job(), *found)
+    program = begun(small_job(), inputs.graphs, inputs.ids)
+    for step in range(job.train.epochs):
+        program.step(step)
+    told = program.predict()
+    assert told is not None
+    start, expected = 0, {}
+    for party, graph in by_name(found).items():
+        expected[party] = logits_of(told)[start : start + graph.common].softmax(1)
+        start += graph.common
+    for _ in range(2):
+        for party in by_name(found):
+            predictions = load_predictions(run.party(party))
+            assert predictions.ids is not None
+            places = [found[1][party].index(name) for name in predictions.ids]
+            assert sorted(places) == list(range(len(expected[party])))
+            difference = predictions.uncalibrated.double() - expected[party][torch.tensor(places)]
+            assert difference.abs().max() < ALMOST
+        predict(run.path)  # the same again, in rows that are drawn anew
+
+
+def test_what_a_bank_does_not_accept_ends_the_job(tmp_path: Path) -> None:
+    files = written(banks(), tmp_path, leakage=["own-classes"])
+    with refused(ConfigError, code="refused"):
+        train(job_of(files), tmp_path / "run")
+
+
+def test_check_says_how_many_edges_go_to_others(tmp_path: Path) -> None:
+    found = banks()
+    files = written(found, tmp_path)
+    said = CliRunner().invoke(app, ["data", "check", str(files["A"]), "--json"])
+    assert said.exit_code == 0, said.output
+    graph = by_name(found)["A"]
+    across = (graph.edge_index >= graph.common).any(0)
+    rows = int((across * (1 + graph.edge_index[0] % 2)).sum())
+    assert json.loads(said.stdout)["edges"][0]["across"] == rows
+
+
+def test_other_jobs_leave_edges_to_others_out(tmp_path: Path) -> None:
+    found = banks()
+    own = Organisation.read(written(found, tmp_path)["A"], "A")
+    table = read_table(own.settings, own.folder, None, "none")
+    built = build_graph(own.settings, own.folder, table, fit_encoding(table, "none"))
+    graph = by_name(found)["A"]
+    inside = (graph.edge_index < graph.common).all(0)
+    assert built.graph.num_nodes == graph.common
+    assert built.graph.num_edges == int((inside * (1 + graph.edge_index[0] % 2)).sum())
