@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 from veilgraph_wizard.choices import Choices
 from veilgraph_wizard.draft import draft
 from veilgraph_wizard.guess import guess
@@ -15,7 +16,9 @@ from veilgraph_wizard.sampling import SampledColumn, sample
 
 from tests.errors import refused
 from tests.tables.writing import write
+from veilgraph.cli.app import app
 from veilgraph.core.errors import DataError
+from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.party_settings import parse_party_text
 from veilgraph.tables.column_settings import (
     BooleanFeatures,
@@ -389,3 +392,33 @@ def test_what_nothing_can_be_guessed_of_is_refused(tmp_path, columns, name):
         write(tmp_path / name, columns)
     with refused(DataError, key=tmp_path / name):
         drafted(tmp_path, name)
+
+
+def test_columns_that_say_whose_nodes_ends_are_make_a_union(tmp_path):
+    accounts = {"account": [f"N-{each}" for each in range(N)], "age": list(range(N)), "fraud": ["no", "yes"] * (N // 2)}
+    write(tmp_path / "accounts.csv", accounts)
+    paid = {
+        "payer": [f"N-{each}" for each in range(N)],
+        "payer_bank": ["north"] * N,
+        "payee": [f"S-{each}" for each in range(N)],
+        "payee_bank": ["south", "west"] * (N // 2),
+        "amount": [float(each) for each in range(N)],
+    }
+    write(tmp_path / "payments.csv", paid)
+    found = drafted(tmp_path, "accounts.csv", "payments.csv", party="north")
+    (edges,) = parse_party_text(found.text).edges
+    assert (edges.source_holder, edges.target_holder) == ("payer_bank", "payee_bank")
+    assert edges.directed
+    assert edges.weight is None
+    assert any("north, south, west" in each for each in found.decisions)
+    files = [tmp_path / f"{name}.yaml" for name in ("north", "south")]
+    for file in files:
+        file.write_text(drafted(tmp_path, "accounts.csv", "payments.csv", party=file.stem).text)
+    out = tmp_path / "job.yaml"
+    said = CliRunner().invoke(app, ["init", *map(str, files), "--out", str(out)])
+    assert said.exit_code == 0, said.output
+    assert read_job(out).paradigm == "union"
+    said = CliRunner().invoke(
+        app, ["init", *map(str, files), "--out", str(out), "--replace", "--paradigm", "horizontal"]
+    )
+    assert read_job(out).paradigm == "horizontal"

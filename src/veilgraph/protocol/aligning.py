@@ -172,7 +172,7 @@ def match_rates(job: JobSettings) -> tuple[str, ...]:
 
     Of holders with nodes of their own: which of these splits without a key may train on at one and test at another.
     """
-    if not job.data.parties:
+    if not job.data.parties or job.inputs.joins_others:  # nodes there are another's, whatever they are called
         return ()
     own = {party: Organisation.read(path, party) for party, path in job.data.parties.items()}
     ids = {name: read_ids(each.settings, each.folder) for name, each in own.items()}

@@ -32,7 +32,7 @@ from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.paradigms.union.twin import alone, begun, pooled, together
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import Inputs
-from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -165,6 +165,30 @@ def test_rows_that_are_not_the_sender_s_are_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(RecordedLink, "send", shifted)
     with pytest.raises(Exception, match="B told rows of its nodes that are not one each of its own"):
         trained(small_job(), banks(), tmp_path / "run")
+
+
+def test_a_run_that_was_cut_off_goes_on_to_what_it_would_have_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, (graphs, ids) = (
+        small_job(3, JUDGED, {"train": {"epochs": 5}, "model": {"blocks": ["own", "boosting", "each.1"]}}),
+        banks(),
+    )
+    append = RunDirectory.append_metrics
+
+    def append_and_die(run: RunDirectory, record: Any) -> None:
+        append(run, record)
+        if record["epoch"] == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "append_metrics", append_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            trained(job, (graphs, ids), tmp_path / "run")
+    assert resume(tmp_path / "run").summary["started_at"] > 0
+    run, twin = RunDirectory.open(tmp_path / "run"), of_twin(job, (graphs, ids))
+    for party in "ABC":
+        assert (predicted(run, party) - twin[party]).abs().max() < ALMOST
 
 
 def test_rows_are_drawn_anew_among_more_than_there_are_nodes() -> None:

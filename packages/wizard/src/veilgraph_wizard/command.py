@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 import yaml
@@ -15,6 +15,9 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
 from veilgraph_wizard import Protected
+
+if TYPE_CHECKING:
+    from veilgraph.protocol.party_settings import PartySettings
 
 _EPSILON: Final = 4.0
 _MOST_NEIGHBOURS: Final = 1000
@@ -178,6 +181,10 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
 
 
+def _says_whose(party: PartySettings) -> bool:
+    return any(each.source_holder is not None or each.target_holder is not None for each in party.edges)
+
+
 @command("init", "veilgraph init bank.yaml shop.yaml telco.yaml --out job.yaml")
 def init_job_command(
     holders: Annotated[
@@ -187,7 +194,14 @@ def init_job_command(
     label_holder: Annotated[
         str | None, option("Who has what is to be predicted. Default: the only party file that has a label.", "NAME")
     ] = None,
-    paradigm: Annotated[str, option("vertical, sealed, horizontal, averaging.", "NAME")] = "vertical",
+    paradigm: Annotated[
+        str | None,
+        option(
+            "vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes ends of "
+            "edges are, else vertical.",
+            "NAME",
+        ),
+    ] = None,
     select_by: Annotated[
         str | None,
         option(
@@ -230,7 +244,7 @@ def init_job_command(
         raise ConfigError("--epsilon and --degree-bound are for --protect: say what is to be protected, or leave both")
     drafted = draft_job(
         out.name.split(".")[0] if name is None else name,
-        paradigm,
+        paradigm or ("union" if parties and all(map(_says_whose, parties.values())) else "vertical"),
         parties or holders,
         label_holder,
         select_by,

@@ -315,10 +315,26 @@ class _Drafting:
             return f"{_EACH_AT_RANDOM.removesuffix('}')}, key: {_text(split.key)}}}"
         return _EACH_AT_RANDOM if self._choices.of_own_label else _AT_RANDOM
 
+    def _across(self, edges: Edges, lines: list[str], *holders: SampledColumn) -> Iterator[str]:
+        """Edges to nodes of other holders, which all count alike."""
+        for end, column in zip(("source", "target"), holders, strict=True):
+            lines.append(f"{end}_holder: {_text(column.name)}  # whose node it is, by the holder's name in the job")
+        names = sorted({*holders[0].distinct, *holders[1].distinct})
+        self._decide(
+            f"edges: {holders[0].name} and {holders[1].name} say whose nodes ends are; are "
+            f"{', '.join(names)} the holders' names in the job?"
+        )
+        lines.append("directed: true")
+        lines.append("unknown: drop  # an edge to an id of this holder's that is no node's; or error")
+        yield from _item(lines, "  ")
+
     def _edges(self, edges: Edges) -> Iterator[str]:
         lines = [*self._file(edges.sample)]
         end = "shared" if edges.is_shared else "target"
         lines += [f"source: {_text(edges.source.name)}", f"{end}: {_text(edges.target.name)}"]
+        if edges.holders is not None:
+            yield from self._across(edges, lines, *edges.holders)
+            return
         if edges.is_shared:
             lines.append("at_most: 50  # who has the same value is joined, unless so many have it")
             self._decide(f"edges: are customers who share {edges.target.name!r} to be joined, if at most 50 have it?")

@@ -27,6 +27,7 @@ _ENDS: Final = (
     ("von", "nach"),
     ("a", "b"),
 )
+_HOLDERS: Final = re.compile(r"[_ -]?(bank|bic|institution|holder)[_ -]?", re.I)
 _LABELS: Final = re.compile(r"(is_?)?(label|fraud|fraudulent|laundering|default|defaulted|churn|churned|class|y)", re.I)
 _SPLITS: Final = re.compile(r"split|part|fold|set", re.I)
 _WEIGHTS: Final = re.compile(r"weight|amount|value|sum|count|betrag|duration", re.I)
@@ -59,7 +60,10 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Edges:
-    """A file of edges; with ``is_shared`` the target is what nodes share, and no node."""
+    """A file of edges; with ``is_shared`` the target is what nodes share, and no node.
+
+    ``holders`` are columns that name whose node each end is.
+    """
 
     sample: Sample
     source: SampledColumn
@@ -68,6 +72,7 @@ class Edges:
     relation: SampledColumn | None
     dates: tuple[SampledColumn, ...]
     is_shared: bool = False
+    holders: tuple[SampledColumn, SampledColumn] | None = None
 
 
 @dataclass(frozen=True)
@@ -254,7 +259,22 @@ def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
             None,
         ),
         tuple(each for each in rest if each.written == "date"),
+        holders=_holders(source, target, rest),
     )
+
+
+def _holders(
+    source: SampledColumn, target: SampledColumn, rest: Sequence[SampledColumn]
+) -> tuple[SampledColumn, SampledColumn] | None:
+    """Columns called as the ends and a word for an organisation, as payer_bank and payee_bank."""
+    called = {}
+    for column in rest:
+        word = _HOLDERS.search(column.name)
+        if word and column.has_few:
+            called[column.name.replace(word[0], "").strip().lower(), word[1].lower()] = column
+    ends = (source.name.strip().lower(), target.name.strip().lower())
+    pairs = [(called.get((ends[0], word)), called.get((ends[1], word))) for _, word in called]
+    return next(((one, other) for one, other in pairs if one is not None and other is not None), None)
 
 
 def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], name: str | None) -> list[Nodes]:
@@ -306,7 +326,7 @@ def _is_of_use(nodes: Nodes) -> bool:
 def _checked(edges: Edges, known: set[str]) -> Edges:
     """Edges as their columns are named, or, where no target is a node and sources are, of what these share."""
     source, target = (sum(_plain(each) in known for each in end.known) for end in (edges.source, edges.target))
-    if target or not source:
+    if target or not source or edges.holders is not None:
         return edges
     return Edges(edges.sample, edges.source, edges.target, None, None, edges.dates, is_shared=True)
 

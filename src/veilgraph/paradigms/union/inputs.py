@@ -75,10 +75,11 @@ def put_in(plan: Plan, graph: PartyGraph) -> OwnData:
     return OwnData(columns_of(plan, both_ways(graph)), into, turned=out if plan.directed else None)
 
 
-def most_edges(own: OwnData, nodes: int) -> float:
-    """At the one of its own nodes that has most, both ways counted where they differ."""
-    ways = (False,) if own.turned is None else (False, True)
-    return float(own.degrees(nodes, ways).max())
+def most_edges(graph: PartyGraph, *, directed: bool) -> int:
+    """At the one of a holder's own nodes that has most, each counted once in a direction."""
+    sources, targets = edges_once(graph.edge_index)
+    ends = torch.cat([targets, sources]) if directed else targets
+    return int(torch.bincount(ends, minlength=graph.num_nodes)[: graph.common].max())
 
 
 def told_edges(own: OwnData) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Final
 
 from typing_extensions import override
@@ -25,7 +24,7 @@ from veilgraph.paradigms.sealed.inputs import plan_of
 from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, network_words
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, width_of
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
-from veilgraph.paradigms.union.inputs import most_edges, put_in, scale_own
+from veilgraph.paradigms.union.inputs import most_edges, scale_own
 from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder
 from veilgraph.paradigms.union.rows import ROWS
 from veilgraph.paradigms.union.settings import UnionJob, union
@@ -104,8 +103,7 @@ class _UnionPrivacy(SameColumnsPrivacy[UnionJob]):
         return math.inf
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        plain = replace(graph, features=graph.features[:, :1].to_dense())
-        return most_edges(put_in(plan_of(UnionJob()), plain), graph.num_nodes)
+        return most_edges(graph, directed=True)
 
 
 class _UnionGuarantee(seam.Guarantee[UnionJob]):

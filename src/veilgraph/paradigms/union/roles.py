@@ -50,8 +50,7 @@ class _UnionRole(SealedRole):
             {holder: hello.edges for holder, hello in hellos.items()},
             max_degree_of(self._job, (hello.neighbours for hello in hellos.values())),
             sum(block.validation for block in blocks.values()),
-            0 if self._trains and not self._learns else None,
-            blocks,
+            blocks=blocks,
         )
 
 
@@ -93,7 +92,7 @@ class UnionHolder(_UnionRole, SealedLabelHolder, SharedJudge):
 
     @override
     def hello(self) -> Hello:
-        most = most_edges(self._own, self.graph.num_nodes)
+        most = most_edges(self.graph, directed=self._job.model.directed)
         own = {
             "nodes": 0,
             "rows": padded(self.graph.common),

@@ -49,7 +49,7 @@ def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, 
         classes,
         {graph.party: graph.num_features for graph in graphs},
         {party: told_edges(own) for party, own in data.items()},
-        max_degree_of(job, (int(most_edges(data[graph.party], graph.num_nodes)) for graph in graphs)),
+        max_degree_of(job, (most_edges(graph, directed=plan.directed) for graph in graphs)),
         sum(block.validation for block in blocks.values()),
         blocks=blocks,
     )

@@ -1,0 +1,107 @@
+"""What a union is worth: banks of made-up worlds alone, together without edges across, and as a union.
+
+    python -m research.unions --seeds 4
+
+Every way trains the network of union jobs with the defaults, on floating numbers in one place, as the tests hold the
+protocol to. A bank by itself has its own accounts, and all payments of these; of others' accounts it knows nothing
+else. Written to docs/unions.json after every world; worlds that are there are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import Tensor
+
+from veilgraph.core.types import PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.program import logits_of
+from veilgraph.paradigms.sealed.twin import taken
+from veilgraph.paradigms.union.settings import UnionJob, union
+from veilgraph.paradigms.union.twin import alone, begun, pooled
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import PARADIGMS
+
+FIGURES: Final = Path(__file__).parents[1] / "docs" / "unions.json"
+ALARMS: Final = 0.05
+"""Share of a bank's test accounts that are looked into."""
+
+
+def main() -> None:
+    """See the head of the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--customers", type=int, default=50_000)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.is_file() else {}
+    for seed in range(asked.seeds):
+        if str(seed) not in found:
+            found[str(seed)] = world(seed, asked.customers)
+            FIGURES.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        for way, figures in found[str(seed)].items():
+            sys.stdout.write(f"{seed} {way}: {said(figures)}\n")
+    for way in next(iter(found.values())):
+        means = {name: float(np.mean([each[way][name] for each in found.values()])) for name in ("auc", "ap", "recall")}
+        sys.stdout.write(f"mean {way}: {said(means)}\n")
+
+
+def said(figures: Mapping[str, float]) -> str:
+    """In a line."""
+    return ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
+
+
+def world(seed: int, customers: int) -> dict[str, dict[str, float]]:
+    """Name of a way → AUC and average precision, means over the banks, and recall of all banks' alarms together."""
+    made = {"customers": customers, "transfers": 10 * customers}
+    job = union(
+        parse_job({"paradigm": "union", "seed": seed, "data": {"dataset": "payments", "holders": 3, "payments": made}})
+    )
+    inputs = PARADIGMS["union"].data.load(job)
+    graphs, ids = inputs.graphs, inputs.ids
+    inside = [graph.with_edges((graph.edge_index < graph.common).all(0)) for graph in graphs]
+    place = pooled(job, graphs, ids, lambda _: None).output
+    apart = dict(zip(job.data.names, torch.split(place, [graph.common for graph in graphs]), strict=True))
+    return {
+        "each alone": judged(graphs, {g.party: alone(job, g, ids[g.party], lambda _: None).output for g in graphs}),
+        "union without edges across": judged(graphs, together(job, inside, ids)),
+        "union": judged(graphs, together(job, graphs, ids)),
+        "all in one place": judged(graphs, apart),
+    }
+
+
+def together(
+    job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]
+) -> dict[PartyId, Tensor]:
+    """Logits of every bank's own accounts."""
+    told = taken(job, begun(job, graphs, ids)).predict()
+    assert told is not None
+    sizes = [graph.common for graph in graphs]
+    return dict(zip((graph.party for graph in graphs), torch.split(logits_of(told), sizes), strict=True))
+
+
+def judged(graphs: Sequence[PartyGraph], logits: Mapping[PartyId, Tensor]) -> dict[str, float]:
+    """On every bank's own test accounts."""
+    aucs, precisions, alarms, cases = list[float](), list[float](), 0, 0
+    for graph in graphs:
+        assert graph.labels is not None
+        assert graph.test_mask is not None
+        test = graph.test_mask[: graph.common]
+        truth, scores = graph.labels[: graph.common][test], logits[graph.party].softmax(1)[test, 1]
+        aucs.append(roc_auc_score(truth, scores))
+        precisions.append(average_precision_score(truth, scores))
+        first = scores.argsort(descending=True)[: round(ALARMS * len(scores))]
+        alarms, cases = alarms + int(truth[first].sum()), cases + int(truth.sum())
+    return {"auc": float(np.mean(aucs)), "ap": float(np.mean(precisions)), "recall": alarms / cases}
+
+
+if __name__ == "__main__":
+    main()
