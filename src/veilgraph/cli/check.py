@@ -125,7 +125,6 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
     """Show what a job's data are, and refuse what a holder would; return facts and what it will send."""
     from veilgraph.privacy.aggregation import too_many_units
     from veilgraph.protocol.aligning import match_rates
-    from veilgraph.protocol.costs import size_of
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
     from veilgraph.protocol.paradigm import paradigm_of
     from veilgraph.report.tables import data_facts, data_table, will_send
@@ -161,7 +160,8 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
             if graph.party in settings.duties.noising and (refused := too_many_units(settings.privacy, graph)):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(data_table(graphs, aligned=settings.is_aligned))
-        costs = _costs_of(settings, graphs[0].common, {graph.party: size_of(graph) for graph in graphs})
+        sizes = {graph.party: paradigm.session.size_of(settings, graph) for graph in graphs}
+        costs = _costs_of(settings, graphs[0].common, sizes)
         holders = data_facts(graphs, aligned=settings.is_aligned)
     if costs is not None:
         note(f"{common}{will_send(costs)}")
@@ -179,7 +179,8 @@ def _size(of: PartyDescription) -> PartySizes:
     from veilgraph.protocol.costs import PartySizes
 
     splits, edges = of.splits or {}, sum(table.edges for table in of.edges)
-    return PartySizes(of.num_features, edges, splits.get("train", 0), len(of.classes or {}), splits.get("val", 0))
+    counts = splits.get("train", 0), len(of.classes or {}), splits.get("val", 0)
+    return PartySizes(of.num_features, edges, *counts, nodes=of.nodes)
 
 
 def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:

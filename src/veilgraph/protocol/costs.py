@@ -20,7 +20,10 @@ from veilgraph.protocol.agreement import Hello
 
 @dataclass(frozen=True)
 class PartySizes:
-    """What a holder's data are to a plan; ``neighbours``: the most edges of a node, None where that is not known."""
+    """What a holder's data are to a plan; ``neighbours``: the most edges of a node, None where that is not known.
+
+    ``nodes`` are its own ones, where it has some.
+    """
 
     columns: int
     edges: int
@@ -28,6 +31,7 @@ class PartySizes:
     classes: int = 0
     validation: int = 0
     neighbours: int | None = None
+    nodes: int = 0
 
 
 def size_of(graph: PartyGraph) -> PartySizes:
@@ -37,7 +41,7 @@ def size_of(graph: PartyGraph) -> PartySizes:
     classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
     validation = 0 if part.val_mask is None else int(part.val_mask.sum())
     most = math.ceil(part.most_edges_at_a_node())
-    return PartySizes(part.num_features, part.num_edges, training, classes, validation, most)
+    return PartySizes(part.num_features, part.num_edges, training, classes, validation, most, graph.common)
 
 
 JUDGEMENT_BYTES: Final = HEADER_BYTES + 2  # what a label holder tells one party of an evaluation: best so far? stop?

@@ -22,12 +22,12 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.sealed.machine import CountingMachine
+from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.sealed.plan import Block
-from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
+from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.twin import taken
 from veilgraph.paradigms.union.addresses import HASH_BYTES, draw_rows
-from veilgraph.paradigms.union.inputs import Places, padded
+from veilgraph.paradigms.union.inputs import Places
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.paradigms.union.twin import alone, begun, pooled, together
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -89,34 +89,17 @@ def test_parties_compute_what_the_twin_does_and_learn_of_their_own_nodes(case: s
     assert (again.uncalibrated.double()[: len(twin["A"])] - twin["A"]).abs().max() < ALMOST
 
 
-def test_bytes_of_the_program_are_those_that_are_counted(tmp_path: Path) -> None:
+def test_what_a_plan_says_is_what_is_sent(tmp_path: Path) -> None:
     job, found = small_job(3, JUDGED), banks()
     run = trained(job, found, tmp_path / "run")
-    inputs = PARADIGMS["union"].data.accept(job, *found)
-    context = together(job, inputs.graphs, inputs.ids)
-    rows = {party: padded(block.size) for party, block in context.sizes.blocks.items()}
-    blocks, start = {}, 0
-    for party, block in context.sizes.blocks.items():
-        blocks[party], start = replace(block, rows=slice(start, start + rows[party])), start + rows[party]
-    degree = (1 << (context.sizes.max_degree - 1).bit_length()) - 1
-    sizes = replace(context.sizes, blocks=blocks, nodes=start, max_degree=1 + degree)
-    machine = CountingMachine(["A", "B", "C"], SERVER)
-    program = SealedProgram(machine, replace(context, sizes=sizes, data={}))
-    program.enter(trains=True)
-    program.begin()
-    for step in range(job.train.epochs):
-        program.step(step)
-        program.score(step + 1)
-    program.restore(program.shares(), training=False)
-    program.predict()
-    counted = Counter[PartyId]()
-    for cost in machine.costs.values():
-        counted.update(cost.sent)
-    kinds = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share"}
+    inputs, session = PARADIGMS["union"].data.accept(job, *found), PARADIGMS["union"].session
+    costs = session.costs(job, 0, {graph.party: session.size_of(job, graph) for graph in inputs.graphs})
+    assert costs is not None
+    kinds = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control"}
     for party in "ABC":
         log = json.loads((run.party(party).path / "traffic.json").read_bytes())
         sent = sum(row["bytes"] for row in log if row["direction"] == "sent" and row["kind"] in kinds)
-        assert sent == counted[party], party
+        assert sent == costs.sent()[party], party
 
 
 def test_edges_that_one_holder_lacks_are_used_by_neither(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -50,7 +50,6 @@ _OF_UNIONS: Final = (
     Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
     Trial((OWN, NEIGHBOURS, BOOSTING, "each.1", "each.2"), deep=True, learning_rate=0.125, weight_decay=5e-3),
-    Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
 _MOST_DEVIATIONS: Final = 32.0

@@ -133,7 +133,8 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
         sent.setdefault(name, Counter()).update(cost.sent)
     if evaluations:  # the label holder then tells all other parties what came of each
         rounds[_EVALUATIONS] += evaluations
-        sent[_EVALUATIONS][context.label_party] += evaluations * len(sizes.columns) * JUDGEMENT_BYTES
+        others = 1 if sizes.blocks else len(sizes.columns)  # where each holder judges, the server alone is told
+        sent[_EVALUATIONS][context.label_party] += evaluations * others * JUDGEMENT_BYTES
     parties = (*sizes.columns, SERVER)
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
@@ -174,7 +175,7 @@ def _memory(context: Context, widest: int) -> Mapping[PartyId, int]:
     """Columns of all holders under masks, the masks that a party knows, and what is in hand at once."""
     sizes = context.sizes
     put_in = {holder: context.width_of(holder, *context.plan.home) for holder in sizes.columns}
-    everything = _COPIES * _ITEM * sizes.nodes * sum(put_in.values())
+    everything = _COPIES * _ITEM * sizes.nodes * sum(put_in[holder] for holder in context.abreast)
     slots = max(sizes.nodes + edges for edges in sizes.edges.values())
     common = _BASE + everything + _HELD * _ITEM * (widest + slots)
     own = {holder: _COPIES * _ITEM * sizes.nodes * columns for holder, columns in put_in.items()}

@@ -19,9 +19,9 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import scale_together
 from veilgraph.graph.party import PartyGraph, rows_between
-from veilgraph.paradigms.sealed.inputs import columns_of, edges_once, padded, ranked_first
+from veilgraph.paradigms.sealed.inputs import columns_of, edges_once, ranked_first
 from veilgraph.paradigms.sealed.networks.double_entry import COINS
-from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Block, OwnData, Plan
+from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Block, OwnData, Plan, Sizes
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.protocol.judge import balanced_weights
 from veilgraph.tables.encode import Scaling
@@ -82,9 +82,10 @@ def most_edges(graph: PartyGraph, *, directed: bool) -> int:
     return int(torch.bincount(ends, minlength=graph.num_nodes)[: graph.common].max())
 
 
-def told_edges(own: OwnData) -> int:
-    """What a holder tells of how many edges it has, in one direction."""
-    return padded(max(each.shape[1] for each in (own.edges, own.turned) if each is not None))
+def most_in_a_direction(graph: PartyGraph, *, directed: bool) -> int:
+    """How many edges a holder puts in, in the direction in which it has more: each once that ends at its own nodes."""
+    sources, targets = edges_once(graph.edge_index)
+    return max(int((ends < graph.common).sum()) for ends in ((targets, sources) if directed else (targets,)))
 
 
 def with_own_labels(own: OwnData, graph: PartyGraph, job: UnionJob, streams: LearningStreams, classes: int) -> OwnData:
@@ -125,6 +126,19 @@ def blocks_of(rows: Mapping[PartyId, int], counts: Mapping[PartyId, tuple[int, i
     """Every holder's block, from how many rows it has and how many of these are trained on and judged by."""
     ends = dict(zip(rows, accumulate(rows.values()), strict=True))
     return {holder: Block(slice(ends[holder] - rows[holder], ends[holder]), *counts[holder]) for holder in rows}
+
+
+def union_sizes(
+    blocks: Mapping[PartyId, Block],
+    columns: Mapping[PartyId, int],
+    edges: Mapping[PartyId, int],
+    classes: int,
+    max_degree: int,
+) -> Sizes:
+    """What all parties know."""
+    counts = (sum(getattr(block, name) for block in blocks.values()) for name in ("size", "training", "validation"))
+    nodes, training, validation = counts
+    return Sizes(nodes, training, classes, columns, edges, max_degree, validation, blocks=blocks)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from typing_extensions import override
@@ -20,20 +21,24 @@ from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
-from veilgraph.paradigms.sealed.inputs import plan_of
-from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, network_words
-from veilgraph.paradigms.sealed.plan import MOST_JUDGED, width_of
+from veilgraph.paradigms.sealed.inputs import max_degree_of, neighbours_told, padded, plan_of
+from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, costs_of, network_words
+from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, width_of
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
-from veilgraph.paradigms.union.inputs import most_edges, scale_own
+from veilgraph.paradigms.union.inputs import blocks_of, most_edges, most_in_a_direction, scale_own, union_sizes
 from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder
 from veilgraph.paradigms.union.rows import ROWS
 from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.paradigms.union.twin import alone, pooled
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, RoleContext
+
+_LIKELY: Final = 8190
+"""Edges of a node, where tables do not say."""
 
 
 class _UnionData(SameColumnsData[UnionJob]):
@@ -65,6 +70,33 @@ class _UnionData(SameColumnsData[UnionJob]):
 
 
 class _UnionSessions(SameColumnsSessions[UnionJob]):
+    has_costs: ClassVar[bool] = True
+
+    @override
+    def size_of(self, job: UnionJob, graph: PartyGraph) -> PartySizes:
+        own, directed = super().size_of(job, graph), job.model.directed
+        edges = most_in_a_direction(graph, directed=directed)
+        return replace(own, edges=edges, neighbours=most_edges(graph, directed=directed))
+
+    @override
+    def costs(self, job: UnionJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
+        """Beside it two holders tell each other 24 bytes of each edge between their nodes, once a session."""
+        judged = MOST_JUDGED // len(sizes) if job.passes.evaluates else 0
+        blocks = blocks_of(
+            {holder: padded(own.nodes) for holder, own in sizes.items()},
+            {holder: (own.training, min(own.validation, judged)) for holder, own in sizes.items()},
+        )
+        degrees = (neighbours_told(job, holder, own.neighbours or _LIKELY) for holder, own in sizes.items())
+        whole = union_sizes(
+            blocks,
+            {holder: own.columns for holder, own in sizes.items()},
+            {holder: padded(own.edges) for holder, own in sizes.items()},
+            max(own.classes for own in sizes.values()),
+            max_degree_of(job, degrees),
+        )
+        every = job.train.evaluate_every if job.passes.evaluates else None
+        return costs_of(Context(whole, plan_of(job), job.data.label_party, {}), job.train.epochs, every)
+
     @override
     def stated(self, job: UnionJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
         if party == SERVER:

@@ -21,8 +21,9 @@ from veilgraph.paradigms.union.inputs import (
     blocks_of,
     both_ways,
     most_edges,
+    most_in_a_direction,
     put_in,
-    told_edges,
+    union_sizes,
     with_coins,
     with_own_labels,
 )
@@ -42,15 +43,12 @@ class _UnionRole(SealedRole):
             check_learning(self._job, holder, hello)
         counts = {holder: (hello.training, hello.validation) for holder, hello in hellos.items()}
         blocks = blocks_of({holder: hello.rows for holder, hello in hellos.items()}, counts)
-        return Sizes(
-            sum(block.size for block in blocks.values()),
-            sum(block.training for block in blocks.values()),
-            classes,
+        return union_sizes(
+            blocks,
             {holder: hello.features for holder, hello in hellos.items()},
             {holder: hello.edges for holder, hello in hellos.items()},
+            classes,
             max_degree_of(self._job, (hello.neighbours for hello in hellos.values())),
-            sum(block.validation for block in blocks.values()),
-            blocks=blocks,
         )
 
 
@@ -92,11 +90,12 @@ class UnionHolder(_UnionRole, SealedLabelHolder, SharedJudge):
 
     @override
     def hello(self) -> Hello:
-        most = most_edges(self.graph, directed=self._job.model.directed)
+        directed = self._job.model.directed
+        most = most_edges(self.graph, directed=directed)
         own = {
             "nodes": 0,
             "rows": padded(self.graph.common),
-            "edges": told_edges(self._own),
+            "edges": padded(most_in_a_direction(self.graph, directed=directed)),
             "neighbours": neighbours_told(self._job, self.graph.party, most),
         }
         return super().hello().model_copy(update=own)

@@ -14,8 +14,8 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.partition import POOLED
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.inputs import examples_of, max_degree_of, plan_of, with_scores
-from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
+from veilgraph.paradigms.sealed.inputs import examples_of, max_degree_of, padded, plan_of, with_scores
+from veilgraph.paradigms.sealed.plan import Context, OwnData
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.twin import in_one_place
 from veilgraph.paradigms.union.inputs import (
@@ -24,8 +24,9 @@ from veilgraph.paradigms.union.inputs import (
     blocks_of,
     both_ways,
     most_edges,
+    most_in_a_direction,
     put_in,
-    told_edges,
+    union_sizes,
     with_coins,
     with_own_labels,
 )
@@ -43,15 +44,12 @@ def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, 
         data[party] = own = with_own_labels(own, graph, job, LearningStreams(job.seed, party), classes)
         counts[party] = 0 if own.rows is None else len(own.rows), 0 if own.judged is None else len(own.judged)
     blocks = blocks_of({graph.party: graph.common for graph in graphs}, counts)
-    sizes = Sizes(
-        sum(block.size for block in blocks.values()),
-        sum(block.training for block in blocks.values()),
-        classes,
+    sizes = union_sizes(
+        blocks,
         {graph.party: graph.num_features for graph in graphs},
-        {party: told_edges(own) for party, own in data.items()},
+        {graph.party: padded(most_in_a_direction(graph, directed=plan.directed)) for graph in graphs},
+        classes,
         max_degree_of(job, (most_edges(graph, directed=plan.directed) for graph in graphs)),
-        sum(block.validation for block in blocks.values()),
-        blocks=blocks,
     )
     rows = rows_by_id(graphs, ids)
     places = {
