@@ -62,8 +62,8 @@ def check_double_entry(
     if bits is not None and bool((bits > 0).any()):
         named = [f"{one} and {other}" for (one, other), bit in zip(pairs, bits[:, 0].tolist(), strict=True) if bit > 0]
         raise DataError(
-            f"double entry: {listed(named)} put in other edges between their nodes than each other, which none of "
-            "them does whose program is this one; ask them what they run",
+            f"double entry: {listed(named)} put in edges between their nodes that are not the same; this program puts "
+            "in those alone that both have, so that one of them runs another: ask them what they run",
             code="double-entry",
             key="edges",
             party=named[0].split(" and ")[0],
