@@ -32,50 +32,28 @@ def _all(job: SealedJob) -> Sequence[PartyId]:
     return job.data.names
 
 
-PREDICTIONS: Final = Revelation[SealedJob](
-    "predicted-classes",
-    "The label holder learns the class that the trained network predicts for every common node, which depends on "
-    "all holders' features and edges.",
-    lambda job: f"output={job.output}",
-    _others,
-)
-MARGINS: Final = Revelation[SealedJob](
-    "predicted-margins",
-    "The label holder learns of every common node by how much the score of every class is above the first one's, which "
-    "tells as much as probabilities: more of all holders' features and edges than the class alone.",
-    lambda job: f"output={job.output}",
-    _others,
-)
-NAMED: Final = Revelation[SealedJob](
-    "named-classes",
-    "The label holder learns the class that the trained network predicts for nodes that it names, of no more in all "
-    "predictions of a run than named_nodes says, which depends on all holders' features and edges.",
-    lambda job: f"named_nodes={job.named_nodes}",
-    _others,
-)
-NAMED_MARGINS: Final = Revelation[SealedJob](
-    "named-margins",
-    "The label holder learns of the nodes that it names by how much the score of every class is above the first one's, "
-    "which tells as much as probabilities: more of all holders' features and edges than the class alone.",
-    lambda job: f"output={job.output}",
-    _others,
-)
-RELEASED: Final = Revelation[SealedJob](
-    "released-weights",
-    "Every holder learns, at the end of training, the weights of its own columns in the first layer, which depend on "
-    "all holders' features and edges and on the labels; where it has many columns it can work out from them which of "
-    "its nodes are trained on, and which of these share a class; zeros tell whether they are a mean.",
-    lambda job: f"release={job.release}",
-    _all,
-)
-SCORES: Final = Revelation[SealedJob](
-    "sealed-scores",
-    "The label holder learns at every evaluation how many validation nodes the network classifies rightly, or how many "
-    "pairs of them it ranks rightly, which depends on all holders' features and edges; all parties learn whether that "
-    "was the best so far.",
-    lambda job: f"train.select_by={job.train.select_by}",
-    _others,
-)
+# One row, few lines: a table is read across.
+# fmt: off
+PREDICTIONS: Final = Revelation[SealedJob]("predicted-classes", "The label holder learns the class that the trained "
+    "network predicts for every common node, which depends on all holders' features and edges.",
+    lambda job: f"output={job.output}", _others)
+MARGINS: Final = Revelation[SealedJob]("predicted-margins", "The label holder learns of every common node by how much "
+    "the score of every class is above the first one's, which tells as much as probabilities: more of all holders' "
+    "features and edges than the class alone.", lambda job: f"output={job.output}", _others)
+NAMED: Final = Revelation[SealedJob]("named-classes", "The label holder learns the class that the trained network "
+    "predicts for nodes that it names, of no more in all predictions of a run than named_nodes says, which depends "
+    "on all holders' features and edges.", lambda job: f"named_nodes={job.named_nodes}", _others)
+NAMED_MARGINS: Final = Revelation[SealedJob]("named-margins", "The label holder learns of the nodes that it names by "
+    "how much the score of every class is above the first one's, which tells as much as probabilities: more of all "
+    "holders' features and edges than the class alone.", lambda job: f"output={job.output}", _others)
+RELEASED: Final = Revelation[SealedJob]("released-weights", "Every holder learns, at the end of training, the weights "
+    "of its own columns in the first layer, which depend on all holders' features and edges and on the labels; where "
+    "it has many columns it can work out from them which of its nodes are trained on, and which of these share a "
+    "class; zeros tell whether they are a mean.", lambda job: f"release={job.release}", _all)
+SCORES: Final = Revelation[SealedJob]("sealed-scores", "The label holder learns at every evaluation how many "
+    "validation nodes the network classifies rightly, or how many pairs of them it ranks rightly, which depends on "
+    "all holders' features and edges; all parties learn whether that was the best so far.",
+    lambda job: f"train.select_by={job.train.select_by}", _others)
 CLASSES_ONLY: Final = Condition[SealedJob]("`output: classes`", lambda job: job.output == "classes")
 SCORED: Final = Condition[SealedJob]("`select_by: accuracy` or `auc`", lambda job: job.train.select_by != "last")
 WITH_MARGINS: Final = Condition[SealedJob]("`output: margins`", lambda job: job.output == "margins")
@@ -109,106 +87,35 @@ _RANGE: Final = (
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
 
 PASSES: Final[tuple[MessageSpec[SealedJob], ...]] = (
-    MessageSpec(
-        Kind.SEED,
-        FROM_SERVER,
-        "the seed of the receiver's own masks",
-        "random",
-        _DEALT,
-        forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),),
-    ),
-    MessageSpec(
-        Kind.CORRELATION,
-        FROM_SERVER,
-        "products of masks under fresh masks",
-        "random",
-        _DEALT,
-        forms=(WireFormat("k, 0", "uint8", "every pass"),),
-    ),
-    MessageSpec(
-        Kind.COMMITMENT,
-        FROM_SERVER,
-        "digests of what is going to be dealt, or the key of a dealing that is not used",
-        "random",
-        _DEALT,
+    MessageSpec(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks", "random", _DEALT,
+        forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
+    MessageSpec(Kind.CORRELATION, FROM_SERVER, "products of masks under fresh masks", "random", _DEALT,
+        forms=(WireFormat("k, 0", "uint8", "every pass"),)),
+    MessageSpec(Kind.COMMITMENT, FROM_SERVER,
+        "digests of what is going to be dealt, or the key of a dealing that is not used", "random", _DEALT,
         when=(CHECKED,),
-        forms=(
-            WireFormat("dealing, 0", "uint8 [1 + messages, 32]", "set-up"),
-            WireFormat("dealing, 3", "uint8 [32]", "set-up, where it is opened"),
-        ),
-    ),
-    MessageSpec(
-        Kind.COMMITMENT,
-        TO_HOLDER,
-        "the digest of a dealer's key, and whether a dealing is opened",
-        "random",
-        _DEALT,
-        when=(CHECKED,),
-        forms=(WireFormat("dealing, 1", "uint8 [1, 32]", "set-up"), WireFormat("dealing, 2", "bool [1]", "set-up")),
-    ),
-    MessageSpec(
-        Kind.COMMITMENT,
-        TO_SERVER,
-        "whether a dealing is opened",
-        "random",
-        "A bit that the first holder draws.",
-        when=(CHECKED,),
-        forms=(WireFormat("dealing, 2", "bool [1]", "set-up"),),
-    ),
-    MessageSpec(
-        Kind.READY,
-        TO_SERVER,
-        "that so much of what was dealt has been used, or a checkpoint passed",
-        "none",
-        "One byte, always the same.",
-        forms=(WireFormat("stride, 0", "uint8 [1]", "every 16 MiB"),),
-    ),
-    MessageSpec(
-        Kind.MASKED_WIRE,
-        TO_HOLDER,
-        "secrets, or shares of them, under fresh masks",
-        "mask",
-        _WIRE,
-        forms=(WireFormat("k, round", "ring, as what is opened", "every pass"),),
-    ),
-    MessageSpec(
-        Kind.MASKED_BITS,
-        TO_HOLDER,
-        "bits of comparisons, and with two holders of truncations, under one-time masks",
-        "mask",
-        _WIRE,
-        forms=(
-            WireFormat("k, level", "ring [1 or 2, groups, ⌈entries/64⌉]", "every pass"),
-            WireFormat("k, 0", "ring [⌈entries/64⌉]", "every pass, with two holders"),
-        ),
-    ),
-    MessageSpec(
-        Kind.PLACEMENT,
-        TO_HOLDER,
-        "orders of edges and rows relative to random ones",
-        "blinding",
-        _PLACES,
-        forms=(
-            WireFormat("k, 0", "int64 [2·(N + Ē_p) + N]", "set-up"),
-            WireFormat("k, 0", "int64 [rows]", "rows chosen"),
-        ),
-    ),
-    MessageSpec(
-        Kind.MASKED_ROWS,
-        TO_HOLDER,
-        "shares of masks under further masks",
-        "mask",
-        _ROWS,
-        forms=(WireFormat("k, 0", "int32 [N + Ē_p, columns]", "every hop"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_HOLDER,
-        "shares of the mask of the bit that says whether numbers left their range",
-        "share",
-        _RANGE,
-        forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),),
-    ),
+        forms=(WireFormat("dealing, 0", "uint8 [1 + messages, 32]", "set-up"),
+               WireFormat("dealing, 3", "uint8 [32]", "set-up, where it is opened"))),
+    MessageSpec(Kind.COMMITMENT, TO_HOLDER, "the digest of a dealer's key, and whether a dealing is opened", "random",
+        _DEALT, when=(CHECKED,),
+        forms=(WireFormat("dealing, 1", "uint8 [1, 32]", "set-up"), WireFormat("dealing, 2", "bool [1]", "set-up"))),
+    MessageSpec(Kind.COMMITMENT, TO_SERVER, "whether a dealing is opened", "random",
+        "A bit that the first holder draws.", when=(CHECKED,), forms=(WireFormat("dealing, 2", "bool [1]", "set-up"),)),
+    MessageSpec(Kind.READY, TO_SERVER, "that so much of what was dealt has been used, or a checkpoint passed", "none",
+        "One byte, always the same.", forms=(WireFormat("stride, 0", "uint8 [1]", "every 16 MiB"),)),
+    MessageSpec(Kind.MASKED_WIRE, TO_HOLDER, "secrets, or shares of them, under fresh masks", "mask", _WIRE,
+        forms=(WireFormat("k, round", "ring, as what is opened", "every pass"),)),
+    MessageSpec(Kind.MASKED_BITS, TO_HOLDER,
+        "bits of comparisons, and with two holders of truncations, under one-time masks", "mask", _WIRE,
+        forms=(WireFormat("k, level", "ring [1 or 2, groups, ⌈entries/64⌉]", "every pass"),
+               WireFormat("k, 0", "ring [⌈entries/64⌉]", "every pass, with two holders"))),
+    MessageSpec(Kind.PLACEMENT, TO_HOLDER, "orders of edges and rows relative to random ones", "blinding", _PLACES,
+        forms=(WireFormat("k, 0", "int64 [2·(N + Ē_p) + N]", "set-up"),
+               WireFormat("k, 0", "int64 [rows]", "rows chosen"))),
+    MessageSpec(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _ROWS,
+        forms=(WireFormat("k, 0", "int32 [N + Ē_p, columns]", "every hop"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the bit that says whether numbers left their range",
+        "share", _RANGE, forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),)),
 )
 """What holders and dealer compute by, whatever is opened at the end."""
 
@@ -216,75 +123,25 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     *COMMON_ROWS,
     *ALIGNMENT_ROWS,
     *PASSES,
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_LABEL_HOLDER,
-        "shares of the mask of the predicted classes",
-        "share",
-        _OUTPUT,
-        (PREDICTIONS,),
-        (CLASSES_ONLY, ALL_NODES),
-        forms=(WireFormat("k, 0", "int64 [N, 1]", "inference"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_LABEL_HOLDER,
-        "shares of the mask of the predicted margins",
-        "share",
-        _OUTPUT,
-        (PREDICTIONS, MARGINS),
-        (WITH_MARGINS, ALL_NODES),
-        forms=(WireFormat("k, 0", "int64 [N, C − 1]", "inference"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_LABEL_HOLDER,
-        "shares of the mask of the named nodes' classes",
-        "share",
-        _NAMED,
-        (NAMED,),
-        (CLASSES_ONLY, NAMED_NODES),
-        forms=(WireFormat("k, 0", "int64 [named, 1]", "prediction"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_LABEL_HOLDER,
-        "shares of the mask of the named nodes' margins",
-        "share",
-        _NAMED,
-        (NAMED, NAMED_MARGINS),
-        (WITH_MARGINS, NAMED_NODES),
-        forms=(WireFormat("k, 0", "int64 [named, C − 1]", "prediction"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_LABEL_HOLDER,
-        "of edges of all holders but the receiver, nothing but what follows from noisy counts",
-        "share",
-        _NOISY,
-        when=(NOISED,),
-        paid=True,
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_HOLDER,
-        "shares of the mask of the weights of the receiver's own columns",
-        "share",
-        _OWN,
-        (RELEASED,),
-        (RELEASES,),
-        forms=(WireFormat("k, 0", "int64 [own columns, d]", "end of training"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_LABEL_HOLDER,
-        "shares of the mask of how many validation nodes, or pairs of them, are right",
-        "share",
-        _COUNT,
-        (SCORES,),
-        (SCORED,),
-        forms=(WireFormat("k, 0", "int64 [1, 1]", "evaluation"),),
-    ),
+    MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of the predicted classes", "share", _OUTPUT,
+        (PREDICTIONS,), (CLASSES_ONLY, ALL_NODES), forms=(WireFormat("k, 0", "int64 [N, 1]", "inference"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of the predicted margins", "share", _OUTPUT,
+        (PREDICTIONS, MARGINS), (WITH_MARGINS, ALL_NODES),
+        forms=(WireFormat("k, 0", "int64 [N, C − 1]", "inference"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of the named nodes' classes", "share", _NAMED,
+        (NAMED,), (CLASSES_ONLY, NAMED_NODES), forms=(WireFormat("k, 0", "int64 [named, 1]", "prediction"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER, "shares of the mask of the named nodes' margins", "share", _NAMED,
+        (NAMED, NAMED_MARGINS), (WITH_MARGINS, NAMED_NODES),
+        forms=(WireFormat("k, 0", "int64 [named, C − 1]", "prediction"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,
+        "of edges of all holders but the receiver, nothing but what follows from noisy counts", "share", _NOISY,
+        when=(NOISED,), paid=True),
+    MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the weights of the receiver's own columns", "share",
+        _OWN, (RELEASED,), (RELEASES,), forms=(WireFormat("k, 0", "int64 [own columns, d]", "end of training"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,
+        "shares of the mask of how many validation nodes, or pairs of them, are right", "share", _COUNT, (SCORES,),
+        (SCORED,), forms=(WireFormat("k, 0", "int64 [1, 1]", "evaluation"),)),
     judgement(LABELLED_TO_HOLDER, SCORED),
     judgement(LABELLED_TO_SERVER, SCORED),
 )
+# fmt: on

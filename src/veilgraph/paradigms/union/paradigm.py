@@ -16,7 +16,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.text import listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.dataset import load_at_home, load_named_graphs
-from veilgraph.graph.party import PartyGraph, check_names
+from veilgraph.graph.party import PartyGraph
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
@@ -48,10 +48,10 @@ class _UnionData(SameColumnsData[UnionJob]):
         graphs, ids = map(list, zip(*found, strict=True))
         return self.accept(job, graphs, {graph.party: each for graph, each in zip(graphs, ids, strict=True)})
 
+    @staticmethod
     @override
-    def label_party(self, job: UnionJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        check_names([graph.party for graph in graphs])
-        return job.data.label_holder or graphs[0].party
+    def _check_own(graphs: Sequence[PartyGraph]) -> None:
+        """Nodes behind a holder's own are others'."""
 
     @override
     def accept(self, job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:

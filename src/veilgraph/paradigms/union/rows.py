@@ -24,33 +24,21 @@ def _all(job: UnionJob) -> Sequence[PartyId]:
     return job.data.names
 
 
-CLASSES: Final = Revelation[UnionJob](
-    "own-classes",
-    "Every holder learns the class that the trained network predicts for each of its own nodes, which depends on all "
-    "holders' features, edges and labels.",
-    lambda job: f"output={job.output}",
-    _all,
-)
-MARGINS: Final = Revelation[UnionJob](
-    "own-margins",
-    "Every holder learns of each of its own nodes by how much the score of every class is above the first one's, which "
-    "tells as much as probabilities: more of all holders' features, edges and labels than the class alone.",
-    lambda job: f"output={job.output}",
-    _all,
-)
-SCORES: Final = Revelation[UnionJob](
-    "union-scores",
-    "Every holder learns at every evaluation how many of all holders' validation nodes the network classifies rightly, "
-    "or how many pairs of them it ranks rightly, of how many; this depends on all holders' features, edges and labels.",
-    lambda job: f"train.select_by={job.train.select_by}",
-    _all,
-)
-ENDS: Final = Revelation[UnionJob](
-    "confirmed-ends",
+# One row, few lines: a table is read across.
+# fmt: off
+CLASSES: Final = Revelation[UnionJob]("own-classes", "Every holder learns the class that the trained network predicts "
+    "for each of its own nodes, which depends on all holders' features, edges and labels.",
+    lambda job: f"output={job.output}", _all)
+MARGINS: Final = Revelation[UnionJob]("own-margins", "Every holder learns of each of its own nodes by how much the "
+    "score of every class is above the first one's, which tells as much as probabilities: more of all holders' "
+    "features, edges and labels than the class alone.", lambda job: f"output={job.output}", _all)
+SCORES: Final = Revelation[UnionJob]("union-scores", "Every holder learns at every evaluation how many of all "
+    "holders' validation nodes the network classifies rightly, or how many pairs of them it ranks rightly, of how "
+    "many; this depends on all holders' features, edges and labels.",
+    lambda job: f"train.select_by={job.train.select_by}", _all)
+ENDS: Final = Revelation[UnionJob]("confirmed-ends",
     "A holder learns which of its edges to nodes of another holder that one has as well, and no other edge of it.",
-    lambda _: "paradigm=union",
-    _all,
-)
+    lambda _: "paradigm=union", _all)
 
 _OWN: Final = "Opens the predictions of the receiver's own nodes to it, and nothing else: the mask is of these values."
 _COUNT: Final = "Opens one or two numbers at every evaluation: the mask is of these values."
@@ -66,69 +54,26 @@ _ADDRESS: Final = (
 ROWS: Final[tuple[MessageSpec[UnionJob], ...]] = (
     *COMMON_ROWS,
     *COLUMN_ROWS,
-    MessageSpec(
-        Kind.KEY,
-        TO_HOLDER,
-        "a fresh public key",
-        "random",
+    MessageSpec(Kind.KEY, TO_HOLDER, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.",
-        forms=(WireFormat("0, 1", "uint8 [32]", "collection with sums"),),
-    ),
+        forms=(WireFormat("0, 1", "uint8 [32]", "collection with sums"),)),
     *PASSES,
-    MessageSpec(
-        Kind.NODE_LIST,
-        TO_HOLDER,
-        "hashes of the sender's edges with the receiver's nodes, and padding",
-        "none",
-        _ADDRESS,
-        (ENDS,),
-        forms=(WireFormat("0, 0", "uint8 [edges, rounded up; 16]", "set-up"),),
-    ),
-    MessageSpec(
-        Kind.NODE_PLACES,
-        TO_HOLDER,
-        "the rows of the sender's ends of these edges in this session",
-        "random",
-        "Drawn at random by the sender.",
-        forms=(WireFormat("0, 0", "int64 [edges, rounded up]", "set-up"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_HOLDER,
-        "shares of the mask of the predicted classes of the receiver's nodes",
-        "share",
-        _OWN,
-        (CLASSES,),
-        (CLASSES_ONLY,),
-        forms=(WireFormat("k, 0", "int64 [rows of the receiver, 1]", "inference"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_HOLDER,
-        "shares of the mask of the margins of the receiver's nodes",
-        "share",
-        _OWN,
-        (CLASSES, MARGINS),
-        (WITH_MARGINS,),
-        forms=(WireFormat("k, 0", "int64 [rows of the receiver, C − 1]", "inference"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_HOLDER,
-        "shares of the mask of how many validation nodes, or pairs of them, are right",
-        "share",
-        _COUNT,
-        (SCORES,),
-        (SCORED,),
-        forms=(WireFormat("k, 0", "int64 [1, 1 or 2]", "evaluation"),),
-    ),
-    MessageSpec(
-        Kind.MASK_SHARE,
-        TO_HOLDER,
-        "shares of the mask of bits that say which two holders put in other edges than each other",
-        "share",
-        _DIFFERS,
-        forms=(WireFormat("k, 0", "int64 [pairs of holders, 1]", "set-up"),),
-    ),
+    MessageSpec(Kind.NODE_LIST, TO_HOLDER, "hashes of the sender's edges with the receiver's nodes, and padding",
+        "none", _ADDRESS, (ENDS,), forms=(WireFormat("0, 0", "uint8 [edges, rounded up; 16]", "set-up"),)),
+    MessageSpec(Kind.NODE_PLACES, TO_HOLDER, "the rows of the sender's ends of these edges in this session", "random",
+        "Drawn at random by the sender.", forms=(WireFormat("0, 0", "int64 [edges, rounded up]", "set-up"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the predicted classes of the receiver's nodes",
+        "share", _OWN, (CLASSES,), (CLASSES_ONLY,),
+        forms=(WireFormat("k, 0", "int64 [rows of the receiver, 1]", "inference"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the margins of the receiver's nodes", "share", _OWN,
+        (CLASSES, MARGINS), (WITH_MARGINS,),
+        forms=(WireFormat("k, 0", "int64 [rows of the receiver, C − 1]", "inference"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_HOLDER,
+        "shares of the mask of how many validation nodes, or pairs of them, are right", "share", _COUNT, (SCORES,),
+        (SCORED,), forms=(WireFormat("k, 0", "int64 [1, 1 or 2]", "evaluation"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_HOLDER,
+        "shares of the mask of bits that say which two holders put in other edges than each other", "share", _DIFFERS,
+        forms=(WireFormat("k, 0", "int64 [pairs of holders, 1]", "set-up"),)),
     judgement(LABELLED_TO_SERVER, SCORED),
 )
+# fmt: on
