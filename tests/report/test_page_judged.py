@@ -91,14 +91,14 @@ def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
     told = judged(found, TOLD)
     ranking = told.ranking
     assert ranking is not None
-    assert ranking.threshold is not None
+    assert ranking["threshold"] is not None
     chosen = best_threshold(TOLD.val.labels == 1, TOLD.val.likely[:, 1])
     assert chosen is not None
-    assert ranking.threshold.value == chosen
+    assert ranking["threshold"]["value"] == chosen
     at = alarms(TOLD.test.labels == 1, TOLD.test.likely[:, 1], chosen)
-    assert ranking.threshold.test == at
-    assert ranking.threshold.val == alarms(TOLD.val.labels == 1, TOLD.val.likely[:, 1], chosen)
-    assert (ranking.negative, ranking.positive) == ("no", "fraud")
+    assert ranking["threshold"]["test"] == at
+    assert ranking["threshold"]["val"] == alarms(TOLD.val.labels == 1, TOLD.val.likely[:, 1], chosen)
+    assert (ranking["negative"], ranking["positive"]) == ("no", "fraud")
     page = (
         environment()
         .get_template("judged.html.j2")
@@ -110,13 +110,13 @@ def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
         assert f'<th scope="row">{name}</th>{shown}' in page
     other = judged(found, replace(TOLD, test=drawn(3))).ranking
     assert other is not None
-    assert other.threshold is not None
-    assert other.threshold.value == ranking.threshold.value
-    assert other.threshold.val == ranking.threshold.val
-    assert other.threshold.test != ranking.threshold.test
+    assert other["threshold"] is not None
+    assert other["threshold"]["value"] == ranking["threshold"]["value"]
+    assert other["threshold"]["val"] == ranking["threshold"]["val"]
+    assert other["threshold"]["test"] != ranking["threshold"]["test"]
     without = judged(found, replace(TOLD, val=drawn(1, of=0.0))).ranking
     assert without is not None
-    assert without.threshold is None
+    assert without["threshold"] is None
 
 
 def test_of_classes_alone_nothing_is_ranked(found: RunData) -> None:
@@ -209,7 +209,7 @@ def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) 
     share = percent(1 - (len(tested) // 5) / len(tested))
     assert float(share.split()[0]) > 75
     assert row(judged(found, told), "accuracy")[2] == f"{share} by always saying honest <b>"
-    assert confusion(told).always == f"Always answering honest <b>, the most frequent class, is right for {share}."
+    assert confusion(told)["always"] == f"Always answering honest <b>, the most frequent class, is right for {share}."
 
 
 def test_a_test_auc_near_one_is_called_a_likely_leak(found: RunData) -> None:
@@ -272,7 +272,7 @@ def test_what_calibration_did_is_told_on_test_nodes(found: RunData) -> None:
     one = own[:, 1] / 4
     told = judged(found, replace(TOLD, calibrated=True, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1))))
     assert told.ranking is not None
-    words = told.ranking.calibration
+    words = told.ranking["calibration"]
     assert f"a probability of {percent(float(one.mean()))}, and" in words
     assert f"The network itself says {percent(float(own[:, 1].mean()))}, with an error of" in words
     assert "no validation node was there" in str(judged(found, TOLD).ranking)

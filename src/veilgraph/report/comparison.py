@@ -22,7 +22,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.tables import NOTHING, Axis, Grid, Span, Tick, add_row, environment, table, write_html
+from veilgraph.report.tables import NOTHING, Axis, Grid, Section, add_row, environment, table, write_html
 
 TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
 _WIDTH, _LINE, _INSET = 400.0, 34.0, 12.0
@@ -164,18 +164,6 @@ def remarks(found: Compared) -> Iterator[str]:
 # The page
 
 
-@dataclass(frozen=True)
-class Picture:
-    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job); ``alone`` marks one."""
-
-    description: str
-    width: float
-    height: float
-    marks: tuple[tuple[str, float, Span, bool], ...]
-    ticks: tuple[Tick, ...]
-    alone: float
-
-
 def comparison_html(found: Compared) -> str:
     """A comparison as one HTML page, which loads nothing; the same files give the same page."""
     job = found.job
@@ -305,7 +293,8 @@ def _measured(found: Compared) -> Iterator[str]:
         )
 
 
-def _picture(found: Compared) -> Picture | None:
+def _picture(found: Compared) -> Section | None:
+    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job); ``alone`` marks one."""
     told = found.told
     drawn = [(way, figures) for way in told.ways if (figures := way.figures["auc"].known) is not None]
     if not drawn:
@@ -317,14 +306,14 @@ def _picture(found: Compared) -> Picture | None:
         for place, (way, figures) in enumerate(drawn)
     )
     words = "; ".join(f"{way.name} {_whole(way.figures['auc'])}" for way, _ in drawn)
-    return Picture(
-        f"Test AUC with its 95 % interval: {words}.",
-        _WIDTH,
-        len(drawn) * _LINE + 22,
-        marks,
-        axis.ticks(6),
-        axis.place(drawn[0][1][0]),
-    )
+    return {
+        "description": f"Test AUC with its 95 % interval: {words}.",
+        "width": _WIDTH,
+        "height": len(drawn) * _LINE + 22,
+        "marks": marks,
+        "ticks": axis.ticks(6),
+        "alone": axis.place(drawn[0][1][0]),
+    }
 
 
 def _fitting(name: str) -> str:

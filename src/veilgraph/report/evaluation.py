@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.core.text import called, counted
 from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure, leak_words
 from veilgraph.report.ranking import (
-    Alarms,
     Bin,
     ByColumn,
-    Looked,
     alarms,
     best_threshold,
     brier,
@@ -32,7 +30,7 @@ from veilgraph.report.ranking import (
     reliability,
 )
 from veilgraph.report.run_data import RunData, Scored
-from veilgraph.report.tables import NOTHING, Grid, LineChart, Point, line_chart, percent
+from veilgraph.report.tables import NOTHING, Grid, Point, Section, line_chart, percent
 from veilgraph.report.training import alone_words
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
@@ -46,8 +44,7 @@ _CHANGED: Final = 1e-3
 """A figure of the end of the training, and of predictions of other data or with other noise."""
 
 
-@dataclass(frozen=True)
-class LiftRow:
+class LiftRow(NamedTuple):
     """A figure of the test nodes: its interval, and what somebody reaches who knows nothing."""
 
     title: str
@@ -55,28 +52,6 @@ class LiftRow:
     interval: str
     baseline: str
     meaning: str
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """A threshold that validation nodes have chosen, and what comes of it on them and on test nodes."""
-
-    value: float
-    val: Alarms
-    test: Alarms
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """What the scores of two classes are worth; ``threshold`` is None where no validation node is of class 1."""
-
-    negative: str
-    positive: str
-    charts: tuple[LineChart, ...]
-    looked: tuple[Looked, ...]
-    calibration: str
-    bins: tuple[Bin, ...]
-    threshold: Threshold | None
 
 
 @dataclass(frozen=True)
@@ -102,7 +77,7 @@ class Judged:
     notes: tuple[str, ...] = ()
     rows: tuple[LiftRow, ...] = ()
     unranked: str = ""
-    ranking: Ranking | None = None
+    ranking: Section | None = None
     groups: Grid | None = None
 
 
@@ -225,22 +200,27 @@ def _unranked(found: RunData, told: Scored) -> str:
     return ""
 
 
-def _ranking(told: Scored) -> Ranking:
+def _ranking(told: Scored) -> Section:
+    """What the scores of two classes are worth.
+
+    ``threshold`` was chosen by validation nodes, with what comes of it on them and on test nodes; None where none of
+    them is of class 1.
+    """
     truth, score = told.test.labels == 1, told.test.likely[:, 1]
     bins, threshold = reliability(truth, score), _chosen_threshold(told)
     chosen = None
     if threshold is not None:
         val, test = (alarms(of.labels == 1, of.likely[:, 1], threshold) for of in (told.val, told.test))
-        chosen = Threshold(threshold, val, test)
-    return Ranking(
-        negative=called(told.classes[0]),
-        positive=called(told.classes[1]),
-        charts=_charts(told, bins),
-        looked=tuple(looked_at(truth, score)),
-        calibration=_calibration(told, bins),
-        bins=tuple(bins),
-        threshold=chosen,
-    )
+        chosen = {"value": threshold, "val": val, "test": test}
+    return {
+        "negative": called(told.classes[0]),
+        "positive": called(told.classes[1]),
+        "charts": _charts(told, bins),
+        "looked": looked_at(truth, score),
+        "calibration": _calibration(told, bins),
+        "bins": bins,
+        "threshold": chosen,
+    }
 
 
 def _chosen_threshold(told: Scored) -> float | None:
@@ -266,14 +246,14 @@ def _calibration(told: Scored, bins: Sequence[Bin]) -> str:
     )
 
 
-def _charts(told: Scored, bins: Sequence[Bin]) -> tuple[LineChart, ...]:
+def _charts(told: Scored, bins: Sequence[Bin]) -> tuple[Section, ...]:
     truth, score, name = told.test.labels == 1, told.test.likely[:, 1], called(told.classes[1])
     share, one = float(truth.mean()), (0.0, 1.0)
     precision, gains = precision_over_recall(truth, score), found_over_looked(truth, score)
     said = [(each.said, each.true.value) for each in bins]
     diagonal: list[Point] = [(0.0, 0.0), (1.0, 1.0)]
 
-    def chart(title: str, words: str, curve: list[Point], against: list[Point], x_label: str) -> LineChart:
+    def chart(title: str, words: str, curve: list[Point], against: list[Point], x_label: str) -> Section:
         series = (("the model", curve), ("without a model", against))
         return line_chart(title, words, series, x_label=x_label, x_range=one, y_range=one, ticks=5)
 

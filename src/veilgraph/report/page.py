@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,7 @@ from veilgraph.report.ledgers import privacy
 from veilgraph.report.protection import against
 from veilgraph.report.ranking import confusion, read_column_of
 from veilgraph.report.run_data import RunData, read_run, scored
-from veilgraph.report.tables import NOTHING, Grid, LineChart, environment, line_chart, longest_legend, write_html
+from veilgraph.report.tables import NOTHING, Grid, Section, environment, line_chart, longest_legend, write_html
 from veilgraph.report.training import best_of, is_bounded, points, progress, training
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
@@ -67,36 +66,23 @@ def write_page(run: RunDirectory | RunData, path: Path, by: str | None = None, p
 # The head
 
 
-@dataclass(frozen=True)
-class Head:
-    """What was trained by whom, when and where, and what it reached of ``judged_by``, or why that is not known."""
-
-    name: str
-    paradigm: str
-    when: str
-    where: str
-    verdict: str
-    reached: str
-    judged_by: str
-    beside: tuple[str, ...]
-
-
-def _head(found: RunData, judgement: Judged) -> Head:
+def _head(found: RunData, judgement: Judged) -> Section:
+    """What was trained by whom, when and where, and what it reached, or why that is not known."""
     settings, first = found.settings, judgement.headline
     where = "all parties on one machine: a simulation, which protects nobody from whoever runs it"
     if found.is_part:
         software = f" ({found.software})" if found.software else ""
         where = f"the part of {listed(found.here)} in a run across organisations{software}"
-    return Head(
-        settings.name,
-        paradigm_of(settings).title,
-        _when(found),
-        where,
-        _verdict(found),
-        _reached(found) if first is None else first.value,
-        settings.measures.main.title,
-        () if first is None else (f"95 %: {first.interval}", first.baseline, *judgement.beside),
-    )
+    return {
+        "name": settings.name,
+        "paradigm": paradigm_of(settings).title,
+        "when": _when(found),
+        "where": where,
+        "verdict": _verdict(found),
+        "reached": _reached(found) if first is None else first.value,
+        "judged_by": settings.measures.main.title,
+        "beside": [] if first is None else [f"95 %: {first.interval}", first.baseline, *judgement.beside],
+    }
 
 
 def _when(found: RunData) -> str:
@@ -136,30 +122,19 @@ Risk = tuple[str, str]
 """What could happen, in a few words, and what then."""
 
 
-@dataclass(frozen=True)
-class Job:
+def _job(found: RunData) -> Section:
     """The job in words, the parties' table, the file itself, and what could go wrong.
 
     ``record``: what the job says of its purpose, retention and roles, or that it does not.
     """
-
-    sentences: tuple[str, ...]
-    reveals: tuple[str, ...]
-    contributions: Grid
-    source: str
-    record: tuple[tuple[str, str], ...]
-    risks: tuple[Risk, ...]
-
-
-def _job(found: RunData) -> Job:
     settings = found.settings
     paradigm = paradigm_of(settings)
     part = paradigm.words.server_part(settings) + ("" if found.deals is None else f"; certified as {found.deals}")
     record = dict(() if settings.record is None else settings.record.told())
-    return Job(
-        (*paradigm.words.describe(settings), _schedule(settings)),
-        tuple(revelations(settings).values()),
-        Grid(
+    return {
+        "sentences": (*paradigm.words.describe(settings), _schedule(settings)),
+        "reveals": revelations(settings).values(),
+        "contributions": Grid(
             "Parties",
             "Who brings what. Edges are counted in each direction; an empty cell is not known in this directory.",
             {"party": "", "role": "some", "nodes": "", "columns": "", "edges": "", "labels": "wide"},
@@ -168,10 +143,12 @@ def _job(found: RunData) -> Job:
                 (SERVER, part, "none", "none", "none", "none"),
             ),
         ),
-        (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace"),
-        tuple((name, record.get(name, "not said: the job has none (record)")) for name in RecordSettings.model_fields),
-        tuple(risks(settings)),
-    )
+        "source": (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace"),
+        "record": [
+            (name, record.get(name, "not said: the job has none (record)")) for name in RecordSettings.model_fields
+        ],
+        "risks": list(risks(settings)),
+    }
 
 
 def _contribution(found: RunData, holder: str) -> tuple[str, ...]:
@@ -330,7 +307,7 @@ def _flat(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str
             yield above + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[LineChart]:
+def _charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[Section]:
     figures = {each.settings.measures.main: None for each in found}
     drawn = [("Loss", LOSS, False), *((each.title, each.name, is_bounded(each)) for each in figures)]
     for title, quantity, bounded in drawn:

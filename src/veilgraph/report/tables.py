@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -328,6 +328,8 @@ def costs_table(costs: Costs) -> Table:
 
 
 Point = tuple[float, float]
+Section = dict[str, Any]
+"""What a template shows, by the names that it has for that."""
 
 
 @cache
@@ -359,16 +361,14 @@ def write_html(path: Path, content: str) -> None:
         write_whole(path, content.encode())
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """A labelled place on an axis."""
 
     place: float
     label: str
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """A figure with its interval on an axis."""
 
     value: float
@@ -410,33 +410,13 @@ class Axis:
         return tuple(Tick(self.place(value), f"{round(value, digits) + 0.0:,.{digits}f}") for value in within)
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One series: its name, the points of its polyline as SVG has them, where it ends, and its place from 1."""
 
     name: str
     points: str
     end: Point
     place: int
-
-
-@dataclass(frozen=True)
-class LineChart:
-    """Series over a common x; the plot's area is from (left, top) to (right, bottom)."""
-
-    title: str
-    description: str
-    width: float
-    height: float
-    left: float
-    right: float
-    top: float
-    bottom: float
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    x_label: str
-    lines: tuple[Line, ...]
-    mark: Tick | None
 
 
 def line_chart(
@@ -450,11 +430,11 @@ def line_chart(
     mark: tuple[float, str] | None = None,
     size: tuple[float, float] = (400, 240),
     ticks: int = 6,
-) -> LineChart:
+) -> Section:
     """Draw series, name and points of each, as polylines; ``description`` says it for who cannot see it.
 
-    Those without points are left out. ``mark``: an x with a vertical line, and its label; ``ticks``: about how many an
-    axis gets.
+    Those without points are left out; the plot's area is from (left, top) to (right, bottom). ``mark``: an x with a
+    vertical line, and its label; ``ticks``: about how many an axis gets.
     """
     width, height = size
     left, right, top, bottom = 44.0, width - 12, 12.0, height - 38
@@ -464,21 +444,21 @@ def line_chart(
         placed = [(x.place(a), y.place(b)) for a, b in points if math.isfinite(a) and math.isfinite(b)]
         if placed:
             lines.append(Line(name, " ".join(f"{a:g},{b:g}" for a, b in placed), placed[-1], number))
-    return LineChart(
-        title,
-        description,
-        *(width, height, left, right, top, bottom),
-        x_ticks=x.ticks(ticks),
-        y_ticks=y.ticks(ticks),
-        x_label=x_label,
-        lines=tuple(lines),
-        mark=None if mark is None else Tick(x.place(mark[0]), mark[1]),
-    )
+    return {
+        "title": title,
+        "description": description,
+        **{"width": width, "height": height, "left": left, "right": right, "top": top, "bottom": bottom},
+        "x_ticks": x.ticks(ticks),
+        "y_ticks": y.ticks(ticks),
+        "x_label": x_label,
+        "lines": lines,
+        "mark": None if mark is None else Tick(x.place(mark[0]), mark[1]),
+    }
 
 
-def longest_legend(charts: Sequence[LineChart]) -> LineChart | None:
+def longest_legend(charts: Sequence[Section]) -> Section | None:
     """The chart with the most lines, whose legend is that of all; None of no charts."""
-    return max(charts, key=lambda chart: len(chart.lines), default=None)
+    return max(charts, key=lambda chart: len(chart["lines"]), default=None)
 
 
 def bar(value: float, whole: float, width: float = 100.0) -> float:

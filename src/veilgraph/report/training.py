@@ -6,7 +6,6 @@ import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -24,7 +23,7 @@ from veilgraph.core.text import counted, figure, listed
 from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LAST, LOSS, Figure, Measures
 from veilgraph.report.protection import compared_with
 from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import Grid, LineChart, Point, line_chart, longest_legend
+from veilgraph.report.tables import Grid, Point, Section, line_chart, longest_legend
 from veilgraph.runtime.store.run_directory import Record
 
 EVERY_S: Final = 30.0
@@ -214,21 +213,16 @@ def _plot(axes: Axes, metrics: Sequence[Record], quantity: str, splits: Sequence
             axes.plot(*zip(*found, strict=True), color=_COLOURS[split], label=_NAMES[split], marker=marker)
 
 
-@dataclass(frozen=True)
-class Training:
-    """The page's section: a chart for each figure of the epochs' records, and scores of a complete run."""
-
-    notes: tuple[str, ...]
-    charts: tuple[LineChart, ...]
-    legend: LineChart | None
-    scores: Grid
-    facts: tuple[tuple[str, str], ...]
-
-
-def training(found: RunData) -> Training:
-    """Curves and scores of a run, as far as they are here."""
-    charts = tuple(_charts(found.metrics, found.summary, found.settings.measures))
-    return Training(tuple(_notes(found)), charts, longest_legend(charts), _scores(found), tuple(_facts(found)))
+def training(found: RunData) -> Section:
+    """Curves and scores of a run, as far as they are here: a chart for each figure of the epochs' records."""
+    charts = list(_charts(found.metrics, found.summary, found.settings.measures))
+    return {
+        "notes": list(_notes(found)),
+        "charts": charts,
+        "legend": longest_legend(charts),
+        "scores": _scores(found),
+        "facts": list(_facts(found)),
+    }
 
 
 def progress(found: RunData) -> str:
@@ -263,7 +257,7 @@ def _notes(found: RunData) -> Iterator[str]:
         yield f"{compared_with(settings)} The epoch was chosen by perturbed ones."
 
 
-def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -> Iterator[LineChart]:
+def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -> Iterator[Section]:
     if not metrics:
         return
     epochs = (metrics[0]["epoch"], metrics[-1]["epoch"])
