@@ -178,7 +178,8 @@ def comparison_html(found: Compared) -> str:
             picture=_picture(found),
             grids=list(_grids(found)),
             tells=_tells(found),
-            measured=list(_measured(found)),
+            found=found.told,
+            draws=DRAWS,
             holder=job.data.label_party,
             path=found.path.name,
             version=__version__,
@@ -257,40 +258,6 @@ def _tells(found: Compared) -> dict[str, list[str]]:
     return {
         job.paradigm: list(revelations(job).values()) for job in jobs if job is not None and job.paradigm in together
     }
-
-
-def _measured(found: Compared) -> Iterator[str]:
-    told, holder = found.told, found.job.data.label_party
-    tested = sorted(set(told.test_nodes))
-    nodes = f"{tested[0]:,}" if len(tested) == 1 else f"{tested[0]:,} to {tested[-1]:,}"
-    whose = "all" if told.over_home is None else "the common"
-    seeds = f"{counted(len(told.seeds), 'seed')}: {', '.join(map(str, told.seeds))}"
-    yield (
-        f"Every way is judged on the same test nodes, {nodes} of {holder}'s, in each of {seeds}. They are among "
-        f"{whose} nodes, and no way was trained on them or chosen by them."
-    )
-    yield (
-        f"Intervals are of 95 %, by {DRAWS} bootstrap samples of seeds and, within each, of test nodes. All ways are "
-        "judged on the same samples, so the interval of a difference is that of the difference."
-    )
-    if len(told.seeds) == 1:
-        yield "With one seed the intervals say nothing of how much another training would differ."
-    yield "The best at home is chosen by the very test nodes, which favours staying at home."
-    yield (
-        "F1 is the mean over classes. Plain models are scikit-learn's: of three strengths each, the one with the "
-        "lowest loss on validation nodes."
-    )
-    if "recall" in told.ways[0].figures:
-        yield (
-            f"Recall is of {told.recall_of}, "
-            f"among the {100 * told.recall_at:g} % of the nodes that are likeliest of it."
-        )
-    if told.over_home is not None:
-        yield (
-            "This is a study on one machine that had everybody's data: pooled data and lent labels are nobody's to "
-            "have, a sealed job opens probabilities here so that nodes can be ranked, and no privacy ledger was "
-            "charged."
-        )
 
 
 def _picture(found: Compared) -> Section | None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import os_errors_as, write_whole
-from veilgraph.core.text import listed, printable_lines
+from veilgraph.core.text import counted, listed, printable_lines
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.costs import Costs
@@ -344,7 +344,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters["percent"] = percent
+    found.filters |= {"percent": percent, "counted": counted}
     return found
 
 
