@@ -30,7 +30,6 @@ from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import expand
-from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import choose_rows, compact, from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
@@ -114,11 +113,10 @@ class Inserted(DrawnCanaries):
     votes: bool = False
 
     @classmethod
-    def of(cls, job: JobSettings, party: PartyId, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
+    def of(cls, job: JobSettings, party: PartyId, nodes: int, key: bytes) -> Self:
         """Those of a job with ``privacy.canaries_in: data``; every holder needs them, to keep the others' apart.
 
-        ``source`` makes the key, unless one was ``kept``. Raises ``ConfigError``: too few common nodes, or no such
-        canaries.
+        Raises ``ConfigError``: too few common nodes, or no such canaries.
         """
         privacy = job.privacy
         if privacy is None or not privacy.canaries:
@@ -127,7 +125,7 @@ class Inserted(DrawnCanaries):
         made = cls(
             privacy.canaries,
             nodes,
-            source(SEED_BYTES) if kept is None else kept,
+            key,
             job.hash(),
             privacy.unit,
             privacy.relation,
@@ -237,13 +235,12 @@ class NodeCanaries(DrawnCanaries):
     labelled: PartyId | None
 
     @classmethod
-    def of(cls, job: JobSettings, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
+    def of(cls, job: JobSettings, nodes: int, key: bytes) -> Self:
         """Those of a job whose nodes release their features; as ``Inserted.of``."""
         release, labels = job.noise.feature_release, job.noise.label_release
         if release is None or not 0 < release.canaries <= nodes:
             wanted = 0 if release is None else release.canaries
             raise ConfigError(f"canaries={wanted} must be from 1 to the number of common nodes, {nodes}; choose fewer")
-        key = source(SEED_BYTES) if kept is None else kept
         holder = None if labels is None else labels.holder
         return cls(release.canaries, nodes, key, job.hash(), release.low, release.high, holder)
 
@@ -278,7 +275,7 @@ class LabelCanaries(DrawnCanaries):
     coin: ClassVar[str] = "labels"
 
     @classmethod
-    def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
+    def of(cls, job: JobSettings, graph: PartyGraph, key: bytes) -> Self:
         """Those of a job with ``label_privacy``, in the label holder's graph; as ``Inserted.of``."""
         private, trained = job.label_privacy, len(_trained(graph))
         wanted = 0 if private is None else private.canaries
@@ -287,7 +284,7 @@ class LabelCanaries(DrawnCanaries):
                 f"label_privacy.canaries={wanted} must be from 1 to the number of training nodes, {trained}, whose "
                 "labels they replace; choose fewer"
             )
-        return cls(wanted, graph.common, source(SEED_BYTES) if kept is None else kept, job.hash())
+        return cls(wanted, graph.common, key, job.hash())
 
     def places(self, graph: PartyGraph) -> Tensor:
         """Their nodes in the label holder's graph, which follow from the training nodes: Tensor[m] int64."""
@@ -324,7 +321,7 @@ class TrainedCanaries(DrawnCanaries):
     relation: Neighbours
 
     @classmethod
-    def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
+    def of(cls, job: JobSettings, graph: PartyGraph, key: bytes) -> Self:
         """Those of a job with a private training, in a holder's graph; as ``Inserted.of``."""
         plan = job.training_plan
         leaves = 0 if plan is None or not plan.hops else min(plan.settings.degree_bound or 0, MOST_LEAVES)
@@ -334,7 +331,6 @@ class TrainedCanaries(DrawnCanaries):
                 f"averaging.privacy.canaries={wanted} with {leaves} neighbours each take {wanted * (1 + leaves)} "
                 f"nodes, and party {graph.party!r} has {graph.num_nodes}; choose from 1 to {most}"
             )
-        key = source(SEED_BYTES) if kept is None else kept
         return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.settings.neighbours)
 
     @cached_property
@@ -389,17 +385,15 @@ class TrainedCanaries(DrawnCanaries):
         return compact(changed) if features.is_sparse_csr else changed
 
 
-def canaries_in_data(
-    job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None
-) -> DrawnCanaries | None:
+def canaries_in_data(job: JobSettings, graph: PartyGraph, key: bytes) -> DrawnCanaries | None:
     """The canaries that a job has in a holder's data; None where it has none. Errors as ``Inserted.of``."""
     plan, labels, release, has_labels = job.training_plan, job.label_privacy, job.noise.feature_release, graph.labels
     if plan is not None and plan.settings.canaries and has_labels is not None:
-        return TrainedCanaries.of(job, graph, source, kept)
+        return TrainedCanaries.of(job, graph, key)
     if labels is not None and labels.canaries and graph.party in perturbing(job) and has_labels is not None:
-        return LabelCanaries.of(job, graph, source, kept)
+        return LabelCanaries.of(job, graph, key)
     if release is not None and release.canaries and graph.party in job.duties.releasing:
-        return NodeCanaries.of(job, graph.common, source, kept)
+        return NodeCanaries.of(job, graph.common, key)
     if job.privacy is not None and job.privacy.canaries_in == "data":
-        return Inserted.of(job, graph.party, graph.common, source, kept)
+        return Inserted.of(job, graph.party, graph.common, key)
     return None

@@ -345,7 +345,9 @@ class JobSettings(Settings):
                 f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
                 f"{', '.join(self.measures.selectable)}"
             )
-        if self.snapshot is not None and not _keeps_releases(self):
+        privacy, kept_by_nodes = self.privacy, self.label_privacy is not None or self.noise.feature_release is not None
+        kept = privacy is not None and privacy.once and privacy.joint_noise is None and not self.noise.counts_votes
+        if self.snapshot is not None and not (kept or kept_by_nodes):
             raise ValueError(
                 f"snapshot={self.snapshot!r}: this job makes no release that later jobs send again; leave it out, or "
                 "see label_privacy and privacy.schedule"
@@ -478,14 +480,6 @@ def adds_noise(job: JobSettings) -> bool:
     facts = job.noise
     noise = (job.privacy, facts.feature_release, facts.label_release, job.label_privacy, job.training_plan)
     return any(settings is not None for settings in noise)
-
-
-def _keeps_releases(job: JobSettings) -> bool:
-    """Whether a holder keeps what it releases, and sends it again in later jobs of its ledger for life."""
-    if job.label_privacy is not None or job.noise.feature_release is not None:
-        return True
-    privacy = job.privacy
-    return privacy is not None and privacy.once and privacy.joint_noise is None and not job.noise.counts_votes
 
 
 def passes_cost(job: JobSettings) -> bool:

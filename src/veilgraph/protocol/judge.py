@@ -7,6 +7,7 @@ import math
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean, stdev
 from typing import Final
 
@@ -247,30 +248,19 @@ def _present(labels: Tensor) -> int:
     return int((labels.bincount() > 0).sum())
 
 
-def area_under_curve(logits: Tensor, labels: Tensor) -> float | None:
+def area_under_curve(logits: Tensor, labels: Tensor, *, lacking: bool = False) -> float | None:
     """ROC AUC of logits Tensor[n, C]: of class 1 where C is 2, else one against the rest, all classes alike.
 
-    None where a class has no nodes, or a logit is no finite number.
+    None where a class has no nodes, or a logit is no finite number. ``lacking``: over the classes that have nodes, two
+    at least: validation nodes may lack one, and still choose.
     """
-    classes = logits.shape[1]
-    if _present(labels) < classes or not bool(torch.isfinite(logits).all()):
+    present, classes = labels.bincount().nonzero().ravel().tolist(), logits.shape[1]
+    if len(present) < (_LEAST if lacking else classes) or not bool(torch.isfinite(logits).all()):
         return None
     probabilities = logits.double().softmax(dim=1)
     if classes == 2:
         return rank_auc(probabilities[:, 1], labels == 1)
-    return fmean(rank_auc(probabilities[:, each], labels == each) for each in range(classes))
-
-
-def selecting_auc(logits: Tensor, labels: Tensor) -> float | None:
-    """As ``area_under_curve``, over the classes that have nodes: validation nodes may lack one, and still choose.
-
-    None where fewer than two have.
-    """
-    present = labels.bincount().nonzero().ravel()
-    if len(present) == logits.shape[1] or len(present) < _LEAST or not bool(torch.isfinite(logits).all()):
-        return area_under_curve(logits, labels)
-    probabilities = logits.double().softmax(dim=1)
-    return fmean(rank_auc(probabilities[:, each], labels == each) for each in present.tolist())
+    return fmean(rank_auc(probabilities[:, each], labels == each) for each in present)
 
 
 def rank_auc(scores: Tensor, positive: Tensor) -> float:
@@ -311,7 +301,7 @@ def macro_f1(logits: Tensor, labels: Tensor) -> float:
 
 _Metric = Callable[[Tensor, Tensor], float | None]
 _METRICS: Final[Mapping[str, tuple[_Metric, _Metric]]] = {
-    "auc": (selecting_auc, area_under_curve),
+    "auc": (partial(area_under_curve, lacking=True), area_under_curve),
     "ap": (average_precision, average_precision),
     "f1": (macro_f1, macro_f1),
 }

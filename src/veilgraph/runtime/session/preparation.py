@@ -106,7 +106,9 @@ def prepare(
         return _anew(store, settings, kept.identity, rebuilt, own)
     seed = store.seed()
     if not anew:
-        seed = _seed_for_new_tables(store)
+        # Another one, but for the job's own, at a later reading: other values under one would show what changed.
+        begun = store.has_trained() or (store.path / _ALIGNMENT).is_file()
+        seed = private_seed() if begun and seed >= PUBLIC_SEEDS else seed
         own = replace(own, streams=LearningStreams(seed, link.party))
     prepared = paradigm_of(settings).session.prepare(own)
     if not anew:
@@ -140,14 +142,7 @@ def _anew(store: PartyStore, settings: JobSettings, identity: str, built: BuiltG
 def kept_identity(store: PartyStore) -> str:
     """Identity of the alignment or collection of a party's graph, or ""; ``RunError`` where the file is damaged."""
     path = store.path / _ALIGNMENT
-    return _identity(path) if path.is_file() else ""
-
-
-def _seed_for_new_tables(store: PartyStore) -> int:
-    """Another one, but for the job's own, at a later reading: other values under one would show what changed."""
-    begun = store.has_trained() or (store.path / _ALIGNMENT).is_file()
-    seed = store.seed()
-    return private_seed() if begun and seed >= PUBLIC_SEEDS else seed
+    return read_json(path, AlignmentFacts, DAMAGED_ALIGNMENT)["identity"] if path.is_file() else ""
 
 
 def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None:
@@ -177,8 +172,7 @@ def _kept(
     restarts: bool,
 ) -> Aligned | None:
     """What an earlier session kept, if all parties have the same and all offer to use it again."""
-    path = store.path / _ALIGNMENT
-    mine = _identity(path) if offers and path.is_file() else ""
+    mine = kept_identity(store) if offers else ""
     others = [party for party in (*settings.data.names, SERVER) if party != link.party]
     said = text_tensor(mine if restarts else mine + _HELD)
     texts = exchange(link, others, Tag(Kind.HELLO, 0, _KEPT), said, shape=(None,))
@@ -210,10 +204,6 @@ def _aligned(settings: JobSettings, identity: str, graph: PartyGraph, ids: _Ids,
     if aligned and not refuses:
         refuses = refusal_of(organisation, settings, graph.common) or ""
     return Aligned(identity, graph, ids[0], class_names, refuses, written=ids[1])
-
-
-def _identity(path: Path) -> str:
-    return read_json(path, AlignmentFacts, DAMAGED_ALIGNMENT)["identity"]
 
 
 _LOGGED: Final = 12

@@ -196,12 +196,7 @@ class RecordLog:
 
     def stated(self) -> list[Extent]:
         """What the party can state now."""
-        found = []
-        for heads in self.records():
-            head = heads.head(heads.lines)
-            if head is not None:
-                found.append(Extent(lines=heads.lines, head=head))
-        return found
+        return [Extent(lines=heads.lines, head=heads.head(heads.lines) or "") for heads in self.records()]
 
     def is_current(self) -> bool:
         """Whether nothing was recorded since the newest statement; evidence itself is always newer."""
