@@ -121,7 +121,9 @@ def learned(found: RunData) -> Section:
     for record in records:
         groups[_ORDER[record.protection], record.what, record.why].append(record)
     return {
-        "notes": list(_missing_records(found, senders)),
+        "senders": senders,
+        "silent": [party for party in found.parties if party not in senders],
+        "killed": bool(_least(records)),
         "receivers": receivers,
         "matrix": [
             (sender, [None if sender == to else _cell(records, sender, to) for to in receivers]) for sender in senders
@@ -132,16 +134,6 @@ def learned(found: RunData) -> Section:
         "sent": [_sent(group) for _, group in sorted(groups.items(), key=lambda item: item[0][0])],
         "has_epsilon": any(record.epsilon_total is not None for record in records),
     }
-
-
-def _missing_records(found: RunData, senders: list[str]) -> Iterator[str]:
-    if not senders:
-        yield "Nothing is on record as sent yet: each party writes down what it sent when a session ends."
-        return
-    if silent := [party for party in found.parties if party not in senders]:
-        yield f"Only what {listed(senders)} sent is on record here. What {listed(silent)} sent is on record there."
-    if _least(found.sent):
-        yield "A party was killed during a session: figures with ≥ are what it had noted by then."
 
 
 def _cell(records: list[DisclosureRecord], sender: str, receiver: str) -> list[tuple[int, Guard]]:
@@ -197,7 +189,7 @@ def traffic(found: RunData) -> Section:
     """
     entries = _entries(found)
     if not entries:
-        return {"notes": ["What was sent is counted when a session ends; none has ended here yet."], "parties": ()}
+        return {"parties": ()}
     counting = {entry.party for entry in entries}
     flows: dict[tuple[str, PartyId, PartyId], tuple[int, int]] = {}
     for entry in entries:
@@ -216,19 +208,12 @@ def traffic(found: RunData) -> Section:
         words[record.kind][record.what] = None
     kinds = sorted(by_kind.items(), key=lambda item: -item[1][1])
     return {
-        "notes": list(_traffic_notes(found, counting)),
+        "counting": counting,
+        "uncounted": [party for party in found.parties if party not in counting],
         "total": human_bytes(sum(size for _, size in flows.values())),
         "parties": _flows([(party, "", by_party[party]) for party in found.parties if party in by_party]),
         "kinds": _flows([(kind.replace("_", " "), "; ".join(words[kind]), sums) for kind, sums in kinds]),
     }
-
-
-def _traffic_notes(found: RunData, counting: set[PartyId]) -> Iterator[str]:
-    if others := [party for party in found.parties if party not in counting]:
-        missing = f": messages between {' and '.join(others)} are not among it" if len(others) > 1 else ""
-        yield f"As {', '.join(counting)} counted it{missing}."
-    if found.summary is not None and found.summary.get("started_at"):
-        yield f"Of the last session alone, since epoch {found.summary['started_at']}."
 
 
 def _flows(groups: Sequence[tuple[str, str, list[int]]]) -> list[tuple[str, str, int, str, float]]:

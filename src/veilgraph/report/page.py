@@ -13,7 +13,7 @@ from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER
 from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import LAST, LOSS
-from veilgraph.protocol.job import JobSettings, RecordSettings, adds_noise
+from veilgraph.protocol.job import RecordSettings, adds_noise
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.audit import audit
@@ -43,7 +43,7 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
     found = read_run(run) if isinstance(run, RunDirectory) else run
     told = scored(found)
     judgement = judged(found, told, None if by is None else read_column_of(found.settings, told, by, party_file))
-    sections = {
+    sections: Section = {
         "head": _head(found, judgement),
         "job": _job(found),
         "learned": learned(found),
@@ -55,6 +55,8 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
         "privacy": privacy(found),
         "audit": audit(found),
     }
+    train, measures = found.settings.train, found.settings.measures
+    sections["best"] = "" if train.select_by == LAST else best_of(train.select_by, measures)
     return environment().get_template("page.html.j2").render(**sections, found=found, version=__version__)
 
 
@@ -115,15 +117,11 @@ def _reached(found: RunData) -> str:
     return f"no test {measures.of}" if private is None else f"known to {private.holder} alone"
 
 
-# The job, and what could go wrong with it
-
-
-Risk = tuple[str, str]
-"""What could happen, in a few words, and what then."""
+# The job
 
 
 def _job(found: RunData) -> Section:
-    """The job in words, the parties' table, the file itself, and what could go wrong.
+    """The job in words, the parties' table, the file itself, and what the risks of it depend on.
 
     ``record``: what the job says of its purpose, retention and roles, or that it does not.
     """
@@ -132,8 +130,8 @@ def _job(found: RunData) -> Section:
     part = paradigm.words.server_part(settings) + ("" if found.deals is None else f"; certified as {found.deals}")
     record = dict(() if settings.record is None else settings.record.told())
     return {
-        "sentences": (*paradigm.words.describe(settings), _schedule(settings)),
-        "reveals": revelations(settings).values(),
+        "sentences": paradigm.words.describe(settings),
+        "reveals": list(revelations(settings).values()),
         "contributions": Grid(
             "Parties",
             "Who brings what. Edges are counted in each direction; an empty cell is not known in this directory.",
@@ -147,7 +145,8 @@ def _job(found: RunData) -> Section:
         "record": [
             (name, record.get(name, "not said: the job has none (record)")) for name in RecordSettings.model_fields
         ],
-        "risks": list(risks(settings)),
+        "collusion": paradigm.words.collusion(settings),
+        "is_noised": adds_noise(settings),
     }
 
 
@@ -166,66 +165,6 @@ def _contribution(found: RunData, holder: str) -> tuple[str, ...]:
         labels = classes + "{:,} training, {:,} validation, {:,} test".format(*splits)
     edges = f"{facts['edges']:,}" if facts["edges"] else "none"
     return holder, part, nodes, f"{facts['features']:,}", edges, labels
-
-
-def _schedule(settings: JobSettings) -> str:
-    train, measures = settings.train, settings.measures
-    epochs = counted(train.epochs, "epoch")
-    if train.select_by == LAST:
-        return f"Training lasts {epochs}; the last model is kept, and no other party is told how it did."
-    stop = ""
-    if train.patience is not None:
-        stop = f"; it ends after {counted(train.patience, 'evaluation')} without a better one"
-    chosen = best_of(train.select_by, measures)
-    return f"Training lasts at most {epochs}{stop}. The model with {chosen} on the validation {measures.of} is kept."
-
-
-def risks(job: JobSettings) -> Iterator[Risk]:
-    """What a job's protection rests on, and what it is not about; none of it depends on what a run found."""
-    data, learning, told = job.data, listed(job.duties.scoring), len(revelations(job))
-    yield "Parties work together", paradigm_of(job).words.collusion(job)
-    yield (
-        "A party does not follow the protocol",
-        "It can send wrong numbers, and so spoil the model or what others learn from it, without being noticed; "
-        "what it may find out then is bounded by nothing that is said here.",
-    )
-    if told:
-        yield (
-            "A party makes more of what it is told",
-            f"{counted(told, 'thing')} that messages of this job tell are listed above. What can be inferred from "
-            "them grows with every step and every job on the same nodes; the audit says what known attacks find, and "
-            "no more.",
-        )
-    if job.is_aligned and (data.from_tables or data.is_apart):
-        yield (
-            "That somebody is known is news",
-            f"Each of {listed(data.names)} learns which of its own nodes all the others have, too: of a customer, that "
-            "the others know it. Every alignment tells that anew. The server and a holder together learn for each of "
-            "that holder's nodes which others have it.",
-        )
-    yield (
-        "Predictions are wrong",
-        f"{learning} may act on a person wrongly. How often, and for whom, are questions of their own: see how "
-        "well it predicts, and look at groups of people (veilgraph report RUN --by COLUMN).",
-    )
-    noised = "Nothing is noised, so no ε bounds that."
-    if adds_noise(job):
-        noised = "ε bounds what was released with noise, and nothing else: the privacy ledger says what it is about."
-    yield (
-        "The model remembers",
-        f"Whoever has predictions ({learning}), or asks for them, may be able to infer from them whether a node "
-        f"was trained on, or something of its columns. {noised}",
-    )
-    yield (
-        "Files outlive their purpose",
-        "A run's directory holds data, the model and predictions of the parties whose part is in it, in the clear, "
-        "and nothing deletes them. What was sent to other parties is theirs to delete.",
-    )
-    if not data.is_apart:
-        yield (
-            "All parties are on one machine",
-            "A simulation protects nobody from whoever runs it: every holder's data are in its directory.",
-        )
 
 
 # Several runs

@@ -344,7 +344,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters |= {"percent": percent, "counted": counted}
+    found.filters |= {"percent": percent, "counted": counted, "listed": listed}
     return found
 
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph.core.text import counted, figure, listed
-from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LAST, LOSS, Figure, Measures
+from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LOSS, Figure, Measures
 from veilgraph.report.protection import compared_with
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import Grid, Point, Section, line_chart, longest_legend
@@ -217,11 +217,11 @@ def training(found: RunData) -> Section:
     """Curves and scores of a run, as far as they are here: a chart for each figure of the epochs' records."""
     charts = list(_charts(found.metrics, found.summary, found.settings.measures))
     return {
-        "notes": list(_notes(found)),
+        "progress": progress(found) if found.summary is None else "",
         "charts": charts,
         "legend": longest_legend(charts),
         "scores": _scores(found),
-        "facts": list(_facts(found)),
+        "compared_with": "" if found.settings.label_privacy is None else compared_with(found.settings),
     }
 
 
@@ -236,25 +236,6 @@ def progress(found: RunData) -> str:
     if found.is_part and labelled not in found.here and found.sent:
         return f"How far the training is, {labelled} records; it is not known here."
     return "Nothing has been trained in this run yet."
-
-
-def _notes(found: RunData) -> Iterator[str]:
-    settings, private = found.settings, found.settings.noise.label_release
-    if found.summary is None:
-        yield progress(found)
-    if settings.outcome.predicts_named:
-        yield "No node is predicted but those that are named later, so no accuracy is known."
-    elif found.summary is not None and private is None:
-        measures = settings.measures
-        if found.summary.get(f"test_{measures.main.name}") is None:
-            yield f"No {measures.one} is set aside for testing, so there is no test {measures.main.title}."
-    if private is not None and found.metrics:
-        yield (
-            f"All scores compare with labels that {private.holder}'s nodes had perturbed: they are not accuracies "
-            "against the true labels, which stay there."
-        )
-    if settings.label_privacy is not None and found.metrics:
-        yield f"{compared_with(settings)} The epoch was chosen by perturbed ones."
 
 
 def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -> Iterator[Section]:
@@ -298,20 +279,6 @@ def _scores(found: RunData) -> Grid:
         {"score": "", **dict.fromkeys(_NAMES.values(), "number"), "what it says": "wide"},
         tuple(rows),
     )
-
-
-def _facts(found: RunData) -> Iterator[tuple[str, str]]:
-    summary, train, measures = found.summary, found.settings.train, found.settings.measures
-    if summary is None:
-        return
-    if train.select_by == LAST:
-        chosen = "is the last; no other party was told how the epochs did"
-    else:
-        chosen = f"had {best_of(train.select_by, measures)} on the validation {measures.of}"
-    done = found.metrics[-1]["epoch"] if found.metrics else summary["best_epoch"]
-    yield "model kept", f"that of epoch {summary['best_epoch']:,}, which {chosen}"
-    yield "epochs", f"{done:,} of at most {train.epochs:,}"
-    yield "time of a step", f"{summary['seconds_per_step']:.3f} s (median)"
 
 
 def best_of(select_by: str, measures: Measures) -> str:
