@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,19 +37,14 @@ def whole_lines(path: Path) -> list[bytes]:
 def check_chain(path: Path, lines: Sequence[bytes]) -> None:
     """Check that every line but the first names the one before it; the ``RunError`` names the first that does not."""
     for number, (before, line) in enumerate(pairwise(lines), start=2):
-        if _previous(line) != digest(before):
-            raise RunError(
-                f"{path}, line {number}: does not follow from line {number - 1}: one of them was changed, removed or "
-                "moved; restore the file from a copy that has every line"
-            )
-
-
-def _previous(line: bytes) -> object:
-    try:
-        content = json.loads(line)
-    except ValueError:
-        return None
-    return content.get("previous") if isinstance(content, dict) else None
+        with suppress(ValueError):
+            content = json.loads(line)
+            if isinstance(content, dict) and content.get("previous") == digest(before):
+                continue
+        raise RunError(
+            f"{path}, line {number}: does not follow from line {number - 1}: one of them was changed, removed or "
+            "moved; restore the file from a copy that has every line"
+        )
 
 
 class Heads:

@@ -84,9 +84,7 @@ def count(entries: Sequence[Entry], what: Counted, since: datetime | None = None
 
 def used_up(settings: ConsentSettings, entries: Sequence[Entry], what: Counted, now: datetime) -> str:
     """Why there may not be one more now; empty when there may. It names the limit and its value, never a count."""
-    in_all, per_day = (
-        (settings.jobs, settings.jobs_per_day) if what == "job" else (settings.alignments, settings.alignments_per_day)
-    )
+    in_all, per_day = getattr(settings, f"{what}s"), getattr(settings, f"{what}s_per_day")
     if in_all is not None and count(entries, what) >= in_all:
         return f"consent.{what}s={in_all} is used up: raise it, or ask for no more"
     if per_day is not None and count(entries, what, now - DAY) >= per_day:

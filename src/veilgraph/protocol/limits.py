@@ -305,17 +305,6 @@ def _reasons(
         yield f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={says}"
     yield None if nodes is None else too_few(limits, nodes)
     # The longest last: its end is what may be cut off.
-    yield _unaccepted(limits, job, party, epsilon, besides, nodes)
-
-
-def _unaccepted(
-    limits: LimitSettings,
-    job: JobSettings,
-    party: PartyId,
-    epsilon: float,
-    besides: Mapping[str, str],
-    nodes: int | None,
-) -> str | None:
     holds = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
     accepted, contained = {*limits.leakage, *(bounded(job) if holds else ())}, wider(job)
     found = {**besides, **causes(job, party)}
@@ -325,7 +314,7 @@ def _unaccepted(
         if name not in accepted and contained.get(name) not in limits.leakage
     ]
     if not new:
-        return None
+        return
     told = (
         f"limits.leakage=[{', '.join(limits.leakage)}]: change the job, or add what your organisation accepts of "
         f"what else the job reveals: {', '.join(new)}"
@@ -338,4 +327,4 @@ def _unaccepted(
             f"init --protect --epsilon writes: the job costs {party} a total ε of {epsilon:.3g} "
             f"(unit {claim.unit}, {claim.relation})"
         )
-    return told
+    yield told

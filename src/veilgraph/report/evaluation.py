@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from veilgraph.report.ranking import (
     reliability,
 )
 from veilgraph.report.run_data import RunData, Scored
-from veilgraph.report.tables import NOTHING, Grid, Point, Section, line_chart, percent
+from veilgraph.report.tables import NOTHING, Point, Section, line_chart, percent
 from veilgraph.report.training import alone_words
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
@@ -54,41 +53,19 @@ class LiftRow(NamedTuple):
     meaning: str
 
 
-@dataclass(frozen=True)
-class Judged:
-    """The page's section, or why there is none (``missing``).
-
-    Attributes:
-        references: of who trains alone, together, and with all data in one place, by ``reference_titles``; or empty.
-        compare_with: the command that finds these; empty where they are there.
-        headline: of the job's first figure, with further lines in ``beside``; None where it is not known.
-        samples: of the test nodes, by which intervals are.
-        unranked: why there is no ranking of two classes; empty where there is one, or there are more classes.
-    """
-
-    missing: str = ""
-    references: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    reference_titles: tuple[str, ...] = ()
-    compare_with: str = ""
-    headline: LiftRow | None = None
-    beside: tuple[str, ...] = ()
-    caption: str = ""
-    samples: int = DRAWS
-    notes: tuple[str, ...] = ()
-    rows: tuple[LiftRow, ...] = ()
-    unranked: str = ""
-    ranking: Section | None = None
-    groups: Grid | None = None
-
-
-def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Judged:
+def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Section:
     """How well the newest predictions of the test nodes are, also in groups ``by`` a column, which takes predictions.
 
-    ``told`` are the run's predictions with labels, or why they are not here.
+    ``told`` are the run's predictions with labels, or why they are not here (``missing``). In what it gives
+    ``references`` are of who trains alone, together, and with all data in one place, by ``reference_titles``;
+    ``compare_with`` is the command that finds these; ``headline`` is of the job's first figure, with further lines in
+    ``beside``; ``samples`` are those by which intervals are; ``unranked`` is why two classes have no ``ranking``.
     """
     titles, references = _references(found)
+    known_here: Section = {"reference_titles": titles, "references": references, "compare_with": "", "headline": None}
+    known_here |= {"missing": "", "rows": (), "beside": (), "caption": ""}
     if isinstance(told, str):
-        return Judged(told[:1].upper() + told[1:], references, titles)
+        return known_here | {"missing": told[:1].upper() + told[1:]}
     # Of many test nodes × classes fewer: these are slow, some ten seconds for all samples together, and narrow.
     samples = min(DRAWS, max(40, 10**8 // max(told.test.own.size, 1)))
     values = estimates([Tested(told.test.labels, told.test.own)], RECALL_AT, draws=samples)
@@ -108,20 +85,18 @@ def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Ju
         caption += f", {count:,} of them ({share}) are {called(told.classes[1])}"
         others = [rows[each.name] for each in (AUC, _PR_AUC) if each != main and each.name in rows]
         beside = [f"{each.title} {each.value} ({each.interval}); {each.baseline}" for each in others]
-    return Judged(
-        references=references,
-        reference_titles=titles,
-        compare_with="" if references else _compare_with(found),
-        headline=rows.get(main.name),
-        beside=tuple(beside),
-        caption=caption,
-        samples=samples,
-        notes=tuple(_notes(found, told, known)),
-        rows=tuple(rows.values()),
-        unranked=unranked,
-        ranking=_ranking(told) if pair else None,
-        groups=None if by is None else groups(told, by, _chosen_threshold(told) if pair else None),
-    )
+    return known_here | {
+        "compare_with": "" if references else _compare_with(found),
+        "headline": rows.get(main.name),
+        "beside": beside,
+        "caption": caption,
+        "samples": samples,
+        "notes": list(_notes(found, told, known)),
+        "rows": list(rows.values()),
+        "unranked": unranked,
+        "ranking": _ranking(told) if pair else None,
+        "groups": None if by is None else groups(told, by, _chosen_threshold(told) if pair else None),
+    }
 
 
 def _references(found: RunData) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:

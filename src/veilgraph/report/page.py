@@ -18,7 +18,7 @@ from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.audit import audit
 from veilgraph.report.disclosures import learned, traffic
-from veilgraph.report.evaluation import Judged, judged
+from veilgraph.report.evaluation import judged
 from veilgraph.report.ledgers import privacy
 from veilgraph.report.protection import against
 from veilgraph.report.ranking import confusion, read_column_of
@@ -68,9 +68,9 @@ def write_page(run: RunDirectory | RunData, path: Path, by: str | None = None, p
 # The head
 
 
-def _head(found: RunData, judgement: Judged) -> Section:
+def _head(found: RunData, judgement: Section) -> Section:
     """What was trained by whom, when and where, and what it reached, or why that is not known."""
-    settings, first = found.settings, judgement.headline
+    settings, first = found.settings, judgement["headline"]
     where = "all parties on one machine: a simulation, which protects nobody from whoever runs it"
     if found.is_part:
         software = f" ({found.software})" if found.software else ""
@@ -83,7 +83,7 @@ def _head(found: RunData, judgement: Judged) -> Section:
         "verdict": _verdict(found),
         "reached": _reached(found) if first is None else first.value,
         "judged_by": settings.measures.main.title,
-        "beside": [] if first is None else [f"95 %: {first.interval}", first.baseline, *judgement.beside],
+        "beside": [] if first is None else [f"95 %: {first.interval}", first.baseline, *judgement["beside"]],
     }
 
 
@@ -184,7 +184,7 @@ def several_html(runs: Sequence[RunDirectory]) -> str:
         raise ConfigError(f"runs: {twice} is named twice; name each run once", key="runs", value=str(twice))
     names, found = _names(paths), list(map(read_run, runs))
     told = [judged(each, scored(each)) for each in found]
-    titles = [row.title for each in told for row in each.rows]
+    titles = [row.title for each in told for row in each["rows"]]
     headings = list(dict.fromkeys((*titles, *(each.settings.measures.main.title for each in found))))
     charts = list(_charts(found, names))
     numbers = dict.fromkeys((*headings, "epoch kept"), "number")
@@ -218,13 +218,13 @@ def _names(paths: Sequence[Path]) -> list[str]:
     )
 
 
-def _reached_by(found: RunData, told: Judged, name: str, headings: Sequence[str]) -> tuple[str, ...]:
-    cells = {row.title: f"{row.value} ({row.interval})" for row in told.rows}
+def _reached_by(found: RunData, told: Section, name: str, headings: Sequence[str]) -> tuple[str, ...]:
+    cells = {row.title: f"{row.value} ({row.interval})" for row in told["rows"]}
     main, summary = found.settings.measures.main, found.summary or {}
     if not cells and (value := summary.get(f"test_{main.name}")) is not None:
         cells[main.title] = f"{main.shown(value)}{against(found.settings)}"
     kept = NOTHING if not summary.get("best_epoch") else f"{summary['best_epoch']:,}"
-    tested = told.caption or (told.missing if found.summary else progress(found))
+    tested = told["caption"] or (told["missing"] if found.summary else progress(found))
     figures = (cells.get(heading, NOTHING) for heading in headings)
     return name, *figures, kept, tested, f"{found.settings.name}; {paradigm_of(found.settings).title}"
 

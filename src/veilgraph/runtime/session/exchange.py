@@ -206,11 +206,8 @@ class RecordExchange:
             roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
             names=dict(names) if roots else {},
         )
-        self._file, self._identity, self._trust = (
-            RecordLog(folder, beginning),
-            identity,
-            Trust(roots, server_name=names.get(SERVER, SERVER)),
-        )
+        self._file, self._identity = RecordLog(folder, beginning), identity
+        self._trust = Trust(roots, server_name=names.get(SERVER, SERVER))
         self._run, self._party, self._peer_heads = beginning.run, party, peer_heads
         self._others = [other for other in (*job.data.names, SERVER) if other != party]
         self.opened = False
