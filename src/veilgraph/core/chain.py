@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -32,6 +33,16 @@ def whole_lines(path: Path) -> list[bytes]:
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error}); make it readable") from error
     return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
+
+
+def drop_torn(path: Path) -> None:
+    """Cut off a line that a kill tore: its write had not returned, and nobody has relied on it. Raises ``OSError``."""
+    with path.open("r+b", buffering=0) as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole != len(content):
+            file.truncate(whole)
+            os.fsync(file.fileno())
 
 
 def check_chain(path: Path, lines: Sequence[bytes]) -> None:

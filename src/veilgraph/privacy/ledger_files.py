@@ -31,7 +31,6 @@ import hashlib
 import hmac
 import json
 import math
-import os
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -44,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from veilgraph.core.chain import digest
+from veilgraph.core.chain import digest, drop_torn
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import append, locked, os_errors_as, private_folder, read_json, sync_folder, write_whole
 from veilgraph.core.secrets import SEED_BYTES, kept_secret, system_secrets
@@ -108,8 +107,7 @@ class ChainedFile(Generic[Head, Paid]):
 
         Raises ``RunError``: a line is damaged, changed or missing; ``OSError``.
         """
-        size = self.path.stat().st_size
-        if size < self._read_bytes:
+        if self.path.stat().st_size < self._read_bytes:
             raise RunError(f"{self.path}: it has become shorter; {self.way_out}")
         with self.path.open("rb") as file:
             file.seek(self._read_bytes)
@@ -117,10 +115,8 @@ class ChainedFile(Generic[Head, Paid]):
         if not self.digests and not (new and new[0].endswith(b"\n")):
             raise RunError(f"{self.path}, line 1: not the first line of a ledger; {self.way_out}")
         if new and not new[-1].endswith(b"\n"):
-            torn = new.pop()
-            with self.path.open("r+b", buffering=0) as mended:
-                mended.truncate(size - len(torn))
-                os.fsync(mended.fileno())
+            new.pop()
+            drop_torn(self.path)
         for line in new:
             self._take(line)
 

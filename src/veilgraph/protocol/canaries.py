@@ -31,7 +31,7 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph.features import choose_rows, compact, from_scipy, is_sparse, to_scipy
+from veilgraph.graph.features import compact, is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import check_nodes
 from veilgraph.privacy.event import Neighbours, Unit
@@ -172,8 +172,7 @@ class Inserted(DrawnCanaries):
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool)
         taken[self.everywhere] = True
         edges = torch.cat([torch.empty(2, 0, dtype=torch.int64), *self._edges()], dim=1)
-        features = self._copied(graph.features) if self.votes else self._features(graph.features)
-        return replace(_in_place(graph, taken, edges), features=features)
+        return replace(_in_place(graph, taken, edges), features=self._features(graph.features))
 
     def _edges(self) -> Iterator[Tensor]:
         if self.party not in self.owners or self.unit == "row":
@@ -186,42 +185,27 @@ class Inserted(DrawnCanaries):
             yield pair
             yield pair.flip(0)
 
-    def _copied(self, features: Tensor) -> Tensor:
-        """Nothing at the first ends, and at the others what a node has that is no canary."""
-        chosen = torch.arange(self.nodes)
-        pairs = torch.cat([self.places(owner) for owner in self.owners])
-        others = torch.ones(self.nodes, dtype=torch.bool)
-        others[self.everywhere] = False
-        elsewhere = others.nonzero().flatten()
-        chosen[pairs[:, 1]] = elsewhere[torch.arange(len(pairs)) % len(elsewhere)]
-        rows = choose_rows(features, torch.cat([chosen, torch.arange(self.nodes, len(features))]))
-        if not is_sparse(rows):
-            rows[pairs[:, 0]] = 0
-            return rows
-        matrix = to_scipy(rows).tolil()
-        matrix[pairs[:, 0].numpy()] = 0
-        return from_scipy(matrix.tocsr())
-
     def _features(self, features: Tensor) -> Tensor:
-        """The owner's: all columns as large as any value is, where the canary is in; else nothing, or the opposite."""
-        largest = _largest(features)
-        out = 0.0 if self.relation == "zero-out" else -1.0
-        rows, signs = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=features.dtype)
-        if self.party in self.owners:
-            rows = self.places(self.party)[:, 0]
-            signs = torch.where(self.coins, 1.0, out).to(features.dtype)
-            if self.unit == "edge":  # the edge is the secret, and carries what is at its first end
-                signs = torch.ones_like(signs)
-        if not is_sparse(features):
-            changed = features.clone()
+        """The owner's: all columns as large as any value is, where the canary is in; else nothing, or the opposite.
+
+        Of ``votes``: nothing at the first ends, and at the others what a node has that is no canary.
+        """
+        changed, largest = features.to_dense().clone(), _largest(features)
+        if self.votes:
+            pairs = torch.cat([self.places(owner) for owner in self.owners])
+            others = torch.ones(self.nodes, dtype=torch.bool)
+            others[self.everywhere] = False
+            elsewhere = others.nonzero().flatten()
+            changed[pairs[:, 1]] = changed[elsewhere[torch.arange(len(pairs)) % len(elsewhere)]]
+            changed[pairs[:, 0]] = 0
+        else:
             changed[self.everywhere] = 0
-            changed[rows] = (signs * largest).unsqueeze(1).expand(-1, features.shape[1])
-            return changed
-        matrix = to_scipy(features).tolil()
-        matrix[self.everywhere.numpy()] = 0
-        filled = signs != 0
-        matrix[rows[filled].numpy()] = (signs[filled] * largest).numpy()[:, None].repeat(matrix.shape[1], 1)
-        return from_scipy(matrix.tocsr())
+        if self.party in self.owners and not self.votes:
+            # Of an edge that is the secret, which carries what is at its first end, this is always there.
+            is_in = self.coins if self.unit != "edge" else torch.ones_like(self.coins)
+            signs = torch.where(is_in, 1.0, 0.0 if self.relation == "zero-out" else -1.0).to(features.dtype)
+            changed[self.places(self.party)[:, 0]] = (signs * largest).unsqueeze(1)
+        return compact(changed) if is_sparse(features) else changed
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,6 @@ from veilgraph.report.tables import NOTHING, Axis, Grid, Section, add_row, envir
 
 TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
 _WIDTH, _LINE, _INSET = 400.0, 34.0, 12.0
-_LONGEST: Final = 44
-"""Characters of a name that the picture is wide enough for; the tables have it whole."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +267,7 @@ def _picture(found: Compared) -> Section | None:
     low, high = min(each[1] for _, each in drawn), max(each[2] for _, each in drawn)
     axis = Axis(low, high if high > low else low + 1e-3, _INSET, _WIDTH - _INSET)
     marks = tuple(
-        (_fitting(way.name), round(14 + place * _LINE, 1), axis.span(*figures), way.name == told.paradigm)
+        (way.name, round(14 + place * _LINE, 1), axis.span(*figures), way.name == told.paradigm)
         for place, (way, figures) in enumerate(drawn)
     )
     words = "; ".join(f"{way.name} {_whole(way.figures['auc'])}" for way, _ in drawn)
@@ -281,7 +279,3 @@ def _picture(found: Compared) -> Section | None:
         "ticks": axis.ticks(6),
         "alone": axis.place(drawn[0][1][0]),
     }
-
-
-def _fitting(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"

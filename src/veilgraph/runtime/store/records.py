@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Annotated, Final, Literal, Self
 from cryptography import x509
 from pydantic import Field, ValidationError, model_validator
 
-from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
+from veilgraph.core.chain import Heads, check_chain, digest, drop_torn, whole_lines
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.files import append, os_errors_as, sync_folder
 from veilgraph.core.settings import Exact
@@ -229,18 +228,11 @@ class RecordLog:
             self._last = digest(text)
             content += text + b"\n"
         with os_errors_as(RunError, f"{self._path}: cannot be written", "make room, and go on with --resume"):
-            self._drop_torn()
+            if self._path.exists():
+                drop_torn(self._path)
             append(self._path, content, sync=True)
             sync_folder(self._folder)
         self._lines += len(lines)
-
-    def _drop_torn(self) -> None:
-        """A line that a kill tore was heard by nobody."""
-        with suppress(FileNotFoundError), self._path.open("r+b") as file:
-            content = file.read()
-            whole = content.rfind(b"\n") + 1
-            if whole != len(content):
-                file.truncate(whole)
 
 
 def _foreign(kept: Beginning, expected: Beginning) -> str:

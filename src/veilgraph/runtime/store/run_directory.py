@@ -184,10 +184,6 @@ class RunDirectory:
             f"{self.path} is not a complete run; an administrator finishes it with: veilgraph net submit --resume"
         )
 
-    def write_json(self, name: str, value: object) -> None:
-        """Writes a JSON file whole."""
-        write_whole(self.path / name, json.dumps(value, indent=2).encode())
-
     def append_metrics(self, record: Record) -> None:
         """Adds one epoch to metrics.jsonl."""
         append(self.path / "metrics.jsonl", json.dumps(record).encode() + b"\n")
