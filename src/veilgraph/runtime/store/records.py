@@ -59,6 +59,9 @@ class _Line(Exact):
         return self
 
 
+_PARTS: Final = {Beginning: "begins", Statement: "statement", Countersignature: "countersignature"}
+
+
 @dataclass
 class Attested:
     """What is in the file.
@@ -207,7 +210,7 @@ class RecordLog:
     def begin(self) -> None:
         """Writes the first line, where there is none: what is stated is also of that."""
         if not self._lines:
-            self.write_lines([_Line(begins=self.found.beginning)])
+            self.write_lines([self.found.beginning])
 
     def add(self, said: Sequence[Statement | Countersignature]) -> None:
         """Adds lines: they, and what the other records have, are on the disk when this returns, or ``RunError``."""
@@ -216,15 +219,14 @@ class RecordLog:
         self.begin()
         for place, one in enumerate(said, start=self._lines):
             self.found.add(one, place)
-        self.write_lines(
-            [_Line(statement=one) if isinstance(one, Statement) else _Line(countersignature=one) for one in said]
-        )
+        self.write_lines(said)
 
-    def write_lines(self, lines: Sequence[_Line]) -> None:
+    def write_lines(self, said: Sequence[Beginning | Statement | Countersignature]) -> None:
         """Adds lines, each with the hash of the one before it, on the disk when this returns."""
         content = b""
-        for line in lines:
-            text = line.model_copy(update={"previous": self._last}).model_dump_json(exclude_none=True).encode()
+        for one in said:
+            line = _Line.model_validate({"previous": self._last, _PARTS[type(one)]: one})
+            text = line.model_dump_json(exclude_none=True).encode()
             self._last = digest(text)
             content += text + b"\n"
         with os_errors_as(RunError, f"{self._path}: cannot be written", "make room, and go on with --resume"):
@@ -232,7 +234,7 @@ class RecordLog:
                 drop_torn(self._path)
             append(self._path, content, sync=True)
             sync_folder(self._folder)
-        self._lines += len(lines)
+        self._lines += len(said)
 
 
 def _foreign(kept: Beginning, expected: Beginning) -> str:

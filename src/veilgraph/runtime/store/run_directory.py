@@ -163,9 +163,7 @@ class RunDirectory:
     def summary(self) -> Record | None:
         """The result, None while the run is not complete."""
         path = self.path / "summary.json"
-        if not path.is_file():
-            return None
-        return _parse(path.read_bytes(), path)
+        return _parse(path.read_bytes(), path) if path.is_file() else None
 
     def result(self) -> Record:
         """The result. Raises ``RunError`` where the run is not complete, or only parts that learn none are here."""
