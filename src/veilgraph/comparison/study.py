@@ -36,8 +36,8 @@ FOUND: Final = "comparison.json"
 ABOUT: Final = "about.json"
 _LABELS: Final = "labels"
 ALARMS: Final = 0.05
+# Of what ways of one name mean: predictions that were kept under another meaning are not taken for these.
 _WAYS: Final = 3
-"""Of what ways of one name mean: predictions that were kept under another meaning are not taken for these."""
 
 Stage = Callable[[str, int], AbstractContextManager[Progress]]
 """(what is trained, its epochs) → a block that shows its progress."""

@@ -113,10 +113,8 @@ def _found_at(place: str) -> Any:  # noqa: ANN401 - whatever is there
 
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_NEAR: Final = "near_miss"
-"""Type of the problem of a key that is almost one of a group's."""
-_LONGEST: Final = 200
-"""So many characters of a value are shown in an error."""
+_NEAR: Final = "near_miss"  # type of the problem of a key that is almost one of a group's
+_LONGEST: Final = 200  # so many characters of a value are shown in an error
 PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 
 

@@ -74,10 +74,8 @@ def binned_precision(found: Tensor, others: Tensor) -> tuple[float, float] | Non
 
 log = logging.getLogger("veilgraph")
 
-_LEAST: Final = 2
-"""Classes that an AUC needs."""
-_WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Of evidence; of two that serve as well, the first."""
+_LEAST: Final = 2  # classes that an AUC needs
+_WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)  # of evidence; of two that serve as well, the first
 
 
 def warn_of_one_class(graph: PartyGraph, settings: TrainSettings) -> None:
@@ -300,12 +298,12 @@ def macro_f1(logits: Tensor, labels: Tensor) -> float:
 
 
 _Metric = Callable[[Tensor, Tensor], float | None]
+# By what ``train.select_by`` calls them: of the validation nodes where it selects, and else.
 _METRICS: Final[Mapping[str, tuple[_Metric, _Metric]]] = {
     "auc": (partial(area_under_curve, lacking=True), area_under_curve),
     "ap": (average_precision, average_precision),
     "f1": (macro_f1, macro_f1),
 }
-"""By what ``train.select_by`` calls them: of the validation nodes where it selects, and else."""
 
 
 @dataclass(frozen=True)

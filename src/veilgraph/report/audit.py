@@ -19,14 +19,11 @@ from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import Axis, Section, Span, add_row, line_chart, table
 
 _VERSION: Final = 2
-_CHANCE: Final = 0.5
-"""The AUC of a guess."""
-_WIDTH, _INSET = 240.0, 8.0
-"""Of an interval chart."""
+_CHANCE: Final = 0.5  # the AUC of a guess
+_WIDTH, _INSET = 240.0, 8.0  # of an interval chart
+# With more findings the strongest of each adversary on each secret come first, and all of them can be unfolded.
 _FEW: Final = 8
-"""With more findings the strongest of each adversary on each secret come first, and all of them can be unfolded."""
-_WORST: Final = 3
-"""Sentences that an audit opens with."""
+_WORST: Final = 3  # sentences that an audit opens with
 
 
 def read_audit(run: Path) -> AuditResult | None:

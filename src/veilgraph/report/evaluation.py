@@ -39,8 +39,7 @@ RECALL_AT: Final = 0.05
 _PR_AUC: Final = Figure("pr_auc", "PR-AUC", "precision on average over all of {}, the highest scores first")
 _RECALL: Final = Figure("recall", f"recall at {100 * RECALL_AT:g} %", "of {}, found in that share of the nodes")
 _RANKED: Final = (AUC, _PR_AUC, _RECALL)
-_CHANGED: Final = 1e-3
-"""A figure of the end of the training, and of predictions of other data or with other noise."""
+_CHANGED: Final = 1e-3  # a figure of the end of the training, and of predictions of other data or with other noise
 
 
 class LiftRow(NamedTuple):

@@ -30,8 +30,7 @@ from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.lifetime import default_marks, lifetime_at, lifetime_of
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
-_MOST_JOBS: Final = 1000
-"""More of the same are not counted."""
+_MOST_JOBS: Final = 1000  # more of the same are not counted
 
 
 def ledger_at(organisation: Organisation) -> Lifetime | None:

@@ -33,8 +33,7 @@ from veilgraph.report.protection import PER_RELEASE, TOTAL, epsilon_text, rounde
 from veilgraph.report.tables import table
 from veilgraph.runtime.store.run_directory import Record
 
-_SLACK: Final = 1e-3
-"""Noise is rounded up, so the ε of a job is a little below the one that is asked for."""
+_SLACK: Final = 1e-3  # noise is rounded up, so the ε of a job is a little below the one that is asked for
 _MEASURED: Final = (("edge", "replacement"), ("node-edges", "zero-out"))
 CURVES: Final = Path(__file__).with_name("expected.json")
 

@@ -47,8 +47,7 @@ RELATIONS: Final = MappingProxyType(
 )
 ADD_UP: Final = "Each holder's ε is about its own data; where a person is in the data of several, their ε add up."
 _DIGITS: Final = 4
-_ROUNDING: Final = 1 - 1e-9
-"""What calibration adds to be safe is not rounded up to another digit."""
+_ROUNDING: Final = 1 - 1e-9  # what calibration adds to be safe is not rounded up to another digit
 
 
 @dataclass(frozen=True)

@@ -32,16 +32,14 @@ Curve = list[tuple[float, float]]
 
 SHARES: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 """Of the nodes, those with the highest scores, that somebody looks at."""
-_POINTS: Final = 200
-"""Of a curve: more cannot be told apart on a page."""
+_POINTS: Final = 200  # of a curve: more cannot be told apart on a page
 _BINS: Final = 10
 FEWEST: Final = 20
 """Test nodes of a group that is shown by itself."""
 _MOST_GROUPS: Final = 20
-_MOST_NUMBERS: Final = 10
-"""So many different numbers are groups; of more each quarter of the nodes is one."""
+_MOST_NUMBERS: Final = 10  # so many different numbers are groups; of more each quarter of the nodes is one
+# With more the matrix is no longer readable, and as many of the most frequent confusions are listed in its place.
 _MOST_CLASSES: Final = 12
-"""With more the matrix is no longer readable, and as many of the most frequent confusions are listed in its place."""
 
 
 @dataclass(frozen=True)

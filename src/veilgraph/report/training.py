@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from matplotlib.axes import Axes
@@ -79,12 +79,12 @@ class TrainingBars:
         )
         self._doing, self._begun = "", monotonic()
         self._done, self._within, self._total = 0, 0.0, 0
-        self._beat = heartbeat(console, self._state)
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         if self._bars.console.is_terminal:
             self._bars.start()
-        self._beat.__enter__()
+        self._stack.enter_context(heartbeat(self._bars.console, self._state))
         return self
 
     def at(self, done: int, total: int) -> None:
@@ -99,10 +99,8 @@ class TrainingBars:
         """Print a line above the bars."""
         self._bars.console.print(text, soft_wrap=True, highlight=False)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._beat.__exit__(kind, error, traceback)
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
         if self._bars.live.is_started:
             self._bars.stop()
 

@@ -292,13 +292,11 @@ def _paying(
     settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
     beside = {name: lifetimes.beside(path) for name, path in saved.items()}
     for name in settings.data.names:
-        place = named.get(name) or beside.get(name)
-        if place is not None and name in ids:
-            place = replace(place, ids=ids[name])
-        elif place is not None and name in saved and adds_noise(settings):
-            place = replace(place, ids=load_party_ids(saved[name]))
-        if place is not None:
-            found[name] = place
+        if (place := named.get(name) or beside.get(name)) is not None:
+            own = ids.get(name)
+            if own is None and name in saved and adds_noise(settings):
+                own = load_party_ids(saved[name])
+            found[name] = replace(place, ids=own)
     if adds_noise(settings):
         lifetimes.check_apart(found)
     for name in named:

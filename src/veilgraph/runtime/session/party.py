@@ -32,7 +32,7 @@ from veilgraph.protocol.acceptance import agree_on_job
 from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.judge import Judge, Predicted
-from veilgraph.protocol.limits import LimitSettings, delta_too_large
+from veilgraph.protocol.limits import delta_too_large
 from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace
@@ -272,8 +272,7 @@ def run_simulated(
     if settings.data.from_tables:
         organisation = None if party == SERVER else Organisation.read((settings.data.parties or {})[party], party)
         agree_on_job(recorder, settings, party, organisation)
-    limits = LimitSettings() if organisation is None else organisation.settings.limits
-    restarts = work == "restart" or limits.restart
+    restarts = work == "restart" or (organisation is not None and organisation.settings.limits.restart)
     done: Work = "resume" if work == "restart" else work
     run_party(SessionSpec(run, party, done, custom, organisation, machines, restarts), recorder, recorder)
 

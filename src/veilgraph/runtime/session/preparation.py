@@ -40,8 +40,7 @@ _ENCODING: Final = "encoding.json"
 _PROFILE: Final = "profile.json"
 _TABLES: Final = "tables.sha256"
 _KEPT, _MAX_IDENTITY = 2, 128
-_HELD: Final = "!"
-"""After the identity: the party has trained on it, and does not begin again."""
+_HELD: Final = "!"  # after the identity: the party has trained on it, and does not begin again
 
 _Ids = tuple[Sequence[str], Sequence[str]]
 
@@ -95,9 +94,8 @@ def prepare(
         changed = False
     elif changed and adds_noise(settings) and settings.is_aligned and store.graph_path.is_file():
         rebuilt = rebuild(own, store.ids() or (), load_party(store.graph_path).common)
-    offers = rebuilt is not None or not changed
-    if anew and adds_noise(settings) and not settings.is_aligned:
-        offers = False
+    hides = anew and adds_noise(settings) and not settings.is_aligned
+    offers = not hides and (rebuilt is not None or not changed)
     if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
         if anew and organisation is not None:
             _note_drift(store.path, link.party, [], len(then))

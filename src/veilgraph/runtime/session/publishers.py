@@ -37,8 +37,7 @@ from veilgraph.protocol.releases import RELEASE, depends_on, nodes_perturbed, re
 from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.run_directory import PartyStore
 
-_NO_DELTA: Final = 1e-12
-"""Of ledgers in which every ε is pure: a ledger has a δ, and these hold at any."""
+_NO_DELTA: Final = 1e-12  # of ledgers in which every ε is pure: a ledger has a δ, and these hold at any
 
 
 @contextmanager

@@ -331,9 +331,20 @@ class _Check:
         heads = [_heads_of(self._folder, name, self.evidence.beginning) for name in RECORDS]
         self._check_own(heads)
         self._check_heard()
-        by_statement = self._countersigned()
-        newest = self.evidence.own[-1]
-        return [self._record(place, record, newest, by_statement) for place, record in enumerate(heads)]
+        countersigned, newest = self._countersigned(), self.evidence.own[-1]
+        return [
+            VerifiedRecord(
+                party=self._party,
+                name=name,
+                lines=record.lines,
+                stated=extent.lines,
+                head=extent.head,
+                signed=bool(newest.signature),
+                time=newest.time,
+                witnesses=tuple(Witness(one.by, of.extents[place].lines, one.time) for of, one in countersigned),
+            )
+            for place, (name, record, extent) in enumerate(zip(RECORDS, heads, newest.extents, strict=True))
+        ]
 
     def compare(self, other: _Check) -> None:
         """Checks that what this party heard of another is what that other stated."""
@@ -385,39 +396,22 @@ class _Check:
                 if later.number <= earlier.number:
                     raise RunError(f"{self._path}: {party}'s {later} stands after its {earlier}; lines were moved")
 
-    def _countersigned(self) -> dict[int, list[Countersignature]]:
+    def _countersigned(self) -> list[tuple[Statement, Countersignature]]:
+        """The newest statement that each other party countersigned, in the order of the parties' names."""
         stated = {one.number: one for one in self.evidence.own}
-        found: dict[int, list[Countersignature]] = {}
+        found: dict[PartyId, tuple[Statement, Countersignature]] = {}
         for given in self.evidence.countersignatures:
             own = stated.get(given.number)
             what = f"{given.by}'s countersignature under statement {given.number}"
             if own is None or not given.is_of(own):
                 raise RunError(f"{self._path}: {what} is not of that statement of {self._party}")
             self._check(str(self._path), what, given, given.by)
-            found.setdefault(given.number, []).append(given)
-        return found
+            if given.by not in found or found[given.by][0].number <= own.number:
+                found[given.by] = own, given
+        return [found[party] for party in sorted(found)]
 
     def _check(self, where: str, what: str, said: Statement | Countersignature, author: PartyId) -> None:
         try:
             said.check(author, self._run, self._trust)
         except ProtocolError as error:
             raise RunError(f"{where}: {what}: {error}") from error
-
-    def _record(
-        self, place: int, heads: Heads, newest: Statement, given: dict[int, list[Countersignature]]
-    ) -> VerifiedRecord:
-        witnesses: dict[PartyId, Witness] = {}
-        for statement in self.evidence.own:
-            for one in given.get(statement.number, []):
-                witnesses[one.by] = Witness(one.by, statement.extents[place].lines, one.time)
-        extent = newest.extents[place]
-        return VerifiedRecord(
-            party=self._party,
-            name=RECORDS[place],
-            lines=heads.lines,
-            stated=extent.lines,
-            head=extent.head,
-            signed=bool(newest.signature),
-            time=newest.time,
-            witnesses=tuple(witnesses[party] for party in sorted(witnesses)),
-        )
