@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.report.conftest import Copy, page_of
+from veilgraph.core.text import human_bytes
 from veilgraph.graph.party import load_party
 from veilgraph.protocol.judge import Predicted
 from veilgraph.report.disclosures import traffic
 from veilgraph.report.ranking import confusion
 from veilgraph.report.run_data import read_run, scored
-from veilgraph.report.tables import human_bytes
 from veilgraph.runtime.store.predictions import load_predictions, save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 

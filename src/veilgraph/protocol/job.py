@@ -361,32 +361,25 @@ class JobSettings(Settings):
         return self
 
     def _check_unused(self) -> None:
-        if self.device != "cpu":
-            raise ValueError(
-                f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
-                "compute on the CPU"
-            )
-        if self.data.feature_proportions is not None or self.data.edge_proportions is not None:
-            raise ValueError(
-                "data.feature_proportions and edge_proportions divide a data set for paradigm='vertical'; leave "
-                "them out, and see data.partition for paradigm='horizontal'"
-            )
+        data, divides = (
+            self.data,
+            "they divide a data set for paradigm=vertical; for horizontal there is data.partition",
+        )
+        require(
+            f"paradigm={self.paradigm}",
+            ("device", self.device, "cpu", "only paradigm=vertical computes elsewhere, without a single release"),
+            ("data.feature_proportions", data.feature_proportions, None, divides),
+            ("data.edge_proportions", data.edge_proportions, None, divides),
+            ("train.batch_size", self.passes.targets, None, "only paradigm=vertical trains on some nodes at a time"),
+        )
         self._check_privacy()
         if self.label_privacy is not None:
             self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
-        if self.passes.targets is not None:
-            raise ValueError(
-                "train.batch_size needs paradigm=vertical: the others train on all nodes at once; set it so or leave "
-                "batch_size out"
-            )
         self._check_parts()
 
     def _check_privacy(self) -> None:
-        if self.privacy is not None:
-            raise ValueError(
-                "privacy is for paradigm='vertical', 'sealed' or 'node-dp'; leave it out (averaging has "
-                "averaging.privacy)"
-            )
+        why = "it is for paradigms vertical, sealed and node-dp, and averaging has averaging.privacy"
+        require(f"paradigm={self.paradigm}", ("privacy", self.privacy and "given", None, why))
 
     def _check_label_privacy(self, said: str) -> None:
         raise ValueError(

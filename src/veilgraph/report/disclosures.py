@@ -12,11 +12,11 @@ from pydantic import BaseModel, Field
 from rich.table import Table
 
 from veilgraph.core.files import read_json
-from veilgraph.core.text import listed
+from veilgraph.core.text import human_bytes, listed
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.messages import DisclosureRecord, Protection, statements
 from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import Section, add_row, bar, human_bytes, table
+from veilgraph.report.tables import Section, add_row, bar, table
 from veilgraph.runtime.store.records import VerifiedRecord
 from veilgraph.runtime.store.run_directory import RunDirectory
 

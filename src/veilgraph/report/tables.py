@@ -23,7 +23,7 @@ from torch import Tensor
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import os_errors_as, write_whole
-from veilgraph.core.text import counted, listed, printable_lines
+from veilgraph.core.text import counted, human_bytes, listed, printable_lines
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.costs import Costs
@@ -32,7 +32,6 @@ from veilgraph.runtime.store.run_directory import Record
 from veilgraph.tables.describe import CategoricalDescription, FileDescription, NumericDescription, PartyDescription
 
 NOTHING: Final = "–"
-_UNITS: Final = ("kB", "MB", "GB", "TB")
 _MOST_NAMED: Final = 12
 _COLUMNS_SHOWN: Final = 40
 
@@ -80,16 +79,6 @@ class Grid:
 def add_row(to: Table, cells: Iterable[str], style: str | None = None) -> None:
     """Add a row of text, taken as it is."""
     to.add_row(*map(Text, cells), style=style)
-
-
-def human_bytes(count: int) -> str:
-    """A number of bytes in decimal units with three digits or so: ``999 B``, ``1.5 kB``, ``128 MB``."""
-    if count < 1000:
-        return f"{count} B"
-    value, unit = count / 1000, 0
-    while value >= 999.5 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if value < 9.95 else f"{value:.0f} {_UNITS[unit]}"
 
 
 def percent(share: float | None) -> str:
