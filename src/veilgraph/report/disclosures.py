@@ -208,7 +208,7 @@ def traffic(found: RunData) -> Section:
         words[record.kind][record.what] = None
     kinds = sorted(by_kind.items(), key=lambda item: -item[1][1])
     return {
-        "counting": counting,
+        "counting": [party for party in found.parties if party in counting],
         "uncounted": [party for party in found.parties if party not in counting],
         "total": human_bytes(sum(size for _, size in flows.values())),
         "parties": _flows([(party, "", by_party[party]) for party in found.parties if party in by_party]),
