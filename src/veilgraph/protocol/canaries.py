@@ -19,7 +19,7 @@ only as well as the total ε allows. Which nodes they are follows from the job a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Final, Self
@@ -369,15 +369,18 @@ class TrainedCanaries(DrawnCanaries):
         return compact(changed) if features.is_sparse_csr else changed
 
 
-def canaries_in_data(job: JobSettings, graph: PartyGraph, key: bytes) -> DrawnCanaries | None:
-    """The canaries that a job has in a holder's data; None where it has none. Errors as ``Inserted.of``."""
+def canaries_in_data(job: JobSettings, graph: PartyGraph, key: Callable[[], bytes]) -> DrawnCanaries | None:
+    """The canaries that a job has in a holder's data; None where it has none. ``key`` is asked for where it has any.
+
+    Errors as ``Inserted.of``.
+    """
     plan, labels, release, has_labels = job.training_plan, job.label_privacy, job.noise.feature_release, graph.labels
     if plan is not None and plan.settings.canaries and has_labels is not None:
-        return TrainedCanaries.of(job, graph, key)
+        return TrainedCanaries.of(job, graph, key())
     if labels is not None and labels.canaries and graph.party in perturbing(job) and has_labels is not None:
-        return LabelCanaries.of(job, graph, key)
+        return LabelCanaries.of(job, graph, key())
     if release is not None and release.canaries and graph.party in job.duties.releasing:
-        return NodeCanaries.of(job, graph.common, key)
+        return NodeCanaries.of(job, graph.common, key())
     if job.privacy is not None and job.privacy.canaries_in == "data":
-        return Inserted.of(job, graph.party, graph.common, key)
+        return Inserted.of(job, graph.party, graph.common, key())
     return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from veilgraph.core.arguments import (
@@ -27,7 +26,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.text import human_bytes
 from veilgraph.core.trace import merge_traces, write_trace
-from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.nn.local.build import CustomModel
@@ -367,17 +366,17 @@ def _told_views(run: RunDirectory) -> bool:
 def _run(run: RunDirectory, work: SimulatedWork, options: RunOptions, tick: Callable[[], None] = lambda: None) -> None:
     settings, machines = run.settings, options.machines
     parties = (*settings.data.names, SERVER)
+
+    def program(party: PartyId) -> Callable[[Link], None]:
+        return lambda link: run_simulated(run, party, work, link, options.custom, machines.get(party))
+
     check_kept(run, settings)
     with run.lock():
         if options.processes:
             arguments = {party: [str(run.path), work, party, str(machines.get(party, 1))] for party in parties}
             run_processes("veilgraph.runtime.launch.worker", arguments, tick, options.wire)
         else:
-            programs = {
-                party: partial(run_simulated, run, party, work, custom=options.custom, machines=machines.get(party))
-                for party in parties
-            }
-            run_threads(programs, settings.timeout_s, tick, options.wire)
+            run_threads({party: program(party) for party in parties}, settings.timeout_s, tick, options.wire)
 
 
 def _predictions(run: RunDirectory) -> Predictions:

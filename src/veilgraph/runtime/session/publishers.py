@@ -219,7 +219,7 @@ def with_canaries(
     Raises ``RunError`` where they are missing, damaged or of other nodes, ``ConfigError`` where nodes are too few.
     """
     kept = store.canaries()
-    made = canaries_in_data(settings, graph, system_secrets(SEED_BYTES) if kept is None else kept.key)
+    made = canaries_in_data(settings, graph, lambda: system_secrets(SEED_BYTES) if kept is None else kept.key)
     if made is None:
         return graph, None
     if _kept_canaries(store, expected=begun and (_has_trained(store) or _has_released(store))) is None:
