@@ -386,7 +386,7 @@ def local(**changes):
         ({**LOCAL, "paradigm": "vertical"}, "release is not a setting"),
         (
             local(data__edge_proportions=[1, 2]),
-            "they divide a data set for paradigm=vertical; for horizontal there is data.partition; leave data.edge_proportions out",
+            "for horizontal there is data.partition; leave data.edge_proportions out",
         ),
         (local(data__partition={"overlap": 0.1}), "data.partition divides a data set for paradigm='horizontal'"),
         (local(release__features={"low": 1}), "low=1.0 must be below high=1.0: features of one value need no release"),
