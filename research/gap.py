@@ -34,7 +34,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.privacy.aggregation import NoisySums, bound_degrees, pair_matrix
 from veilgraph.privacy.mechanism import Gaussian, Mechanism
-from veilgraph.protocol.judge import balanced_weights, selecting_auc
+from veilgraph.protocol.judge import area_under_curve, balanced_weights
 
 _CLIP: Final = 1.0
 
@@ -208,7 +208,7 @@ def _fit(network: nn.Module, inputs: Sequence[Tensor], labels: Tensor, train: Te
 
 def _serves(logits: Tensor, labels: Tensor, how: Gap) -> float:
     """How well logits of the validation nodes do, higher is better."""
-    found = selecting_auc(logits, labels) if how.by_rank else None
+    found = area_under_curve(logits, labels, lacking=True) if how.by_rank else None
     return float((logits.argmax(dim=1) == labels).double().mean()) if found is None else found
 
 

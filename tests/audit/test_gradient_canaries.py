@@ -21,7 +21,7 @@ from veilgraph.audit.finding import AuditResult, Finding
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError
 from veilgraph.core.files import private_folder
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.secrets import SecretSource
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.averaging.network import AveragedNetwork
@@ -254,7 +254,7 @@ def test_a_holder_without_labels_has_none(tmp_path: Path) -> None:
 
 def planted(*changes: Settings) -> tuple[TrainedCanaries, PartyGraph, PartyGraph]:
     graph = graph_of("A")
-    canaries = TrainedCanaries.of(made(*changes), graph, fixed_secrets("planted"))
+    canaries = TrainedCanaries.of(made(*changes), graph, fixed_secrets("planted")(SEED_BYTES))
     return canaries, graph, canaries.into(graph)
 
 
@@ -344,4 +344,4 @@ def test_more_than_a_holder_has_nodes_for_are_refused(tmp_path: Path) -> None:
     with refused(ConfigError, key="averaging.privacy.canaries", value=100):
         train(job_in(tmp_path / "data", privacy(canaries=100)), tmp_path / "run")
     with refused(ConfigError, key="averaging.privacy.canaries"):
-        TrainedCanaries.of(made(privacy(canaries=0)), graph_of("A"), fixed_secrets("none"))
+        TrainedCanaries.of(made(privacy(canaries=0)), graph_of("A"), fixed_secrets("none")(SEED_BYTES))

@@ -25,7 +25,7 @@ from veilgraph.audit.canaries import Released, inserted_scores
 from veilgraph.audit.epsilon import inserted_releases
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.secrets import system_secrets
+from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.types import MASKS, SERVER, PartyId
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
@@ -95,7 +95,7 @@ def inserted(unit: str, party: PartyId, count: int = 20, nodes: int = 300) -> tu
         }
     )
     graph = next(graph for graph in graphs_of(["A", "B", "C"], nodes) if graph.party == party)
-    return Inserted.of(job, party, nodes, system_secrets), graph
+    return Inserted.of(job, party, nodes, system_secrets(SEED_BYTES)), graph
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -193,7 +193,7 @@ def test_they_are_the_same_in_all_sessions(tmp_path: Path) -> None:
     content = store.canaries_path.read_bytes()
     kept = store.canaries()
     assert kept is not None
-    coins = Inserted.of(job, "B", 300, bytes, kept.key).coins
+    coins = Inserted.of(job, "B", 300, kept.key).coins
     lost = shutil.copytree(tmp_path / "run", tmp_path / "lost")
     resume(tmp_path / "run")
     assert store.canaries_path.read_bytes() == content
@@ -232,7 +232,7 @@ def test_scores_find_a_signal_and_no_more_than_there_is() -> None:
 @pytest.mark.parametrize("relation", ["zero-out", "replacement"])
 def test_a_canary_with_its_edges_is_there_with_all_of_them_or_not_at_all(relation: str) -> None:
     job = in_every_hop(unit="node-edges", degree_bound=3, neighbours=relation, canaries=20)
-    canaries = Inserted.of(job, "B", 300, system_secrets)
+    canaries = Inserted.of(job, "B", 300, system_secrets(SEED_BYTES))
     graph = graphs_of(["A", "B", "C"], 300)[1]
     planted, mine = canaries.into(graph), canaries.places("B")
     assert canaries.leaves == 3, "a node of more neighbours would break the rule"
@@ -294,7 +294,7 @@ def test_later_hops_say_of_a_canary_what_its_own_rows_are(tmp_path: Path) -> Non
     views = {name: load_view(RunDirectory.open(run), name) for name in (SERVER, "B")}
     kept = RunDirectory.open(run).party("B").canaries()
     assert kept is not None
-    canaries = Inserted.of(job, "B", 600, bytes, kept.key)
+    canaries = Inserted.of(job, "B", 600, kept.key)
     places = canaries.places("B").numpy()
     at = np.searchsorted(canaries.everywhere.numpy(), places)
     releases = list(inserted_releases(views, [], places, at))

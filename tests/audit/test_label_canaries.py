@@ -17,7 +17,7 @@ from tests.roles.federation import small_parties
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.secrets import system_secrets
+from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
 from veilgraph.privacy import local_publisher
@@ -98,7 +98,7 @@ def test_they_are_training_nodes_with_new_labels_and_the_same_in_all_sessions(tm
     graph, kept = load_party(store.graph_path), store.canaries()
     assert kept is not None
     assert (kept.count, kept.nodes) == (COUNT, graph.common)
-    canaries = LabelCanaries.of(settings, graph, bytes, kept.key)
+    canaries = LabelCanaries.of(settings, graph, kept.key)
     places, planted = canaries.places(graph), canaries.into(graph)
     assert graph.labels is not None
     assert graph.train_mask is not None
@@ -125,7 +125,7 @@ def test_what_is_learned_from_are_the_canaries_labels(tmp_path: Path, monkeypatc
     released, kept, graph = store.keeper.get("own_release"), store.canaries(), load_party(store.graph_path)
     assert released is not None
     assert kept is not None
-    canaries = LabelCanaries.of(settings, graph, bytes, kept.key)
+    canaries = LabelCanaries.of(settings, graph, kept.key)
     learned = local_publisher.learned_from(graph.labels, graph.train_mask, graph.val_mask)
     where = torch.searchsorted(learned, canaries.places(graph))
     assert torch.equal(released[0]["labels"][where], canaries.coins.long())
@@ -136,4 +136,4 @@ def test_more_than_there_are_training_nodes_are_refused(tmp_path: Path) -> None:
         train(job(2000), tmp_path / "run")
     graph = small_parties(2)[0]
     with refused(ConfigError, key="label_privacy.canaries"):
-        LabelCanaries.of(job(0), graph, system_secrets)
+        LabelCanaries.of(job(0), graph, system_secrets(SEED_BYTES))

@@ -17,7 +17,7 @@ from tests.roles.local_parties import local_job
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.party import PartyGraph, load_party, save_party
@@ -114,7 +114,7 @@ def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) ->
         labels_at="B",
         seed=0,
     )[1]
-    canaries = NodeCanaries.of(job, NODES, system_secrets)
+    canaries = NodeCanaries.of(job, NODES, system_secrets(SEED_BYTES))
     planted = canaries.into(graph)
     planted.validate()
     assert planted.labels is not None
@@ -127,14 +127,14 @@ def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) ->
     assert torch.equal(planted.features.to_dense()[rest], graph.features.to_dense()[rest])
     assert graph.labels is not None
     assert torch.equal(planted.labels[rest], graph.labels[rest])
-    other = NodeCanaries.of(job, NODES, system_secrets)
+    other = NodeCanaries.of(job, NODES, system_secrets(SEED_BYTES))
     assert torch.equal(other.places, canaries.places)
     assert not torch.equal(other.coins, canaries.coins)
     assert not torch.equal(canaries.coins, canaries.label_coins)
     with refused(RunError, key="canaries"):
         canaries.into(replace(graph, num_common=600))
     with refused(ConfigError, key="canaries", value=500):
-        NodeCanaries.of(job, 100, system_secrets)
+        NodeCanaries.of(job, 100, system_secrets(SEED_BYTES))
 
 
 def test_a_run_without_canaries_says_so_and_lost_ones_stop_it(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def test_the_size_is_said_before_training_and_how_views_are_deleted(
     with caplog.at_level(logging.WARNING, "veilgraph"):
         train(job(name), tmp_path / "run", record_views=True)
     (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("views:")]
-    megabytes = re.search(r"at most about ([\d,.]+) MB in", said)
-    assert megabytes is not None, said
-    most = float(megabytes[1].replace(",", "")) * 1e6
+    size = re.search(r"at most about ([\d.]+) (k|M)B in", said)
+    assert size is not None, said
+    most = float(size[1]) * {"k": 1e3, "M": 1e6}[size[2]]
     assert most / 5 < views(tmp_path / "run") < 1.1 * most
     assert said.endswith(f"rm -r {tmp_path / 'run' / 'parties' / '*' / 'view'}")
     caplog.clear()

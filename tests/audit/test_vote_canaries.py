@@ -260,7 +260,7 @@ def test_without_canaries_it_says_so(tmp_path: Path) -> None:
 def inserted(folder: Path, party: str, *, sparse: bool = False) -> tuple[Inserted, PartyGraph, PartyGraph]:
     settings = job_in(folder, {"privacy": {"canaries": 30}}, names="ABC")
     graph = load_party(folder / f"{party}.safetensors")
-    canaries = Inserted.of(settings, party, NODES, lambda length: KEY[:length])
+    canaries = Inserted.of(settings, party, NODES, KEY)
     return canaries, graph, canaries.into(graph)
 
 

@@ -274,13 +274,19 @@ ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
     ("job", "rule"),
     [
         ({"data": {"partition": {"overlap": 0.2}}}, r"data\.partition divides a data set for paradigm='horizontal'"),
-        ({"paradigm": "horizontal", "data": {"edge_proportions": [1, 2]}}, "divide a data set for paradigm='vertical'"),
+        (
+            {"paradigm": "horizontal", "data": {"edge_proportions": [1, 2]}},
+            "data.edge_proportions=.* with paradigm=horizontal: they divide a data set for paradigm=vertical",
+        ),
         (
             {"paradigm": "horizontal", "data": {"partition": {"by": "labels", "overlap": 0.2}}},
             "overlap=0.2 is for by='edges'",
         ),
         ({"paradigm": "horizontal", "data": {"partition": {"mixed": 0.2}}}, "mixed=0.2 is for by='labels'"),
-        ({"paradigm": "horizontal", "device": "auto"}, "device='auto' is for paradigm='vertical'"),
+        (
+            {"paradigm": "horizontal", "device": "auto"},
+            "device='auto' with paradigm=horizontal: only paradigm=vertical",
+        ),
         ({"train": {"refresh_every": 3}}, "refresh_every=3 counts batches"),
         ({"model": {"local": {"fanout": 3}}}, r"model\.local\.fanout=3 with train\.batch_size=null"),
         ({"train": {"batch_size": 8}, "model": {"rounds": 2}}, r"model\.rounds=2 with train\.batch_size"),
@@ -378,7 +384,10 @@ def local(**changes):
         ),
         (local(horizontal__dim=3), "horizontal is not a setting"),
         ({**LOCAL, "paradigm": "vertical"}, "release is not a setting"),
-        (local(data__edge_proportions=[1, 2]), "divide a data set for paradigm='vertical'; leave them out"),
+        (
+            local(data__edge_proportions=[1, 2]),
+            "for horizontal there is data.partition; leave data.edge_proportions out",
+        ),
         (local(data__partition={"overlap": 0.1}), "data.partition divides a data set for paradigm='horizontal'"),
         (local(release__features={"low": 1}), "low=1.0 must be below high=1.0: features of one value need no release"),
         (local(release__features={"mechanism": "gaussian"}), "gaussian needs a δ; give one, or leave it out"),

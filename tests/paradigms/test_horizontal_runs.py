@@ -261,7 +261,7 @@ def test_holders_without_labels_take_part(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (
             {"privacy": {"unit": "row", "noise_multiplier": 1.0}},
-            "privacy is for paradigm='vertical', 'sealed' or 'node-dp'; leave",
+            "privacy='given' with paradigm=horizontal: it is for paradigms vertical, sealed and node-dp",
         ),
         ({"model": {"rounds": 4}}, "model.rounds is not a setting"),
         ({"data": {"dataset": None, "holders": ["A", "B"]}}, "partition divides a data set, and holders are given alr"),

@@ -125,7 +125,10 @@ IN_BATCHES: Settings = {"data": {"dataset": "synthetic"}, "train": {"batch_size"
             "model.rounds=2 with train.batch_size: a second round would ask for the neighbours",
         ),
         ({"model": {"head": {"logit_hops": 1}}}, "model.head.logit_hops=1 with train.batch_size: they reach beyond"),
-        ({"paradigm": "horizontal"}, "train.batch_size needs paradigm=vertical: the others train on all nodes at once"),
+        (
+            {"paradigm": "horizontal"},
+            "with paradigm=horizontal: only paradigm=vertical trains on some nodes at a time",
+        ),
         (
             {
                 "model": {"initial": {"method": "individual"}},

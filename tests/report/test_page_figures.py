@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.report.conftest import Copy, page_of
+from veilgraph.core.text import human_bytes
 from veilgraph.graph.party import load_party
 from veilgraph.protocol.judge import Predicted
 from veilgraph.report.disclosures import traffic
 from veilgraph.report.ranking import confusion
 from veilgraph.report.run_data import read_run, scored
-from veilgraph.report.tables import human_bytes
 from veilgraph.runtime.store.predictions import load_predictions, save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -29,12 +29,14 @@ def test_the_confusion_matrix_is_a_count_over_the_test_nodes(runs: dict[str, Pat
             pair = str(int(graph.labels[node])), row["class"]
             counts[pair] = counts.get(pair, 0) + 1
     found = confusion(scored(read_run(RunDirectory.open(run))))
-    cells = {(true, guess): cell for true, row in found.rows for guess, cell in zip(found.classes, row, strict=True)}
-    assert {pair: cell.count for pair, cell in cells.items() if cell.count} == counts
+    cells = {
+        (true, guess): cell for true, row in found["rows"] for guess, cell in zip(found["classes"], row, strict=True)
+    }
+    assert {pair: count for pair, (count, *_) in cells.items() if count} == counts
     right = sum(count for (true, guess), count in counts.items() if true == guess)
     accuracy = json.loads((run / "summary.json").read_text())["test_accuracy"]
     assert right / sum(counts.values()) == pytest.approx(accuracy)
-    assert all(cell.right == (true == guess) for (true, guess), cell in cells.items())
+    assert all(right == (true == guess) for (true, guess), (*_, right) in cells.items())
 
 
 def test_of_many_classes_the_most_frequent_confusions_are_listed(copy: Copy) -> None:
@@ -45,9 +47,9 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed(copy: Copy) -> 
     wide[:, 13] = 1  # everybody is taken for the last class
     save_predictions(store, Predicted(wide), class_names=[f"class {index}" for index in range(14)])
     found = confusion(scored(read_run(RunDirectory.open(run))))
-    assert found.rows == ()
-    assert {one.taken_for for one in found.top} == {"class 13"}
-    assert [one.count for one in found.top] == sorted((one.of for one in found.top), reverse=True)
+    assert found["rows"] == []
+    assert {taken_for for _, taken_for, *_ in found["top"]} == {"class 13"}
+    assert [count for *_, count, _ in found["top"]] == sorted((of for *_, of in found["top"]), reverse=True)
     assert "The most frequent confusions." in page_of(run).text
 
 
@@ -55,11 +57,11 @@ def test_traffic_is_all_that_was_sent(runs: dict[str, Path]) -> None:
     entries = json.loads((runs["plain"] / "traffic.json").read_text())
     sent = [entry for entry in entries if entry["direction"] == "sent"]
     found = traffic(read_run(RunDirectory.open(runs["plain"])))
-    assert found.total == human_bytes(sum(entry["bytes"] for entry in sent))
-    assert {flow.name: flow.messages for flow in found.parties} == {
+    assert found["total"] == human_bytes(sum(entry["bytes"] for entry in sent))
+    assert {name: messages for name, _, messages, *_ in found["parties"]} == {
         party: sum(entry["messages"] for entry in sent if entry["party"] == party) for party in ("A", "B", "server")
     }
-    assert found.kinds[0].share == 100
+    assert found["kinds"][0][-1] == 100
 
 
 def luminance(colour: str) -> float:

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
-from veilgraph.report.evaluation import Judged, judged
+from veilgraph.report.evaluation import judged
 from veilgraph.report.ranking import alarms, best_threshold, confusion
 from veilgraph.report.run_data import RunData, Scored, Split, read_run, scored
 from veilgraph.report.tables import environment, percent
@@ -48,8 +49,8 @@ def selecting(found: RunData, by: str) -> RunData:
     return replace(found, settings=found.settings.model_copy(update={"train": train}))
 
 
-def row(told: Judged, title: str) -> tuple[str, str, str]:
-    (one,) = [each for each in told.rows if each.title == title]
+def row(told: dict[str, Any], title: str) -> tuple[str, str, str]:
+    (one,) = [each for each in told["rows"] if each.title == title]
     return one.value, one.interval, one.baseline
 
 
@@ -72,33 +73,33 @@ def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: RunData) ->
     assert guess == f"{percent(1 - labels.mean())} by always saying no"
     never = f1_score(labels, np.zeros_like(labels), average="macro", zero_division=0)
     assert row(told, "macro F1")[2] == f"{never:.3f} by always saying no"
-    assert [one.meaning for one in told.rows if "fraud" in one.meaning] == [
+    assert [one.meaning for one in told["rows"] if "fraud" in one.meaning] == [
         "precision on average over all of fraud, the highest scores first",
         "of fraud, found in that share of the nodes",
     ]
-    assert f"{labels.sum()} of them ({percent(labels.mean())}) are fraud" in told.caption
+    assert f"{labels.sum()} of them ({percent(labels.mean())}) are fraud" in told["caption"]
 
 
 @pytest.mark.parametrize(("by", "title"), [("auc", "AUC"), ("f1", "macro F1"), ("accuracy", "accuracy")])
 def test_the_headline_is_what_the_job_selects_by(by: str, title: str, found: RunData) -> None:
     told = judged(selecting(found, by), TOLD)
-    assert told.headline is not None
-    assert told.headline.title == told.rows[0].title == title
-    assert [line.split()[0] for line in told.beside] == [name for name in ("AUC", "PR-AUC") if name != title]
+    assert told["headline"] is not None
+    assert told["headline"].title == told["rows"][0].title == title
+    assert [line.split()[0] for line in told["beside"]] == [name for name in ("AUC", "PR-AUC") if name != title]
 
 
 def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
     told = judged(found, TOLD)
-    ranking = told.ranking
+    ranking = told["ranking"]
     assert ranking is not None
-    assert ranking.threshold is not None
+    assert ranking["threshold"] is not None
     chosen = best_threshold(TOLD.val.labels == 1, TOLD.val.likely[:, 1])
     assert chosen is not None
-    assert ranking.threshold.value == chosen
+    assert ranking["threshold"]["value"] == chosen
     at = alarms(TOLD.test.labels == 1, TOLD.test.likely[:, 1], chosen)
-    assert ranking.threshold.test == at
-    assert ranking.threshold.val == alarms(TOLD.val.labels == 1, TOLD.val.likely[:, 1], chosen)
-    assert (ranking.negative, ranking.positive) == ("no", "fraud")
+    assert ranking["threshold"]["test"] == at
+    assert ranking["threshold"]["val"] == alarms(TOLD.val.labels == 1, TOLD.val.likely[:, 1], chosen)
+    assert (ranking["negative"], ranking["positive"]) == ("no", "fraud")
     page = (
         environment()
         .get_template("judged.html.j2")
@@ -108,40 +109,40 @@ def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
     for name, cells in (("fraud", (at.true_alarms, at.missed)), ("no", (at.false_alarms, at.passed))):
         shown = "".join(f'<td class="number">{each}</td>' for each in cells)
         assert f'<th scope="row">{name}</th>{shown}' in page
-    other = judged(found, replace(TOLD, test=drawn(3))).ranking
+    other = judged(found, replace(TOLD, test=drawn(3)))["ranking"]
     assert other is not None
-    assert other.threshold is not None
-    assert other.threshold.value == ranking.threshold.value
-    assert other.threshold.val == ranking.threshold.val
-    assert other.threshold.test != ranking.threshold.test
-    without = judged(found, replace(TOLD, val=drawn(1, of=0.0))).ranking
+    assert other["threshold"] is not None
+    assert other["threshold"]["value"] == ranking["threshold"]["value"]
+    assert other["threshold"]["val"] == ranking["threshold"]["val"]
+    assert other["threshold"]["test"] != ranking["threshold"]["test"]
+    without = judged(found, replace(TOLD, val=drawn(1, of=0.0)))["ranking"]
     assert without is not None
-    assert without.threshold is None
+    assert without["threshold"] is None
 
 
 def test_of_classes_alone_nothing_is_ranked(found: RunData) -> None:
     sure = np.eye(2)[TOLD.test.taken]
     told = judged(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
-    assert [each.title for each in told.rows] == ["accuracy", "macro F1"]
-    assert (told.headline, told.ranking, told.beside) == (None, None, ())
-    assert told.unranked.startswith(
+    assert [each.title for each in told["rows"]] == ["accuracy", "macro F1"]
+    assert (told["headline"], told["ranking"], told["beside"]) == (None, None, [])
+    assert told["unranked"].startswith(
         "All nodes of a predicted class have the same probability, so nodes cannot be ranked"
     )
     sealed = replace(found, settings=parse_job({"paradigm": "sealed"}))
     of_sealed = judged(sealed, replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
-    assert of_sealed.unranked.startswith(
+    assert of_sealed["unranked"].startswith(
         "Classes alone were opened, so nodes cannot be ranked: there is no AUC, no prec"
     )
     three = np.eye(3)[TOLD.test.taken]
     many = judged(sealed, replace(TOLD, classes=("a", "b", "c"), test=replace(TOLD.test, likely=three, own=three)))
-    assert "there is no AUC. A job" in many.unranked
-    assert judged(sealed, TOLD).unranked == ""
+    assert "there is no AUC. A job" in many["unranked"]
+    assert judged(sealed, TOLD)["unranked"] == ""
 
 
 def test_predictions_that_are_not_the_trainings_are_told_apart(found: RunData) -> None:
     accuracy = float((TOLD.test.taken == TOLD.test.labels).mean())
-    assert judged(replace(found, summary={"test_accuracy": accuracy}), TOLD).notes == ()
-    (note,) = judged(replace(found, summary={"test_accuracy": accuracy - 0.1}), TOLD).notes
+    assert judged(replace(found, summary={"test_accuracy": accuracy}), TOLD)["notes"] == []
+    (note,) = judged(replace(found, summary={"test_accuracy": accuracy - 0.1}), TOLD)["notes"]
     assert percent(accuracy - 0.1) in note
 
 
@@ -175,10 +176,10 @@ def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:
     run = two_classes(copy("plain"))
     told = judged(read_run(RunDirectory.open(run)), scored(read_run(RunDirectory.open(run))))
     page = page_of(run)
-    assert told.headline is not None
+    assert told["headline"] is not None
     dd = page.within["dd"][0]
-    assert dd.startswith(told.headline.value)
-    assert f"95 %: {told.headline.interval}" in dd
+    assert dd.startswith(told["headline"].value)
+    assert f"95 %: {told['headline'].interval}" in dd
     assert "0.500 by guessing" in dd
     assert "b" not in {tag for tag, _ in page.elements}
     assert "Always" not in dd
@@ -209,15 +210,17 @@ def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) 
     share = percent(1 - (len(tested) // 5) / len(tested))
     assert float(share.split()[0]) > 75
     assert row(judged(found, told), "accuracy")[2] == f"{share} by always saying honest <b>"
-    assert confusion(told).always == f"Always answering honest <b>, the most frequent class, is right for {share}."
+    assert confusion(told)["always"] == f"Always answering honest <b>, the most frequent class, is right for {share}."
 
 
 def test_a_test_auc_near_one_is_called_a_likely_leak(found: RunData) -> None:
     one = np.where(TOLD.test.labels == 1, 0.9, 0.1) + np.arange(len(TOLD.test.labels)) / 1e4
     ranked = np.stack([1 - one, one], 1)
     told = replace(TOLD, test=replace(TOLD.test, likely=ranked, own=ranked))
-    assert [note.startswith("Likely leak: the test AUC is 1.000 of A") for note in judged(found, told).notes] == [True]
-    assert judged(found, TOLD).notes == ()
+    assert [note.startswith("Likely leak: the test AUC is 1.000 of A") for note in judged(found, told)["notes"]] == [
+        True
+    ]
+    assert judged(found, TOLD)["notes"] == []
     # Of more classes networks reach it without a leak.
     more = np.concatenate([ranked, np.zeros((len(one), 1))], 1)
     more[0] = 0, 0, 1
@@ -226,7 +229,7 @@ def test_a_test_auc_near_one_is_called_a_likely_leak(found: RunData) -> None:
         told, classes=("no", "fraud", "other"), test=replace(told.test, labels=labels, likely=more, own=more)
     )
     assert row(judged(found, three), "AUC")[0] == "1.000"
-    assert judged(found, three).notes == ()
+    assert judged(found, three)["notes"] == []
 
 
 def test_another_organisations_part_has_no_figure_and_no_count_of_labels(copy: Copy, tmp_path: Path) -> None:
@@ -271,9 +274,9 @@ def test_what_calibration_did_is_told_on_test_nodes(found: RunData) -> None:
     own = TOLD.test.likely
     one = own[:, 1] / 4
     told = judged(found, replace(TOLD, calibrated=True, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1))))
-    assert told.ranking is not None
-    words = told.ranking.calibration
+    assert told["ranking"] is not None
+    words = told["ranking"]["calibration"]
     assert f"a probability of {percent(float(one.mean()))}, and" in words
     assert f"The network itself says {percent(float(own[:, 1].mean()))}, with an error of" in words
-    assert "no validation node was there" in str(judged(found, TOLD).ranking)
-    assert told.rows == judged(found, TOLD).rows, "figures are of the network's own"
+    assert "no validation node was there" in str(judged(found, TOLD)["ranking"])
+    assert told["rows"] == judged(found, TOLD)["rows"], "figures are of the network's own"

@@ -19,12 +19,12 @@ def job(holders: int = 2, *, labels: dict[str, Any] | None = None, **features: A
 
 def table(settings: JobSettings) -> Table:
     assert settings.noise.feature_release is not None
-    return PerturbedFeatures(settings).table()
+    return PerturbedFeatures(settings, settings.noise.feature_release).table()
 
 
 def notes(settings: JobSettings) -> list[str]:
     assert settings.noise.feature_release is not None
-    return PerturbedFeatures(settings).notes()
+    return PerturbedFeatures(settings, settings.noise.feature_release).notes()
 
 
 def rows(of: Table) -> list[tuple[str, ...]]:

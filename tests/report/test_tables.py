@@ -3,8 +3,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from veilgraph.core.text import human_bytes
 from veilgraph.graph.party import PartyGraph
-from veilgraph.report.tables import data_table, human_bytes, run_table
+from veilgraph.report.tables import data_table, run_table
 
 SUMMARY = {
     "best_epoch": 7,

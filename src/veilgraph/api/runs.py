@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from veilgraph.core.arguments import check_functions, check_mapping, check_several, check_whole, path_of, wrong_type
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.tensor_file import Record
-from veilgraph.core.text import listed
+from veilgraph.core.text import human_bytes, listed
 from veilgraph.core.types import PartyId
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.job import AttackLimit, JobSettings
@@ -46,7 +46,6 @@ def data_frame(of: str, rows: Mapping[Any, Mapping[str, Any]], index: str, inste
 def run_facts(run: RunDirectory) -> dict[str, str]:
     """What there is to say of a run in a few lines: heading → what."""
     from veilgraph.report.protection import against  # noqa: PLC0415 - a training needs none of it
-    from veilgraph.report.tables import human_bytes  # noqa: PLC0415
 
     job, summary = run.settings, run.summary
     found = {"run": str(run.path), "job": f"{job.name} ({job.paradigm})", "holders": listed(job.data.names)}

@@ -78,7 +78,7 @@ def labels_epsilon(case: AuditContext, adversary: PartyId, found: list[Evidence]
             yield Skipped(adversary, "epsilon", "its canaries are not here" if private.canaries else why, "epsilon")
             continue
         graph = case.whole_graph(holder)
-        canaries = LabelCanaries.of(case.settings, graph, bytes, key)
+        canaries = LabelCanaries.of(case.settings, graph, key)
         places = canaries.places(graph).numpy()
         labels, train, _, _ = case.labels(holder)
         others = np.setdiff1d(train, places)
@@ -103,7 +103,7 @@ def labels_epsilon(case: AuditContext, adversary: PartyId, found: list[Evidence]
 
 def inserted_at(case: AuditContext, holder: PartyId) -> Inserted:
     """A holder's canaries in its data, as its run kept them; a ``DataError`` where they are not here."""
-    return Inserted.of(case.settings, holder, case.graph(holder).num_nodes, bytes, _kept(case, holder).key)
+    return Inserted.of(case.settings, holder, case.graph(holder).num_nodes, _kept(case, holder).key)
 
 
 def _kept(case: AuditContext, holder: PartyId) -> Canaries:
@@ -324,7 +324,7 @@ def _of_gradients(case: AuditContext, adversary: PartyId) -> Found:
 
     def bounds(holder: PartyId) -> Iterator[Finding]:
         key = _kept(case, holder).key
-        canaries = TrainedCanaries.of(case.settings, case.whole_graph(holder), bytes, key)
+        canaries = TrainedCanaries.of(case.settings, case.whole_graph(holder), key)
         rounds = case.source.canary_rounds(case, members, holder, key)
         if not rounds:
             raise DataError("the view has none of its rounds")
@@ -356,7 +356,7 @@ def _of_nodes(case: AuditContext, adversary: PartyId) -> Found:
 
     def bounds(holder: PartyId) -> Iterator[Finding]:
         kept, view = _kept(case, holder), case.view(learner)
-        canaries = NodeCanaries.of(settings, kept.nodes, bytes, kept.key)
+        canaries = NodeCanaries.of(settings, kept.nodes, kept.key)
         is_gaussian = FEATURE_MECHANISMS[release.mechanism].is_gaussian
 
         def bound(what: str, given: Sequence[Tensor], scored: Callable[[Tensor], Floats], epsilon: float) -> Finding:

@@ -15,8 +15,7 @@ Classes = NDArray[np.int64]
 
 DRAWS: Final = 200
 """Bootstrap samples: their 2.5 % and 97.5 % quantiles are moved by few thousandths from one set to another."""
-_MOST: Final = 10**7
-"""Probabilities of samples that are in memory at once."""
+_MOST: Final = 10**7  # probabilities of samples that are in memory at once
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ FOUND: Final = "comparison.json"
 ABOUT: Final = "about.json"
 _LABELS: Final = "labels"
 ALARMS: Final = 0.05
+# Of what ways of one name mean: predictions that were kept under another meaning are not taken for these.
 _WAYS: Final = 3
-"""Of what ways of one name mean: predictions that were kept under another meaning are not taken for these."""
 
 Stage = Callable[[str, int], AbstractContextManager[Progress]]
 """(what is trained, its epochs) → a block that shows its progress."""
@@ -202,9 +202,9 @@ def compare_job(
         RunError: ``out`` is something else.
     """
     if seeds < 1:
-        raise ConfigError(f"seeds={seeds} must be at least 1", key="seeds", value=seeds)
+        raise ConfigError(f"seeds={seeds} must be at least 1")
     if not 0 < alarms <= 1:
-        raise ConfigError(f"alarms={alarms} must be above 0 and at most 1", key="alarms", value=alarms)
+        raise ConfigError(f"alarms={alarms} must be above 0 and at most 1")
     if set(job.measures.figures) != set(CLASS_MEASURES.figures):
         raise ConfigError(
             f"paradigm={job.paradigm}: what it learns is not the class of a node, and ways are compared by that; train "
@@ -271,21 +271,17 @@ def _opened(out: Path, job: JobSettings, party: Path | None, alone: JobSettings 
             "ways": _WAYS,
         }
         path, text = out / ABOUT, json.dumps(about, sort_keys=True)
+        others = sorted(each.name for each in out.iterdir() if not each.name.startswith("."))
+        fault = ""
         if path.exists():
             if path.read_text(encoding="utf-8") != text:
-                raise RunError(
-                    f"{out} has a comparison of another job, or of another release; choose another directory",
-                    key="out",
-                    value=str(out),
-                )
-            return
-        if others := sorted(each.name for each in out.iterdir() if not each.name.startswith(".")):
-            raise RunError(
-                f"{out} has other files ({others[0]}); choose a new directory, or one of a comparison",
-                key="out",
-                value=str(out),
-            )
-        write_whole(path, text.encode())
+                fault = "has a comparison of another job, or of another release; choose another directory"
+        elif others:
+            fault = f"has other files ({others[0]}); choose a new directory, or one of a comparison"
+        if fault:
+            raise RunError(f"{out} {fault}", key="out", value=str(out))
+        if not path.exists():
+            write_whole(path, text.encode())
 
 
 def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Iterator[tuple[int, Inputs]]:

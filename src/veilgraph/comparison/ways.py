@@ -40,8 +40,8 @@ from veilgraph.samples.shipped import with_overrides
 
 TREES: Final = 150
 """Of boosting, for each class."""
+# Boosting takes means over neighbours of so many columns at most, those that differ most from node to node.
 _MOST_COLUMNS: Final = 600
-"""Boosting takes means over neighbours of so many columns at most, those that differ most from node to node."""
 
 
 def logistic(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
@@ -50,25 +50,25 @@ def check_flags(**flags: object) -> None:
             raise wrong_type(key, value, "True or False", "give one of these")
 
 
+def _check_given(values: Mapping[str, object], fits: Callable[[object], bool], wanted: str) -> None:
+    for key, value in values.items():
+        if value is not None and not fits(value):
+            raise wrong_type(key, value, wanted, "give one, or leave it out")
+
+
 def check_functions(**functions: object) -> None:
     """Refuses what cannot be called; arguments by their names, None where one is left out."""
-    for key, value in functions.items():
-        if value is not None and not callable(value):
-            raise wrong_type(key, value, "a function", "give one, or leave it out")
+    _check_given(functions, callable, "a function")
 
 
 def check_text(**texts: object) -> None:
     """Refuses what is no text; arguments by their names, None where one is left out."""
-    for key, value in texts.items():
-        if value is not None and not isinstance(value, str):
-            raise wrong_type(key, value, "a name (str)", "give one, or leave it out")
+    _check_given(texts, lambda value: isinstance(value, str), "a name (str)")
 
 
 def check_whole(**numbers: object) -> None:
     """Refuses what is no whole number; arguments by their names, None where one is left out."""
-    for key, value in numbers.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise wrong_type(key, value, "a whole number (int)", "give one, or leave it out")
+    _check_given(numbers, lambda each: isinstance(each, int) and not isinstance(each, bool), "a whole number (int)")
 
 
 def check_mapping(key: str, value: object, wanted: str) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,22 +35,27 @@ def whole_lines(path: Path) -> list[bytes]:
     return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
 
 
+def drop_torn(path: Path) -> None:
+    """Cut off a line that a kill tore: its write had not returned, and nobody has relied on it. Raises ``OSError``."""
+    with path.open("r+b", buffering=0) as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole != len(content):
+            file.truncate(whole)
+            os.fsync(file.fileno())
+
+
 def check_chain(path: Path, lines: Sequence[bytes]) -> None:
     """Check that every line but the first names the one before it; the ``RunError`` names the first that does not."""
     for number, (before, line) in enumerate(pairwise(lines), start=2):
-        if _previous(line) != digest(before):
-            raise RunError(
-                f"{path}, line {number}: does not follow from line {number - 1}: one of them was changed, removed or "
-                "moved; restore the file from a copy that has every line"
-            )
-
-
-def _previous(line: bytes) -> object:
-    try:
-        content = json.loads(line)
-    except ValueError:
-        return None
-    return content.get("previous") if isinstance(content, dict) else None
+        with suppress(ValueError):
+            content = json.loads(line)
+            if isinstance(content, dict) and content.get("previous") == digest(before):
+                continue
+        raise RunError(
+            f"{path}, line {number}: does not follow from line {number - 1}: one of them was changed, removed or "
+            "moved; restore the file from a copy that has every line"
+        )
 
 
 class Heads:

@@ -24,8 +24,7 @@ from typing import Final, Self
 
 from veilgraph.core.text import printable_lines
 
-_BEGINNING: Final = 500
-"""Characters of a message that are read for its key."""
+_BEGINNING: Final = 500  # characters of a message that are read for its key
 _SUBJECT: Final = re.compile(
     r"(?:party '(?P<party>[^']*)': |(?P<refuser>[\w.-]+) refuses the job: |(?:job|party): )?"
     r"(?:(?P<file>\S*(?:/\S*?|\.(?:csv|jsonl?|parquet|safetensors|ya?ml)))(?:(?:, line (?P<line>\d+))?: |,? ))?"

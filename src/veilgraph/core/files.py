@@ -261,10 +261,9 @@ def undamaged(path: Path | str, way_out: str, fault: str = "damaged") -> Iterato
     """Read a file of ours in the block: one that cannot be read, or is of another form, is a ``RunError``."""
     try:
         yield
-    except ValidationError as error:
-        raise RunError(f"{path}: {fault} ({first_problem(error)}); {way_out}") from error
     except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{path}: {fault} ({error}); {way_out}") from error
+        why = first_problem(error) if isinstance(error, ValidationError) else error
+        raise RunError(f"{path}: {fault} ({why}); {way_out}") from error
 
 
 def read_json(path: Path, form: type[Form], way_out: str, fault: str = "damaged") -> Form:

@@ -113,10 +113,8 @@ def _found_at(place: str) -> Any:  # noqa: ANN401 - whatever is there
 
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_NEAR: Final = "near_miss"
-"""Type of the problem of a key that is almost one of a group's."""
-_LONGEST: Final = 200
-"""So many characters of a value are shown in an error."""
+_NEAR: Final = "near_miss"  # type of the problem of a key that is almost one of a group's
+_LONGEST: Final = 200  # so many characters of a value are shown in an error
 PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 
 
@@ -186,31 +184,30 @@ def settled(source: str, way_out: str = "") -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        key, value = ".".join(map(str, problem["loc"])), problem["input"]
-        if problem["type"] == _NEAR:
-            key, value = ".".join(map(str, (*problem["loc"], problem["ctx"]["name"]))), problem["ctx"]["value"]
-        elif isinstance(value, dict | BaseModel):  # a rule between settings: what it says of them
-            rule = ConfigError(problem["msg"].removeprefix("Value error, "))
-            key, value = rule.key or key, rule.value
-        raise ConfigError(f"{source}: {first_problem(error)}{way_out}", key=key, value=value) from error
+        key, value, words = _problem(error)
+        raise ConfigError(f"{source}: {words}{way_out}", key=key, value=value) from error
 
 
 def first_problem(error: ValidationError) -> str:
     """The first broken key of settings, its value and the rule, on one line."""
+    return _problem(error)[-1]
+
+
+def _problem(error: ValidationError) -> tuple[str, object, str]:
+    """The first broken key, its value, and both with the rule."""
     problem = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in problem["loc"]) or "job"
-    shown = _shown(problem["input"])
-    if problem["type"] == "extra_forbidden":
-        return f"{key} is not a setting (value {shown}); remove it or mend its name"
-    if problem["type"] == _NEAR:
-        found = problem["ctx"]
-        key = ".".join(map(str, (*problem["loc"], found["name"])))
-        return f"{key} is not a setting (value {_shown(found['value'])}); did you mean {found['near']}? Else remove it"
-    message = problem["msg"].removeprefix("Value error, ")
-    if isinstance(problem["input"], dict | BaseModel):
-        return f"{key}: {message}"
-    return f"{key}={shown}: {message}"
+    near, value, rule = problem["type"] == _NEAR, problem["input"], problem["msg"].removeprefix("Value error, ")
+    found = problem.get("ctx", {})
+    key = ".".join(map(str, (*problem["loc"], found["name"]) if near else problem["loc"]))
+    if near:
+        value = found["value"]
+    if near or problem["type"] == "extra_forbidden":
+        way_out = f"did you mean {found['near']}? Else remove it" if near else "remove it or mend its name"
+        return key, value, f"{key} is not a setting (value {_shown(value)}); {way_out}"
+    if isinstance(value, dict | BaseModel):  # a rule between settings: what it says of them
+        said = ConfigError(rule)
+        return said.key or key, said.value, f"{key or 'job'}: {rule}"
+    return key, value, f"{key or 'job'}={_shown(value)}: {rule}"
 
 
 def _shown(value: object) -> str:

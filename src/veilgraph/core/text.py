@@ -86,10 +86,17 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def megabytes(count: int) -> str:
-    """A number of bytes as ``1.5 MB`` or, from 1,000 MB on, as ``2.0 GB``."""
-    size = round(count / 1e6, 1)
-    return f"{size:,.1f} MB" if size < 1000 else f"{size / 1000:,.1f} GB"
+_UNITS: Final = ("kB", "MB", "GB", "TB")
+
+
+def human_bytes(count: int) -> str:
+    """A number of bytes in decimal units with three digits or so: ``999 B``, ``1.5 kB``, ``128 MB``."""
+    if count < 1000:
+        return f"{count} B"
+    value, unit = count / 1000, 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if value < 9.95 else f"{value:.0f} {_UNITS[unit]}"
 
 
 def figure(value: float | None, digits: int = 3) -> str:

@@ -40,8 +40,7 @@ def made_once(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 LEFT_WAIT_S: Final = 10.0
 """How long an interpreter that is not ended by ``leave`` waits for threads that were left behind."""
-_UNWRITTEN: Final = 120
-"""Python's own exit code where standard output cannot be written at the end."""
+_UNWRITTEN: Final = 120  # Python's own exit code where standard output cannot be written at the end
 
 
 def run_and_leave(work: Callable[[], int | None]) -> NoReturn:

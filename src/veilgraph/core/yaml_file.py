@@ -19,8 +19,7 @@ except ImportError:  # PyYAML was built without it
 
 
 _DEEPEST: Final = 100
-_MOST_REPEATED: Final = 10_000
-"""Values, by aliases."""
+_MOST_REPEATED: Final = 10_000  # values, by aliases
 
 
 class SettingsLoader(_SafeLoader):

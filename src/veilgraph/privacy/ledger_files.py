@@ -31,7 +31,6 @@ import hashlib
 import hmac
 import json
 import math
-import os
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -44,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from veilgraph.core.chain import digest
+from veilgraph.core.chain import digest, drop_torn
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import append, locked, os_errors_as, private_folder, read_json, sync_folder, write_whole
 from veilgraph.core.secrets import SEED_BYTES, kept_secret, system_secrets
@@ -108,8 +107,7 @@ class ChainedFile(Generic[Head, Paid]):
 
         Raises ``RunError``: a line is damaged, changed or missing; ``OSError``.
         """
-        size = self.path.stat().st_size
-        if size < self._read_bytes:
+        if self.path.stat().st_size < self._read_bytes:
             raise RunError(f"{self.path}: it has become shorter; {self.way_out}")
         with self.path.open("rb") as file:
             file.seek(self._read_bytes)
@@ -117,10 +115,8 @@ class ChainedFile(Generic[Head, Paid]):
         if not self.digests and not (new and new[0].endswith(b"\n")):
             raise RunError(f"{self.path}, line 1: not the first line of a ledger; {self.way_out}")
         if new and not new[-1].endswith(b"\n"):
-            torn = new.pop()
-            with self.path.open("r+b", buffering=0) as mended:
-                mended.truncate(size - len(torn))
-                os.fsync(mended.fileno())
+            new.pop()
+            drop_torn(self.path)
         for line in new:
             self._take(line)
 
@@ -169,7 +165,7 @@ Sketch = NDArray[np.uint64]  # sorted hashes, each once
 
 
 @dataclass(frozen=True)
-class _HighWaterMark:
+class HighWaterMark:
     """What this account has seen of a ledger: the folder where it was, how many lines, and SHA-256 of the last."""
 
     folder: str
@@ -183,14 +179,14 @@ class Marks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def of(self, ledger: str) -> _HighWaterMark | None:
+    def of(self, ledger: str) -> HighWaterMark | None:
         """The mark of a ledger; None where this account has seen nothing of it. ``RunError`` where it is damaged."""
         path = self.folder / f"{ledger}.json"
         if not path.is_file():
             return None
-        return read_json(path, _HighWaterMark, "restore it, or delete it where the ledger is new")
+        return read_json(path, HighWaterMark, "restore it, or delete it where the ledger is new")
 
-    def put(self, ledger: str, mark: _HighWaterMark) -> None:
+    def put(self, ledger: str, mark: HighWaterMark) -> None:
         """Replace it: it is on the disk when this returns."""
         private_folder(self.folder)
         write_whole(self.folder / f"{ledger}.json", json.dumps(asdict(mark)).encode())
@@ -215,7 +211,7 @@ class Marks:
         both = np.union1d(self._people(ledger), sketch)[:MOST_HASHES]
         write_whole(self.folder / f"{ledger}.people", both.astype("<u8").tobytes())
 
-    def same_people(self, ledger: str, sketch: Sketch) -> _HighWaterMark | None:
+    def same_people(self, ledger: str, sketch: Sketch) -> HighWaterMark | None:
         """Return the mark of another ledger, with releases in it, that is about these people; None where none is."""
         for path in sorted(self.folder.glob("*.people")):
             mark = None if path.stem == ledger else self.of(path.stem)
@@ -367,7 +363,7 @@ class LifetimeFile(ChainedFile[Header, Entry]):
             self._mark()
 
     def _mark(self) -> None:
-        self._marks.put(self.header.id, _HighWaterMark(str(self.folder), self.count, self.digests[-1]))
+        self._marks.put(self.header.id, HighWaterMark(str(self.folder), self.count, self.digests[-1]))
 
 
 def cohort_name(keys: Keys) -> str:

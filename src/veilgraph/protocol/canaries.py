@@ -19,7 +19,7 @@ only as well as the total ε allows. Which nodes they are follows from the job a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Final, Self
@@ -30,9 +30,8 @@ from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import expand
-from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph.features import choose_rows, compact, from_scipy, is_sparse, to_scipy
+from veilgraph.graph.features import compact, is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import check_nodes
 from veilgraph.privacy.event import Neighbours, Unit
@@ -114,11 +113,10 @@ class Inserted(DrawnCanaries):
     votes: bool = False
 
     @classmethod
-    def of(cls, job: JobSettings, party: PartyId, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
+    def of(cls, job: JobSettings, party: PartyId, nodes: int, key: bytes) -> Self:
         """Those of a job with ``privacy.canaries_in: data``; every holder needs them, to keep the others' apart.
 
-        ``source`` makes the key, unless one was ``kept``. Raises ``ConfigError``: too few common nodes, or no such
-        canaries.
+        Raises ``ConfigError``: too few common nodes, or no such canaries.
         """
         privacy = job.privacy
         if privacy is None or not privacy.canaries:
@@ -127,7 +125,7 @@ class Inserted(DrawnCanaries):
         made = cls(
             privacy.canaries,
             nodes,
-            source(SEED_BYTES) if kept is None else kept,
+            key,
             job.hash(),
             privacy.unit,
             privacy.relation,
@@ -174,8 +172,7 @@ class Inserted(DrawnCanaries):
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool)
         taken[self.everywhere] = True
         edges = torch.cat([torch.empty(2, 0, dtype=torch.int64), *self._edges()], dim=1)
-        features = self._copied(graph.features) if self.votes else self._features(graph.features)
-        return replace(_in_place(graph, taken, edges), features=features)
+        return replace(_in_place(graph, taken, edges), features=self._features(graph.features))
 
     def _edges(self) -> Iterator[Tensor]:
         if self.party not in self.owners or self.unit == "row":
@@ -188,42 +185,27 @@ class Inserted(DrawnCanaries):
             yield pair
             yield pair.flip(0)
 
-    def _copied(self, features: Tensor) -> Tensor:
-        """Nothing at the first ends, and at the others what a node has that is no canary."""
-        chosen = torch.arange(self.nodes)
-        pairs = torch.cat([self.places(owner) for owner in self.owners])
-        others = torch.ones(self.nodes, dtype=torch.bool)
-        others[self.everywhere] = False
-        elsewhere = others.nonzero().flatten()
-        chosen[pairs[:, 1]] = elsewhere[torch.arange(len(pairs)) % len(elsewhere)]
-        rows = choose_rows(features, torch.cat([chosen, torch.arange(self.nodes, len(features))]))
-        if not is_sparse(rows):
-            rows[pairs[:, 0]] = 0
-            return rows
-        matrix = to_scipy(rows).tolil()
-        matrix[pairs[:, 0].numpy()] = 0
-        return from_scipy(matrix.tocsr())
-
     def _features(self, features: Tensor) -> Tensor:
-        """The owner's: all columns as large as any value is, where the canary is in; else nothing, or the opposite."""
-        largest = _largest(features)
-        out = 0.0 if self.relation == "zero-out" else -1.0
-        rows, signs = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=features.dtype)
-        if self.party in self.owners:
-            rows = self.places(self.party)[:, 0]
-            signs = torch.where(self.coins, 1.0, out).to(features.dtype)
-            if self.unit == "edge":  # the edge is the secret, and carries what is at its first end
-                signs = torch.ones_like(signs)
-        if not is_sparse(features):
-            changed = features.clone()
+        """The owner's: all columns as large as any value is, where the canary is in; else nothing, or the opposite.
+
+        Of ``votes``: nothing at the first ends, and at the others what a node has that is no canary.
+        """
+        changed, largest = features.to_dense().clone(), _largest(features)
+        if self.votes:
+            pairs = torch.cat([self.places(owner) for owner in self.owners])
+            others = torch.ones(self.nodes, dtype=torch.bool)
+            others[self.everywhere] = False
+            elsewhere = others.nonzero().flatten()
+            changed[pairs[:, 1]] = changed[elsewhere[torch.arange(len(pairs)) % len(elsewhere)]]
+            changed[pairs[:, 0]] = 0
+        else:
             changed[self.everywhere] = 0
-            changed[rows] = (signs * largest).unsqueeze(1).expand(-1, features.shape[1])
-            return changed
-        matrix = to_scipy(features).tolil()
-        matrix[self.everywhere.numpy()] = 0
-        filled = signs != 0
-        matrix[rows[filled].numpy()] = (signs[filled] * largest).numpy()[:, None].repeat(matrix.shape[1], 1)
-        return from_scipy(matrix.tocsr())
+        if self.party in self.owners and not self.votes:
+            # Of an edge that is the secret, which carries what is at its first end, this is always there.
+            is_in = self.coins if self.unit != "edge" else torch.ones_like(self.coins)
+            signs = torch.where(is_in, 1.0, 0.0 if self.relation == "zero-out" else -1.0).to(features.dtype)
+            changed[self.places(self.party)[:, 0]] = (signs * largest).unsqueeze(1)
+        return compact(changed) if is_sparse(features) else changed
 
 
 @dataclass(frozen=True)
@@ -237,13 +219,12 @@ class NodeCanaries(DrawnCanaries):
     labelled: PartyId | None
 
     @classmethod
-    def of(cls, job: JobSettings, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
+    def of(cls, job: JobSettings, nodes: int, key: bytes) -> Self:
         """Those of a job whose nodes release their features; as ``Inserted.of``."""
         release, labels = job.noise.feature_release, job.noise.label_release
         if release is None or not 0 < release.canaries <= nodes:
             wanted = 0 if release is None else release.canaries
             raise ConfigError(f"canaries={wanted} must be from 1 to the number of common nodes, {nodes}; choose fewer")
-        key = source(SEED_BYTES) if kept is None else kept
         holder = None if labels is None else labels.holder
         return cls(release.canaries, nodes, key, job.hash(), release.low, release.high, holder)
 
@@ -278,7 +259,7 @@ class LabelCanaries(DrawnCanaries):
     coin: ClassVar[str] = "labels"
 
     @classmethod
-    def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
+    def of(cls, job: JobSettings, graph: PartyGraph, key: bytes) -> Self:
         """Those of a job with ``label_privacy``, in the label holder's graph; as ``Inserted.of``."""
         private, trained = job.label_privacy, len(_trained(graph))
         wanted = 0 if private is None else private.canaries
@@ -287,7 +268,7 @@ class LabelCanaries(DrawnCanaries):
                 f"label_privacy.canaries={wanted} must be from 1 to the number of training nodes, {trained}, whose "
                 "labels they replace; choose fewer"
             )
-        return cls(wanted, graph.common, source(SEED_BYTES) if kept is None else kept, job.hash())
+        return cls(wanted, graph.common, key, job.hash())
 
     def places(self, graph: PartyGraph) -> Tensor:
         """Their nodes in the label holder's graph, which follow from the training nodes: Tensor[m] int64."""
@@ -324,7 +305,7 @@ class TrainedCanaries(DrawnCanaries):
     relation: Neighbours
 
     @classmethod
-    def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
+    def of(cls, job: JobSettings, graph: PartyGraph, key: bytes) -> Self:
         """Those of a job with a private training, in a holder's graph; as ``Inserted.of``."""
         plan = job.training_plan
         leaves = 0 if plan is None or not plan.hops else min(plan.settings.degree_bound or 0, MOST_LEAVES)
@@ -334,7 +315,6 @@ class TrainedCanaries(DrawnCanaries):
                 f"averaging.privacy.canaries={wanted} with {leaves} neighbours each take {wanted * (1 + leaves)} "
                 f"nodes, and party {graph.party!r} has {graph.num_nodes}; choose from 1 to {most}"
             )
-        key = source(SEED_BYTES) if kept is None else kept
         return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.settings.neighbours)
 
     @cached_property
@@ -389,17 +369,18 @@ class TrainedCanaries(DrawnCanaries):
         return compact(changed) if features.is_sparse_csr else changed
 
 
-def canaries_in_data(
-    job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None
-) -> DrawnCanaries | None:
-    """The canaries that a job has in a holder's data; None where it has none. Errors as ``Inserted.of``."""
+def canaries_in_data(job: JobSettings, graph: PartyGraph, key: Callable[[], bytes]) -> DrawnCanaries | None:
+    """The canaries that a job has in a holder's data; None where it has none. ``key`` is asked for where it has any.
+
+    Errors as ``Inserted.of``.
+    """
     plan, labels, release, has_labels = job.training_plan, job.label_privacy, job.noise.feature_release, graph.labels
     if plan is not None and plan.settings.canaries and has_labels is not None:
-        return TrainedCanaries.of(job, graph, source, kept)
+        return TrainedCanaries.of(job, graph, key())
     if labels is not None and labels.canaries and graph.party in perturbing(job) and has_labels is not None:
-        return LabelCanaries.of(job, graph, source, kept)
+        return LabelCanaries.of(job, graph, key())
     if release is not None and release.canaries and graph.party in job.duties.releasing:
-        return NodeCanaries.of(job, graph.common, source, kept)
+        return NodeCanaries.of(job, graph.common, key())
     if job.privacy is not None and job.privacy.canaries_in == "data":
-        return Inserted.of(job, graph.party, graph.common, source, kept)
+        return Inserted.of(job, graph.party, graph.common, key())
     return None

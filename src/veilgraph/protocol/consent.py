@@ -19,17 +19,19 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from secrets import token_hex
 from typing import Final, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import AwareDatetime, Field, SerializeAsAny, ValidationError
 
+from veilgraph.core.chain import whole_lines
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import append, descriptor_of, locked, os_errors_as, private_folder, sync_folder
+from veilgraph.core.settings import Exact
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import ConsentSettings
@@ -41,10 +43,8 @@ COUNTED: Final[tuple[Counted, ...]] = ("job", "alignment")
 What = Literal["job", "resumed", "alignment", "returned", "asked", "approved", "refused", "torn", "unreadable"]
 
 
-class Entry(BaseModel):
+class Entry(Exact):
     """One line of the journal."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     time: AwareDatetime
     what: What
@@ -84,45 +84,12 @@ def count(entries: Sequence[Entry], what: Counted, since: datetime | None = None
 
 def used_up(settings: ConsentSettings, entries: Sequence[Entry], what: Counted, now: datetime) -> str:
     """Why there may not be one more now; empty when there may. It names the limit and its value, never a count."""
-    in_all, per_day = (
-        (settings.jobs, settings.jobs_per_day) if what == "job" else (settings.alignments, settings.alignments_per_day)
-    )
+    in_all, per_day = getattr(settings, f"{what}s"), getattr(settings, f"{what}s_per_day")
     if in_all is not None and count(entries, what) >= in_all:
         return f"consent.{what}s={in_all} is used up: raise it, or ask for no more"
     if per_day is not None and count(entries, what, now - DAY) >= per_day:
         return f"consent.{what}s_per_day={per_day} is used up: wait for at most 24 hours, or raise it"
     return ""
-
-
-def renamed(entries: Iterable[Entry], new: Entry) -> bool:
-    """Whether the engine's id of a job stood for another job before: what was shown under it is not this."""
-    return any(
-        entry.job == new.job
-        and entry.settings
-        and (entry.work, entry.resume, entry.settings) != (new.work, new.resume, new.settings)
-        for entry in entries
-    )
-
-
-def begun(entries: Sequence[Entry], settings_hash: str) -> Entry | None:
-    """The newest training of exactly these settings that was counted; None without one."""
-    trained = (
-        entry
-        for entry in reversed(standing(entries))
-        if entry.what == "job" and entry.work == "train" and entry.settings == settings_hash
-    )
-    return next(trained, None)
-
-
-def resumed(entries: Sequence[Entry], job: Entry) -> int:
-    """How many sessions went on with a job."""
-    return sum(entry.what == "resumed" and entry.of == job.id for entry in standing(entries))
-
-
-def was_approved(entries: Sequence[Entry], job: Entry) -> bool:
-    """Whether a person approved a job that was counted."""
-    asked = {entry.id for entry in entries if entry.what == "asked" and entry.of == job.id}
-    return any(entry.what == "approved" and entry.of in asked for entry in entries)
 
 
 log = logging.getLogger("veilgraph")
@@ -167,11 +134,9 @@ class Consent:
         with self._stack, self._counted("job") as refuses:
             yield refuses
 
-    @contextmanager
-    def alignment(self) -> Iterator[str]:
+    def alignment(self) -> AbstractContextManager[str]:
         """As ``job``, for an alignment within it."""
-        with self._counted("alignment") as refuses:
-            yield refuses
+        return self._counted("alignment")
 
     def answer(self, wait_s: float) -> str | None:
         """Ask a person, the first time, and wait so long: a refusal, empty for approval; None for no answer yet."""
@@ -199,31 +164,41 @@ class Consent:
             raise
 
     def _take(self, what: Counted) -> tuple[str, str | None]:
+        new = self._entry(what)
+        submitted = (new.work, new.resume, new.settings)
         with self._journal.held() as entries:
-            if renamed(entries, self._entry(what)):
-                return f"job {self._request.job} was here with other settings: submit these as a job of their own", None
+            before = (entry for entry in entries if entry.job == new.job and entry.settings)
+            # Of a job's id that stood for another job: what was shown under it is not this.
+            if any((entry.work, entry.resume, entry.settings) != submitted for entry in before):
+                return f"job {new.job} was here with other settings: submit these as a job of their own", None
             goes_on = self._begun(entries) if what == "job" else None
             if goes_on is not None:
                 self._continues = True
-                entry = self._entry("resumed", of=goes_on.id)
+                new = new.model_copy(update={"what": "resumed", "of": goes_on.id})
             elif refuses := used_up(self._settings, entries, what, utc_now()):
                 return refuses, None
-            else:
-                entry = self._entry(what)
-            self._journal.append(entry)
+            self._journal.append(new)
         if what == "job":
-            self._job = entry.id
-        return "", entry.id
+            self._job = new.id
+        return "", new.id
 
     def _begun(self, entries: Sequence[Entry]) -> Entry | None:
         """The training that this session goes on with, where it neither counts nor is asked about anew."""
-        request = self._request
+        request, counted, settings = self._request, standing(entries), self._request.settings.hash()
         if request.work != "train" or not request.resume:
             return None
-        job = begun(entries, request.settings.hash())
-        if job is None or resumed(entries, job) >= self._settings.resumes:
+        trained = (
+            each for each in reversed(counted) if (each.what, each.work, each.settings) == ("job", "train", settings)
+        )
+        job = next(trained, None)
+        if (
+            job is None
+            or sum(each.what == "resumed" and each.of == job.id for each in counted) >= self._settings.resumes
+        ):
             return None
-        return None if self._settings.approval == "ask" and not was_approved(entries, job) else job
+        asked = {each.id for each in entries if each.what == "asked" and each.of == job.id}
+        approved = any(each.what == "approved" and each.of in asked for each in entries)
+        return job if approved or self._settings.approval != "ask" else None
 
     def _ask(self) -> None:
         self._deadline = time.monotonic() + self._settings.approval_wait_s
@@ -295,52 +270,41 @@ class Journal:
 
     def entries(self) -> list[Entry]:
         """All complete lines so far, without waiting for a process that adds one."""
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._unusable(error) from error
-        return _parse(content[: content.rfind(b"\n") + 1])
+        return _parse(whole_lines(self.path))
 
     @contextmanager
     def held(self) -> Iterator[list[Entry]]:
-        """All of it, for this process alone, until the end of the block; others wait. Raises ``RunError``."""
-        try:
-            with locked(self.path.parent, f"{self.path.parent} is in use", wait_s=math.inf):
-                yield self._whole()
-        except OSError as error:
-            raise self._unusable(error) from error
+        """All of it, for this process alone, until the end of the block; others wait. Raises ``RunError``.
+
+        A line that a crash tore is ended, and counts as anything.
+        """
+        way_out = "no job is taken part in uncounted: mend that first"
+        with (
+            os_errors_as(RunError, f"{self.path}: cannot be used", way_out),
+            locked(self.path.parent, f"{self.path.parent} is in use", wait_s=math.inf),
+        ):
+            if not self.path.exists():
+                append(self.path, b"")
+                sync_folder(self.path.parent)
+            content = self.path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                append(self.path, b"\n" + _line(Entry(time=utc_now(), what="torn")), sync=True)
+            yield self.entries()
 
     def append(self, entry: Entry) -> None:
         """Add a line while it is held: it is on the disk when this returns."""
         append(self.path, _line(entry), sync=True)
-
-    def _whole(self) -> list[Entry]:
-        """All lines; one that a crash tore is ended, and counts as anything."""
-        if not self.path.exists():
-            append(self.path, b"")
-            sync_folder(self.path.parent)
-        content = self.path.read_bytes()
-        if content and not content.endswith(b"\n"):
-            torn = b"\n" + _line(Entry(time=utc_now(), what="torn"))
-            append(self.path, torn, sync=True)
-            content += torn
-        return _parse(content)
-
-    def _unusable(self, error: OSError) -> RunError:
-        return RunError(f"{self.path}: cannot be used ({error}); no job is taken part in uncounted: mend that first")
 
 
 def _line(entry: Entry) -> bytes:
     return entry.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
-def _parse(content: bytes) -> list[Entry]:
+def _parse(lines: Sequence[bytes]) -> list[Entry]:
     """One entry for each line; one that cannot be read is as new as the next that can."""
     entries: list[Entry] = []
     after = utc_now()
-    for line in reversed(content.splitlines()):
+    for line in reversed(lines):
         if not line.strip():
             continue
         try:
@@ -356,10 +320,8 @@ REQUESTS: Final = "requests"  # folder beside the journal
 MAX_REASON_CHARACTERS: Final = 200
 
 
-class JobRequest(BaseModel):
+class JobRequest(Exact):
     """What a submitted job asks of a party."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     job: str = Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$")
     """The engine's id of it: a name of a file here."""

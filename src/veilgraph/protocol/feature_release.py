@@ -18,7 +18,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError
 from veilgraph.core.types import Kind, PartyId, Tag
-from veilgraph.graph.features import is_sparse
+from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local_features import AffineFeatures, FeatureMechanism, MultiBit, feature_mechanism
 from veilgraph.privacy.local_publisher import LocalPublisher
@@ -275,16 +275,8 @@ def checked(session: RoleContext) -> Iterator[None]:
 
 def _with_rows(values: Tensor, count: int) -> Tensor:
     """The matrix with rows of zeros below, up to ``count``; in the same layout."""
-    missing, columns = count - values.shape[0], values.shape[1]
-    if not missing:
-        return values
     if not is_sparse(values):
-        return torch.cat([values, values.new_zeros(missing, columns)])
-    pointers = values.crow_indices()
-    return torch.sparse_csr_tensor(
-        torch.cat([pointers, pointers[-1:].expand(missing)]),
-        values.col_indices(),
-        values.values(),
-        (count, columns),
-        check_invariants=False,  # holds for more rows of nothing
-    )
+        return torch.cat([values, values.new_zeros(count - len(values), values.shape[1])])
+    matrix = to_scipy(values)
+    matrix.resize((count, values.shape[1]))
+    return from_scipy(matrix)

@@ -347,7 +347,9 @@ class JobSettings(Settings):
                 f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
                 f"{', '.join(self.measures.selectable)}"
             )
-        if self.snapshot is not None and not _keeps_releases(self):
+        privacy, kept_by_nodes = self.privacy, self.label_privacy is not None or self.noise.feature_release is not None
+        kept = privacy is not None and privacy.once and privacy.joint_noise is None and not self.noise.counts_votes
+        if self.snapshot is not None and not (kept or kept_by_nodes):
             raise ValueError(
                 f"snapshot={self.snapshot!r}: this job makes no release that later jobs send again; leave it out, or "
                 "see label_privacy and privacy.schedule"
@@ -361,32 +363,25 @@ class JobSettings(Settings):
         return self
 
     def _check_unused(self) -> None:
-        if self.device != "cpu":
-            raise ValueError(
-                f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
-                "compute on the CPU"
-            )
-        if self.data.feature_proportions is not None or self.data.edge_proportions is not None:
-            raise ValueError(
-                "data.feature_proportions and edge_proportions divide a data set for paradigm='vertical'; leave "
-                "them out, and see data.partition for paradigm='horizontal'"
-            )
+        data, divides = (
+            self.data,
+            "they divide a data set for paradigm=vertical; for horizontal there is data.partition",
+        )
+        require(
+            f"paradigm={self.paradigm}",
+            ("device", self.device, "cpu", "only paradigm=vertical computes elsewhere, without a single release"),
+            ("data.feature_proportions", data.feature_proportions, None, divides),
+            ("data.edge_proportions", data.edge_proportions, None, divides),
+            ("train.batch_size", self.passes.targets, None, "only paradigm=vertical trains on some nodes at a time"),
+        )
         self._check_privacy()
         if self.label_privacy is not None:
             self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
-        if self.passes.targets is not None:
-            raise ValueError(
-                "train.batch_size needs paradigm=vertical: the others train on all nodes at once; set it so or leave "
-                "batch_size out"
-            )
         self._check_parts()
 
     def _check_privacy(self) -> None:
-        if self.privacy is not None:
-            raise ValueError(
-                "privacy is for paradigm='vertical', 'sealed' or 'node-dp'; leave it out (averaging has "
-                "averaging.privacy)"
-            )
+        why = "it is for paradigms vertical, sealed and node-dp, and averaging has averaging.privacy"
+        require(f"paradigm={self.paradigm}", ("privacy", self.privacy and "given", None, why))
 
     def _check_label_privacy(self, said: str) -> None:
         raise ValueError(
@@ -480,14 +475,6 @@ def adds_noise(job: JobSettings) -> bool:
     facts = job.noise
     noise = (job.privacy, facts.feature_release, facts.label_release, job.label_privacy, job.training_plan)
     return any(settings is not None for settings in noise)
-
-
-def _keeps_releases(job: JobSettings) -> bool:
-    """Whether a holder keeps what it releases, and sends it again in later jobs of its ledger for life."""
-    if job.label_privacy is not None or job.noise.feature_release is not None:
-        return True
-    privacy = job.privacy
-    return privacy is not None and privacy.once and privacy.joint_noise is None and not job.noise.counts_votes
 
 
 def passes_cost(job: JobSettings) -> bool:

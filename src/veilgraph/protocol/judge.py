@@ -7,6 +7,7 @@ import math
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean, stdev
 from typing import Final
 
@@ -73,10 +74,8 @@ def binned_precision(found: Tensor, others: Tensor) -> tuple[float, float] | Non
 
 log = logging.getLogger("veilgraph")
 
-_LEAST: Final = 2
-"""Classes that an AUC needs."""
-_WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Of evidence; of two that serve as well, the first."""
+_LEAST: Final = 2  # classes that an AUC needs
+_WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)  # of evidence; of two that serve as well, the first
 
 
 def warn_of_one_class(graph: PartyGraph, settings: TrainSettings) -> None:
@@ -247,30 +246,19 @@ def _present(labels: Tensor) -> int:
     return int((labels.bincount() > 0).sum())
 
 
-def area_under_curve(logits: Tensor, labels: Tensor) -> float | None:
+def area_under_curve(logits: Tensor, labels: Tensor, *, lacking: bool = False) -> float | None:
     """ROC AUC of logits Tensor[n, C]: of class 1 where C is 2, else one against the rest, all classes alike.
 
-    None where a class has no nodes, or a logit is no finite number.
+    None where a class has no nodes, or a logit is no finite number. ``lacking``: over the classes that have nodes, two
+    at least: validation nodes may lack one, and still choose.
     """
-    classes = logits.shape[1]
-    if _present(labels) < classes or not bool(torch.isfinite(logits).all()):
+    present, classes = labels.bincount().nonzero().ravel().tolist(), logits.shape[1]
+    if len(present) < (_LEAST if lacking else classes) or not bool(torch.isfinite(logits).all()):
         return None
     probabilities = logits.double().softmax(dim=1)
     if classes == 2:
         return rank_auc(probabilities[:, 1], labels == 1)
-    return fmean(rank_auc(probabilities[:, each], labels == each) for each in range(classes))
-
-
-def selecting_auc(logits: Tensor, labels: Tensor) -> float | None:
-    """As ``area_under_curve``, over the classes that have nodes: validation nodes may lack one, and still choose.
-
-    None where fewer than two have.
-    """
-    present = labels.bincount().nonzero().ravel()
-    if len(present) == logits.shape[1] or len(present) < _LEAST or not bool(torch.isfinite(logits).all()):
-        return area_under_curve(logits, labels)
-    probabilities = logits.double().softmax(dim=1)
-    return fmean(rank_auc(probabilities[:, each], labels == each) for each in present.tolist())
+    return fmean(rank_auc(probabilities[:, each], labels == each) for each in present)
 
 
 def rank_auc(scores: Tensor, positive: Tensor) -> float:
@@ -310,12 +298,12 @@ def macro_f1(logits: Tensor, labels: Tensor) -> float:
 
 
 _Metric = Callable[[Tensor, Tensor], float | None]
+# By what ``train.select_by`` calls them: of the validation nodes where it selects, and else.
 _METRICS: Final[Mapping[str, tuple[_Metric, _Metric]]] = {
-    "auc": (selecting_auc, area_under_curve),
+    "auc": (partial(area_under_curve, lacking=True), area_under_curve),
     "ap": (average_precision, average_precision),
     "f1": (macro_f1, macro_f1),
 }
-"""By what ``train.select_by`` calls them: of the validation nodes where it selects, and else."""
 
 
 @dataclass(frozen=True)

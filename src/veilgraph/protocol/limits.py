@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -160,16 +160,7 @@ def refusal(
             epsilon = float(PARADIGMS[job.paradigm].privacy.label_epsilon(job, party))
         else:
             epsilon = largest_epsilon(job, party, common_nodes)
-    reasons = [
-        _too_many_rounds(limits, job),
-        _too_costly(limits, job, party, epsilon, common_nodes),
-        _too_trusting(limits, job, party),
-        _too_narrow(limits, job, party),
-        None if common_nodes is None else too_few(limits, common_nodes),
-        # The longest last: its end is what may be cut off.
-        _unaccepted(limits, job, party, epsilon, besides or {}, common_nodes),
-    ]
-    return joined(reasons) or None
+    return joined(_reasons(limits, job, party, epsilon, common_nodes, besides or {})) or None
 
 
 def joined(reasons: Iterable[str | None]) -> str:
@@ -197,17 +188,6 @@ def too_many(limits: LimitSettings, party: PartyId, ids: Mapping[PartyId, int]) 
     if not others:
         return None
     return f"limits.max_peer_ids={most} and {', '.join(others)}: let it bring fewer, or raise the limit"
-
-
-def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
-    if job.passes.exchanges is None:
-        return None
-    name, rounds = job.passes.exchanges
-    if rounds <= limits.max_rounds:
-        return None
-    return (
-        f"limits.max_rounds={limits.max_rounds} and {name}={rounds}: lower the {name.split('.')[1]} or raise the limit"
-    )
 
 
 def delta_too_large(job: JobSettings, nodes: int) -> str:
@@ -297,36 +277,34 @@ def _too_costly(
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
 
 
-def _too_trusting(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
-    if job.noise.shared is None or party not in job.duties.publishing:
-        return None
-    key, colluding = job.noise.shared
-    if limits.min_colluding is not None and colluding >= limits.min_colluding:
-        return None
-    return (
-        f"limits.min_colluding={'null' if limits.min_colluding is None else limits.min_colluding} and "
-        f"{key}.colluding={colluding}, where ε rests on other holders' noise: raise the latter, "
-        "leave joint_noise out, or set the limit to how many may collude"
-    )
-
-
-def _too_narrow(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
-    rule = job.inputs.degree_rules.get(party)
-    if rule is None or limits.most_neighbours is None or (rule[1] or 0) >= limits.most_neighbours:
-        return None
-    untold = "null, by which each holder tells the most edges of its nodes, rounded up: say it in the job"
-    says = untold if rule[1] is None else f"{rule[1]}: raise the latter"
-    return f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={says}"
-
-
-def _unaccepted(
+def _reasons(
     limits: LimitSettings,
     job: JobSettings,
     party: PartyId,
     epsilon: float,
-    besides: Mapping[str, str],
     nodes: int | None,
-) -> str | None:
+    besides: Mapping[str, str],
+) -> Iterator[str | None]:
+    if job.passes.exchanges is not None and job.passes.exchanges[1] > limits.max_rounds:
+        name, rounds = job.passes.exchanges
+        lower = f"lower the {name.split('.')[1]} or raise the limit"
+        yield f"limits.max_rounds={limits.max_rounds} and {name}={rounds}: {lower}"
+    yield _too_costly(limits, job, party, epsilon, nodes)
+    if job.noise.shared is not None and party in job.duties.publishing:
+        key, colluding = job.noise.shared
+        if limits.min_colluding is None or colluding < limits.min_colluding:
+            yield (
+                f"limits.min_colluding={'null' if limits.min_colluding is None else limits.min_colluding} and "
+                f"{key}.colluding={colluding}, where ε rests on other holders' noise: raise the latter, "
+                "leave joint_noise out, or set the limit to how many may collude"
+            )
+    rule = job.inputs.degree_rules.get(party)
+    if rule is not None and limits.most_neighbours is not None and (rule[1] or 0) < limits.most_neighbours:
+        untold = "null, by which each holder tells the most edges of its nodes, rounded up: say it in the job"
+        says = untold if rule[1] is None else f"{rule[1]}: raise the latter"
+        yield f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={says}"
+    yield None if nodes is None else too_few(limits, nodes)
+    # The longest last: its end is what may be cut off.
     holds = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
     accepted, contained = {*limits.leakage, *(bounded(job) if holds else ())}, wider(job)
     found = {**besides, **causes(job, party)}
@@ -336,7 +314,7 @@ def _unaccepted(
         if name not in accepted and contained.get(name) not in limits.leakage
     ]
     if not new:
-        return None
+        return
     told = (
         f"limits.leakage=[{', '.join(limits.leakage)}]: change the job, or add what your organisation accepts of "
         f"what else the job reveals: {', '.join(new)}"
@@ -349,4 +327,4 @@ def _unaccepted(
             f"init --protect --epsilon writes: the job costs {party} a total ε of {epsilon:.3g} "
             f"(unit {claim.unit}, {claim.relation})"
         )
-    return told
+    yield told

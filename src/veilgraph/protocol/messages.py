@@ -456,7 +456,14 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
             value=entry.peer,
             party=entry.party,
         )
-    cost = spent if any(row.paid for row in rows) else None
+    one = total = None
+    if spent is not None and any(row.paid for row in rows):
+        # What nodes perturb is of two kinds, each with an ε of its own.
+        noise = settings.noise
+        own = {Kind.PERTURBED_FEATURES: noise.feature_release, Kind.PERTURBED_LABELS: noise.label_release}.get(
+            entry.kind
+        )
+        one, total = _finite(spent.epsilon_release if own is None else own.epsilon), _finite(spent.epsilon_total)
     return Disclosure(
         party=entry.party,
         to=entry.peer,
@@ -467,19 +474,9 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
         protection="none" if any(row.protection == "none" for row in rows) else rows[0].protection,
         why=" ".join(dict.fromkeys(row.why for row in rows)),
         reveals=tuple(dict.fromkeys(told.name for row in rows for told in row.reveals)),
-        epsilon_release=None if cost is None else _finite(_epsilon_of_one(settings, entry.kind, cost)),
-        epsilon_total=None if cost is None else _finite(cost.epsilon_total),
+        epsilon_release=one,
+        epsilon_total=total,
     )
-
-
-def _epsilon_of_one(settings: JobSettings, kind: Kind, spent: Spent) -> float:
-    """Of one message: what nodes perturb is of two kinds, each with an ε of its own."""
-    features, labels = settings.noise.feature_release, settings.noise.label_release
-    if kind is Kind.PERTURBED_FEATURES and features is not None:
-        return features.epsilon
-    if kind is Kind.PERTURBED_LABELS and labels is not None:
-        return labels.epsilon
-    return spent.epsilon_release
 
 
 def _finite(epsilon: float) -> float | None:

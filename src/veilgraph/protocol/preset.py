@@ -79,8 +79,12 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
     try:
         return read(_with(content, open_))
     except ValidationError as error:
-        taken = [choice for choice in open_ if choice.needed]
-        found = _bare(_with(content, taken), open_, read, error)
+        taken, found = [choice for choice in open_ if choice.needed], None
+        try:
+            found = read(_with(content, taken))
+        except ValidationError as alone:  # what is wrong with the job beside what the preset would have chosen
+            of_choice = any(choice.key in str(error) for choice in open_)
+            raise (alone if of_choice else error) from None
     for choice in open_:
         if choice in taken:
             continue
@@ -90,17 +94,6 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
             continue
         taken.append(choice)
     return found
-
-
-def _bare(
-    content: Mapping[str, Any], open_: Iterable[Choice], read: Callable[[Mapping[str, Any]], T], error: ValidationError
-) -> T:
-    """A job by itself; where it breaks a rule, what is wrong with it beside what the preset would have chosen."""
-    try:
-        return read(content)
-    except ValidationError as alone:
-        of_choice = any(choice.key in str(error) for choice in open_)
-        raise (alone if of_choice else error) from None
 
 
 def chosen(content: Mapping[str, Any], offered: Iterable[Choice], settings: BaseModel) -> list[Choice]:

@@ -9,7 +9,6 @@ Several machines of one holder compute its local part by ``Spreading``, a seam t
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -102,17 +101,15 @@ def training_batches(settings: JobSettings, nodes: int, epoch: int) -> Sequence[
         return [None]
     generator = LearningStreams(settings.seed, "batches").generator("order", epoch)
     order = torch.split(torch.randperm(nodes, generator=generator), size)
-    every = settings.train.refresh_every or len(order)
-    return [
-        Batch(index, rows, _period(index, every, len(order)), index == len(order) - 1)
-        for index, rows in enumerate(order)
-    ]
+    steps = len(order)
+    every = settings.train.refresh_every or steps
 
+    def period(index: int) -> int:
+        if (index + 1) % every == 0:
+            return every
+        return index % every + 1 if index == steps - 1 else 0
 
-def _period(index: int, every: int, steps: int) -> int:
-    if (index + 1) % every == 0:
-        return every
-    return index % every + 1 if index == steps - 1 else 0
+    return [Batch(index, rows, period(index), index == steps - 1) for index, rows in enumerate(order)]
 
 
 def inference_batches(settings: JobSettings, nodes: int) -> Sequence[Batch | None]:
@@ -120,10 +117,8 @@ def inference_batches(settings: JobSettings, nodes: int) -> Sequence[Batch | Non
     size = settings.passes.targets
     if size is None:
         return [None]
-    steps = math.ceil(nodes / size)
-    return [
-        Batch(index, rows, 0, index == steps - 1) for index, rows in enumerate(torch.split(torch.arange(nodes), size))
-    ]
+    order = torch.split(torch.arange(nodes), size)
+    return [Batch(index, rows, 0, index == len(order) - 1) for index, rows in enumerate(order)]
 
 
 BEGINNING: Final = "begin"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,17 +16,14 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.files import undamaged
 from veilgraph.core.text import counted, figure, listed
 from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import Axis, LineChart, Span, Tick, add_row, line_chart, table
+from veilgraph.report.tables import Axis, Section, Span, add_row, line_chart, table
 
 _VERSION: Final = 2
-_CHANCE: Final = 0.5
-"""The AUC of a guess."""
-_WIDTH, _INSET = 240.0, 8.0
-"""Of an interval chart."""
+_CHANCE: Final = 0.5  # the AUC of a guess
+_WIDTH, _INSET = 240.0, 8.0  # of an interval chart
+# With more findings the strongest of each adversary on each secret come first, and all of them can be unfolded.
 _FEW: Final = 8
-"""With more findings the strongest of each adversary on each secret come first, and all of them can be unfolded."""
-_WORST: Final = 3
-"""Sentences that an audit opens with."""
+_WORST: Final = 3  # sentences that an audit opens with
 
 
 def read_audit(run: Path) -> AuditResult | None:
@@ -205,61 +201,12 @@ def skipped_lines(skipped: Sequence[Skipped], *, details: bool) -> list[str]:
 # For the page
 
 
-@dataclass(frozen=True)
-class Row:
-    """One finding as the page's table has it: in words, and where its marks go on the axis of its measure.
-
-    ``gate``: the limit and whether it was kept.
-    """
-
-    finding: Finding
-    who: str
-    figures: tuple[str, ...]
-    verdict: str
-    tone: str
-    gate: str
-    value: Span
-    without: Span | None
-    pooled: Span | None
-    chance: float | None
-    limit: float | None
-    roc: LineChart | None
-    width: float = _WIDTH
-
-    @property
-    def gate_tone(self) -> str:
-        """How strongly the page points at the gate."""
-        return "bad" if self.finding.passed is False else "plain"
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Findings with one measure: its name, the ticks of the common axis, rows."""
-
-    name: str
-    ticks: tuple[Tick, ...]
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The page's section; ``strongest``: of many findings the strongest of each adversary on each secret."""
-
-    verdict: str
-    tone: str
-    summary: str
-    worst: tuple[str, ...] = ()
-    strongest: tuple[Row, ...] = ()
-    tables: tuple[Findings, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def audit(found: RunData) -> Audit:
-    """The audit of a run, if there is one."""
+def audit(found: RunData) -> Section:
+    """The audit of a run, if there is one; ``strongest``: of many findings those of each adversary on each secret."""
     report = read_audit(found.path)
     if report is None:
-        return Audit("not audited", "plain", _unaudited(found))
+        unknown = dict.fromkeys(("worst", "strongest", "tables", "skipped", "notes"), ())
+        return {"verdict": "not audited", "tone": "plain", "summary": _unaudited(found), **unknown}
     held = [finding for finding in report.findings if finding.passed is not None]
     failed = sum(finding.passed is False for finding in held)
     aucs, epsilons, claims = (
@@ -290,21 +237,21 @@ def audit(found: RunData) -> Audit:
         names = ", ".join(dict.fromkeys(each.attack for each in report.untested))
         summary += f" Nothing was held to the limits on {names}: the audit does not pass."
     fails = bool(failed or report.untested)
-    return Audit(
-        "failed" if fails else "passed" if limited else "no limits set",
-        "bad" if fails else "good" if limited else "plain",
-        f"{counted(len(report.findings), 'attack')} mounted. Of {len(held)} that had a limit to keep or had to tell "
-        f"nothing, {failed} did not.{summary}",
-        tuple(worst(report.findings)),
-        tuple(_row(each, axes["AUC"][1]) for each in strongest(aucs)) if len(aucs) > _FEW else (),
-        tuple(
-            Findings(name, axis.ticks(6), tuple(_row(finding, axis) for finding in findings))
+    return {
+        "verdict": "failed" if fails else "passed" if limited else "no limits set",
+        "tone": "bad" if fails else "good" if limited else "plain",
+        "summary": f"{counted(len(report.findings), 'attack')} mounted. Of {len(held)} that had a limit to keep or had "
+        f"to tell nothing, {failed} did not.{summary}",
+        "worst": worst(report.findings),
+        "strongest": [_row(each, axes["AUC"][1]) for each in strongest(aucs)] if len(aucs) > _FEW else [],
+        "tables": [
+            {"name": name, "ticks": axis.ticks(6), "rows": [_row(finding, axis) for finding in findings]}
             for name, (findings, axis) in axes.items()
             if findings
-        ),
-        tuple(report.skipped),
-        tuple(notes),
-    )
+        ],
+        "skipped": report.skipped,
+        "notes": notes,
+    }
 
 
 def _unaudited(found: RunData) -> str:
@@ -319,7 +266,8 @@ def _axis(low: float, high: float) -> Axis:
     return Axis(low, high, _INSET, _WIDTH - _INSET)
 
 
-def _row(finding: Finding, axis: Axis) -> Row:
+def _row(finding: Finding, axis: Axis) -> Section:
+    """A finding in words, and where its marks go on the axis of its measure; ``gate``: whether its limit was kept."""
     name = {"epsilon": "ε at least", "p-value": "p"}.get(finding.measure, "AUC")
     intervals = {
         name: finding.value,
@@ -344,20 +292,14 @@ def _row(finding: Finding, axis: Axis) -> Row:
     def span(one: Interval | None) -> Span | None:
         return None if one is None else axis.span(one.value, one.low, one.high)
 
-    return Row(
-        finding,
-        who,
-        tuple(figures),
-        verdict,
-        tone,
-        _gate(finding),
-        axis.span(finding.value.value, finding.value.low, finding.value.high),
-        span(finding.without),
-        span(finding.pooled),
-        chance=axis.place(_CHANCE) if finding.measure == "auc" else None,
-        limit=None if finding.limit is None else axis.place(finding.limit),
-        roc=_roc(finding, who),
-    )
+    return {
+        **{"finding": finding, "who": who, "figures": figures, "verdict": verdict, "tone": tone, "width": _WIDTH},
+        "gate": _gate(finding),
+        **{"value": span(finding.value), "without": span(finding.without), "pooled": span(finding.pooled)},
+        "chance": axis.place(_CHANCE) if finding.measure == "auc" else None,
+        "limit": None if finding.limit is None else axis.place(finding.limit),
+        "roc": _roc(finding, who),
+    }
 
 
 def _gate(finding: Finding) -> str:
@@ -373,7 +315,7 @@ def _gate(finding: Finding) -> str:
     return f"within its limit of {' and '.join(limits)}" if limits else ""
 
 
-def _roc(finding: Finding, who: str) -> LineChart | None:
+def _roc(finding: Finding, who: str) -> Section | None:
     if finding.roc is None:
         return None
     points = list(zip(finding.roc.fpr, finding.roc.tpr, strict=False))

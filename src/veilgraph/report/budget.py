@@ -65,17 +65,18 @@ _NONE: Final = (
 )
 
 
-def protection_of(job: JobSettings, nodes: int | None = None) -> Protection:
+def protection_of(job: JobSettings, nodes: int | None = None) -> Protection[Any]:
     """The differential privacy of a job, one without any included; ``nodes``: common to all holders, if known."""
+    features = job.noise.feature_release
     if job.privacy is not None:
-        return (PublishedRows if job.noise.feature_release is None else RowsAndFeatures)(job, nodes)
-    if job.noise.feature_release is not None:
-        return PerturbedFeatures(job, nodes)
+        return (PublishedRows if features is None else RowsAndFeatures)(job, job.privacy, nodes)
+    if features is not None:
+        return PerturbedFeatures(job, features, nodes)
     if job.label_privacy is not None:
-        return PerturbedLabels(job, nodes)
+        return PerturbedLabels(job, job.label_privacy, nodes)
     if job.training_plan is not None:
-        return PrivateTraining(job, nodes)
-    return NoProtection(job, nodes)
+        return PrivateTraining(job, job.training_plan, nodes)
+    return NoProtection(job, None, nodes)
 
 
 def plans_of(job: JobSettings, nodes: int | None = None) -> dict[str, Plan]:
@@ -95,7 +96,7 @@ def meaning(privacy: PrivacySettings, delta: float | None) -> str:
     return f"{OF_NODES if delta is None else f'δ = {delta:g}'}, unit {privacy.unit}{what}, {privacy.relation}"
 
 
-class NoProtection(Protection):
+class NoProtection(Protection[None]):
     """A job without differential privacy, which may be asked what noise it would need."""
 
     @override
@@ -119,14 +120,8 @@ class NoProtection(Protection):
         return Guarantee("", _NONE)
 
 
-class PublishedRows(Protection):
+class PublishedRows(Protection[PrivacySettings]):
     """``privacy``: holders clip what they publish and add noise."""
-
-    @property
-    def privacy(self) -> PrivacySettings:
-        """How."""
-        assert self.job.privacy is not None
-        return self.job.privacy
 
     @override
     def table(self) -> Table:
@@ -146,7 +141,7 @@ class PublishedRows(Protection):
 
     @override
     def notes(self) -> list[str]:
-        job, privacy, paradigm = self.job, self.privacy, paradigm_of(self.job)
+        job, privacy, paradigm = self.job, self.settings, paradigm_of(self.job)
         plans = list(plans_of(job, self.nodes).values())
         notes = [paradigm.guarantee.noise_source(job), *self._delta_notes()]
         if privacy.unit == "row":
@@ -189,7 +184,7 @@ class PublishedRows(Protection):
         return notes
 
     def _delta_notes(self) -> list[str]:
-        if self.privacy.delta is None:
+        if self.settings.delta is None:
             rule = (
                 "privacy.delta is left out and follows from N, the number of common nodes: the largest power of ten "
                 f"that is at most 1/(10·N), and at most {fitting_delta():g}"
@@ -231,7 +226,7 @@ class PublishedRows(Protection):
 
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        job, settings, paradigm = self.job, self.privacy, paradigm_of(self.job)
+        job, settings, paradigm = self.job, self.settings, paradigm_of(self.job)
         against, known = paradigm.guarantee.threat_model(job), settings.delta or delta
         if settings.aggregation is not None:
             releases = f"one release, with noise in each of its hops ({settings.aggregation.hops})"
@@ -268,7 +263,8 @@ class RowsAndFeatures(PublishedRows):
     @override
     def features(self) -> PerturbedFeatures:
         """What nodes perturb."""
-        return PerturbedFeatures(self.job, self.nodes)
+        assert self.job.noise.feature_release is not None
+        return PerturbedFeatures(self.job, self.job.noise.feature_release, self.nodes)
 
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:

@@ -22,12 +22,10 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.tables import NOTHING, Axis, Grid, Span, Tick, add_row, environment, table, write_html
+from veilgraph.report.tables import NOTHING, Axis, Grid, Section, add_row, environment, table, write_html
 
 TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
 _WIDTH, _LINE, _INSET = 400.0, 34.0, 12.0
-_LONGEST: Final = 44
-"""Characters of a name that the picture is wide enough for; the tables have it whole."""
 
 
 @dataclass(frozen=True)
@@ -164,18 +162,6 @@ def remarks(found: Compared) -> Iterator[str]:
 # The page
 
 
-@dataclass(frozen=True)
-class Picture:
-    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job); ``alone`` marks one."""
-
-    description: str
-    width: float
-    height: float
-    marks: tuple[tuple[str, float, Span, bool], ...]
-    ticks: tuple[Tick, ...]
-    alone: float
-
-
 def comparison_html(found: Compared) -> str:
     """A comparison as one HTML page, which loads nothing; the same files give the same page."""
     job = found.job
@@ -190,7 +176,8 @@ def comparison_html(found: Compared) -> str:
             picture=_picture(found),
             grids=list(_grids(found)),
             tells=_tells(found),
-            measured=list(_measured(found)),
+            found=found.told,
+            draws=DRAWS,
             holder=job.data.label_party,
             path=found.path.name,
             version=__version__,
@@ -271,41 +258,8 @@ def _tells(found: Compared) -> dict[str, list[str]]:
     }
 
 
-def _measured(found: Compared) -> Iterator[str]:
-    told, holder = found.told, found.job.data.label_party
-    tested = sorted(set(told.test_nodes))
-    nodes = f"{tested[0]:,}" if len(tested) == 1 else f"{tested[0]:,} to {tested[-1]:,}"
-    whose = "all" if told.over_home is None else "the common"
-    seeds = f"{counted(len(told.seeds), 'seed')}: {', '.join(map(str, told.seeds))}"
-    yield (
-        f"Every way is judged on the same test nodes, {nodes} of {holder}'s, in each of {seeds}. They are among "
-        f"{whose} nodes, and no way was trained on them or chosen by them."
-    )
-    yield (
-        f"Intervals are of 95 %, by {DRAWS} bootstrap samples of seeds and, within each, of test nodes. All ways are "
-        "judged on the same samples, so the interval of a difference is that of the difference."
-    )
-    if len(told.seeds) == 1:
-        yield "With one seed the intervals say nothing of how much another training would differ."
-    yield "The best at home is chosen by the very test nodes, which favours staying at home."
-    yield (
-        "F1 is the mean over classes. Plain models are scikit-learn's: of three strengths each, the one with the "
-        "lowest loss on validation nodes."
-    )
-    if "recall" in told.ways[0].figures:
-        yield (
-            f"Recall is of {told.recall_of}, "
-            f"among the {100 * told.recall_at:g} % of the nodes that are likeliest of it."
-        )
-    if told.over_home is not None:
-        yield (
-            "This is a study on one machine that had everybody's data: pooled data and lent labels are nobody's to "
-            "have, a sealed job opens probabilities here so that nodes can be ranked, and no privacy ledger was "
-            "charged."
-        )
-
-
-def _picture(found: Compared) -> Picture | None:
+def _picture(found: Compared) -> Section | None:
+    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job); ``alone`` marks one."""
     told = found.told
     drawn = [(way, figures) for way in told.ways if (figures := way.figures["auc"].known) is not None]
     if not drawn:
@@ -313,19 +267,15 @@ def _picture(found: Compared) -> Picture | None:
     low, high = min(each[1] for _, each in drawn), max(each[2] for _, each in drawn)
     axis = Axis(low, high if high > low else low + 1e-3, _INSET, _WIDTH - _INSET)
     marks = tuple(
-        (_fitting(way.name), round(14 + place * _LINE, 1), axis.span(*figures), way.name == told.paradigm)
+        (way.name, round(14 + place * _LINE, 1), axis.span(*figures), way.name == told.paradigm)
         for place, (way, figures) in enumerate(drawn)
     )
     words = "; ".join(f"{way.name} {_whole(way.figures['auc'])}" for way, _ in drawn)
-    return Picture(
-        f"Test AUC with its 95 % interval: {words}.",
-        _WIDTH,
-        len(drawn) * _LINE + 22,
-        marks,
-        axis.ticks(6),
-        axis.place(drawn[0][1][0]),
-    )
-
-
-def _fitting(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    return {
+        "description": f"Test AUC with its 95 % interval: {words}.",
+        "width": _WIDTH,
+        "height": len(drawn) * _LINE + 22,
+        "marks": marks,
+        "ticks": axis.ticks(6),
+        "alone": axis.place(drawn[0][1][0]),
+    }

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, Field
 from rich.table import Table
 
 from veilgraph.core.files import read_json
-from veilgraph.core.text import listed
+from veilgraph.core.text import human_bytes, listed
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.messages import DisclosureRecord, Protection, statements
 from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import add_row, bar, human_bytes, table
+from veilgraph.report.tables import Section, add_row, bar, table
 from veilgraph.runtime.store.records import VerifiedRecord
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -40,8 +39,7 @@ _UNSIGNED: Final = (
 )
 
 
-@dataclass(frozen=True)
-class _Guard:
+class Guard(NamedTuple):
     """A protection in words; ``tone`` is how strongly the page points at it."""
 
     name: str
@@ -49,15 +47,15 @@ class _Guard:
     tone: str
 
 
-GUARDS: Final = MappingProxyType[Protection, _Guard](
+GUARDS: Final = MappingProxyType[Protection, Guard](
     {
-        "none": _Guard("in the clear", "made from private data, and the receiver can read it", "clear"),
-        "noise": _Guard("noised", "readable, but with noise whose strength the privacy ledger states as ε", "noised"),
-        "mask": _Guard("masked", "looks random by itself; what is opened is a sum over the holders", "hidden"),
-        "share": _Guard("share", "looks random by itself; what is opened is a sum over the holders", "hidden"),
-        "blinding": _Guard("blinded", "under secret keys: it can be compared, not read", "hidden"),
-        "random": _Guard("random", "made of random numbers: no data in it", "empty"),
-        "public": _Guard("public", "facts of the job that every party may know", "empty"),
+        "none": Guard("in the clear", "made from private data, and the receiver can read it", "clear"),
+        "noise": Guard("noised", "readable, but with noise whose strength the privacy ledger states as ε", "noised"),
+        "mask": Guard("masked", "looks random by itself; what is opened is a sum over the holders", "hidden"),
+        "share": Guard("share", "looks random by itself; what is opened is a sum over the holders", "hidden"),
+        "blinding": Guard("blinded", "under secret keys: it can be compared, not read", "hidden"),
+        "random": Guard("random", "made of random numbers: no data in it", "empty"),
+        "public": Guard("public", "facts of the job that every party may know", "empty"),
     }
 )
 """Protection against the receiver, the weakest first."""
@@ -109,128 +107,70 @@ def reasons_table(records: Sequence[DisclosureRecord]) -> Table:
     return found
 
 
-@dataclass(frozen=True)
-class Count:
-    """How many things of one protection went from one party to another."""
+def learned(found: RunData) -> Section:
+    """What the parties whose part is here have sent, to whom and why.
 
-    guard: _Guard
-    things: int
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One thing that was sent; all senders and sessions together."""
-
-    what: str
-    guard: _Guard
-    ways: tuple[str, ...]
-    work: str
-    messages: str
-    size: str
-    epsilon: str
-    why: str
-
-
-@dataclass(frozen=True)
-class _Revealed:
-    """A revelation that came true: its name in limits, and the things, with protection, that made it so."""
-
-    name: str
-    statement: str
-    receivers: str
-    through: tuple[tuple[str, _Guard], ...]
-
-
-@dataclass(frozen=True)
-class _Learned:
-    """The page's section; ``matrix``: sender → a cell for each of ``receivers``, None where the two are the same."""
-
-    notes: tuple[str, ...]
-    receivers: tuple[str, ...]
-    matrix: tuple[tuple[str, tuple[tuple[Count, ...] | None, ...]], ...]
-    guards: tuple[_Guard, ...]
-    revealed: tuple[_Revealed, ...]
-    sent: tuple[Sent, ...]
-    has_epsilon: bool
-
-    @property
-    def in_the_clear(self) -> int:
-        """How many kinds of things went in the clear."""
-        return sum(sent.guard is GUARDS["none"] for sent in self.sent)
-
-
-def learned(found: RunData) -> _Learned:
-    """What the parties whose part is here have sent, to whom and why."""
+    ``matrix``: sender → a cell for each of ``receivers``, None where the two are the same. ``sent``: one thing each, of
+    all senders and sessions together; ``revealed``: a revelation that came true, and the things that made it so.
+    """
     records = found.sent
     senders = [party for party in found.parties if any(record.party == party for record in records)]
-    receivers = tuple(party for party in found.parties if any(record.to == party for record in records))
+    receivers = [party for party in found.parties if any(record.to == party for record in records)]
     occurring = {record.protection for record in records}
-    return _Learned(
-        notes=tuple(_missing_records(found, senders)),
-        receivers=receivers,
-        matrix=tuple(
-            (sender, tuple(None if sender == to else _cell(records, sender, to) for to in receivers))
-            for sender in senders
-        ),
-        guards=tuple(guard for protection, guard in GUARDS.items() if protection in occurring),
-        revealed=_revealed(records, statements(found.settings)),
-        sent=_things(records),
-        has_epsilon=any(record.epsilon_total is not None for record in records),
-    )
+    groups: dict[tuple[int, str, str], list[DisclosureRecord]] = defaultdict(list)
+    for record in records:
+        groups[_ORDER[record.protection], record.what, record.why].append(record)
+    return {
+        "senders": senders,
+        "silent": [party for party in found.parties if party not in senders],
+        "killed": bool(_least(records)),
+        "receivers": receivers,
+        "matrix": [
+            (sender, [None if sender == to else _cell(records, sender, to) for to in receivers]) for sender in senders
+        ],
+        "guards": [guard for protection, guard in GUARDS.items() if protection in occurring],
+        "in_the_clear": sum(place == _ORDER["none"] for place, *_ in groups),
+        "revealed": list(_revealed(records, statements(found.settings))),
+        "sent": [_sent(group) for _, group in sorted(groups.items(), key=lambda item: item[0][0])],
+        "has_epsilon": any(record.epsilon_total is not None for record in records),
+    }
 
 
-def _missing_records(found: RunData, senders: list[str]) -> Iterator[str]:
-    if not senders:
-        yield "Nothing is on record as sent yet: each party writes down what it sent when a session ends."
-        return
-    if silent := [party for party in found.parties if party not in senders]:
-        yield f"Only what {listed(senders)} sent is on record here. What {listed(silent)} sent is on record there."
-    if _least(found.sent):
-        yield "A party was killed during a session: figures with ≥ are what it had noted by then."
-
-
-def _cell(records: list[DisclosureRecord], sender: str, receiver: str) -> tuple[Count, ...]:
+def _cell(records: list[DisclosureRecord], sender: str, receiver: str) -> list[tuple[int, Guard]]:
+    """How many things of which protection went from one party to another."""
     things: dict[Protection, set[str]] = defaultdict(set)
     for record in records:
         if (record.party, record.to) == (sender, receiver):
             things[record.protection].add(record.what)
-    return tuple(Count(GUARDS[each], len(things[each])) for each in sorted(things, key=_ORDER.__getitem__))
+    return [(len(things[each]), GUARDS[each]) for each in sorted(things, key=_ORDER.__getitem__)]
 
 
-def _revealed(records: list[DisclosureRecord], known: Mapping[str, str]) -> tuple[_Revealed, ...]:
-    found = []
+def _revealed(records: list[DisclosureRecord], known: Mapping[str, str]) -> Iterator[Section]:
     for name in dict.fromkeys((*known, *(name for record in records for name in record.reveals))):
-        telling = [record for record in records if name in record.reveals]
-        if telling:
-            through = dict.fromkeys((record.what, GUARDS[record.protection]) for record in telling)
-            receivers = listed(sorted({record.to for record in telling}))
-            statement = known.get(name, "This is nothing that jobs of its paradigm reveal.")
-            found.append(_Revealed(name, statement, receivers, tuple(through)))
-    return tuple(found)
+        if telling := [record for record in records if name in record.reveals]:
+            yield {
+                "name": name,
+                "statement": known.get(name, "This is nothing that jobs of its paradigm reveal."),
+                "receivers": listed(sorted({record.to for record in telling})),
+                "through": dict.fromkeys((record.what, GUARDS[record.protection]) for record in telling),
+            }
 
 
-def _things(records: list[DisclosureRecord]) -> tuple[Sent, ...]:
-    groups: dict[tuple[int, str, str], list[DisclosureRecord]] = defaultdict(list)
-    for record in records:
-        groups[_ORDER[record.protection], record.what, record.why].append(record)
-    return tuple(_sent(group) for _, group in sorted(groups.items(), key=lambda item: item[0][0]))
-
-
-def _sent(group: list[DisclosureRecord]) -> Sent:
+def _sent(group: list[DisclosureRecord]) -> Section:
     ways: dict[str, dict[str, None]] = defaultdict(dict)
     for record in group:
         ways[record.party][record.to] = None
     messages, size = _size(group)
-    return Sent(
-        what=group[0].what,
-        guard=GUARDS[group[0].protection],
-        ways=tuple(f"{sender} → {', '.join(receivers)}" for sender, receivers in ways.items()),
-        work=listed(list(dict.fromkeys(record.work for record in group))),
-        messages=messages,
-        size=size,
-        epsilon="; ".join(f"{party}: {both}" for party, both in _epsilons(group).items()),
-        why=group[0].why,
-    )
+    return {
+        "what": group[0].what,
+        "guard": GUARDS[group[0].protection],
+        "ways": [f"{sender} → {', '.join(receivers)}" for sender, receivers in ways.items()],
+        "work": listed(list(dict.fromkeys(record.work for record in group))),
+        "messages": messages,
+        "size": size,
+        "epsilon": "; ".join(f"{party}: {both}" for party, both in _epsilons(group).items()),
+        "why": group[0].why,
+    }
 
 
 class _Entry(BaseModel):
@@ -242,32 +182,14 @@ class _Entry(BaseModel):
     bytes: int = Field(ge=0)
 
 
-@dataclass(frozen=True)
-class _Flow:
-    """Messages and bytes of a party or of a kind; ``share`` is of the largest row, in per cent, for its bar."""
+def traffic(found: RunData) -> Section:
+    """What the training sent: as each sender counted it or, where its part is not here, as its receivers did.
 
-    name: str
-    about: str
-    messages: int
-    size: str
-    share: float
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """The page's section: what each party sent, and what was sent of each kind, the largest first."""
-
-    notes: tuple[str, ...]
-    total: str
-    parties: tuple[_Flow, ...]
-    kinds: tuple[_Flow, ...]
-
-
-def traffic(found: RunData) -> Traffic:
-    """What the training sent: as each sender counted it or, where its part is not here, as its receivers did."""
+    It is said of each party and of each kind, the largest first.
+    """
     entries = _entries(found)
     if not entries:
-        return Traffic(("What was sent is counted when a session ends; none has ended here yet.",), "", (), ())
+        return {"parties": ()}
     counting = {entry.party for entry in entries}
     flows: dict[tuple[str, PartyId, PartyId], tuple[int, int]] = {}
     for entry in entries:
@@ -285,27 +207,19 @@ def traffic(found: RunData) -> Traffic:
     for record in found.sent:
         words[record.kind][record.what] = None
     kinds = sorted(by_kind.items(), key=lambda item: -item[1][1])
-    return Traffic(
-        tuple(_traffic_notes(found, counting)),
-        human_bytes(sum(size for _, size in flows.values())),
-        _flows([(party, "", by_party[party]) for party in found.parties if party in by_party]),
-        _flows([(kind.replace("_", " "), "; ".join(words[kind]), sums) for kind, sums in kinds]),
-    )
+    return {
+        "counting": [party for party in found.parties if party in counting],
+        "uncounted": [party for party in found.parties if party not in counting],
+        "total": human_bytes(sum(size for _, size in flows.values())),
+        "parties": _flows([(party, "", by_party[party]) for party in found.parties if party in by_party]),
+        "kinds": _flows([(kind.replace("_", " "), "; ".join(words[kind]), sums) for kind, sums in kinds]),
+    }
 
 
-def _traffic_notes(found: RunData, counting: set[PartyId]) -> Iterator[str]:
-    if others := [party for party in found.parties if party not in counting]:
-        missing = f": messages between {' and '.join(others)} are not among it" if len(others) > 1 else ""
-        yield f"As {', '.join(counting)} counted it{missing}."
-    if found.summary is not None and found.summary.get("started_at"):
-        yield f"Of the last session alone, since epoch {found.summary['started_at']}."
-
-
-def _flows(groups: Sequence[tuple[str, str, list[int]]]) -> tuple[_Flow, ...]:
+def _flows(groups: Sequence[tuple[str, str, list[int]]]) -> list[tuple[str, str, int, str, float]]:
+    """Name, what it is about, messages, their size, and that as a share of the largest, in per cent."""
     largest = max((size for _, _, (_, size) in groups), default=0)
-    return tuple(
-        _Flow(name, about, messages, human_bytes(size), bar(size, largest)) for name, about, (messages, size) in groups
-    )
+    return [(name, about, count, human_bytes(size), bar(size, largest)) for name, about, (count, size) in groups]
 
 
 def _entries(found: RunData) -> list[_Entry]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,10 +16,8 @@ from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.core.text import called, counted
 from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure, leak_words
 from veilgraph.report.ranking import (
-    Alarms,
     Bin,
     ByColumn,
-    Looked,
     alarms,
     best_threshold,
     brier,
@@ -32,7 +29,7 @@ from veilgraph.report.ranking import (
     reliability,
 )
 from veilgraph.report.run_data import RunData, Scored
-from veilgraph.report.tables import NOTHING, Grid, LineChart, Point, line_chart, percent
+from veilgraph.report.tables import NOTHING, Point, Section, line_chart, percent
 from veilgraph.report.training import alone_words
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
@@ -42,12 +39,10 @@ RECALL_AT: Final = 0.05
 _PR_AUC: Final = Figure("pr_auc", "PR-AUC", "precision on average over all of {}, the highest scores first")
 _RECALL: Final = Figure("recall", f"recall at {100 * RECALL_AT:g} %", "of {}, found in that share of the nodes")
 _RANKED: Final = (AUC, _PR_AUC, _RECALL)
-_CHANGED: Final = 1e-3
-"""A figure of the end of the training, and of predictions of other data or with other noise."""
+_CHANGED: Final = 1e-3  # a figure of the end of the training, and of predictions of other data or with other noise
 
 
-@dataclass(frozen=True)
-class LiftRow:
+class LiftRow(NamedTuple):
     """A figure of the test nodes: its interval, and what somebody reaches who knows nothing."""
 
     title: str
@@ -57,63 +52,19 @@ class LiftRow:
     meaning: str
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """A threshold that validation nodes have chosen, and what comes of it on them and on test nodes."""
-
-    value: float
-    val: Alarms
-    test: Alarms
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """What the scores of two classes are worth; ``threshold`` is None where no validation node is of class 1."""
-
-    negative: str
-    positive: str
-    charts: tuple[LineChart, ...]
-    looked: tuple[Looked, ...]
-    calibration: str
-    bins: tuple[Bin, ...]
-    threshold: Threshold | None
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The page's section, or why there is none (``missing``).
-
-    Attributes:
-        references: of who trains alone, together, and with all data in one place, by ``reference_titles``; or empty.
-        compare_with: the command that finds these; empty where they are there.
-        headline: of the job's first figure, with further lines in ``beside``; None where it is not known.
-        samples: of the test nodes, by which intervals are.
-        unranked: why there is no ranking of two classes; empty where there is one, or there are more classes.
-    """
-
-    missing: str = ""
-    references: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    reference_titles: tuple[str, ...] = ()
-    compare_with: str = ""
-    headline: LiftRow | None = None
-    beside: tuple[str, ...] = ()
-    caption: str = ""
-    samples: int = DRAWS
-    notes: tuple[str, ...] = ()
-    rows: tuple[LiftRow, ...] = ()
-    unranked: str = ""
-    ranking: Ranking | None = None
-    groups: Grid | None = None
-
-
-def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Judged:
+def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Section:
     """How well the newest predictions of the test nodes are, also in groups ``by`` a column, which takes predictions.
 
-    ``told`` are the run's predictions with labels, or why they are not here.
+    ``told`` are the run's predictions with labels, or why they are not here (``missing``). In what it gives
+    ``references`` are of who trains alone, together, and with all data in one place, by ``reference_titles``;
+    ``compare_with`` is the command that finds these; ``headline`` is of the job's first figure, with further lines in
+    ``beside``; ``samples`` are those by which intervals are; ``unranked`` is why two classes have no ``ranking``.
     """
     titles, references = _references(found)
+    known_here: Section = {"reference_titles": titles, "references": references, "compare_with": "", "headline": None}
+    known_here |= {"missing": "", "rows": (), "beside": (), "caption": ""}
     if isinstance(told, str):
-        return Judged(told[:1].upper() + told[1:], references, titles)
+        return known_here | {"missing": told[:1].upper() + told[1:]}
     # Of many test nodes × classes fewer: these are slow, some ten seconds for all samples together, and narrow.
     samples = min(DRAWS, max(40, 10**8 // max(told.test.own.size, 1)))
     values = estimates([Tested(told.test.labels, told.test.own)], RECALL_AT, draws=samples)
@@ -133,20 +84,18 @@ def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Ju
         caption += f", {count:,} of them ({share}) are {called(told.classes[1])}"
         others = [rows[each.name] for each in (AUC, _PR_AUC) if each != main and each.name in rows]
         beside = [f"{each.title} {each.value} ({each.interval}); {each.baseline}" for each in others]
-    return Judged(
-        references=references,
-        reference_titles=titles,
-        compare_with="" if references else _compare_with(found),
-        headline=rows.get(main.name),
-        beside=tuple(beside),
-        caption=caption,
-        samples=samples,
-        notes=tuple(_notes(found, told, known)),
-        rows=tuple(rows.values()),
-        unranked=unranked,
-        ranking=_ranking(told) if pair else None,
-        groups=None if by is None else groups(told, by, _chosen_threshold(told) if pair else None),
-    )
+    return known_here | {
+        "compare_with": "" if references else _compare_with(found),
+        "headline": rows.get(main.name),
+        "beside": beside,
+        "caption": caption,
+        "samples": samples,
+        "notes": list(_notes(found, told, known)),
+        "rows": list(rows.values()),
+        "unranked": unranked,
+        "ranking": _ranking(told) if pair else None,
+        "groups": None if by is None else groups(told, by, _chosen_threshold(told) if pair else None),
+    }
 
 
 def _references(found: RunData) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
@@ -225,22 +174,27 @@ def _unranked(found: RunData, told: Scored) -> str:
     return ""
 
 
-def _ranking(told: Scored) -> Ranking:
+def _ranking(told: Scored) -> Section:
+    """What the scores of two classes are worth.
+
+    ``threshold`` was chosen by validation nodes, with what comes of it on them and on test nodes; None where none of
+    them is of class 1.
+    """
     truth, score = told.test.labels == 1, told.test.likely[:, 1]
     bins, threshold = reliability(truth, score), _chosen_threshold(told)
     chosen = None
     if threshold is not None:
         val, test = (alarms(of.labels == 1, of.likely[:, 1], threshold) for of in (told.val, told.test))
-        chosen = Threshold(threshold, val, test)
-    return Ranking(
-        negative=called(told.classes[0]),
-        positive=called(told.classes[1]),
-        charts=_charts(told, bins),
-        looked=tuple(looked_at(truth, score)),
-        calibration=_calibration(told, bins),
-        bins=tuple(bins),
-        threshold=chosen,
-    )
+        chosen = {"value": threshold, "val": val, "test": test}
+    return {
+        "negative": called(told.classes[0]),
+        "positive": called(told.classes[1]),
+        "charts": _charts(told, bins),
+        "looked": looked_at(truth, score),
+        "calibration": _calibration(told, bins),
+        "bins": bins,
+        "threshold": chosen,
+    }
 
 
 def _chosen_threshold(told: Scored) -> float | None:
@@ -266,14 +220,14 @@ def _calibration(told: Scored, bins: Sequence[Bin]) -> str:
     )
 
 
-def _charts(told: Scored, bins: Sequence[Bin]) -> tuple[LineChart, ...]:
+def _charts(told: Scored, bins: Sequence[Bin]) -> tuple[Section, ...]:
     truth, score, name = told.test.labels == 1, told.test.likely[:, 1], called(told.classes[1])
     share, one = float(truth.mean()), (0.0, 1.0)
     precision, gains = precision_over_recall(truth, score), found_over_looked(truth, score)
     said = [(each.said, each.true.value) for each in bins]
     diagonal: list[Point] = [(0.0, 0.0), (1.0, 1.0)]
 
-    def chart(title: str, words: str, curve: list[Point], against: list[Point], x_label: str) -> LineChart:
+    def chart(title: str, words: str, curve: list[Point], against: list[Point], x_label: str) -> Section:
         series = (("the model", curve), ("without a model", against))
         return line_chart(title, words, series, x_label=x_label, x_range=one, y_range=one, ticks=5)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.table import Table
 
@@ -24,15 +23,14 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.report.budget import protection_of
-from veilgraph.report.protection import PER_RELEASE, TOTAL, Guarantee, counted, epsilon_text
+from veilgraph.report.protection import PER_RELEASE, TOTAL, counted, epsilon_text
 from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import bar, table
+from veilgraph.report.tables import Section, bar, table
 from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.lifetime import default_marks, lifetime_at, lifetime_of
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
-_MOST_JOBS: Final = 1000
-"""More of the same are not counted."""
+_MOST_JOBS: Final = 1000  # more of the same are not counted
 
 
 def ledger_at(organisation: Organisation) -> Lifetime | None:
@@ -163,7 +161,7 @@ def _finite(epsilon: float) -> float | None:
 
 def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
     """What the releases of a run have cost: holder → as in ``summary.json`` under ``privacy``; infinite ε are None."""
-    rows = (Account.of(party, record)[:4] for party, record in spent.items())
+    rows = (_account(party, record) for party, record in spent.items())
     scope = protection_of(job).guarantee(_largest_delta(spent)).scope
     about = f"{scope[:1].upper()}{scope[1:]}." if scope else None
     return table("Differential privacy", ("holder", ">releases", f">{PER_RELEASE}", f">{TOTAL}"), rows, caption=about)
@@ -208,46 +206,19 @@ def worth(summary: Record, job: JobSettings) -> str:
     )
 
 
-class Account(NamedTuple):
-    """One holder's ledger of a run; ``share``: of the budget, in per cent, None without one or of an infinite total."""
-
-    holder: PartyId
-    releases: str
-    epsilon_release: str
-    epsilon_total: str
-    budget: str
-    share: float | None
-
-    @classmethod
-    def of(cls, holder: PartyId, spent: Record) -> Account:
-        """A holder's account of what it spent."""
-        total, budget = spent["epsilon_total"], spent.get("budget")
-        return cls(
-            holder,
-            "not counted" if total is None else counted(spent["releases"]),
-            epsilon_text(spent["epsilon_release"]),
-            epsilon_text(total),
-            "" if budget is None else f"{budget:g}",
-            None if total is None or budget is None else bar(total, budget),
-        )
+def _account(holder: PartyId, spent: Record) -> tuple[str, str, str, str]:
+    """A holder's releases, ε of one and total ε."""
+    total = spent["epsilon_total"]
+    releases = "not counted" if total is None else counted(spent["releases"])
+    return holder, releases, epsilon_text(spent["epsilon_release"]), epsilon_text(total)
 
 
-@dataclass(frozen=True)
-class Privacy:
-    """The page's section; ``verdict``: the total in a few words, for the head of the page."""
-
-    verdict: str
-    guarantee: Guarantee
-    accounts: tuple[Account, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def privacy(found: RunData) -> Privacy:
-    """What the ledgers of a run come to."""
+def privacy(found: RunData) -> Section:
+    """What the ledgers of a run come to; ``verdict``: the total in a few words, for the head of the page."""
     job, spent = found.settings, found.spent
     protection = protection_of(job)
     if not adds_noise(job):
-        return Privacy("none", protection.guarantee())
+        return {"verdict": "none", "guarantee": protection.guarantee(), "accounts": (), "notes": ()}
     notes = [life_note(spent), *_missing(found)]
     if found.summary is not None:
         notes.insert(0, worth(found.summary, job))
@@ -255,8 +226,13 @@ def privacy(found: RunData) -> Privacy:
     if spent:  # the largest total holds for every holder
         totals = [each["epsilon_total"] for each in spent.values()]
         verdict = f"total ε {epsilon_text(None if None in totals else max(totals))}"
-    accounts = tuple(Account.of(holder, each) for holder, each in spent.items())
-    return Privacy(verdict, protection.guarantee(_largest_delta(spent)), accounts, tuple(filter(None, notes)))
+    guarantee = protection.guarantee(_largest_delta(spent))
+    accounts = []
+    for holder, each in spent.items():
+        total, budget = each["epsilon_total"], each.get("budget")
+        share = None if total is None or budget is None else bar(total, budget)
+        accounts.append((*_account(holder, each), "" if budget is None else f"{budget:g}", share))
+    return {"verdict": verdict, "guarantee": guarantee, "accounts": accounts, "notes": [*filter(None, notes)]}
 
 
 def _missing(found: RunData) -> Iterator[str]:

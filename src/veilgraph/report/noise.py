@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from pydantic import ValidationError
 from rich.table import Table
 
+from veilgraph.core.files import adapter_of
 from veilgraph.core.settings import first_problem
 from veilgraph.privacy import lifetime_costs
 from veilgraph.privacy.plan import Plan
@@ -32,8 +33,7 @@ from veilgraph.report.protection import PER_RELEASE, TOTAL, epsilon_text, rounde
 from veilgraph.report.tables import table
 from veilgraph.runtime.store.run_directory import Record
 
-_SLACK: Final = 1e-3
-"""Noise is rounded up, so the ε of a job is a little below the one that is asked for."""
+_SLACK: Final = 1e-3  # noise is rounded up, so the ε of a job is a little below the one that is asked for
 _MEASURED: Final = (("edge", "replacement"), ("node-edges", "zero-out"))
 CURVES: Final = Path(__file__).with_name("expected.json")
 
@@ -256,10 +256,7 @@ def matters(job: JobSettings) -> dict[str, int]:
 def curves() -> tuple[Curve, ...]:
     """All that there are."""
     found = json.loads(CURVES.read_text(encoding="utf-8"))["curves"]
-    return tuple(
-        Curve(**{**each, "points": {float(epsilon): value for epsilon, value in each["points"].items()}})
-        for each in found
-    )
+    return cast("tuple[Curve, ...]", adapter_of(tuple[Curve, ...]).validate_python(found))
 
 
 def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Record]:

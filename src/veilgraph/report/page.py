@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,17 +13,17 @@ from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER
 from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import LAST, LOSS
-from veilgraph.protocol.job import JobSettings, RecordSettings, adds_noise
+from veilgraph.protocol.job import RecordSettings, adds_noise
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.audit import audit
 from veilgraph.report.disclosures import learned, traffic
-from veilgraph.report.evaluation import Judged, judged
+from veilgraph.report.evaluation import judged
 from veilgraph.report.ledgers import privacy
 from veilgraph.report.protection import against
 from veilgraph.report.ranking import confusion, read_column_of
 from veilgraph.report.run_data import RunData, read_run, scored
-from veilgraph.report.tables import NOTHING, Grid, LineChart, environment, line_chart, longest_legend, write_html
+from veilgraph.report.tables import NOTHING, Grid, Section, environment, line_chart, longest_legend, write_html
 from veilgraph.report.training import best_of, is_bounded, points, progress, training
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
@@ -44,7 +43,7 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
     found = read_run(run) if isinstance(run, RunDirectory) else run
     told = scored(found)
     judgement = judged(found, told, None if by is None else read_column_of(found.settings, told, by, party_file))
-    sections = {
+    sections: Section = {
         "head": _head(found, judgement),
         "job": _job(found),
         "learned": learned(found),
@@ -56,6 +55,8 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
         "privacy": privacy(found),
         "audit": audit(found),
     }
+    train, measures = found.settings.train, found.settings.measures
+    sections["best"] = "" if train.select_by == LAST else best_of(train.select_by, measures)
     return environment().get_template("page.html.j2").render(**sections, found=found, version=__version__)
 
 
@@ -67,36 +68,23 @@ def write_page(run: RunDirectory | RunData, path: Path, by: str | None = None, p
 # The head
 
 
-@dataclass(frozen=True)
-class Head:
-    """What was trained by whom, when and where, and what it reached of ``judged_by``, or why that is not known."""
-
-    name: str
-    paradigm: str
-    when: str
-    where: str
-    verdict: str
-    reached: str
-    judged_by: str
-    beside: tuple[str, ...]
-
-
-def _head(found: RunData, judgement: Judged) -> Head:
-    settings, first = found.settings, judgement.headline
+def _head(found: RunData, judgement: Section) -> Section:
+    """What was trained by whom, when and where, and what it reached, or why that is not known."""
+    settings, first = found.settings, judgement["headline"]
     where = "all parties on one machine: a simulation, which protects nobody from whoever runs it"
     if found.is_part:
         software = f" ({found.software})" if found.software else ""
         where = f"the part of {listed(found.here)} in a run across organisations{software}"
-    return Head(
-        settings.name,
-        paradigm_of(settings).title,
-        _when(found),
-        where,
-        _verdict(found),
-        _reached(found) if first is None else first.value,
-        settings.measures.main.title,
-        () if first is None else (f"95 %: {first.interval}", first.baseline, *judgement.beside),
-    )
+    return {
+        "name": settings.name,
+        "paradigm": paradigm_of(settings).title,
+        "when": _when(found),
+        "where": where,
+        "verdict": _verdict(found),
+        "reached": _reached(found) if first is None else first.value,
+        "judged_by": settings.measures.main.title,
+        "beside": [] if first is None else [f"95 %: {first.interval}", first.baseline, *judgement["beside"]],
+    }
 
 
 def _when(found: RunData) -> str:
@@ -129,37 +117,22 @@ def _reached(found: RunData) -> str:
     return f"no test {measures.of}" if private is None else f"known to {private.holder} alone"
 
 
-# The job, and what could go wrong with it
+# The job
 
 
-Risk = tuple[str, str]
-"""What could happen, in a few words, and what then."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """The job in words, the parties' table, the file itself, and what could go wrong.
+def _job(found: RunData) -> Section:
+    """The job in words, the parties' table, the file itself, and what the risks of it depend on.
 
     ``record``: what the job says of its purpose, retention and roles, or that it does not.
     """
-
-    sentences: tuple[str, ...]
-    reveals: tuple[str, ...]
-    contributions: Grid
-    source: str
-    record: tuple[tuple[str, str], ...]
-    risks: tuple[Risk, ...]
-
-
-def _job(found: RunData) -> Job:
     settings = found.settings
     paradigm = paradigm_of(settings)
     part = paradigm.words.server_part(settings) + ("" if found.deals is None else f"; certified as {found.deals}")
     record = dict(() if settings.record is None else settings.record.told())
-    return Job(
-        (*paradigm.words.describe(settings), _schedule(settings)),
-        tuple(revelations(settings).values()),
-        Grid(
+    return {
+        "sentences": paradigm.words.describe(settings),
+        "reveals": list(revelations(settings).values()),
+        "contributions": Grid(
             "Parties",
             "Who brings what. Edges are counted in each direction; an empty cell is not known in this directory.",
             {"party": "", "role": "some", "nodes": "", "columns": "", "edges": "", "labels": "wide"},
@@ -168,10 +141,13 @@ def _job(found: RunData) -> Job:
                 (SERVER, part, "none", "none", "none", "none"),
             ),
         ),
-        (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace"),
-        tuple((name, record.get(name, "not said: the job has none (record)")) for name in RecordSettings.model_fields),
-        tuple(risks(settings)),
-    )
+        "source": (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace"),
+        "record": [
+            (name, record.get(name, "not said: the job has none (record)")) for name in RecordSettings.model_fields
+        ],
+        "collusion": paradigm.words.collusion(settings),
+        "is_noised": adds_noise(settings),
+    }
 
 
 def _contribution(found: RunData, holder: str) -> tuple[str, ...]:
@@ -191,66 +167,6 @@ def _contribution(found: RunData, holder: str) -> tuple[str, ...]:
     return holder, part, nodes, f"{facts['features']:,}", edges, labels
 
 
-def _schedule(settings: JobSettings) -> str:
-    train, measures = settings.train, settings.measures
-    epochs = counted(train.epochs, "epoch")
-    if train.select_by == LAST:
-        return f"Training lasts {epochs}; the last model is kept, and no other party is told how it did."
-    stop = ""
-    if train.patience is not None:
-        stop = f"; it ends after {counted(train.patience, 'evaluation')} without a better one"
-    chosen = best_of(train.select_by, measures)
-    return f"Training lasts at most {epochs}{stop}. The model with {chosen} on the validation {measures.of} is kept."
-
-
-def risks(job: JobSettings) -> Iterator[Risk]:
-    """What a job's protection rests on, and what it is not about; none of it depends on what a run found."""
-    data, learning, told = job.data, listed(job.duties.scoring), len(revelations(job))
-    yield "Parties work together", paradigm_of(job).words.collusion(job)
-    yield (
-        "A party does not follow the protocol",
-        "It can send wrong numbers, and so spoil the model or what others learn from it, without being noticed; "
-        "what it may find out then is bounded by nothing that is said here.",
-    )
-    if told:
-        yield (
-            "A party makes more of what it is told",
-            f"{counted(told, 'thing')} that messages of this job tell are listed above. What can be inferred from "
-            "them grows with every step and every job on the same nodes; the audit says what known attacks find, and "
-            "no more.",
-        )
-    if job.is_aligned and (data.from_tables or data.is_apart):
-        yield (
-            "That somebody is known is news",
-            f"Each of {listed(data.names)} learns which of its own nodes all the others have, too: of a customer, that "
-            "the others know it. Every alignment tells that anew. The server and a holder together learn for each of "
-            "that holder's nodes which others have it.",
-        )
-    yield (
-        "Predictions are wrong",
-        f"{learning} may act on a person wrongly. How often, and for whom, are questions of their own: see how "
-        "well it predicts, and look at groups of people (veilgraph report RUN --by COLUMN).",
-    )
-    noised = "Nothing is noised, so no ε bounds that."
-    if adds_noise(job):
-        noised = "ε bounds what was released with noise, and nothing else: the privacy ledger says what it is about."
-    yield (
-        "The model remembers",
-        f"Whoever has predictions ({learning}), or asks for them, may be able to infer from them whether a node "
-        f"was trained on, or something of its columns. {noised}",
-    )
-    yield (
-        "Files outlive their purpose",
-        "A run's directory holds data, the model and predictions of the parties whose part is in it, in the clear, "
-        "and nothing deletes them. What was sent to other parties is theirs to delete.",
-    )
-    if not data.is_apart:
-        yield (
-            "All parties are on one machine",
-            "A simulation protects nobody from whoever runs it: every holder's data are in its directory.",
-        )
-
-
 # Several runs
 
 
@@ -268,7 +184,7 @@ def several_html(runs: Sequence[RunDirectory]) -> str:
         raise ConfigError(f"runs: {twice} is named twice; name each run once", key="runs", value=str(twice))
     names, found = _names(paths), list(map(read_run, runs))
     told = [judged(each, scored(each)) for each in found]
-    titles = [row.title for each in told for row in each.rows]
+    titles = [row.title for each in told for row in each["rows"]]
     headings = list(dict.fromkeys((*titles, *(each.settings.measures.main.title for each in found))))
     charts = list(_charts(found, names))
     numbers = dict.fromkeys((*headings, "epoch kept"), "number")
@@ -302,13 +218,13 @@ def _names(paths: Sequence[Path]) -> list[str]:
     )
 
 
-def _reached_by(found: RunData, told: Judged, name: str, headings: Sequence[str]) -> tuple[str, ...]:
-    cells = {row.title: f"{row.value} ({row.interval})" for row in told.rows}
+def _reached_by(found: RunData, told: Section, name: str, headings: Sequence[str]) -> tuple[str, ...]:
+    cells = {row.title: f"{row.value} ({row.interval})" for row in told["rows"]}
     main, summary = found.settings.measures.main, found.summary or {}
     if not cells and (value := summary.get(f"test_{main.name}")) is not None:
         cells[main.title] = f"{main.shown(value)}{against(found.settings)}"
     kept = NOTHING if not summary.get("best_epoch") else f"{summary['best_epoch']:,}"
-    tested = told.caption or (told.missing if found.summary else progress(found))
+    tested = told["caption"] or (told["missing"] if found.summary else progress(found))
     figures = (cells.get(heading, NOTHING) for heading in headings)
     return name, *figures, kept, tested, f"{found.settings.name}; {paradigm_of(found.settings).title}"
 
@@ -330,7 +246,7 @@ def _flat(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str
             yield above + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[LineChart]:
+def _charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[Section]:
     figures = {each.settings.measures.main: None for each in found}
     drawn = [("Loss", LOSS, False), *((each.title, each.name, is_bounded(each)) for each in figures)]
     for title, quantity, bounded in drawn:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rich.table import Table
 from typing_extensions import override
@@ -29,6 +29,8 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.tables import NOTHING, add_row, table
 from veilgraph.runtime.store.run_directory import Record
 
+S = TypeVar("S")
+
 PER_RELEASE: Final = "per-release ε"
 TOTAL: Final = "total ε"
 NO_PERSON: Final = " (not a person, not an edge)"
@@ -45,8 +47,7 @@ RELATIONS: Final = MappingProxyType(
 )
 ADD_UP: Final = "Each holder's ε is about its own data; where a person is in the data of several, their ε add up."
 _DIGITS: Final = 4
-_ROUNDING: Final = 1 - 1e-9
-"""What calibration adds to be safe is not rounded up to another digit."""
+_ROUNDING: Final = 1 - 1e-9  # what calibration adds to be safe is not rounded up to another digit
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,19 @@ class Guarantee:
 
 
 @dataclass(frozen=True)
-class Protection(ABC):
-    """One kind of differential privacy of a job, as it is shown before and after a run.
+class Protection(ABC, Generic[S]):
+    """One kind of differential privacy of a job, which its ``settings`` say, as it is shown before and after a run.
 
     ``nodes`` are common to all holders, where known; ``not_asked``: options of ``budget`` that say nothing of it → why.
     """
 
     job: JobSettings
+    settings: S
     nodes: int | None = None
     not_asked: ClassVar[tuple[frozenset[str], str]] = (frozenset(), "")
 
     @property
-    def features(self) -> Protection | None:
+    def features(self) -> Protection[FeatureReleaseSettings] | None:
         """What nodes perturb beside it."""
         return None
 
@@ -124,7 +126,7 @@ _OF_SEVERAL: Final = "where several holders have a node's label, each perturbs i
 _EVERYBODY: Final = ("holds against", "everybody, all parties together")
 
 
-class PerturbedFeatures(Protection):
+class PerturbedFeatures(Protection[FeatureReleaseSettings]):
     """``release``: nodes perturb features, and perhaps labels, a single time at home."""
 
     not_asked = (
@@ -133,23 +135,17 @@ class PerturbedFeatures(Protection):
         "itself; leave them out",
     )
 
-    @property
-    def release(self) -> FeatureReleaseSettings:
-        """How they perturb features."""
-        assert self.job.noise.feature_release is not None
-        return self.job.noise.feature_release
-
     def _costs(self, holder: str) -> Iterator[tuple[str, str, float]]:
         """(What, mechanism, ε) of everything that the holder's nodes release."""
         if holder in self.job.duties.releasing:
-            yield "features", self.release.mechanism, self.release.epsilon
+            yield "features", self.settings.mechanism, self.settings.epsilon
         labels = self.job.noise.label_release
         if labels is not None and holder == labels.holder:
             yield "label", _RESPONSE, labels.epsilon
 
     @override
     def table(self) -> Table:
-        delta = f"; δ = {self.release.delta:g}." if self.release.delta else "."
+        delta = f"; δ = {self.settings.delta:g}." if self.settings.delta else "."
         columns = ("holder", "released", "mechanism", f">{PER_RELEASE}", f">{TOTAL}")
         found = table("Local differential privacy", columns, caption=f"Of one release, made a single time{delta}")
         for holder in self.job.data.names:
@@ -178,7 +174,7 @@ class PerturbedFeatures(Protection):
 
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        job, release, labels = self.job, self.release, self.job.noise.label_release
+        job, release, labels = self.job, self.settings, self.job.noise.label_release
         about = [
             ("unit", "what one node releases at one holder, all its features together"),
             (
@@ -214,7 +210,7 @@ class PerturbedFeatures(Protection):
         return Guarantee(scope, BOUND, (*about, _EVERYBODY), limits)
 
 
-class PerturbedLabels(Protection):
+class PerturbedLabels(Protection[LabelPrivacySettings]):
     """``label_privacy``: labels are perturbed a single time, before training."""
 
     not_asked = (
@@ -223,18 +219,12 @@ class PerturbedLabels(Protection):
         "job itself, has no δ, and the same labels are paid for once; leave them out",
     )
 
-    @property
-    def private(self) -> LabelPrivacySettings:
-        """How they are perturbed."""
-        assert self.job.label_privacy is not None
-        return self.job.label_privacy
-
     def _whose(self, joined: str = "and") -> str:
         return f"training {joined} validation" if _tests_are_true(self.job) else f"training, validation {joined} test"
 
     @override
     def table(self) -> Table:
-        epsilon = f"{self.private.epsilon:g}"
+        epsilon = f"{self.settings.epsilon:g}"
         perturbing = (f"labels of {self._whose()} nodes", _RESPONSE, epsilon, epsilon)
         other = ("nothing: it has no labels here", NOTHING, "0", "0")
         return table(
@@ -246,7 +236,7 @@ class PerturbedLabels(Protection):
 
     @override
     def facts(self) -> dict[str, list[Record]]:
-        costs = [{"what": "label", "mechanism": _RESPONSE, "epsilon": self.private.epsilon}]
+        costs = [{"what": "label", "mechanism": _RESPONSE, "epsilon": self.settings.epsilon}]
         return {holder: costs if holder in perturbing(self.job) else [] for holder in self.job.data.names}
 
     @override
@@ -258,7 +248,7 @@ class PerturbedLabels(Protection):
             ("unit", f"one label, at one holder, of a {self._whose('or')} node"),
             ("neighbouring relation", "replacement: the node's own class, or any other"),
             ("δ", "0: the bound always holds"),
-            ("mechanism", f"randomised response, ε {self.private.epsilon:g}, a single time, at {where}"),
+            ("mechanism", f"randomised response, ε {self.settings.epsilon:g}, a single time, at {where}"),
             _EVERYBODY,
         )  # fmt: skip
         limits = (
@@ -280,10 +270,10 @@ class PerturbedLabels(Protection):
 
     @override
     def own_epsilons(self) -> dict[float, float]:
-        return {self.private.epsilon: self.private.epsilon}
+        return {self.settings.epsilon: self.settings.epsilon}
 
 
-class PrivateTraining(Protection):
+class PrivateTraining(Protection[SampledPlan]):
     """``averaging.privacy``: sums of clipped gradients of sampled training nodes, with noise."""
 
     not_asked = (
@@ -292,15 +282,9 @@ class PrivateTraining(Protection):
         "common; leave them out",
     )
 
-    @property
-    def plan(self) -> SampledPlan:
-        """What it releases."""
-        assert self.job.training_plan is not None
-        return self.job.training_plan
-
     @override
     def table(self) -> Table:
-        plan = self.plan
+        plan = self.settings
         found = table(
             "Private training",
             ("", ">each holder"),
@@ -322,7 +306,7 @@ class PrivateTraining(Protection):
 
     @override
     def facts(self) -> dict[str, Record]:
-        plan = self.plan
+        plan = self.settings
         facts = {
             "releases": plan.steps,
             "noise_multiplier": plan.multiplier,
@@ -337,7 +321,7 @@ class PrivateTraining(Protection):
 
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        plan, given = self.plan, self.plan.settings
+        plan, given = self.settings, self.settings.settings
         bound, noise = "edges are not used", "each holder's own"
         if given.degree_bound is not None:
             bound = f"at most averaging.privacy.degree_bound={given.degree_bound}; a holder of a node with more refuses"
@@ -368,13 +352,13 @@ class PrivateTraining(Protection):
 
     @override
     def own_epsilons(self) -> dict[float, float]:
-        total = self.plan.settings.epsilon_total
+        total = self.settings.settings.epsilon_total
         return {} if total is None else {total: total}
 
     @override
     def noise(self, totals: Sequence[float]) -> list[Record]:
         """The noise that totals need, and the ε of one round with it."""
-        plan, given = self.plan, self.plan.settings
+        plan, given = self.settings, self.settings.settings
 
         def event(noise: float) -> SampledEvent:
             return SampledEvent(noise, given.sampling_rate, plan.terms, given.neighbours)

@@ -24,7 +24,7 @@ from veilgraph.core.text import called, counted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.report.run_data import Floats, Scored, Whole
-from veilgraph.report.tables import NOTHING, Grid, percent
+from veilgraph.report.tables import NOTHING, Grid, Section, percent
 from veilgraph.tables.nodes import read_values
 
 Truths = NDArray[np.bool_]
@@ -32,16 +32,14 @@ Curve = list[tuple[float, float]]
 
 SHARES: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 """Of the nodes, those with the highest scores, that somebody looks at."""
-_POINTS: Final = 200
-"""Of a curve: more cannot be told apart on a page."""
+_POINTS: Final = 200  # of a curve: more cannot be told apart on a page
 _BINS: Final = 10
 FEWEST: Final = 20
 """Test nodes of a group that is shown by itself."""
 _MOST_GROUPS: Final = 20
-_MOST_NUMBERS: Final = 10
-"""So many different numbers are groups; of more each quarter of the nodes is one."""
+_MOST_NUMBERS: Final = 10  # so many different numbers are groups; of more each quarter of the nodes is one
+# With more the matrix is no longer readable, and as many of the most frequent confusions are listed in its place.
 _MOST_CLASSES: Final = 12
-"""With more the matrix is no longer readable, and as many of the most frequent confusions are listed in its place."""
 
 
 @dataclass(frozen=True)
@@ -326,66 +324,32 @@ def _figures(told: Scored, places: Whole, threshold: float | None) -> tuple[str,
 # Confusions
 
 
-@dataclass(frozen=True)
-class Cell:
-    """How many nodes of one true class are taken for one class, and which share of the true class that is."""
+def confusion(told: Scored | str) -> Section:
+    """Which classes are taken for which by the newest predictions of test nodes, or ``missing``: why that is unknown.
 
-    count: int
-    share: float
-    right: bool
-
-
-@dataclass(frozen=True)
-class _Confused:
-    """A true class and the other class that some of its nodes are taken for."""
-
-    true: str
-    taken_for: str
-    count: int
-    of: int
-
-
-@dataclass(frozen=True)
-class _Confusion:
-    """Either ``missing`` says why there is none, or the rest is there: rows or, of too many classes, the top ones.
-
-    ``always``: the accuracy of always answering the most frequent class.
+    ``rows``: a cell for each class, how many nodes and which share of the true class; of too many classes ``top`` has
+    the most frequent confusions. ``always``: the accuracy of always answering the most frequent class.
     """
-
-    missing: str = ""
-    caption: str = ""
-    always: str = ""
-    classes: tuple[str, ...] = ()
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...] = ()
-    top: tuple[_Confused, ...] = ()
-
-
-def confusion(told: Scored | str) -> _Confusion:
-    """Which classes are taken for which by the newest predictions of test nodes, or why that is not known."""
     if isinstance(told, str):
-        return _Confusion(f"No confusion matrix: {told}")
+        return {"missing": f"No confusion matrix: {told}"}
     names = told.classes
     matrix = confusion_matrix(told.test.labels, told.test.taken, labels=range(len(names)))
-    sums, right = matrix.sum(axis=1), int(matrix.trace())
-    caption = f"{told.party}'s {counted(int(sums.sum()), 'test node')}: {right:,} right, {percent(right / sums.sum())}"
-    always = (
-        f"Always answering {called(names[told.commonest])}, the most frequent class, is right for "
-        f"{percent(float(sums.max() / sums.sum()))}."
-    )
+    sums, right, top, rows = matrix.sum(axis=1), int(matrix.trace()), list[object](), list[object]()
     if len(names) > _MOST_CLASSES:
         wrong = matrix - np.diag(matrix.diagonal())
         most = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CLASSES]
         pairs = [divmod(int(place), len(names)) for place in most]
-        top = (_Confused(names[row], names[to], int(wrong[row, to]), int(sums[row])) for row, to in pairs)
-        return _Confusion("", caption, always, top=tuple(each for each in top if each.count))
-    rows = tuple(
-        (
-            names[row],
-            tuple(
-                Cell(int(value), round(float(value / max(sums[row], 1)), 3), row == to)
-                for to, value in enumerate(values)
-            ),
-        )
-        for row, values in enumerate(matrix)
-    )
-    return _Confusion("", caption, always, names, rows)
+        top += [(names[row], names[to], int(wrong[row, to]), int(sums[row])) for row, to in pairs if wrong[row, to]]
+    else:
+        for row, values in enumerate(matrix):
+            shares = (round(float(value / max(sums[row], 1)), 3) for value in values)
+            cells = zip(values.tolist(), shares, (row == to for to in range(len(names))), strict=True)
+            rows.append((names[row], list(cells)))
+    share = percent(right / sums.sum())
+    return {
+        "missing": "",
+        "caption": f"{told.party}'s {counted(int(sums.sum()), 'test node')}: {right:,} right, {share}",
+        "always": f"Always answering {called(names[told.commonest])}, the most frequent class, is right for "
+        f"{percent(float(sums.max() / sums.sum()))}.",
+        **{"classes": names, "rows": rows, "top": top},
+    }

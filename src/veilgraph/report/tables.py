@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,7 +23,7 @@ from torch import Tensor
 from veilgraph.core.arguments import argument
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import os_errors_as, write_whole
-from veilgraph.core.text import listed, printable_lines
+from veilgraph.core.text import counted, human_bytes, listed, printable_lines
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.costs import Costs
@@ -32,7 +32,6 @@ from veilgraph.runtime.store.run_directory import Record
 from veilgraph.tables.describe import CategoricalDescription, FileDescription, NumericDescription, PartyDescription
 
 NOTHING: Final = "–"
-_UNITS: Final = ("kB", "MB", "GB", "TB")
 _MOST_NAMED: Final = 12
 _COLUMNS_SHOWN: Final = 40
 
@@ -80,16 +79,6 @@ class Grid:
 def add_row(to: Table, cells: Iterable[str], style: str | None = None) -> None:
     """Add a row of text, taken as it is."""
     to.add_row(*map(Text, cells), style=style)
-
-
-def human_bytes(count: int) -> str:
-    """A number of bytes in decimal units with three digits or so: ``999 B``, ``1.5 kB``, ``128 MB``."""
-    if count < 1000:
-        return f"{count} B"
-    value, unit = count / 1000, 0
-    while value >= 999.5 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if value < 9.95 else f"{value:.0f} {_UNITS[unit]}"
 
 
 def percent(share: float | None) -> str:
@@ -335,6 +324,8 @@ def costs_table(costs: Costs) -> Table:
 
 
 Point = tuple[float, float]
+Section = dict[str, Any]
+"""What a template shows, by the names that it has for that."""
 
 
 @cache
@@ -349,7 +340,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters["percent"] = percent
+    found.filters |= {"percent": percent, "counted": counted, "listed": listed}
     return found
 
 
@@ -366,16 +357,14 @@ def write_html(path: Path, content: str) -> None:
         write_whole(path, content.encode())
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """A labelled place on an axis."""
 
     place: float
     label: str
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """A figure with its interval on an axis."""
 
     value: float
@@ -417,33 +406,13 @@ class Axis:
         return tuple(Tick(self.place(value), f"{round(value, digits) + 0.0:,.{digits}f}") for value in within)
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One series: its name, the points of its polyline as SVG has them, where it ends, and its place from 1."""
 
     name: str
     points: str
     end: Point
     place: int
-
-
-@dataclass(frozen=True)
-class LineChart:
-    """Series over a common x; the plot's area is from (left, top) to (right, bottom)."""
-
-    title: str
-    description: str
-    width: float
-    height: float
-    left: float
-    right: float
-    top: float
-    bottom: float
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    x_label: str
-    lines: tuple[Line, ...]
-    mark: Tick | None
 
 
 def line_chart(
@@ -457,11 +426,11 @@ def line_chart(
     mark: tuple[float, str] | None = None,
     size: tuple[float, float] = (400, 240),
     ticks: int = 6,
-) -> LineChart:
+) -> Section:
     """Draw series, name and points of each, as polylines; ``description`` says it for who cannot see it.
 
-    Those without points are left out. ``mark``: an x with a vertical line, and its label; ``ticks``: about how many an
-    axis gets.
+    Those without points are left out; the plot's area is from (left, top) to (right, bottom). ``mark``: an x with a
+    vertical line, and its label; ``ticks``: about how many an axis gets.
     """
     width, height = size
     left, right, top, bottom = 44.0, width - 12, 12.0, height - 38
@@ -471,21 +440,21 @@ def line_chart(
         placed = [(x.place(a), y.place(b)) for a, b in points if math.isfinite(a) and math.isfinite(b)]
         if placed:
             lines.append(Line(name, " ".join(f"{a:g},{b:g}" for a, b in placed), placed[-1], number))
-    return LineChart(
-        title,
-        description,
-        *(width, height, left, right, top, bottom),
-        x_ticks=x.ticks(ticks),
-        y_ticks=y.ticks(ticks),
-        x_label=x_label,
-        lines=tuple(lines),
-        mark=None if mark is None else Tick(x.place(mark[0]), mark[1]),
-    )
+    return {
+        "title": title,
+        "description": description,
+        **{"width": width, "height": height, "left": left, "right": right, "top": top, "bottom": bottom},
+        "x_ticks": x.ticks(ticks),
+        "y_ticks": y.ticks(ticks),
+        "x_label": x_label,
+        "lines": lines,
+        "mark": None if mark is None else Tick(x.place(mark[0]), mark[1]),
+    }
 
 
-def longest_legend(charts: Sequence[LineChart]) -> LineChart | None:
+def longest_legend(charts: Sequence[Section]) -> Section | None:
     """The chart with the most lines, whose legend is that of all; None of no charts."""
-    return max(charts, key=lambda chart: len(chart.lines), default=None)
+    return max(charts, key=lambda chart: len(chart["lines"]), default=None)
 
 
 def bar(value: float, whole: float, width: float = 100.0) -> float:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from matplotlib.axes import Axes
@@ -21,10 +20,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph.core.text import counted, figure, listed
-from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LAST, LOSS, Figure, Measures
+from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LOSS, Figure, Measures
 from veilgraph.report.protection import compared_with
 from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import Grid, LineChart, Point, line_chart, longest_legend
+from veilgraph.report.tables import Grid, Point, Section, line_chart, longest_legend
 from veilgraph.runtime.store.run_directory import Record
 
 EVERY_S: Final = 30.0
@@ -80,12 +79,12 @@ class TrainingBars:
         )
         self._doing, self._begun = "", monotonic()
         self._done, self._within, self._total = 0, 0.0, 0
-        self._beat = heartbeat(console, self._state)
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         if self._bars.console.is_terminal:
             self._bars.start()
-        self._beat.__enter__()
+        self._stack.enter_context(heartbeat(self._bars.console, self._state))
         return self
 
     def at(self, done: int, total: int) -> None:
@@ -100,10 +99,8 @@ class TrainingBars:
         """Print a line above the bars."""
         self._bars.console.print(text, soft_wrap=True, highlight=False)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._beat.__exit__(kind, error, traceback)
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
         if self._bars.live.is_started:
             self._bars.stop()
 
@@ -214,21 +211,16 @@ def _plot(axes: Axes, metrics: Sequence[Record], quantity: str, splits: Sequence
             axes.plot(*zip(*found, strict=True), color=_COLOURS[split], label=_NAMES[split], marker=marker)
 
 
-@dataclass(frozen=True)
-class Training:
-    """The page's section: a chart for each figure of the epochs' records, and scores of a complete run."""
-
-    notes: tuple[str, ...]
-    charts: tuple[LineChart, ...]
-    legend: LineChart | None
-    scores: Grid
-    facts: tuple[tuple[str, str], ...]
-
-
-def training(found: RunData) -> Training:
-    """Curves and scores of a run, as far as they are here."""
-    charts = tuple(_charts(found.metrics, found.summary, found.settings.measures))
-    return Training(tuple(_notes(found)), charts, longest_legend(charts), _scores(found), tuple(_facts(found)))
+def training(found: RunData) -> Section:
+    """Curves and scores of a run, as far as they are here: a chart for each figure of the epochs' records."""
+    charts = list(_charts(found.metrics, found.summary, found.settings.measures))
+    return {
+        "progress": progress(found) if found.summary is None else "",
+        "charts": charts,
+        "legend": longest_legend(charts),
+        "scores": _scores(found),
+        "compared_with": "" if found.settings.label_privacy is None else compared_with(found.settings),
+    }
 
 
 def progress(found: RunData) -> str:
@@ -244,26 +236,7 @@ def progress(found: RunData) -> str:
     return "Nothing has been trained in this run yet."
 
 
-def _notes(found: RunData) -> Iterator[str]:
-    settings, private = found.settings, found.settings.noise.label_release
-    if found.summary is None:
-        yield progress(found)
-    if settings.outcome.predicts_named:
-        yield "No node is predicted but those that are named later, so no accuracy is known."
-    elif found.summary is not None and private is None:
-        measures = settings.measures
-        if found.summary.get(f"test_{measures.main.name}") is None:
-            yield f"No {measures.one} is set aside for testing, so there is no test {measures.main.title}."
-    if private is not None and found.metrics:
-        yield (
-            f"All scores compare with labels that {private.holder}'s nodes had perturbed: they are not accuracies "
-            "against the true labels, which stay there."
-        )
-    if settings.label_privacy is not None and found.metrics:
-        yield f"{compared_with(settings)} The epoch was chosen by perturbed ones."
-
-
-def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -> Iterator[LineChart]:
+def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -> Iterator[Section]:
     if not metrics:
         return
     epochs = (metrics[0]["epoch"], metrics[-1]["epoch"])
@@ -304,20 +277,6 @@ def _scores(found: RunData) -> Grid:
         {"score": "", **dict.fromkeys(_NAMES.values(), "number"), "what it says": "wide"},
         tuple(rows),
     )
-
-
-def _facts(found: RunData) -> Iterator[tuple[str, str]]:
-    summary, train, measures = found.summary, found.settings.train, found.settings.measures
-    if summary is None:
-        return
-    if train.select_by == LAST:
-        chosen = "is the last; no other party was told how the epochs did"
-    else:
-        chosen = f"had {best_of(train.select_by, measures)} on the validation {measures.of}"
-    done = found.metrics[-1]["epoch"] if found.metrics else summary["best_epoch"]
-    yield "model kept", f"that of epoch {summary['best_epoch']:,}, which {chosen}"
-    yield "epochs", f"{done:,} of at most {train.epochs:,}"
-    yield "time of a step", f"{summary['seconds_per_step']:.3f} s (median)"
 
 
 def best_of(select_by: str, measures: Measures) -> str:

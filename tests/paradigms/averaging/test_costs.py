@@ -12,12 +12,12 @@ import pytest
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.averaging.jobs import graphs, job
 from tests.roles.federation import Settings
+from veilgraph.core.text import human_bytes
 from veilgraph.core.types import SERVER
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.protocol.costs import Costs, size_of
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.tables import human_bytes
 from veilgraph.runtime.launch.jobs import train
 
 LAST: Settings = {"train": {"select_by": "last"}}

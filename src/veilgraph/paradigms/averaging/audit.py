@@ -403,7 +403,7 @@ class _Planted:
     def __init__(self, run: Audited, holder: PartyId, key: bytes, view: View) -> None:
         plan, graph = run.settings.training_plan, run.whole_graph(holder)
         assert plan is not None
-        canaries = TrainedCanaries.of(run.settings, graph, bytes, key)
+        canaries = TrainedCanaries.of(run.settings, graph, key)
         self._network: Averaged = _task_of(view).network(LearningStreams(0, SERVER))
         self._clip = plan.settings.clip
         self._parts = list[tuple[Terms, list[int], int, bool]]()

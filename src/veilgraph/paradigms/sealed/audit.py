@@ -208,7 +208,7 @@ def _neighbours(job: SealedJob, run: Audited, holder: PartyId) -> Tensor:
     """How many votes a node has over a holder's edges, its canaries among them: Tensor[N] float64."""
     graph, key = run.graph(holder), run.canary_key(holder)
     if key is not None:
-        graph = Inserted.of(job, holder, graph.num_nodes, bytes, key).into(graph)
+        graph = Inserted.of(job, holder, graph.num_nodes, key).into(graph)
     return torch.bincount(hidden_edges(job, graph)[1], minlength=graph.num_nodes).double()
 
 

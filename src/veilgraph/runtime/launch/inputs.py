@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -58,55 +58,11 @@ _BRINGS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Given:
-    """What holders bring, in the job's order: graphs, of which those of ``unchecked`` are not validated, or tables.
-
-    ``ids`` are of its graph's rows, ``saved`` is the file of its graph, where a holder gave these.
-    """
-
-    graphs: Sequence[PartyGraph] = ()
-    ids: Mapping[PartyId, GivenVector] = field(default_factory=dict)
-    tables: Mapping[PartyId, Tables | Path] = field(default_factory=dict)
-    unchecked: frozenset[PartyId] = frozenset()
-    saved: Mapping[PartyId, Path] = field(default_factory=dict)
-
-    @property
-    def in_memory(self) -> dict[PartyId, Tables]:
-        """Those tables that no file describes yet."""
-        return {name: each for name, each in self.tables.items() if isinstance(each, Tables)}
-
-
-def coerce_parties(parties: object, names: Sequence[PartyId] | None, *, aligned: bool) -> Given:
-    """What is given, whatever its form, by holders that the job names, if any.
-
-    ``aligned`` is whether row v of all graphs has to be the same node. Raises ``ConfigError``: it is of another type,
-    or of other holders than the job's; ``DataError``: of fewer than two, or a graph breaks a rule.
-    """
-    brought = by_name(parties, names)
-    kinds = {name: _is_tables(name, each) for name, each in brought.items()}
-    if any(kinds.values()):
-        if not all(kinds.values()):
-            (first, is_tables), *others = kinds.items()
-            other = next(name for name, each in others if each != is_tables)
-            tables, graph = (first, other) if is_tables else (other, first)
-            raise ConfigError(
-                f"parties: {tables!r} brings tables, whose rows are matched by id, and {graph!r} a graph, whose rows "
-                "are in order already; give tables of all, or graphs of all",
-                code="tables-and-graphs",
-                value=[tables, graph],
-            )
-        return Given(tables={name: _tables(each) for name, each in brought.items()})
-    graphs = [_graph(name, each, aligned=aligned) for name, each in brought.items()]
-    found = {name: _ids_of(name, each) for name, each in brought.items()}
-    unchecked = frozenset(name for name, each in brought.items() if isinstance(each, PartyGraph | HorizontalPart))
-    ids = {} if aligned else {name: each for name, each in found.items() if each is not None}
-    saved = {name: path_of("parties", each) for name, each in brought.items() if isinstance(each, str | os.PathLike)}
-    return Given(graphs, ids, unchecked=unchecked, saved=saved)
-
-
 def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, object]:
-    """Holder → what it brings, in the order of ``names`` where these are stated; as ``coerce_parties`` otherwise."""
+    """Holder → what it brings, in the order of ``names`` where these are stated.
+
+    Raises ``ConfigError``: it is of another type, or of other holders than the job's; ``DataError``: of fewer than two.
+    """
     found: list[tuple[object, object]]
     if isinstance(parties, Mapping):
         found = list(parties.items())
@@ -135,18 +91,6 @@ def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, o
         )
     brought = dict(zip(given, (each for _, each in found), strict=True))
     return brought if names is None else {name: brought[name] for name in names}
-
-
-def organisations(given: Given, folders: Mapping[PartyId, Path]) -> dict[PartyId, Organisation]:
-    """Every holder with its tables, in ``folders`` where these are in memory yet; ``ConfigError`` as ``read``."""
-    found = {}
-    for name, tables in given.tables.items():
-        if isinstance(tables, Tables):
-            settings = parse_party_settings(tables.described(name), f"party {name!r}")
-            found[name] = Organisation(settings, folders[name])
-        else:
-            found[name] = Organisation.read(tables, name)
-    return found
 
 
 def _names_of_list(parties: Sequence[object], names: Sequence[PartyId] | None) -> Sequence[PartyId]:
@@ -179,6 +123,20 @@ def _checked_name(name: object) -> PartyId:
     return name
 
 
+def _bring_tables(brought: Mapping[PartyId, object]) -> bool:
+    """Whether all bring tables; ``ConfigError`` where some do, and others graphs."""
+    kinds = {name: _is_tables(name, each) for name, each in brought.items()}
+    if any(kinds.values()) and not all(kinds.values()):
+        tables, graph = (next(name for name, each in kinds.items() if each is kind) for kind in (True, False))
+        raise ConfigError(
+            f"parties: {tables!r} brings tables, whose rows are matched by id, and {graph!r} a graph, whose rows "
+            "are in order already; give tables of all, or graphs of all",
+            code="tables-and-graphs",
+            value=[tables, graph],
+        )
+    return any(kinds.values())
+
+
 def _is_tables(name: PartyId, brought: object) -> bool:
     if isinstance(brought, Tables):
         return True
@@ -194,14 +152,6 @@ def _is_tables(name: PartyId, brought: object) -> bool:
             party=name,
         )
     return path.suffix in PARTY_FILE_SUFFIXES
-
-
-def _tables(brought: object) -> Tables | Path:
-    """A party file's path, or tables; who gives those accepts what the job reveals of them, where they do not say."""
-    if not isinstance(brought, Tables):
-        return path_of("parties", brought).absolute()
-    # From δ = 1/N on no job is accepted anyway.
-    return brought.accepting({"leakage": list(all_revelations()), "max_rounds": 64, "max_delta": 0.999})
 
 
 def _graph(name: PartyId, brought: object, *, aligned: bool) -> PartyGraph:
@@ -278,41 +228,51 @@ def gather_inputs(
         check_mapping("ids", ids, "holder → one id for each of its rows")
         if parties is None:
             raise ConfigError(f"ids: they are for parties= {_NO_IDS}")
-    named = lifetimes.named(ledgers, settings.data.names if parties is None else list(by_name(parties, None)))
-    if parties is None and settings.data.from_tables:
+    if parties is not None:
+        brought = by_name(parties, settings.data.holders if isinstance(settings.data.holders, tuple) else None)
+        of = _of_tables if _bring_tables(brought) else _of_graphs
+        return of(settings, brought, ids, RunDirectory(out), lifetimes.named(ledgers, list(brought)))
+    named, data = lifetimes.named(ledgers, settings.data.names), paradigm_of(settings).data
+    if settings.data.from_tables:
         _check_tables_say(named, settings.data.names)
         return Inputs(accepted_by_parties(settings))
-    if parties is None and settings.data.graphs is None and named:
+    if settings.data.graphs is None and named:
         raise ConfigError(
             f"ledgers: data.dataset={settings.data.dataset!r} is public and is divided for a simulation, whose ledgers "
             "are of its run alone; leave ledgers out",
             value=sorted(named),
         )
-    paradigm = paradigm_of(settings)
-    if parties is None:
-        loaded = paradigm.data.load(settings)
-        _check_used(settings, loaded.graphs)
-        paradigm.data.check_graphs(settings, loaded.graphs)
-        return _paying(loaded, settings.data.graphs or {}, named, loaded.ids)
-    stated = settings.data.holders if isinstance(settings.data.holders, tuple) else None
-    given = coerce_parties(parties, stated, aligned=settings.is_aligned)
-    if given.tables:
-        return _of_tables(settings, given, ids, out, named)
-    label_party = paradigm.data.label_party(settings, given.graphs)
-    for graph in given.graphs:
-        if graph.party in given.unchecked:
+    loaded = data.load(settings)
+    _check_used(settings, loaded.graphs)
+    data.check_graphs(settings, loaded.graphs)
+    return _paying(loaded, settings.data.graphs or {}, named, loaded.ids)
+
+
+def _of_graphs(
+    settings: JobSettings,
+    brought: Mapping[PartyId, object],
+    ids: GivenIds | None,
+    run: RunDirectory,
+    named: Mapping[PartyId, LedgerPlace],
+) -> Inputs:
+    aligned, data = settings.is_aligned, paradigm_of(settings).data
+    graphs = [_graph(name, each, aligned=aligned) for name, each in brought.items()]
+    label_party = data.label_party(settings, graphs)
+    for graph in graphs:
+        if isinstance(brought[graph.party], PartyGraph | HorizontalPart):
             graph.validate()
-    _check_used(settings, given.graphs)
-    names = _names(given, ids, all_of_them=not settings.is_aligned)
-    paths = {graph.party: RunDirectory(out).party_path(graph.party) / "graph.safetensors" for graph in given.graphs}
-    rows = {} if settings.is_aligned else names
-    inputs = paradigm.data.accept(_brought(settings, "graphs", paths, label_party), given.graphs, rows)
-    paradigm.data.check_graphs(inputs.settings, inputs.graphs)
-    inputs = _paying(inputs, given.saved, named, names)
-    if settings.is_aligned and (idle := sorted(set(names) - set(inputs.ledgers))):
-        raise ConfigError(
-            f"ids: {idle[0]!r} has no ledger for life, and ids are {_NO_IDS}, or name one", key="ids", value=idle[0]
-        )
+    _check_used(settings, graphs)
+    own_ids = (
+        {} if aligned else {name: found for name, each in brought.items() if (found := _ids_of(name, each)) is not None}
+    )
+    names = _names(graphs, {**own_ids, **(ids or {})}, all_of_them=not aligned)
+    paths = {name: run.party_path(name) / "graph.safetensors" for name in brought}
+    inputs = data.accept(_brought(settings, "graphs", paths, label_party), graphs, {} if aligned else names)
+    data.check_graphs(inputs.settings, inputs.graphs)
+    saved = {name: path_of("parties", each) for name, each in brought.items() if isinstance(each, str | os.PathLike)}
+    inputs = _paying(inputs, saved, named, names)
+    if aligned and (idle := sorted(set(names) - set(inputs.ledgers))):
+        raise ConfigError(f"ids: {idle[0]!r} has no ledger for life, and ids are {_NO_IDS}, or name one", value=idle[0])
     return inputs
 
 
@@ -332,13 +292,11 @@ def _paying(
     settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
     beside = {name: lifetimes.beside(path) for name, path in saved.items()}
     for name in settings.data.names:
-        place = named.get(name) or beside.get(name)
-        if place is not None and name in ids:
-            place = replace(place, ids=ids[name])
-        elif place is not None and name in saved and adds_noise(settings):
-            place = replace(place, ids=load_party_ids(saved[name]))
-        if place is not None:
-            found[name] = place
+        if (place := named.get(name) or beside.get(name)) is not None:
+            own = ids.get(name)
+            if own is None and name in saved and adds_noise(settings):
+                own = load_party_ids(saved[name])
+            found[name] = replace(place, ids=own)
     if adds_noise(settings):
         lifetimes.check_apart(found)
     for name in named:
@@ -375,10 +333,9 @@ def _check_used(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
                 )
 
 
-def _names(given: Given, ids: GivenIds | None, *, all_of_them: bool) -> dict[PartyId, list[str]]:
-    """Holders' ids: as given, or as they came with its graph; ``all_of_them`` where each must have some."""
-    found = {**given.ids, **(ids or {})}
-    holders = [graph.party for graph in given.graphs]
+def _names(graphs: Sequence[PartyGraph], found: GivenIds, *, all_of_them: bool) -> dict[PartyId, list[str]]:
+    """Holders' ids, as they were ``found``; ``all_of_them`` where each must have some."""
+    holders = [graph.party for graph in graphs]
     if unknown := sorted(set(found) - set(holders)):
         raise ConfigError(f"ids: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name")
     if all_of_them and (absent := [holder for holder in holders if holder not in found]):
@@ -388,7 +345,7 @@ def _names(given: Given, ids: GivenIds | None, *, all_of_them: bool) -> dict[Par
         )
     return {
         graph.party: checked_ids(graph.party, found[graph.party], graph.num_nodes)
-        for graph in given.graphs
+        for graph in graphs
         if graph.party in found
     }
 
@@ -404,29 +361,38 @@ def _check_tables_say(named: Mapping[PartyId, LedgerPlace], described: Sequence[
 
 
 def _of_tables(
-    settings: JobSettings, given: Given, ids: GivenIds | None, out: Path, named: Mapping[PartyId, LedgerPlace]
+    settings: JobSettings,
+    brought: Mapping[PartyId, object],
+    ids: GivenIds | None,
+    run: RunDirectory,
+    named: Mapping[PartyId, LedgerPlace],
 ) -> Inputs:
     """The job for tables: those in memory are going to be in their holders' parts of the run, with a party file."""
-    _check_tables_say(named, [name for name in given.tables if name not in given.in_memory])
+    _check_tables_say(named, [name for name, each in brought.items() if not isinstance(each, Tables)])
     if stated := [name for name, place in named.items() if place.limits is not None]:
         raise ConfigError(
             f"ledgers.{stated[0]}: vg.Tables has limits= of its own; give them there, and here the folder alone",
-            key=f"ledgers.{stated[0]}",
+            key=f"ledgers.{stated[0]}",  # a holder's name may have other characters than words have
             party=stated[0],
         )
-    paying = {name: given.in_memory[name].paying(place.folder) for name, place in named.items()}
-    given = replace(given, tables={**given.tables, **paying})
     if ids is not None:
-        raise ConfigError("ids: tables name the column of theirs (id); leave ids out", key="ids")
-    run = RunDirectory(out.absolute())
-    folders = {name: _tables_folder(run, name) for name in given.in_memory}
-    found = organisations(given, folders)
+        raise ConfigError("ids: tables name the column of theirs (id); leave ids out")
+    # Who gives tables accepts what the job reveals of them, where they do not say; from δ = 1/N on no job is accepted.
+    everything = {"leakage": list(all_revelations()), "max_rounds": 64, "max_delta": 0.999}
+    in_memory, found, paths = dict[PartyId, Tables](), dict[PartyId, Organisation](), dict[PartyId, Path]()
+    for name, each in brought.items():
+        if isinstance(each, Tables):
+            tables = each.accepting(everything)
+            in_memory[name] = tables.paying(named[name].folder) if name in named else tables
+            folder = _tables_folder(run, name).absolute()
+            own = parse_party_settings(in_memory[name].described(name), f"party {name!r}")
+            found[name], paths[name] = Organisation(own, folder), folder / _PARTY_FILE
+        else:
+            paths[name] = path_of("parties", each).absolute()
+            found[name] = Organisation.read(paths[name], name)
     label_party = paradigm_of(settings).data.labels_at(settings, list(found), _labelled(found))
-    written = {name: folder / _PARTY_FILE for name, folder in folders.items()}
-    paths = {name: written.get(name, path) for name, path in given.tables.items()}
-    brought = _accepted(_brought(settings, "parties", paths, label_party), found)
-    inputs = Inputs(brought, tables=given.in_memory)
-    return replace(inputs, passing=lifetimes.without(brought, lasting_of(inputs, named)))
+    inputs = Inputs(_accepted(_brought(settings, "parties", paths, label_party), found), tables=in_memory)
+    return replace(inputs, passing=lifetimes.without(inputs.settings, lasting_of(inputs, named)))
 
 
 def _labelled(found: Mapping[PartyId, Organisation]) -> list[PartyId]:

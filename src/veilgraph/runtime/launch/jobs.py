@@ -24,7 +24,7 @@ from veilgraph.core.arguments import (
 )
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import private_seed
-from veilgraph.core.text import megabytes
+from veilgraph.core.text import human_bytes
 from veilgraph.core.trace import merge_traces, write_trace
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
@@ -354,7 +354,7 @@ def _told_views(run: RunDirectory) -> bool:
         passes = settings.train.epochs if size.passes is None else min(settings.train.epochs, size.passes + 1)
         if size.most_bytes is not None:
             passes = min(passes, 1 + max(LEAST_PASSES, (size.most_bytes - rest) // max(each, 1)))
-        about = f"at most about {megabytes((len(stores) + 1) * (rest + each * passes))}"
+        about = f"at most about {human_bytes((len(stores) + 1) * (rest + each * passes))}"
     log.warning(
         "views: %s in %s, with what parties must not show each other; once audited, delete them: rm -r %s",
         about,

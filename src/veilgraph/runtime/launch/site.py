@@ -130,9 +130,13 @@ def take_part(
         request = requested(job_id, settings, work, resume=resume)
         read = own_organisation(party, party_file)
         organisation = replace(read, consent=Consent(read.settings.consent, consent, request, runs))
+        allows_audit, restarts = read.settings.limits.allow_audit, read.settings.limits.restart
     path = runs / settings.name
-    allows_audit = allows_audit if organisation is None else organisation.settings.limits.allow_audit
-    refuses = [occupied(path, settings, work, resume=resume), _unaudited(party, work, allows=allows_audit)]
+    refuses = [occupied(path, settings, work, resume=resume)]
+    if work == "audit" and not allows_audit:
+        of_server = "the server joined without --allow-audit: it answers no audit"
+        of_holder = "limits.allow_audit=false: set it in the party file before training, or submit no audit"
+        refuses.append(of_server if party == SERVER else of_holder)
     secret = learning_secret(learning)
     stated: dict[str, Any] = {"work": work, "resume": resume, "software": installed_software()}
     if work in ("align", "train"):
@@ -147,14 +151,13 @@ def take_part(
             store.save_seed(learning_seed(secret, settings, organisation, marks))
         if allows_audit and work == "train" and store.view_size() is None:
             store.record_views(view_size(settings))
-        own = None if organisation is None else organisation.settings
         part = SessionSpec(
             run,
             party,
             "resume" if work == "train" and store.epochs() else work,
             organisation=organisation,
             machines=None if organisation is None else organisation.machines,
-            restarts=restarts if own is None else own.limits.restart,
+            restarts=restarts,
             identity=identity,
             names=names,
             auditor=auditor,
@@ -176,14 +179,6 @@ def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: boo
     """What a submitted job asks of this party; raises ``ConfigError`` where the engine's id of the job is none."""
     with settled("the engine's id of the job", "; submit it anew"):
         return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
-
-
-def _unaudited(party: PartyId, work: SiteWork, *, allows: bool) -> str:
-    if work != "audit" or allows:
-        return ""
-    if party == SERVER:
-        return "the server joined without --allow-audit: it answers no audit"
-    return "limits.allow_audit=false: set it in the party file before training, or submit no audit"
 
 
 def occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> str:

@@ -206,11 +206,8 @@ class RecordExchange:
             roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
             names=dict(names) if roots else {},
         )
-        self._file, self._identity, self._trust = (
-            RecordLog(folder, beginning),
-            identity,
-            Trust(roots, server_name=names.get(SERVER, SERVER)),
-        )
+        self._file, self._identity = RecordLog(folder, beginning), identity
+        self._trust = Trust(roots, server_name=names.get(SERVER, SERVER))
         self._run, self._party, self._peer_heads = beginning.run, party, peer_heads
         self._others = [other for other in (*job.data.names, SERVER) if other != party]
         self.opened = False
@@ -347,21 +344,18 @@ class RecordExchange:
         return f"{fault}; {_WAY_OUT}" if fault else ""
 
     def _check_countersignature(self, party: PartyId, given: Countersignature | None, mine: Statement) -> None:
+        fault = ""
         if given is None or not given.is_of(mine):
-            raise ProtocolError(
-                f"{party} did not countersign {self._party}'s {mine}; install the same release of veilgraph at every "
-                "party",
-                code="countersignature",
-                party=party,
+            fault = (
+                f"{party} did not countersign {self._party}'s {mine}; install one release of veilgraph at every party"
             )
-        try:
-            given.check(party, self._run, self._trust)
-        except ProtocolError as error:
-            raise ProtocolError(
-                f"{party}'s countersignature under {self._party}'s {mine}: {error}",
-                code="countersignature",
-                party=party,
-            ) from error
+        else:
+            try:
+                given.check(party, self._run, self._trust)
+            except ProtocolError as error:
+                fault = f"{party}'s countersignature under {self._party}'s {mine}: {error}"
+        if fault:
+            raise ProtocolError(fault, code="countersignature", party=party)
 
     def _exchange(
         self, link: Link, round_: int, schema: type[_Said], say: Callable[[PartyId], _Said]

@@ -20,7 +20,7 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_facts
 from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.graph.party import PartyGraph, load_party, reload_party
+from veilgraph.graph.party import load_party, reload_party
 from veilgraph.link.identity import Identity
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import TracedLink
@@ -32,7 +32,7 @@ from veilgraph.protocol.acceptance import agree_on_job
 from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.judge import Judge, Predicted
-from veilgraph.protocol.limits import LimitSettings, delta_too_large
+from veilgraph.protocol.limits import delta_too_large
 from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace
@@ -187,8 +187,9 @@ def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[S
     """Opens what a session needs; at its end, however it ends, what was sent is on record."""
     store = part.store
     phase: Phase = "train" if part.work == "resume" else part.work
-    trace = _new_trace(part)
-    if isinstance(trace, Trace):
+    trace: AnyTrace = NO_TRACE
+    if phase == "train" and store.trace_path.is_file():
+        trace = Trace(part.party, 1 + (*part.settings.data.names, SERVER).index(part.party))
         link = TracedLink(link, trace)
     view = None if part.work == "audit" else store.new_view(part.work)
     if view is not None:
@@ -257,12 +258,6 @@ def _published(part: SessionSpec, aligned: Aligned) -> Iterator[tuple[Aligned, P
         yield aligned, publisher
 
 
-def _new_trace(part: SessionSpec) -> AnyTrace:
-    if part.work not in ("train", "resume") or not part.store.trace_path.is_file():
-        return NO_TRACE
-    return Trace(part.party, 1 + (*part.settings.data.names, SERVER).index(part.party))
-
-
 def run_simulated(
     run: RunDirectory,
     party: PartyId,
@@ -277,8 +272,7 @@ def run_simulated(
     if settings.data.from_tables:
         organisation = None if party == SERVER else Organisation.read((settings.data.parties or {})[party], party)
         agree_on_job(recorder, settings, party, organisation)
-    limits = LimitSettings() if organisation is None else organisation.settings.limits
-    restarts = work == "restart" or limits.restart
+    restarts = work == "restart" or (organisation is not None and organisation.settings.limits.restart)
     done: Work = "resume" if work == "restart" else work
     run_party(SessionSpec(run, party, done, custom, organisation, machines, restarts), recorder, recorder)
 
@@ -380,31 +374,22 @@ def _streams(part: SessionSpec) -> LearningStreams:
 
 
 def _refuses(part: SessionSpec, aligned: Aligned) -> str:
+    """Why the party takes no part with these data; empty if it does."""
     graph, job = aligned.graph, part.settings
     if aligned.refuses or graph is None:
         return aligned.refuses
-    units = too_many_units(job.privacy, graph) if part.party in job.duties.noising else ""
-    return (
-        delta_too_large(job, graph.common) or units or _breaks_own_delta(part, graph) or _breaks_own_rule(part, graph)
-    )
-
-
-def _breaks_own_delta(part: SessionSpec, graph: PartyGraph) -> str:
-    """Return why the party's own δ, at which its budget for life is, protects none of its units; empty if it does."""
-    if part.lifetime is None or math.isinf(part.lifetime.budget.epsilon):
-        return ""
-    budget = part.lifetime.budget
-    return delta_of_too_many(budget.delta, budget.unit or "node", graph, "limits.max_delta")
-
-
-def _breaks_own_rule(part: SessionSpec, graph: PartyGraph) -> str:
-    """That its tables break what its party file says of neighbours, in all jobs alike; empty where they do not."""
+    budget = None if part.lifetime is None else part.lifetime.budget
+    units, own_delta = too_many_units(job.privacy, graph) if part.party in job.duties.noising else "", ""
+    if budget is not None and math.isfinite(budget.epsilon):  # at whose δ none of its units may go unprotected
+        own_delta = delta_of_too_many(budget.delta, budget.unit or "node", graph, "limits.max_delta")
+    if reason := delta_too_large(job, graph.common) or units or own_delta:
+        return reason
     own = None if part.organisation is None else part.organisation.settings.limits.most_neighbours
-    if own is None or part.settings.inputs.degree_rules.get(part.party) is None:
+    if own is None or job.inputs.degree_rules.get(part.party) is None:
         return ""
-    if paradigm_of(part.settings).privacy.most_edges_at_a_node(graph) <= own:
+    if paradigm_of(job).privacy.most_edges_at_a_node(graph) <= own:
         return ""
-    return (
+    return (  # in all jobs alike
         "a node of its graph has more neighbours than limits.most_neighbours: raise that, or have the edges exported "
         "with fewer at a node, a choice that no ε covers"
     )

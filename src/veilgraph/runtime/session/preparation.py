@@ -40,8 +40,7 @@ _ENCODING: Final = "encoding.json"
 _PROFILE: Final = "profile.json"
 _TABLES: Final = "tables.sha256"
 _KEPT, _MAX_IDENTITY = 2, 128
-_HELD: Final = "!"
-"""After the identity: the party has trained on it, and does not begin again."""
+_HELD: Final = "!"  # after the identity: the party has trained on it, and does not begin again
 
 _Ids = tuple[Sequence[str], Sequence[str]]
 
@@ -95,9 +94,8 @@ def prepare(
         changed = False
     elif changed and adds_noise(settings) and settings.is_aligned and store.graph_path.is_file():
         rebuilt = rebuild(own, store.ids() or (), load_party(store.graph_path).common)
-    offers = rebuilt is not None or not changed
-    if anew and adds_noise(settings) and not settings.is_aligned:
-        offers = False
+    hides = anew and adds_noise(settings) and not settings.is_aligned
+    offers = not hides and (rebuilt is not None or not changed)
     if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
         if anew and organisation is not None:
             _note_drift(store.path, link.party, [], len(then))
@@ -106,7 +104,9 @@ def prepare(
         return _anew(store, settings, kept.identity, rebuilt, own)
     seed = store.seed()
     if not anew:
-        seed = _seed_for_new_tables(store)
+        # Another one, but for the job's own, at a later reading: other values under one would show what changed.
+        begun = store.has_trained() or (store.path / _ALIGNMENT).is_file()
+        seed = private_seed() if begun and seed >= PUBLIC_SEEDS else seed
         own = replace(own, streams=LearningStreams(seed, link.party))
     prepared = paradigm_of(settings).session.prepare(own)
     if not anew:
@@ -140,14 +140,7 @@ def _anew(store: PartyStore, settings: JobSettings, identity: str, built: BuiltG
 def kept_identity(store: PartyStore) -> str:
     """Identity of the alignment or collection of a party's graph, or ""; ``RunError`` where the file is damaged."""
     path = store.path / _ALIGNMENT
-    return _identity(path) if path.is_file() else ""
-
-
-def _seed_for_new_tables(store: PartyStore) -> int:
-    """Another one, but for the job's own, at a later reading: other values under one would show what changed."""
-    begun = store.has_trained() or (store.path / _ALIGNMENT).is_file()
-    seed = store.seed()
-    return private_seed() if begun and seed >= PUBLIC_SEEDS else seed
+    return read_json(path, AlignmentFacts, DAMAGED_ALIGNMENT)["identity"] if path.is_file() else ""
 
 
 def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None:
@@ -177,8 +170,7 @@ def _kept(
     restarts: bool,
 ) -> Aligned | None:
     """What an earlier session kept, if all parties have the same and all offer to use it again."""
-    path = store.path / _ALIGNMENT
-    mine = _identity(path) if offers and path.is_file() else ""
+    mine = kept_identity(store) if offers else ""
     others = [party for party in (*settings.data.names, SERVER) if party != link.party]
     said = text_tensor(mine if restarts else mine + _HELD)
     texts = exchange(link, others, Tag(Kind.HELLO, 0, _KEPT), said, shape=(None,))
@@ -210,10 +202,6 @@ def _aligned(settings: JobSettings, identity: str, graph: PartyGraph, ids: _Ids,
     if aligned and not refuses:
         refuses = refusal_of(organisation, settings, graph.common) or ""
     return Aligned(identity, graph, ids[0], class_names, refuses, written=ids[1])
-
-
-def _identity(path: Path) -> str:
-    return read_json(path, AlignmentFacts, DAMAGED_ALIGNMENT)["identity"]
 
 
 _LOGGED: Final = 12

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import locked, private_folder
-from veilgraph.core.secrets import system_secrets
+from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger, delta_at
@@ -37,8 +37,7 @@ from veilgraph.protocol.releases import RELEASE, depends_on, nodes_perturbed, re
 from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.run_directory import PartyStore
 
-_NO_DELTA: Final = 1e-12
-"""Of ledgers in which every ε is pure: a ledger has a δ, and these hold at any."""
+_NO_DELTA: Final = 1e-12  # of ledgers in which every ε is pure: a ledger has a δ, and these hold at any
 
 
 @contextmanager
@@ -102,8 +101,10 @@ class _Holder:
     def _noised_rows(self, plan: Plan) -> Publisher:
         settings, graph, privacy = self.settings, self.graph, plan.settings
         expected, canaries, cache, order = self._has_trained or _has_released(self.store), None, None, None
-        if privacy.canaries_in == "rows":
-            canaries = _canaries_of(self.store, plan, graph.common, expected=expected)
+        if privacy.canaries_in == "rows" and plan.canaries:
+            canaries = _kept_canaries(self.store, expected=expected)
+            if canaries is None:
+                self.store.save_canaries(canaries := Canaries.draw(plan.canaries, graph.common, system_secrets))
         if plan.multiplier == 0 and plan.releases:  # ε = ∞: nothing that a ledger could hold
             return self.opened.enter_context(NoisedPublisher(plan, None, system_secrets, canaries))
         delta, summed, keys = self._delta(plan), privacy.aggregation is not None, self._keys
@@ -182,9 +183,11 @@ class _Holder:
         """What is sent again: what the run released, of ``nodes`` or all; for life, what any job did of ``keys``."""
         if account is None or self.lasting is None:
             return RunCache(ledger, self.store.keeper, depends_on(self.alignment, self.graph, nodes))
-        named = _snapshot_of(self.settings, self.store.canaries(), *follows)
+        canaries = self.store.canaries()  # which no other run is sent
+        named = [self.settings.snapshot, "" if canaries is None else canaries.key.hex(), *map(repr, follows)]
+        snapshot = json.dumps(named) if any(named) else ""
         by_place = self.lasting.ids is None
-        return LifetimeCache(account, keys, ledger, snapshot=named, whole=whole, by_place=by_place)
+        return LifetimeCache(account, keys, ledger, snapshot=snapshot, whole=whole, by_place=by_place)
 
     def _delta(self, plan: Plan) -> float:
         """δ of the ledger: the job's, or else that which it was begun with, when other nodes may have been common."""
@@ -200,16 +203,11 @@ class _Holder:
         return kept
 
 
-def _canaries_of(store: PartyStore, of: Plan, nodes: int, *, expected: bool) -> Canaries | None:
-    """A holder's canaries, the same in all sessions of a run: on the disk before the first release."""
-    if not of.canaries:
-        return None
+def _kept_canaries(store: PartyStore, *, expected: bool) -> Canaries | None:
+    """What is on the disk before the first release, and the same in all sessions of a run; ``RunError`` if missing."""
     kept = store.canaries()
-    if kept is None:
-        if expected:
-            raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
-        kept = Canaries.draw(of.canaries, nodes, system_secrets)
-        store.save_canaries(kept)
+    if kept is None and expected:
+        raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
     return kept
 
 
@@ -221,12 +219,10 @@ def with_canaries(
     Raises ``RunError`` where they are missing, damaged or of other nodes, ``ConfigError`` where nodes are too few.
     """
     kept = store.canaries()
-    made = canaries_in_data(settings, graph, system_secrets, None if kept is None else kept.key)
+    made = canaries_in_data(settings, graph, lambda: system_secrets(SEED_BYTES) if kept is None else kept.key)
     if made is None:
         return graph, None
-    if kept is None:
-        if begun and (_has_trained(store) or _has_released(store)):
-            raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
+    if _kept_canaries(store, expected=begun and (_has_trained(store) or _has_released(store))) is None:
         store.save_canaries(Canaries(made.count, made.nodes, made.key))
     return made.into(graph), made.watched
 
@@ -281,12 +277,6 @@ def training_alone(lasting: LifetimeAccount | None, settings: JobSettings) -> It
             except RunError as error:
                 busy = str(error)
         yield busy
-
-
-def _snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: object) -> str:
-    """Name a release by its snapshot, its canaries, which no other run is sent, and settings it follows from."""
-    named = [settings.snapshot, "" if canaries is None else canaries.key.hex(), *map(repr, follows)]
-    return json.dumps(named) if any(named) else ""
 
 
 def order_of(each: Keys, common: int) -> Tensor:

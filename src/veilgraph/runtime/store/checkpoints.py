@@ -112,17 +112,14 @@ class Checkpoints:
             self._set_aside()
         start, named = self._start.point, self._named()
         if epoch == start.epoch:  # nothing was trained: another party may have this point, and no other
-            named = {"number": start.number, "session": start.session}
+            named = self._named(start)
         save_tensors(self.path(epoch), best, {**facts, **named, _FINAL: True})
         self._is_final = True
 
     def adopt(self, point: Point, tensors: Mapping[str, Tensor], facts: Record, *, final: bool) -> None:
         """Writes the checkpoint of a point that another party gave, before a session goes on from it."""
-        save_tensors(
-            self.path(point.epoch),
-            tensors,
-            {**facts, "number": point.number, "session": point.session, **({_FINAL: True} if final else {})},
-        )
+        named = self._named(point) | ({_FINAL: True} if final else {})
+        save_tensors(self.path(point.epoch), tensors, {**facts, **named})
 
     def settle(self) -> None:
         """Every party has got beyond what was set aside: only what the session goes on from is kept."""
@@ -151,8 +148,10 @@ class Checkpoints:
                 if path.is_file():
                     _move(path, before / path.name)
 
-    def _named(self) -> Record:
-        return {"number": self._start.number, "session": self._start.session}
+    def _named(self, of: Start | Point | None = None) -> Record:
+        """What a checkpoint says of the session that saved it: by default this one."""
+        named = of or self._start
+        return {"number": named.number, "session": named.session}
 
     def _set_aside(self) -> None:
         """Before the first checkpoint is saved: the way is made free, and nothing is lost on it."""

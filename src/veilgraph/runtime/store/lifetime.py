@@ -48,9 +48,7 @@ _IDS: Final = "ledger_ids"
 def limits_in(folder: Path) -> LimitSettings | None:
     """What a ledger's folder says that it may come to; None where it says nothing. Errors as ``parse_limits``."""
     path = folder / LIMITS_FILE
-    if not path.is_file():
-        return None
-    return _limits(read_yaml(path, "file of limits"), str(path))
+    return _limits(read_yaml(path, "file of limits"), str(path)) if path.is_file() else None
 
 
 def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPlace]:

@@ -256,36 +256,23 @@ def reading(run: RunDirectory) -> PartyId:
 
 def joined(predictions: Sequence[Predictions]) -> Predictions:
     """Those of several holders of a horizontal run: each node as the first has it that knows it, numbered on."""
-    first, *others = predictions
-    ids, alike, taken = list(first.ids or ()), list(first.compared or ()), [first.classes]
-    chances, own = [first.probabilities], [first.uncalibrated]
-    columns = {name: [values] for name, values in first.columns.items()}
-    known = set(alike)
-    for other in others:
-        new = [row for row, text in enumerate(other.compared or ()) if text not in known]
-        added = other.of(new)
-        ids += added.ids or ()
-        alike += added.compared or ()
-        known.update(added.compared or ())
-        taken.append(added.classes)
-        chances.append(added.probabilities)
-        own.append(added.uncalibrated)
-        for name, values in added.columns.items():
-            columns[name].append(values)
-    names = next((each.class_names for each in predictions if each.class_names is not None), None)
-    everyone = torch.arange(len(ids))
-    return replace(
+    first, *_ = predictions
+    alike = [text for each in predictions for text in each.compared or ()]
+    places = {text: place for place, text in reversed(list(enumerate(alike)))}  # the first of each
+    everything = replace(
         first,
-        nodes=everyone,
-        classes=torch.cat(taken),
-        probabilities=torch.cat(chances),
-        ids=tuple(ids),
-        alike=None if ids == alike else tuple(alike),
-        class_names=names,
-        columns={name: torch.cat(parts) for name, parts in columns.items()},
+        nodes=torch.arange(len(alike)),
+        classes=torch.cat([each.classes for each in predictions]),
+        probabilities=torch.cat([each.probabilities for each in predictions]),
+        ids=tuple(text for each in predictions for text in each.ids or ()),
+        alike=tuple(alike),
+        class_names=next((each.class_names for each in predictions if each.class_names is not None), None),
+        columns={name: torch.cat([each.columns[name] for each in predictions]) for name in first.columns},
         calibration=None,
-        own=torch.cat(own),
+        own=torch.cat([each.uncalibrated for each in predictions]),
     )
+    found = everything.of(sorted(places.values()))
+    return replace(found, nodes=torch.arange(len(places)), alike=None if found.ids == found.alike else found.alike)
 
 
 def checked_nodes(nodes: Sequence[int], count: int) -> list[int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Annotated, Final, Literal, Self
 from cryptography import x509
 from pydantic import Field, ValidationError, model_validator
 
-from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
+from veilgraph.core.chain import Heads, check_chain, digest, drop_torn, whole_lines
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.files import append, os_errors_as, sync_folder
 from veilgraph.core.settings import Exact
@@ -58,6 +57,9 @@ class _Line(Exact):
         if sum(part is not None for part in (self.begins, self.statement, self.countersignature)) != 1:
             raise ValueError("not one of beginning, statement and countersignature")
         return self
+
+
+_PARTS: Final = {Beginning: "begins", Statement: "statement", Countersignature: "countersignature"}
 
 
 @dataclass
@@ -196,12 +198,7 @@ class RecordLog:
 
     def stated(self) -> list[Extent]:
         """What the party can state now."""
-        found = []
-        for heads in self.records():
-            head = heads.head(heads.lines)
-            if head is not None:
-                found.append(Extent(lines=heads.lines, head=head))
-        return found
+        return [Extent(lines=heads.lines, head=heads.head(heads.lines) or "") for heads in self.records()]
 
     def is_current(self) -> bool:
         """Whether nothing was recorded since the newest statement; evidence itself is always newer."""
@@ -213,7 +210,7 @@ class RecordLog:
     def begin(self) -> None:
         """Writes the first line, where there is none: what is stated is also of that."""
         if not self._lines:
-            self.write_lines([_Line(begins=self.found.beginning)])
+            self.write_lines([self.found.beginning])
 
     def add(self, said: Sequence[Statement | Countersignature]) -> None:
         """Adds lines: they, and what the other records have, are on the disk when this returns, or ``RunError``."""
@@ -222,30 +219,22 @@ class RecordLog:
         self.begin()
         for place, one in enumerate(said, start=self._lines):
             self.found.add(one, place)
-        self.write_lines(
-            [_Line(statement=one) if isinstance(one, Statement) else _Line(countersignature=one) for one in said]
-        )
+        self.write_lines(said)
 
-    def write_lines(self, lines: Sequence[_Line]) -> None:
+    def write_lines(self, said: Sequence[Beginning | Statement | Countersignature]) -> None:
         """Adds lines, each with the hash of the one before it, on the disk when this returns."""
         content = b""
-        for line in lines:
-            text = line.model_copy(update={"previous": self._last}).model_dump_json(exclude_none=True).encode()
+        for one in said:
+            line = _Line.model_validate({"previous": self._last, _PARTS[type(one)]: one})
+            text = line.model_dump_json(exclude_none=True).encode()
             self._last = digest(text)
             content += text + b"\n"
         with os_errors_as(RunError, f"{self._path}: cannot be written", "make room, and go on with --resume"):
-            self._drop_torn()
+            if self._path.exists():
+                drop_torn(self._path)
             append(self._path, content, sync=True)
             sync_folder(self._folder)
-        self._lines += len(lines)
-
-    def _drop_torn(self) -> None:
-        """A line that a kill tore was heard by nobody."""
-        with suppress(FileNotFoundError), self._path.open("r+b") as file:
-            content = file.read()
-            whole = content.rfind(b"\n") + 1
-            if whole != len(content):
-                file.truncate(whole)
+        self._lines += len(said)
 
 
 def _foreign(kept: Beginning, expected: Beginning) -> str:
@@ -342,9 +331,20 @@ class _Check:
         heads = [_heads_of(self._folder, name, self.evidence.beginning) for name in RECORDS]
         self._check_own(heads)
         self._check_heard()
-        by_statement = self._countersigned()
-        newest = self.evidence.own[-1]
-        return [self._record(place, record, newest, by_statement) for place, record in enumerate(heads)]
+        countersigned, newest = self._countersigned(), self.evidence.own[-1]
+        return [
+            VerifiedRecord(
+                party=self._party,
+                name=name,
+                lines=record.lines,
+                stated=extent.lines,
+                head=extent.head,
+                signed=bool(newest.signature),
+                time=newest.time,
+                witnesses=tuple(Witness(one.by, of.extents[place].lines, one.time) for of, one in countersigned),
+            )
+            for place, (name, record, extent) in enumerate(zip(RECORDS, heads, newest.extents, strict=True))
+        ]
 
     def compare(self, other: _Check) -> None:
         """Checks that what this party heard of another is what that other stated."""
@@ -396,39 +396,22 @@ class _Check:
                 if later.number <= earlier.number:
                     raise RunError(f"{self._path}: {party}'s {later} stands after its {earlier}; lines were moved")
 
-    def _countersigned(self) -> dict[int, list[Countersignature]]:
+    def _countersigned(self) -> list[tuple[Statement, Countersignature]]:
+        """The newest statement that each other party countersigned, in the order of the parties' names."""
         stated = {one.number: one for one in self.evidence.own}
-        found: dict[int, list[Countersignature]] = {}
+        found: dict[PartyId, tuple[Statement, Countersignature]] = {}
         for given in self.evidence.countersignatures:
             own = stated.get(given.number)
             what = f"{given.by}'s countersignature under statement {given.number}"
             if own is None or not given.is_of(own):
                 raise RunError(f"{self._path}: {what} is not of that statement of {self._party}")
             self._check(str(self._path), what, given, given.by)
-            found.setdefault(given.number, []).append(given)
-        return found
+            if given.by not in found or found[given.by][0].number <= own.number:
+                found[given.by] = own, given
+        return [found[party] for party in sorted(found)]
 
     def _check(self, where: str, what: str, said: Statement | Countersignature, author: PartyId) -> None:
         try:
             said.check(author, self._run, self._trust)
         except ProtocolError as error:
             raise RunError(f"{where}: {what}: {error}") from error
-
-    def _record(
-        self, place: int, heads: Heads, newest: Statement, given: dict[int, list[Countersignature]]
-    ) -> VerifiedRecord:
-        witnesses: dict[PartyId, Witness] = {}
-        for statement in self.evidence.own:
-            for one in given.get(statement.number, []):
-                witnesses[one.by] = Witness(one.by, statement.extents[place].lines, one.time)
-        extent = newest.extents[place]
-        return VerifiedRecord(
-            party=self._party,
-            name=RECORDS[place],
-            lines=heads.lines,
-            stated=extent.lines,
-            head=extent.head,
-            signed=bool(newest.signature),
-            time=newest.time,
-            witnesses=tuple(witnesses[party] for party in sorted(witnesses)),
-        )

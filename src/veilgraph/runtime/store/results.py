@@ -33,7 +33,7 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
     again = "train again", "missing or damaged"
     logs = (read_json(run.party(party).path / "traffic.json", list[Record], *again) for party in parties)
     traffic = [entry for log in logs for entry in log]
-    run.write_json("traffic.json", traffic)
+    write_whole(run.path / "traffic.json", json.dumps(traffic, indent=2).encode())
     result = read_json(run.party(scored).path / "result.json", Record, *again)
 
     def found(name: str) -> dict[PartyId, Record]:
@@ -50,7 +50,7 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
         party: sum(entry["bytes"] for entry in traffic if entry["party"] == party and entry["direction"] == "sent")
         for party in parties
     }
-    run.write_json("summary.json", result)
+    write_whole(run.path / "summary.json", json.dumps(result, indent=2).encode())
 
 
 _FEDERATED: Final = "federated"

@@ -163,9 +163,7 @@ class RunDirectory:
     def summary(self) -> Record | None:
         """The result, None while the run is not complete."""
         path = self.path / "summary.json"
-        if not path.is_file():
-            return None
-        return _parse(path.read_bytes(), path)
+        return _parse(path.read_bytes(), path) if path.is_file() else None
 
     def result(self) -> Record:
         """The result. Raises ``RunError`` where the run is not complete, or only parts that learn none are here."""
@@ -183,10 +181,6 @@ class RunDirectory:
         raise RunError(
             f"{self.path} is not a complete run; an administrator finishes it with: veilgraph net submit --resume"
         )
-
-    def write_json(self, name: str, value: object) -> None:
-        """Writes a JSON file whole."""
-        write_whole(self.path / name, json.dumps(value, indent=2).encode())
 
     def append_metrics(self, record: Record) -> None:
         """Adds one epoch to metrics.jsonl."""

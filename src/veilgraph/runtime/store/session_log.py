@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, cast
 import torch
 from pydantic import BaseModel
 
+from veilgraph.core.chain import whole_lines
 from veilgraph.core.files import adapter_of, append, undamaged, write_whole
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.core.version import __version__
@@ -161,9 +162,8 @@ def software_words(folders: Iterable[Path]) -> str:
     sessions: dict[str, None] = {}
     for path in (folder / SOFTWARE_FILE for folder in folders):
         with undamaged(path, "delete it"):
-            text = path.read_text(encoding="utf-8") if path.is_file() else ""
-            whole = text[: text.rfind("\n") + 1].splitlines()  # without a line that was cut off
-            sessions |= dict.fromkeys(_listed(_Stated.model_validate_json(line).software) for line in whole)
+            lines = whole_lines(path)  # without one that was cut off
+            sessions |= dict.fromkeys(_listed(_Stated.model_validate_json(line).software) for line in lines)
     return "; later ".join(sessions)
 
 
