@@ -140,7 +140,7 @@ def _take_part(
 
 class _Attendance:
     def __init__(self, kit: Kit, held: int, report: Report) -> None:
-        self._kit, self._report, self._stopped = kit, report, threading.Event()
+        self._kit, self._report = kit, report
         self.connected = self.was_connected = False
         self._trouble = ""
         environment = {name: value for name, value in os.environ.items() if name != PASSPHRASE_VARIABLE}
@@ -154,12 +154,12 @@ class _Attendance:
             tells_log=kit.party == SERVER,
         )
         self._supervisor = Supervisor(site, environment | dict(begun_here()), [held])
-        arguments = (self._supervisor, kit.certified_name, kit.brokers(), self._stopped, self._tell)
-        self._thread = threading.Thread(target=attend, args=arguments, name="requests", daemon=True)
+        self._requests = attend(self._supervisor, kit.certified_name, kit.brokers(), self._tell)
+        self._thread = threading.Thread(target=self._requests.run, name="requests", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._requests.close()
         self._thread.join(_JOIN_S)
         self._supervisor.close()
 

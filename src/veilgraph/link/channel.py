@@ -320,9 +320,9 @@ def stated_head(frame: Buffer) -> tuple[int, int, int, int]:
     return kind, number, index, total
 
 
-def claimed_kind(frame: object) -> str:
+def claimed_kind(frame: Buffer) -> str:
     """What a frame that nobody vouches for says it is, for a log."""
-    code = frame[0] if isinstance(frame, bytes | bytearray | memoryview) and len(frame) else 0
+    code = frame[0] if len(frame) else 0
     return {1: "confirmation", 2: "piece", 3: "ping", 4: "stop notice"}.get(code, "frame")
 
 
