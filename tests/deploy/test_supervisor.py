@@ -96,8 +96,8 @@ class Network:
         return [sys.executable, str(self.program), str(folder)]
 
     def close(self) -> None:
-        for each in self.requests:
-            each.close()
+        for requests in self.requests:
+            requests.close()
         for thread in self.threads:
             thread.join(10)
             assert not thread.is_alive()

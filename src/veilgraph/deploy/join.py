@@ -20,9 +20,10 @@ from veilgraph.core.text import Event, Level
 from veilgraph.core.threads import stopped_by_signals
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.broker import BrokerProcess
+from veilgraph.deploy.https import Page
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit, SiteFile
-from veilgraph.deploy.metrics.door import Address, Page, watched
+from veilgraph.deploy.metrics.door import Address, watched
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
 from veilgraph.deploy.site_process import SiteWatch, alive, begun_here, last_ended
 from veilgraph.deploy.supervisor import Site, Supervisor, attend

@@ -14,7 +14,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from veilgraph.core.version import __version__
-from veilgraph.deploy.metrics.door import Page, answer
+from veilgraph.deploy.https import Page
+from veilgraph.deploy.metrics.door import answer
 
 KEPT_S: Final = 1.0
 """So long an answer is given again: whoever asks without a pause costs no more than who asks every second."""
