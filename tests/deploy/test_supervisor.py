@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import pytest
 from tests.link.brokers import PROJECT, Broker, Kits, needs_broker, wait_until
 from tests.link.certificates import DAY, NOW
 from veilgraph.deploy import supervisor
-from veilgraph.deploy.asking import Asking, asking
+from veilgraph.deploy.asking import Asking
 from veilgraph.deploy.broker import REQUESTS
 from veilgraph.deploy.progress import Outcome
 from veilgraph.deploy.request import Request, expiry
@@ -107,7 +107,7 @@ class Network:
 
     @contextmanager
     def administrator(self) -> Iterator[Asking]:
-        with asking(OPS, "cards", lambda: self.kits.identities[OPS], self.broker.brokers(OPS)) as made:
+        with closing(Asking(OPS, "cards", self.kits.identities[OPS], self.broker.brokers(OPS))) as made:
             yield made
 
 

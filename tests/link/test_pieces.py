@@ -5,6 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.sealed_link import frame_sizes
 
 from tests.errors import About, refused
 from tests.link.channels import pair
@@ -12,7 +13,7 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.channel import Frame, FrameKind
 from veilgraph.link.codec import HEADER_BYTES, encode
-from veilgraph.link.sealed import Assembly, Outgoing, frame_sizes
+from veilgraph.link.sealed import Assembly, Outgoing
 
 TAG = Tag(Kind.SHARE, 3, 1)
 PIECE = 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -82,11 +82,9 @@ class Asking:
     def _take(self, subject: str, message: memoryview) -> None:
         with self._changed:
             request = self._asked
-        of = subject.split(".")[2]
-        if request is None or subject.split(".")[3] != request.id:
-            return
-        site = next((each for each in request.sites if token(each) == of), None)
-        if site is None:
+        _, _, of, answered = subject.split(".")
+        site = next((each for each in request.sites if token(each) == of), None) if request else None
+        if request is None or site is None or answered != request.id:
             return
         with suppress(ProtocolError):  # whose it is not, answers nothing: the request is sent again
             # a site's name is the one in its certificate: no party ``server`` here
@@ -111,7 +109,7 @@ def administrator(kit: Kit, connect_s: float) -> Iterator[Asking]:
     """A connection with an administrator's kit; ``ConfigError`` for another kit, ``LinkError`` as ``connect``."""
     if kit.kind != "administrator":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
-    with asking(kit.name, kit.roles.project, kit.identity, kit.brokers()) as made:
+    with closing(Asking(kit.name, kit.roles.project, kit.identity(), kit.brokers())) as made:
         try:
             made.connect(connect_s)
         except LinkError as error:
@@ -119,13 +117,3 @@ def administrator(kit: Kit, connect_s: float) -> Iterator[Asking]:
             words = f"{kit.name} cannot reach the server at {server}: is it running? ({error})"
             raise LinkError(words, code="no-broker", party=server) from error
         yield made
-
-
-@contextmanager
-def asking(name: str, project: str, identity: Callable[[], Identity], brokers: Brokers) -> Iterator[Asking]:
-    """Questions of an administrator, for as long as they are needed."""
-    made = Asking(name, project, identity(), brokers)
-    try:
-        yield made
-    finally:
-        made.close()

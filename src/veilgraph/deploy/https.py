@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.files import new_file, private_folder
+from veilgraph.core.files import new_file, os_errors_as, private_folder
 from veilgraph.core.threads import stopped_by_signals
 from veilgraph.deploy.authority import issue
 
@@ -58,12 +58,9 @@ def check_token(token: str) -> None:
 
 def read_token(path: Path) -> str:
     """The token in a file, stripped; ``ConfigError`` where it cannot be read, or by others too, or is none."""
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode  # of the very file that is read
-            content = file.read(4096)
-    except OSError as error:
-        raise ConfigError(f"--token-file {path}: cannot be read ({error.strerror}); {_HOW_TO_MAKE}") from error
+    with os_errors_as(ConfigError, f"--token-file {path}: cannot be read", _HOW_TO_MAKE), path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode  # of the very file that is read
+        content = file.read(4096)
     if mode & _GROUP_AND_OTHERS:
         raise ConfigError(
             f"--token-file {path}: others than its owner may use it (mode {mode & 0o777:03o}); chmod 600 it"
@@ -100,10 +97,8 @@ def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
     ]
     certificate = issue(name, key.public_key(), name, key, extensions, now, now + _TRIAL)
     paths = folder / "certificate.pem", folder / "key.pem"
-    try:
+    with os_errors_as(RunError, f"{folder}: cannot be made", "choose another folder"):
         private_folder(folder)
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
     _write_new(paths[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     _write_new(paths[0], certificate.public_bytes(Encoding.PEM))
     return paths
@@ -116,11 +111,8 @@ def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
     Raises ``ConfigError``: a file cannot be read, or everyone may read the key; ``DataError``: they hold no such pair.
     """
     for path, what in ((certificate, "certificate"), (key, "key")):
-        try:
-            with path.open("rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
-        except OSError as error:
-            raise ConfigError(f"--{what} {path}: cannot be read ({error.strerror}); give a PEM file") from error
+        with os_errors_as(ConfigError, f"--{what} {path}: cannot be read", "give a PEM file"), path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
         if what == "key" and mode & _OTHERS:
             raise ConfigError(f"--key {path}: everyone may use it (mode {mode & 0o777:03o}); chmod 600 it")
 
@@ -153,24 +145,19 @@ def _alternative_name(host: str) -> x509.GeneralName:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    try:
-        with new_file(path) as file:
-            file.write(content)
-    except FileExistsError as error:
-        raise RunError(f"{path} exists and is not overwritten; choose another path, or remove it") from error
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
+    way_out = "choose another path, or remove what is there"
+    with os_errors_as(RunError, f"{path}: cannot be written", way_out), new_file(path) as file:
+        file.write(content)
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Listens at an address; port 0: any that is free. Raises ``ConfigError``: it cannot be listened at."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port}: must be from 0 to 65535, 0 being any that is free; choose another")
-    try:
+    what = f"--host {host} --port {port}: cannot be listened at"
+    with os_errors_as(ConfigError, what, "choose another", UnicodeError):
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server((found[4][0], port), family=found[0])
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--host {host} --port {port}: cannot be listened at ({error}); choose another") from error
 
 
 WITHIN_S: Final = 10.0
@@ -239,26 +226,28 @@ class Door:
         self, routes: Mapping[str, Route], tls: ssl.SSLContext | None = None, exchanged: Exchanged = lambda *_: None
     ) -> None:
         self.routes, self.tls, self.exchanged = routes, tls, exchanged
-        self._loop, self._closed = asyncio.new_event_loop(), asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ends, self._closed = False, asyncio.Event()
         self._open: dict[_Caller, asyncio.Task[None]] = {}
 
     def run(self, listener: socket.socket) -> None:
         """Answers until ``close``; requests under way are then answered, and all others cut off."""
         listener.setblocking(False)
-        try:
-            self._loop.run_until_complete(self._run(listener))
-        finally:
-            self._loop.close()
+        with closing(asyncio.new_event_loop()) as self._loop:
+            if not self._ends:
+                self._loop.run_until_complete(self._run(self._loop, listener))
 
     def close(self) -> None:
         """Ends ``run``; for any thread, and for a signal's handler."""
+        self._ends = True
         with suppress(RuntimeError):  # it has ended already
-            self._loop.call_soon_threadsafe(self._closed.set)
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._closed.set)
 
-    async def _run(self, listener: socket.socket) -> None:
-        self._accept(listener)
+    async def _run(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        self._accept(loop, listener)
         await self._closed.wait()
-        self._loop.remove_reader(listener)
+        loop.remove_reader(listener)
         await asyncio.sleep(0)  # who was just let in begins, and so closes what it has
         for caller, task in self._open.items():
             if caller.waits:
@@ -269,21 +258,21 @@ class Door:
             task.cancel()
         await asyncio.sleep(0)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
         if self._closed.is_set():
             return
-        self._loop.add_reader(listener, self._accept, listener)
+        loop.add_reader(listener, self._accept, loop, listener)
         try:
             accepted, address = listener.accept()
         except BlockingIOError:
             return
         except OSError:
-            self._loop.remove_reader(listener)
-            self._loop.call_later(_PAUSE_S, self._accept, listener)
+            loop.remove_reader(listener)
+            loop.call_later(_PAUSE_S, self._accept, loop, listener)
             return
         accepted.setblocking(False)
         caller = _Caller(self, str(address[0]))
-        self._open[caller] = task = self._loop.create_task(caller.attend(accepted))
+        self._open[caller] = task = loop.create_task(caller.attend(accepted))
         task.add_done_callback(lambda _: self._open.pop(caller, None))
         waiting = sorted((each for each in self._open if each.waits), key=lambda each: each.since)
         mine = [each for each in waiting if each.address == caller.address]

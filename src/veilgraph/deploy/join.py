@@ -25,7 +25,7 @@ from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.metrics.door import Address, watched
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
-from veilgraph.deploy.site_process import SiteWatch, alive, begun_here, last_ended
+from veilgraph.deploy.site_process import Report, SiteWatch, alive, begun_here, last_ended
 from veilgraph.deploy.supervisor import Site, Supervisor, attend
 from veilgraph.protocol.consent import all_waiting
 from veilgraph.protocol.party_settings import read_party_settings
@@ -35,8 +35,6 @@ _JOIN_S: Final = 20.0
 _NEWS_S: Final = 2.0
 _LEVELS: Final[dict[State, Level]] = {"failed": "error", "stopped": "warning", "ended": "error"}
 """Of how a job ended, where that is not well."""
-
-Report = Callable[[str], None]
 
 
 def join(
@@ -263,9 +261,6 @@ class JobNews:
             before = (self._known or {}).get(job.job_id)
             if before is None or before.state != job.state:
                 level = _LEVELS.get(job.state, "info")
-                report(
-                    Event(
-                        f"job-{job.state}", f"job {job.job_id} ({job.name}): {job.state}", level=level, job=job.job_id
-                    )
-                )
+                words = f"job {job.job_id} ({job.name}): {job.state}"
+                report(Event(f"job-{job.state}", words, level=level, job=job.job_id))
         self._known = found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -99,13 +100,14 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
     said, heard, failed_at = "", dict.fromkeys(sites, time.monotonic()), 0.0
     known: dict[PartyId, Word] = {}
     for _ in count():
-        for site, words in _words(ops, sites).items():
-            of_none = Word(job=job_id, state="ended")
-            known[site] = word = next((each for each in words if each.job == job_id), of_none)
-            heard[site] = time.monotonic()
-            if word.says and word.says != said:
-                said = word.says
-                report(f"{job_id[:8]}: {said}")
+        with suppress(LinkError):
+            for site, words in ops.jobs(sites, _POLL_S * 3).items():
+                of_none = Word(job=job_id, state="ended")
+                known[site] = word = next((each for each in words if each.job == job_id), of_none)
+                heard[site] = time.monotonic()
+                if word.says and word.says != said:
+                    said = word.says
+                    report(f"{job_id[:8]}: {said}")
         states = {site: each.state for site, each in known.items()}
         running = [site for site in sites if states.get(site, "running") == "running"]
         if not running:
@@ -123,13 +125,6 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
         raise error
     if stopped := [site for site, state in states.items() if state == "stopped"]:
         raise RunError(f"job {job_id} was stopped at {', '.join(stopped)}; go on with --resume")
-
-
-def _words(ops: Asking, sites: tuple[PartyId, ...]) -> dict[PartyId, list[Word]]:
-    try:
-        return ops.jobs(sites, _POLL_S * 3)
-    except LinkError:
-        return {}
 
 
 def cause(known: Mapping[PartyId, Word], sites: tuple[PartyId, ...], roles: Roles) -> VeilgraphError | None:

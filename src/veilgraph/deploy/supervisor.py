@@ -38,8 +38,8 @@ from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.broker import REQUESTS
-from veilgraph.deploy.progress import JOB_ID, STOPPED, Outcome, Word, Words, epochs_said, facts_of, state_of, tail
-from veilgraph.deploy.request import Answer, Request, check_form, read_request
+from veilgraph.deploy.progress import STOPPED, Outcome, Word, Words, epochs_said, facts_of, job_folders, state_of, tail
+from veilgraph.deploy.request import Answer, Request, read_request
 from veilgraph.deploy.site_process import GRACE_S
 from veilgraph.link.identity import Identity, Trust
 from veilgraph.link.nats_client import Brokers, Subscription, token
@@ -94,8 +94,7 @@ class Supervisor:
         ``sender`` is whose subject it came under, for the log; nobody vouches for it.
         """
         try:
-            check_form(message)
-            request, who = read_request(message, self._site.trust(), self._site.project, self._site.name, now)
+            request, who = read_request(message, self._site.trust, self._site.project, self._site.name, now)
         except ProtocolError as error:
             self._refusals.add((sender,), error.code, f"a request through the connection of {sender}: {error}")
             return None
@@ -169,9 +168,8 @@ class Supervisor:
     def _status(self, _request: Request, _message: bytes) -> dict[str, Any]:
         with self._lock:
             alive = self._alive()
-        folders = [path for path in self._site.folder.iterdir() if JOB_ID.fullmatch(path.name)]
         jobs: list[Word] = []
-        room = _ANSWER_CHARACTERS
+        folders, room = job_folders(self._site.folder), _ANSWER_CHARACTERS
         for folder in sorted(folders, key=lambda path: float(facts_of(path).get("submitted", 0)), reverse=True):
             with suppress(ValidationError):  # somebody changed a file of the job
                 jobs.append(self._word(folder, alive))

@@ -145,10 +145,10 @@ class NatsLink(MailboxLink):
 
         with route.changed:
             if not route.changed.wait_for(goes_on, self._timeout_s):
-                words = f"{self._party} cannot send {tag} to {to}: it took nothing for {self._timeout_s:g} s"
+                words = f"{self.party} cannot send {tag} to {to}: it took nothing for {self._timeout_s:g} s"
                 raise LinkTimeout(words, code="not-taken", key=tag, value=data.nbytes, party=to)
             if (failure := self._aborted or route.peer.failure) is not None:
-                words = f"{self._party} cannot send {tag} to {to}: {failure}"
+                words = f"{self.party} cannot send {tag} to {to}: {failure}"
                 raise PeerFailed(words, key=tag, party=to) from failure
             self._check_sends(to, tag, closed=self._closing.is_set())
             route.queue.append((header, data))
@@ -278,7 +278,7 @@ class NatsLink(MailboxLink):
 
     def _take_frame(self, route: _Route, frame: bytes | bytearray | memoryview) -> None:
         kind, number, index, _ = stated_head(frame)
-        if kind == FrameKind.PIECE and (number, index) != route.peer.expected:
+        if kind == FrameKind.PIECE and (number, index) != route.peer.assembly.expected:
             route.owe_newest()
             return
         receipt = bytes(frame[:HEAD_BYTES]) + route.peer.take(frame)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId, Tag
-from veilgraph.link.channel import FRAME_BYTES, Buffer, Channel, Disagreement, Frame, FrameKind
+from veilgraph.link.channel import Buffer, Channel, Disagreement, Frame, FrameKind
 from veilgraph.link.codec import HEADER_BYTES, build_tensor, decode_header
 from veilgraph.link.mailbox import Mailbox
 
@@ -77,7 +77,8 @@ class Assembly:
             words = f"piece {frame.index} of message {frame.number} came before piece {self.expected}"
             raise ProtocolError(words, code="order", value=frame.number)
         data = self._begin(frame) if self._data is None else self._data
-        start, end = _bounds(frame.index, self._total, self._piece_bytes)
+        start = frame.index * self._piece_bytes
+        end = min(self._total - HEADER_BYTES, start + self._piece_bytes)
         content = memoryview(frame.content)
         header = bytes(content[:HEADER_BYTES]) if frame.index == 0 else self._header
         if frame.index == 0:
@@ -102,21 +103,9 @@ class Assembly:
         return torch.empty(frame.total - HEADER_BYTES, dtype=torch.uint8)
 
 
-def frame_sizes(total: int, piece_bytes: int) -> Iterator[int]:
-    """Bytes of each frame of a message of ``total`` bytes."""
-    for index in range(piece_count(total, piece_bytes)):
-        start, end = _bounds(index, total, piece_bytes)
-        yield end - start + FRAME_BYTES + (0 if index else HEADER_BYTES)
-
-
 def piece_count(total: int, piece_bytes: int) -> int:
     """Pieces of a message of ``total`` bytes."""
     return max(1, -(-(total - HEADER_BYTES) // piece_bytes))
-
-
-def _bounds(index: int, total: int, piece_bytes: int) -> tuple[int, int]:
-    """Where a piece's data are among those of its message."""
-    return index * piece_bytes, min(total - HEADER_BYTES, (index + 1) * piece_bytes)
 
 
 OnExtra = Callable[[PartyId, bytes], None]
@@ -150,7 +139,7 @@ class Peer:
         """Set when the peer has said that it has the keys as well: messages may be sent."""
         self.failure: LinkError | None = None
         self._mailbox = mailbox
-        self._assembly = Assembly(partial(mailbox.put, name), max_message_bytes)
+        self.assembly = Assembly(partial(mailbox.put, name), max_message_bytes)
         self._silence_s, self._connect_s, self._on_extra = silence_s, connect_s, on_extra
         self._confirmed = False
         self._started = time.monotonic()
@@ -160,11 +149,6 @@ class Peer:
     def greeting(self, frame: Buffer = b"") -> bytes:
         """This end's hello, and a frame or a receipt, as they travel together."""
         return b"".join((_LENGTH.pack(len(self.channel.hello)), self.channel.hello, frame))
-
-    @property
-    def expected(self) -> tuple[int, int]:
-        """Number and index of the piece that is taken next."""
-        return self._assembly.expected
 
     def hear(self, greeting: Buffer) -> Buffer:
         """Takes the hello in a greeting, and gives what came with it; ``ProtocolError`` where it is not the peer's."""
@@ -227,7 +211,7 @@ class Peer:
             case FrameKind.PIECE:
                 if not self._confirmed:
                     raise ProtocolError("a message before the confirmation of its keys")
-                return self._assembly.take(frame)
+                return self.assembly.take(frame)
             case FrameKind.PING:
                 return self.channel.renews(frame)
             case FrameKind.STOPPED:

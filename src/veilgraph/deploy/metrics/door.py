@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import os_errors_as
 from veilgraph.core.text import Event
 from veilgraph.deploy.https import Door, Page, Route
 
@@ -41,12 +42,9 @@ def read_address(text: str, *, beyond: bool) -> Address:
         raise ConfigError(
             f"--metrics {text}: give HOST:PORT, as in 127.0.0.1:9464 or [::1]:9464", key="--metrics", value=text
         )
-    try:
+    what, way_out = f"--metrics {text}: no such address", "give one of this machine's"
+    with os_errors_as(ConfigError, what, way_out, UnicodeError, key="--metrics", value=text):
         found = socket.getaddrinfo(shape["six"] or shape["name"], None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"--metrics {text}: no such address ({error}); give one of this machine's", key="--metrics", value=text
-        ) from error
     if not beyond and not all(ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found):
         raise ConfigError(
             f"--metrics {text}: other machines could read the metrics there; give a loopback address, as "
@@ -65,12 +63,9 @@ def serving(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterat
     ``pages`` are path → what makes its answer, called in the server's own thread, one at a time. Raises
     ``ConfigError``: the address cannot be listened at.
     """
-    try:
+    what = f"--metrics {address}: cannot be listened at"
+    with os_errors_as(ConfigError, what, "choose another", key="--metrics"):
         listener = socket.create_server((address.host, address.port), family=address.family)
-    except OSError as error:
-        raise ConfigError(
-            f"--metrics {address}: cannot be listened at ({error.strerror}); choose another", key="--metrics"
-        ) from error
     door = Door({path: Route(lambda _body, make=make: make()) for path, make in pages.items()})  # type: ignore[misc]
     thread = threading.Thread(target=door.run, args=(listener,), name="metrics", daemon=True)
     thread.start()
