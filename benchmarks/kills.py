@@ -15,7 +15,6 @@ import os
 import platform
 import random
 import signal
-import socket
 import statistics
 import sys
 import tempfile
@@ -32,6 +31,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from benchmarks.proxy import Proxy
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER
@@ -81,74 +81,6 @@ CONSORTIA: Final = {"server": ("vertical", "sealed"), "dealer": ("horizontal", "
 def job(kind: str, name: str, **changes: object) -> JobSettings:
     """One of ``JOBS``."""
     return parse_job({"name": name, **_COMMON, **JOBS[kind], **changes})
-
-
-class Proxy:
-    """An HTTP proxy (``CONNECT``) of one participant, by which its network is cut or falls silent."""
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._open, self._passes = threading.Event(), threading.Event()
-        self._open.set()
-        self._passes.set()
-        self._lock = threading.Lock()
-        self._sockets: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        """Ends all connections, and refuses further ones until ``heal``."""
-        self._open.clear()
-        with self._lock:
-            for each in self._sockets:
-                with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-
-    def silence(self) -> None:
-        """Passes nothing on until ``heal``; connections stay."""
-        self._passes.clear()
-
-    def heal(self) -> None:
-        """As before."""
-        self._open.set()
-        self._passes.set()
-
-    def _accept(self) -> None:
-        while True:
-            caller, _ = self._listener.accept()
-            threading.Thread(target=self._connect, args=(caller,), daemon=True).start()
-
-    def _connect(self, caller: socket.socket) -> None:
-        with caller, suppress(OSError, ValueError):
-            head = b""
-            while not head.endswith(b"\r\n\r\n"):
-                if not (byte := caller.recv(1)):
-                    return
-                head += byte
-            self._passes.wait()
-            if not self._open.is_set():
-                return
-            host, _, port = head.split(b" ")[1].decode("ascii").rpartition(":")
-            with socket.create_connection((host, int(port)), 10.0) as broker:
-                broker.settimeout(None)
-                with self._lock:
-                    self._sockets |= {caller, broker}
-                caller.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                back = threading.Thread(target=self._pass, args=(broker, caller), daemon=True)
-                back.start()
-                self._pass(caller, broker)
-                back.join()
-                with self._lock:
-                    self._sockets -= {caller, broker}
-
-    def _pass(self, source: socket.socket, to: socket.socket) -> None:
-        with suppress(OSError):
-            while content := source.recv(1 << 16):
-                self._passes.wait()
-                to.sendall(content)
-        for each in (source, to):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass
@@ -432,12 +364,12 @@ def page(outcomes: Sequence[Outcome], seed: int) -> str:
         "# Kills and cuts",
         "",
         f"Made by `python -m benchmarks.kills --faults {len(outcomes)} --seed {seed}` on {platform.machine()}, "
-        f"{os.cpu_count()} cores for all processes together, with others' work beside it. Two consortia of three holders "
-        "and a NATS broker: in one the server deals, in the other a dealer of its own, with a second broker. Jobs: "
-        f"{', '.join(JOBS)}. One fault a job, at a moment drawn between its submission and the end of an undisturbed "
-        f"one. The administrator submits with `--retries {RETRIES}`. *Same* counts jobs that ended well with the models "
-        "of an undisturbed run, bit for bit; of sealed jobs, which round by secret coins, with its predicted classes "
-        f"(at least {SAME_CLASSES:.0%}). *Went on* counts jobs that needed no second session.",
+        f"{os.cpu_count()} cores for all processes together, with others' work beside it. Two consortia of three "
+        "holders and a NATS broker: in one the server deals, in the other a dealer of its own, with a second broker. "
+        f"Jobs: {', '.join(JOBS)}. One fault a job, at a moment drawn between its submission and the end of an "
+        f"undisturbed one. The administrator submits with `--retries {RETRIES}`. *Same* counts jobs that ended well "
+        "with the models of an undisturbed run, bit for bit; of sealed jobs, which round by secret coins, with its "
+        f"predicted classes (at least {SAME_CLASSES:.0%}). *Went on* counts jobs that needed no second session.",
         "",
         "| fault | of | jobs | same | went on | seconds, median | longest |",
         "|---|---|---:|---:|---:|---:|---:|",
