@@ -61,7 +61,10 @@ def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
         tables = out / "organisations"
         party_files = export_dataset(DataSettings(dataset="digits", holders=3), tables, overlap=0.8, seed=0)
         report(f"wrote the tables and party files of {', '.join(party_files)} to {tables}")
-        project = _with_free_ports(tables / "project.yaml")
+        project = tables / "project.yaml"
+        content = yaml.safe_load(project.read_text(encoding="utf-8"))
+        content["server"] = {"host": "localhost", "port": free_port(), "listen": None}
+        write_whole(project, yaml.safe_dump(content, sort_keys=False).encode())
         kits = provision(read_project(project), out / "consortium")
         report(f"provisioned {', '.join(kits)} in {out / 'consortium'}")
         settings = read_job(tables / "network-job.yaml")
@@ -143,13 +146,6 @@ def _leave(sites: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
             site.wait(_GRACE_S)
         site.kill()
         site.wait()
-
-
-def _with_free_ports(project: Path) -> Path:
-    content = yaml.safe_load(project.read_text(encoding="utf-8"))
-    content["server"] = {"host": "localhost", "port": free_port(), "listen": None}
-    write_whole(project, yaml.safe_dump(content, sort_keys=False).encode())
-    return project
 
 
 def free_port() -> int:

@@ -88,22 +88,13 @@ def errors_of(
     missed = {at.get(failure.lost, failure.lost): site for site, failure in failures.items()}
     silent = [site for site in sites if site not in failures and site in missed]
     if not causes and ended in sites and ended not in failures:
-        return [ended_error(ended, roles)]
+        words = "its process of the job ended without a word; look at its site's log, and at what else its machine says"
+        return [PeerFailed(f"{_named(ended, roles)}: {words}", code=LOST, party=ended)]
     if not causes and silent:
         return [_lost(site, missed[site], roles) for site in silent]
     named = causes or {site for site, failure in failures.items() if not failure.lost} or failures.keys()
     errors = (error_of(site, failure, roles) for site, failure in failures.items() if site in named)
     return sorted(errors, key=lambda error: error.code not in AGREED)
-
-
-def ended_error(site: PartyId, roles: Roles) -> PeerFailed:
-    """Of a site whose process of the job ended without a word."""
-    return PeerFailed(
-        f"{_named(site, roles)}: its process of the job ended without a word; look at its site's log, and at what "
-        "else its machine says",
-        code=LOST,
-        party=site,
-    )
 
 
 def _lost(site: PartyId, by: PartyId, roles: Roles) -> PeerFailed:

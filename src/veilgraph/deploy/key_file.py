@@ -75,7 +75,11 @@ class KeyFile:
             write_whole(self.plain, _plain(key))
             self.sealed.unlink(missing_ok=True)
             return
-        _check_passphrase(passphrase)
+        if len(passphrase) < SHORTEST_PASSPHRASE:
+            raise ConfigError(
+                f"passphrase: it has {len(passphrase)} bytes, and at least {SHORTEST_PASSPHRASE} are needed: a thief "
+                "of the file can try as many as there are; take several words"
+            )
         write_whole(self.sealed, sealed_key(key, passphrase))
         self.plain.unlink(missing_ok=True)
 
@@ -149,14 +153,6 @@ def in_memory(key: PrivateKey) -> Iterator[Path]:
         yield path
     finally:
         os.close(descriptor)
-
-
-def _check_passphrase(passphrase: bytes) -> None:
-    if len(passphrase) < SHORTEST_PASSPHRASE:
-        raise ConfigError(
-            f"passphrase: it has {len(passphrase)} bytes, and at least {SHORTEST_PASSPHRASE} are needed: a thief of "
-            "the file can try as many as there are; take several words"
-        )
 
 
 def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:

@@ -59,7 +59,7 @@ class _Signed(Exact):
 def write_roles(startup: Path, roles: Roles, root_key: PrivateKey) -> None:
     """Writes the roles into a kit, signed by the project's root; or ``OSError``."""
     said = roles.model_dump_json()
-    signed = _Signed(said=said, signature=sign(root_key, _message(said)).hex())
+    signed = _Signed(said=said, signature=sign(root_key, joined(_LABEL, said.encode())).hex())
     write_whole(startup / ROLES, signed.model_dump_json(indent=2).encode())
 
 
@@ -90,11 +90,8 @@ def read_roles(startup: Path) -> Roles:
 
 def _is_by(root: x509.Certificate, signed: _Signed) -> bool:
     try:
-        check_signature(root.public_key(), bytes.fromhex(signed.signature), _message(signed.said))
+        said = joined(_LABEL, signed.said.encode())
+        check_signature(root.public_key(), bytes.fromhex(signed.signature), said)
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def _message(said: str) -> bytes:
-    return joined(_LABEL, said.encode())
