@@ -312,9 +312,8 @@ def submitted(found: Consortium, settings: JobSettings, disturb: Callable[[], No
     return time.monotonic() - began, sum(each.startswith("submitted") for each in said), "; ".join(failed)
 
 
-def play(deals: str, many: int, seed: int, out: Path, note: Callable[[Outcome], None]) -> None:
-    """Many faults in one consortium, each in a job of its own."""
-    source = random.Random(f"{deals}/{seed}")
+def play(deals: str, which: range, seed: int, out: Path, note: Callable[[Outcome], None]) -> None:
+    """Faults in one consortium by their numbers, each in a job of its own."""
     with consortium(deals, out) as found:
         lengths: dict[str, float] = {}
         for kind in CONSORTIA[deals]:
@@ -330,13 +329,15 @@ def play(deals: str, many: int, seed: int, out: Path, note: Callable[[Outcome], 
                     raise RuntimeError(f"{kind} jobs of two seeds do not differ: nothing is compared")
             print(f"undisturbed, {kind}: {lengths[kind]:.1f} s", flush=True)
         drawn: list[Fault] = []
-        while len(drawn) < many:
-            drawn += source.sample(faults(found), len(faults(found)))
-        for number, fault in enumerate(drawn[:many]):
+        order = random.Random(f"{deals}/{seed}")
+        while len(drawn) < which.stop:
+            drawn += order.sample(faults(found), len(faults(found)))
+        for number in which:
+            fault, source = drawn[number], random.Random(f"{deals}/{seed}/{number}")
             kind = CONSORTIA[deals][number % len(CONSORTIA[deals])]
             name, moment_s = f"{kind}-{number}", source.uniform(0, lengths[kind])
 
-            def disturb(fault: Fault = fault, moment_s: float = moment_s) -> None:
+            def disturb(fault: Fault = fault, moment_s: float = moment_s, source: random.Random = source) -> None:
                 time.sleep(moment_s)
                 fault.play(found, source)
 
@@ -393,9 +394,11 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/kills.md"))
-    parser.add_argument("--lines", type=Path, help="also every outcome, a line of JSON each")
+    parser.add_argument("--lines", type=Path, help="outcomes, a line of JSON each: those here are not played again")
     given = parser.parse_args()
     outcomes: list[Outcome] = []
+    if given.lines and given.lines.exists():
+        outcomes += [Outcome(**json.loads(line)) for line in given.lines.read_text(encoding="utf-8").splitlines()]
 
     def note(outcome: Outcome) -> None:
         outcomes.append(outcome)
@@ -408,7 +411,9 @@ def main() -> None:
 
     for place, deals in enumerate(CONSORTIA):
         with tempfile.TemporaryDirectory() as folder:
-            play(deals, (given.faults + place) // len(CONSORTIA), given.seed, Path(folder), note)
+            many, done = (given.faults + place) // len(CONSORTIA), sum(each.deals == deals for each in outcomes)
+            if done < many:
+                play(deals, range(done, many), given.seed, Path(folder), note)
     given.out.write_text(page(outcomes, given.seed), encoding="utf-8")
 
 
