@@ -71,6 +71,7 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
         "paradigm": "averaging",
         "data": {"holders": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
         "model": {"dim": 8, "local": {"model": "gcn", "hops": 1}},
+        "averaging": {"patience_s": 20},
         "train": {**_TRAIN, "epochs": 30},
     },
 }
