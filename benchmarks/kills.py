@@ -245,6 +245,7 @@ class Outcome:
     """One job with one fault."""
 
     deals: str
+    number: int
     job: str
     kind: str
     who: str
@@ -313,7 +314,7 @@ def submitted(found: Consortium, settings: JobSettings, disturb: Callable[[], No
     return time.monotonic() - began, sum(each.startswith("submitted") for each in said), "; ".join(failed)
 
 
-def play(deals: str, which: range, seed: int, out: Path, note: Callable[[Outcome], None]) -> None:
+def play(deals: str, which: Sequence[int], seed: int, out: Path, note: Callable[[Outcome], None]) -> None:
     """Faults in one consortium by their numbers, each in a job of its own."""
     with consortium(deals, out) as found:
         lengths: dict[str, float] = {}
@@ -331,7 +332,7 @@ def play(deals: str, which: range, seed: int, out: Path, note: Callable[[Outcome
             print(f"undisturbed, {kind}: {lengths[kind]:.1f} s", flush=True)
         drawn: list[Fault] = []
         order = random.Random(f"{deals}/{seed}")
-        while len(drawn) < which.stop:
+        while len(drawn) <= max(which):
             drawn += order.sample(faults(found), len(faults(found)))
         for number in which:
             fault, source = drawn[number], random.Random(f"{deals}/{seed}/{number}")
@@ -347,7 +348,7 @@ def play(deals: str, which: range, seed: int, out: Path, note: Callable[[Outcome
             equal = False
             with suppress(VeilgraphError, OSError):
                 equal = same(found, kind, kind, name)
-            note(Outcome(deals, kind, fault.kind, fault.who, moment_s, took_s, sessions, error, equal))
+            note(Outcome(deals, number, kind, fault.kind, fault.who, moment_s, took_s, sessions, error, equal))
 
 
 WORDS: Final = {
@@ -412,9 +413,9 @@ def main() -> None:
 
     for place, deals in enumerate(CONSORTIA):
         with tempfile.TemporaryDirectory() as folder:
-            many, done = (given.faults + place) // len(CONSORTIA), sum(each.deals == deals for each in outcomes)
-            if done < many:
-                play(deals, range(done, many), given.seed, Path(folder), note)
+            done = {each.number for each in outcomes if each.deals == deals}
+            if left := [number for number in range((given.faults + place) // len(CONSORTIA)) if number not in done]:
+                play(deals, left, given.seed, Path(folder), note)
     given.out.write_text(page(outcomes, given.seed), encoding="utf-8")
 
 

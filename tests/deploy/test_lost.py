@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.errors import refused
-from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, PeerFailed
+from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy import submit as submitting
 from veilgraph.deploy.failures import LOST, Failure, errors_of
@@ -97,6 +97,18 @@ def test_what_a_party_did_itself_is_why_the_others_failed() -> None:
 def test_a_job_that_was_stopped_or_ended_well_has_no_cause() -> None:
     assert cause({"bank": word("done"), "shop": word("done")}, ("bank", "shop"), ROLES) is None
     assert cause({"bank": word("stopped", STOPPED), "shop": word("stopped")}, ("bank", "shop"), ROLES) is None
+
+
+def test_a_sum_that_lacks_a_holder_is_no_cause_and_is_gone_on_from() -> None:
+    """Found by benchmarks.kills: a job of averaging ended where a site was killed, with retries left."""
+    few = Failure.of(ProtocolError("2 of 3 holders are left, and the sum needs 3", code="too-few"), SERVER)
+    known = {"bank": word("failed", LOST_SHOP), "shop": word("ended"), HERE: word("failed", few)}
+    error = cause(known, (*SITES, HERE), ROLES)
+    assert isinstance(error, PeerFailed)
+    assert error.party == "shop"
+    own = Failure(kind="DataError")
+    error = cause(known | {"shop": word("failed", own)}, (*SITES, HERE), ROLES)
+    assert isinstance(error, DataError), "the control: who failed by itself is the cause"
 
 
 class Unheard:

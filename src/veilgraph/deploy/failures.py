@@ -22,6 +22,8 @@ CONSEQUENCES: Final = (PeerFailed, LinkTimeout)
 """Errors of a party that another one's failure ended."""
 AGREED: Final = frozenset({"refused", "version", "other-job", "other-work", "other-alignment", "restart"})
 """Codes of errors that ``protocol.agreement`` raises at every party alike, from what all parties told all others."""
+_TOO_FEW: Final = "too-few"
+"""Code of the error that a sum lacks holders, who were lost, or failed by themselves."""
 LOST: Final = "lost"
 """Code of the error that a site was lost."""
 _MOST_CHARACTERS: Final = 8192
@@ -47,7 +49,8 @@ class Failure(Exact):
         """Of the error with which ``party`` ended."""
         lost = (error.party or "") if isinstance(error, CONSEQUENCES) else ""
         whole = error.to_json() if party == SERVER and error.code in AGREED else ""
-        return cls(kind=type(error).__name__, lost=lost, error=whole if len(whole) <= _MOST_CHARACTERS else "")
+        kind = PeerFailed if error.code == _TOO_FEW else type(error)
+        return cls(kind=kind.__name__, lost=lost, error=whole if len(whole) <= _MOST_CHARACTERS else "")
 
 
 def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
