@@ -426,7 +426,9 @@ def test_a_holder_may_not_use_the_subject_of_requests(kits: Kits) -> None:
 def test_a_broker_holds_more_for_one_than_all_peers_may_send_it(kits: Kits) -> None:
     """Else it would cut a slow receiver whose peers do nothing wrong."""
     own = Broker(kits)
-    text = configuration("broker", own.listen, own.address, own.files, all_to_all(kits.certificates()))
+    text = configuration(
+        "broker", own.listen, own.address, own.own, own.kits.path / "project.pem", all_to_all(kits.certificates())
+    )
     (pending,) = re.findall(r"^max_pending: ([0-9]+)$", text, re.MULTILINE)
     assert int(pending) > IN_FLIGHT_BYTES >= WINDOW_BYTES
 
@@ -437,7 +439,7 @@ def test_a_broker_holds_more_for_one_than_all_peers_may_send_it(kits: Kits) -> N
 def made(participants: dict[str, Participant], name: str = "broker") -> str:
     kits = Kits()
     own = Broker(kits)
-    return configuration(name, own.listen, own.address, own.files, participants)
+    return configuration(name, own.listen, own.address, own.own, own.kits.path / "project.pem", participants)
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ from veilgraph.link.channel import (
 from veilgraph.link.codec import encode
 from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import Mailbox
-from veilgraph.link.nats import PIECE_BYTES, NatsLink
+from veilgraph.link.nats import NatsLink
 from veilgraph.link.refusals import MAX_KINDS
-from veilgraph.link.sealed import Outgoing, Peer
+from veilgraph.link.sealed import PIECE_BYTES, Outgoing, Peer
 from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.launch.jobs import train
 

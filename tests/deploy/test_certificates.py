@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import shutil
+import ssl
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,9 +19,10 @@ from tests.deploy.small_project import bank_and_shop
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.files import locked
-from veilgraph.deploy.authority import Authority, revoke
+from veilgraph.deploy.authority import Authority, read_certificate, revoke
 from veilgraph.deploy.certificates import admit_certificate, install_certificate, request_certificate, sign_certificate
 from veilgraph.deploy.https import make_self_signed
+from veilgraph.deploy.key_file import Certified, KeyFile
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.revocation import LIST_FILE
 from veilgraph.link.identity import BACKDATED
@@ -189,3 +192,56 @@ def test_the_broker_lets_in_a_renewed_certificate_once_the_server_has_it(consort
     revoke(Authority(consortium / "authority"), "bank", now)
     shutil.copy(consortium / "authority" / LIST_FILE, server.path / "startup" / LIST_FILE)
     assert len(server.broker_configuration(now)) < len(before), "both of the bank's are gone"
+
+
+def agreed(tls: ssl.SSLContext, kit_of_broker: Kit, own: Certified) -> bool:
+    """Whether a participant takes what shows a broker's certificate for its broker, and shows its own."""
+    there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    there.load_cert_chain(own.certificate, own.key.plain)
+    there.load_verify_locations(kit_of_broker.path / "startup" / "rootCA.pem")
+    there.verify_mode = ssl.CERT_REQUIRED
+    to_broker, to_participant = ssl.MemoryBIO(), ssl.MemoryBIO()
+    participant = tls.wrap_bio(to_participant, to_broker, server_hostname="localhost")
+    broker = there.wrap_bio(to_broker, to_participant, server_side=True)
+    done = 0
+    for _ in range(4):
+        for end in (participant, broker):
+            try:
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+                    done += 1
+            except ssl.SSLCertVerificationError:
+                return False
+    return done >= 2
+
+
+def test_a_brokers_stolen_key_is_worth_nothing_once_the_brokers_root_is_new(consortium: Path, tmp_path: Path) -> None:
+    """As docs/deployment.md has it: without a new project, new certificates of participants or code."""
+    server = kit(consortium, "server")
+    stolen = Certified(tmp_path / "stolen.crt", KeyFile(tmp_path, "stolen"), server.broker.root)
+    shutil.copy(server.broker.certificate, stolen.certificate)
+    shutil.copy(server.broker.key.plain, stolen.key.plain)
+    assert agreed(kit(consortium, "bank").brokers().tls, server, stolen), "the control"
+
+    bank_and_shop(tmp_path / "fresh")
+    fresh = tmp_path / "fresh"
+    for name in ("brokersCA.pem", "brokersCA.key"):
+        shutil.copy(fresh / "authority" / name, consortium / "authority" / name)
+    for each in (consortium / "kits").iterdir():
+        shutil.copy(fresh / "authority" / "brokersCA.pem", each / "startup" / "brokersCA.pem")
+    for name in ("broker.crt", "broker.key"):
+        shutil.copy(fresh / "kits" / "server" / "broker" / name, server.path / "broker" / name)
+    for name in ("bank", "ops@example.org", "server"):
+        tls = kit(consortium, name).brokers().tls
+        assert not agreed(tls, server, stolen)
+        assert agreed(tls, server, server.broker), "its new certificate"
+        kit(consortium, name).identity()
+    number = read_certificate(server.broker.certificate).serial_number
+    assert f"{number:x}" in server.broker_configuration(datetime.now(UTC)), "a running broker takes it"
+
+    asked = request_certificate(server, tmp_path / "broker.csr", broker=True)
+    signed = sign_certificate(tmp_path / "broker.csr", consortium / "authority", tmp_path / "broker.crt", NOW)
+    assert asked == signed, "it is renewed as ever"
+    install_certificate(server, tmp_path / "broker.crt", NOW)
+    assert agreed(kit(consortium, "bank").brokers().tls, server, server.broker)
+    assert not agreed(kit(consortium, "bank").brokers().tls, server, stolen)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import permutations
+from types import SimpleNamespace
+from typing import Any, cast
 
-from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, PeerFailed
+import pytest
+
+from tests.errors import refused
+from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import SERVER
+from veilgraph.deploy import submit as submitting
 from veilgraph.deploy.failures import LOST, Failure, errors_of
-from veilgraph.deploy.kit import ITS_LOG_SAYS
+from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.progress import State, Word
 from veilgraph.deploy.roles import Roles
 from veilgraph.deploy.submit import cause
+from veilgraph.protocol.job_file import parse_job
 
 ROLES = Roles(project="fraud", server="localhost", holders=("bank", "shop", "telco"))
 SITES = ROLES.holders
@@ -88,3 +97,49 @@ def test_what_a_party_did_itself_is_why_the_others_failed() -> None:
 def test_a_job_that_was_stopped_or_ended_well_has_no_cause() -> None:
     assert cause({"bank": word("done"), "shop": word("done")}, ("bank", "shop"), ROLES) is None
     assert cause({"bank": word("stopped", STOPPED), "shop": word("stopped")}, ("bank", "shop"), ROLES) is None
+
+
+def test_a_sum_that_lacks_a_holder_is_no_cause_and_is_gone_on_from() -> None:
+    """Found by benchmarks.kills: a job of averaging ended where a site was killed, with retries left."""
+    few = Failure.of(ProtocolError("2 of 3 holders are left, and the sum needs 3", code="too-few"), SERVER)
+    known = {"bank": word("failed", LOST_SHOP), "shop": word("ended"), HERE: word("failed", few)}
+    error = cause(known, (*SITES, HERE), ROLES)
+    assert isinstance(error, PeerFailed)
+    assert error.party == "shop"
+    own = Failure(kind="DataError")
+    error = cause(known | {"shop": word("failed", own)}, (*SITES, HERE), ROLES)
+    assert isinstance(error, DataError), "the control: who failed by itself is the cause"
+
+
+class Unheard:
+    """Sites that were connected, of which none answers from then on."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, tuple[str, ...], str]] = []
+
+    def jobs(self, sites: Sequence[str], _within_s: float) -> dict[str, list[Word]]:
+        return {site: [] for site in sites}
+
+    def ask(self, sites: Sequence[str], _within_s: float, **what: Any) -> dict[str, object]:
+        self.asked.append((what["ask"], tuple(sites), what.get("id") or what["about"]))
+        return {}
+
+
+def test_sites_whose_answer_is_lost_are_told_to_stop_and_the_job_is_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may have begun it. The administrator's own network was cut, or silent, in the middle."""
+    there = Unheard()
+    monkeypatch.setattr(submitting, "administrator", lambda *_: nullcontext(there))
+    settings = parse_job({"name": "fraud", "data": {"holders": ["bank", "shop"], "label_holder": "bank"}})
+    said: list[str] = []
+    kit = cast("Kit", SimpleNamespace(roles=ROLES))
+    with refused(LinkTimeout, party="bank"):
+        submitting.submit(kit, settings, "train", resume=False, wait=True, report=said.append, retries=1)
+    (first, stopped), (second, _) = there.asked[:2], there.asked[2:]
+    sites = ("bank", "shop", HERE)
+    assert first == ("run", sites, stopped[2])
+    assert stopped == ("stop", sites, first[2])
+    assert second[0] == "run"
+    assert second[2] != first[2]
+    assert said[0].endswith("go on with --resume; going on")

@@ -232,13 +232,13 @@ def test_status_and_stop(consortium: Consortium) -> None:
 def test_only_a_valid_certificate_of_the_project_is_let_in(consortium: Consortium, tmp_path: Path, who: str) -> None:
     """What the broker itself answers, whatever the joining side checks before."""
     kit = Kit.open(consortium.network.kits["C"])
-    certificate, key = kit.certificate_path, kit.key_file.plain
+    certificate, key = kit.certified.certificate, kit.key_file.plain
     if who == "another project":
         project = ProjectSettings.model_validate(
             {"name": "consortium", "server": {"host": "localhost"}, "holders": HOLDERS, "administrators": ["a@b.org"]}
         )
         other = Kit.open(provision(project, tmp_path / "other")["C"])
-        certificate, key = other.certificate_path, other.key_file.plain
+        certificate, key = other.certified.certificate, other.key_file.plain
     elif who == "expired":
         certificate = expired(consortium, kit, tmp_path)
     elif who == "renewed":
@@ -268,7 +268,7 @@ def let_in(kit: Kit, certificate: Path, key: Path) -> bool:
 def expired(consortium: Consortium, kit: Kit, folder: Path) -> Path:
     """A certificate as the project's own authority signed it, but for a time that is over, known to the broker."""
     authority = Authority(consortium.out / "project" / "authority")
-    valid, now = read_certificate(kit.certificate_path), datetime.now(UTC)
+    valid, now = read_certificate(kit.certified.certificate), datetime.now(UTC)
     public = valid.public_key()
     assert isinstance(public, rsa.RSAPublicKey)
     root = authority.root().subject

@@ -27,7 +27,7 @@ def request(**changed) -> Request:
 
 
 def read(message: bytes | memoryview, now=NOW, site: str = "bank", project: str = "cards") -> tuple[Request, str]:
-    return read_request(message, Trust((PROJECT.root,)), project, site, now)
+    return read_request(message, lambda: Trust((PROJECT.root,)), project, site, now)
 
 
 def enveloped(body: bytes, signer: Identity = OPS, magic: bytes = b"VREQ") -> bytes:
@@ -82,10 +82,10 @@ def test_a_request_is_for_ten_minutes_and_clocks_may_be_off_by_hours(late_s: flo
     roots = (Project(PROJECT.key, NOW - 9 * DAY, NOW + 9 * DAY).root,)
     message, now = request().signed(ops), NOW + timedelta(seconds=late_s)
     if not code:
-        read_request(message, Trust(roots), "cards", "bank", now)
+        read_request(message, lambda: Trust(roots), "cards", "bank", now)
         return
     with refused(ProtocolError, code=code):
-        read_request(message, Trust(roots), "cards", "bank", now)
+        read_request(message, lambda: Trust(roots), "cards", "bank", now)
 
 
 def test_whatever_is_changed_is_refused_and_nothing_else_is_raised() -> None:

@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,14 +18,14 @@ from veilgraph.deploy import https as connections
 from veilgraph.deploy.https import (
     MAX_BY_ADDRESS,
     MAX_CONNECTIONS,
+    Door,
     make_self_signed,
-    make_server,
     make_token_file,
     read_token,
     server_tls,
 )
 from veilgraph.deploy.metrics.door import read_address
-from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
+from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_routes, logged, serve
 from veilgraph.graph.party import pack_ids
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
@@ -130,14 +130,15 @@ def running(service):
 @contextmanager
 def started(pair, run, **options):
     lines: list[str] = []
-    server = make_server(create_app(run, TOKEN, report=lines.append, **options), server_tls(*pair))
+    routes = create_routes(run, TOKEN, report=lines.append, **options)
+    door = Door(routes, server_tls(*pair), logged(lines.append))
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=door.run, args=(listener,))
         thread.start()
         try:
             yield Caller(listener.getsockname()[1], pair[0], lines), run, lines
         finally:
-            server.should_exit = True
+            door.close()
             thread.join(10)
             assert not thread.is_alive()
 
@@ -390,6 +391,58 @@ def test_the_service_connects_to_nobody(running, monkeypatch):
     assert threads == [threading.current_thread()] * 3, "the caller's own three, and none of the service's"
 
 
+def test_one_connection_serves_several_requests_of_every_legal_form(running):
+    caller, _, lines = running
+    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: bearer {TOKEN}\r\n"
+    whole = head + 'Content-Length: 14\r\n\r\n{"ids":["C1"]}'
+    chunked = head + 'Transfer-Encoding: chunked\r\n\r\n7\r\n{"ids":\r\n7\r\n["C1"]}\r\n0\r\n\r\n'
+    with (
+        socket.create_connection(("127.0.0.1", caller.port), timeout=5) as plain,
+        caller.tls.wrap_socket(plain, server_hostname="127.0.0.1") as one,
+    ):
+
+        def answer(sent):
+            one.sendall(sent.encode())
+            response = http.client.HTTPResponse(one)
+            response.begin()
+            return response.status, json.loads(response.read())["predictions"][0]["id"]
+
+        assert [answer(each) for each in (whole, chunked, whole)] == [(200, "C1")] * 3
+        one.sendall((head + "Content-Length: 14\r\nExpect: 100-continue\r\n\r\n").encode())
+        assert one.recv(4096).startswith(b"HTTP/1.1 100 ")
+        assert answer('{"ids":["C1"]}') == (200, "C1")
+        one.sendall(f"GET /health HTTP/1.1\r\nHost: x\r\n\r\n{whole}".encode())  # the second before the first's answer
+        while sum(line.endswith(" ms") for line in lines) < 6:
+            assert one.recv(4096)
+    assert [line.split()[2:5] for line in lines[:4]] == [["POST", "/predict", "200"]] * 4
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Content-Length: 14\r\nContent-Length: 15\r\n",
+        "Content-Length: 14\r\nTransfer-Encoding: gzip\r\n",
+        "Content-Length: -1\r\n",
+        "Content Length: 14\r\n",
+        "Host: y\r\n",
+    ],
+)
+def test_a_head_that_can_be_read_in_two_ways_is_refused(running, said):
+    caller, _, _ = running
+    with (
+        socket.create_connection(("127.0.0.1", caller.port), timeout=5) as plain,
+        caller.tls.wrap_socket(plain, server_hostname="127.0.0.1") as one,
+    ):
+        head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n{said}\r\n"
+        one.sendall(head.encode() + b'{"ids":["C1"]}GET /health HTTP/1.1\r\nHost: x\r\n\r\n')
+        found = b""
+        while piece := one.recv(4096):
+            found += piece
+    assert found.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
+    assert found.count(b"HTTP/1.1 ") == 1
+    assert caller.predict("C1")[0] == 200
+
+
 def test_plain_http_is_refused(running):
     caller, _, _ = running
     with socket.create_connection(("127.0.0.1", caller.port), timeout=5) as plain:
@@ -480,9 +533,10 @@ def test_metrics_and_a_log_of_objects(pair, tmp_path):
 
     def fetched(path):
         connection = http.client.HTTPConnection(lines[0].facts["address"], timeout=5)
-        connection.request("GET", path)
-        with connection.getresponse() as response:
-            return response.status, response.read().decode()
+        with closing(connection):
+            connection.request("GET", path)
+            with connection.getresponse() as response:
+                return response.status, response.read().decode()
 
     def visit():
         if not listening.wait(10):
@@ -544,41 +598,41 @@ def test_no_such_address(pair, tmp_path, address, said):
 
 def test_runs_that_cannot_be_served(tmp_path):
     with refused(RunError, key=tmp_path):
-        create_app(tmp_path, TOKEN)
+        create_routes(tmp_path, TOKEN)
     with refused(RunError, key=tmp_path / "begun" / "parties" / "bank"):
-        create_app(make_run(tmp_path / "begun", infer=False), TOKEN)
+        create_routes(make_run(tmp_path / "begun", infer=False), TOKEN)
     with refused(ConfigError, key=tmp_path / "graphs" / "parties" / "bank" / "predictions.safetensors"):
-        create_app(make_run(tmp_path / "graphs", ids=None), TOKEN)
+        create_routes(make_run(tmp_path / "graphs", ids=None), TOKEN)
     elsewhere = make_run(tmp_path / "elsewhere")
     (elsewhere / "parties" / "bank").rename(elsewhere / "parties" / "shop")
     with refused(RunError, key=elsewhere):
-        create_app(elsewhere, TOKEN)
+        create_routes(elsewhere, TOKEN)
     assert not (elsewhere / "parties" / "bank").exists()
     damaged = make_run(tmp_path / "damaged")
     predictions_file(damaged).write_bytes(b"nothing")
     with refused(RunError, key=tmp_path / "damaged" / "parties" / "bank" / "predictions.safetensors"):
-        create_app(damaged, TOKEN)
+        create_routes(damaged, TOKEN)
 
 
 def test_a_horizontal_holder_serves_its_own(tmp_path):
     run = make_run(tmp_path / "run", reporter="shop", paradigm="horizontal")
-    answers = create_app(run, TOKEN)
+    answers = create_routes(run, TOKEN)
     assert answers is not None
     vertical = make_run(tmp_path / "vertical", reporter="shop")
     with refused(RunError, key=vertical):
-        create_app(vertical, TOKEN)
+        create_routes(vertical, TOKEN)
 
 
 @pytest.mark.parametrize("age_s", [0, -1, float("inf"), float("nan")])
 def test_ages_that_are_none(tmp_path, age_s):
     with refused(ConfigError, key="max_age_s"):
-        create_app(make_run(tmp_path / "run"), TOKEN, max_age_s=age_s)
+        create_routes(make_run(tmp_path / "run"), TOKEN, max_age_s=age_s)
 
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 31, "x" * 600, "x" * 32 + " y", "ü" * 40])
 def test_tokens_that_are_none(tmp_path, token):
     with refused(ConfigError, key="token") as caught:
-        create_app(make_run(tmp_path / "run"), token)
+        create_routes(make_run(tmp_path / "run"), token)
     assert not token or token not in str(caught.value)
 
 

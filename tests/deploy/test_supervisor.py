@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import pytest
 from tests.link.brokers import PROJECT, Broker, Kits, needs_broker, wait_until
 from tests.link.certificates import DAY, NOW
 from veilgraph.deploy import supervisor
-from veilgraph.deploy.asking import Asking, asking
+from veilgraph.deploy.asking import Asking
 from veilgraph.deploy.broker import REQUESTS
 from veilgraph.deploy.progress import Outcome
 from veilgraph.deploy.request import Request, expiry
@@ -80,25 +80,24 @@ class Network:
         self.program.write_text(PROGRAM, encoding="utf-8")
         self.supervisors: dict[str, Supervisor] = {}
         self.folders = {name: folder / name / "jobs" for name in SITES}
-        self.stopped = threading.Event()
-        self.threads = [threading.Thread(target=self._attend, args=(name,)) for name in SITES]
         for name in SITES:
             identity = partial(self.kits.identities.__getitem__, name)
             trust, last = partial(trusted, identity), name == SITES[2]
             site = Site(name, "cards", self.folders[name], trust, identity, self._command, tells_log=last)
             self.folders[name].parent.mkdir()
             self.supervisors[name] = Supervisor(site, os.environ)
+        attending = zip(SITES, self.supervisors.values(), strict=True)
+        self.requests = [attend(each, name, self.broker.brokers(name)) for name, each in attending]
+        self.threads = [threading.Thread(target=each.run) for each in self.requests]
         for thread in self.threads:
             thread.start()
 
     def _command(self, folder: Path) -> list[str]:
         return [sys.executable, str(self.program), str(folder)]
 
-    def _attend(self, name: str) -> None:
-        attend(self.supervisors[name], name, self.broker.brokers(name), self.stopped)
-
     def close(self) -> None:
-        self.stopped.set()
+        for requests in self.requests:
+            requests.close()
         for thread in self.threads:
             thread.join(10)
             assert not thread.is_alive()
@@ -108,7 +107,7 @@ class Network:
 
     @contextmanager
     def administrator(self) -> Iterator[Asking]:
-        with asking(OPS, "cards", lambda: self.kits.identities[OPS], self.broker.brokers(OPS)) as made:
+        with closing(Asking(OPS, "cards", self.kits.identities[OPS], self.broker.brokers(OPS))) as made:
             yield made
 
 

@@ -20,7 +20,8 @@ import pytest
 from cryptography import x509
 
 from tests.link.certificates import DAY, NOW, Project, fresh_key, key_pem, pem
-from veilgraph.deploy.broker import BrokerFiles, Cluster, Participant, configuration
+from veilgraph.deploy.broker import Cluster, Participant, configuration
+from veilgraph.deploy.key_file import Certified, KeyFile
 from veilgraph.link.identity import Identity
 from veilgraph.link.nats_client import BrokerAddress, Brokers, client_tls
 
@@ -82,9 +83,7 @@ class Broker:
         self.listen = BrokerAddress("127.0.0.1", self.address.port)
         key = fresh_key()
         kits.put(name, Identity(BROKERS.certificate("localhost", key), key, ()))
-        self.files = BrokerFiles(
-            kits.path / f"{name}.crt", kits.path / f"{name}.key", kits.path / "brokers.pem", kits.path / "project.pem"
-        )
+        self.own = Certified(kits.path / f"{name}.crt", KeyFile(kits.path, name), kits.path / "brokers.pem")
         self.process: subprocess.Popen[bytes] | None = None
         self.log = kits.path / f"{name}.log"
 
@@ -97,7 +96,8 @@ class Broker:
             self.name,
             self.listen,
             self.address,
-            self.files,
+            self.own,
+            self.kits.path / "project.pem",
             participants if participants is not None else all_to_all(self.kits.certificates()),
             self.cluster,
         )

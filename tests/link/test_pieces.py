@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import random
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.sealed_link import frame_sizes
 
 from tests.errors import About, refused
 from tests.link.channels import pair
@@ -13,7 +13,7 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.channel import Frame, FrameKind
 from veilgraph.link.codec import HEADER_BYTES, encode
-from veilgraph.link.sealed import Assembly, Outgoing, frame_sizes
+from veilgraph.link.sealed import Assembly, Outgoing
 
 TAG = Tag(Kind.SHARE, 3, 1)
 PIECE = 100
@@ -40,17 +40,18 @@ def messages(*sizes: int) -> list[Sent]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 12, 13, 25, 100])
-def test_pieces_in_any_order_and_repeated_are_the_message(size: int) -> None:
+def test_pieces_in_their_order_and_repeated_are_the_message(size: int) -> None:
     (sent,) = messages(size)
     assert sent.sizes == list(frame_sizes(HEADER_BYTES + 8 * size, PIECE))
     got: list[tuple[Tag, Tensor]] = []
     assembly = Assembly(lambda *message: got.append(message), 10_000, PIECE)
-    order = random.Random(size).sample(sent.frames, len(sent.frames))
-    for frame in order:
+    for place, frame in enumerate(sent.frames):
+        for later in sent.frames[place + 1 :]:
+            with refused(ProtocolError, code="order", value=1):
+                assembly.take(later)
         assert assembly.take(frame)
-        assert not assembly.take(frame)
-    for frame in order:
-        assert not assembly.take(frame)
+        for earlier in sent.frames[: place + 1]:
+            assert not assembly.take(earlier)
     ((tag, tensor),) = got
     assert tag == Tag(Kind.SHARE, 0)
     assert torch.equal(tensor, sent.tensor)
@@ -75,8 +76,8 @@ def test_messages_come_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"index": 3}, {"code": "piece", "value": 3}),
-        ({"total": 9_000}, {"code": "piece", "value": 1}),
+        ({"index": 3}, {"code": "order", "value": 1}),
+        ({"total": 9_000}, {"code": "piece-size", "value": 1}),
         ({"content": bytes(PIECE - 1)}, {"code": "piece-size", "value": 1}),
         ({"content": bytes(PIECE + 1)}, {"code": "piece-size", "value": 1}),
     ],

@@ -198,7 +198,7 @@ def reported() -> Iterator[None]:
 
 def _missing_extra(error: ModuleNotFoundError) -> ConfigError:
     """What to install where the extra ``deploy`` is missing; raises the error where another module is."""
-    if (error.name or "").partition(".")[0] not in {"fastapi", "uvicorn", "prometheus_client"}:
+    if (error.name or "").partition(".")[0] not in {"h11", "prometheus_client"}:
         raise error
     return ConfigError(
         f"{error.name} is not installed, and this command needs it; in a checkout: pip install '.[deploy]'"

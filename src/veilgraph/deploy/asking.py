@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -21,40 +19,28 @@ from veilgraph.deploy.progress import Word, Words
 from veilgraph.deploy.request import Answer, Request, expiry, read_answer
 from veilgraph.deploy.roles import Roles
 from veilgraph.link.identity import Identity, Trust
-from veilgraph.link.nats_client import Brokers, Connection, token
+from veilgraph.link.nats_client import Brokers, Subscription, token
 
 _AGAIN_S: Final = 2.0
-_RECONNECT_S: Final = 0.5
-
-log = logging.getLogger("veilgraph")
 
 
 class Asking:
     """An administrator's questions, over a connection that is made again when it is lost."""
 
     def __init__(self, name: str, project: str, identity: Identity, brokers: Brokers) -> None:
-        self._name, self._project, self._identity, self._brokers = name, project, identity, brokers
+        self._name, self._project, self._identity = name, project, identity
         self._changed = threading.Condition()
-        self._connection: Connection | None = None
-        self._closed = threading.Event()
+        self._trouble = "none has answered yet"
         self._asked: Request | None = None
         self._answers: dict[PartyId, Answer] = {}
+        self._subscription = Subscription(brokers, f"vg.{token(name)}.*.*", self._take, self._note)
+        threading.Thread(target=self._subscription.run, name="answers", daemon=True).start()
 
-    def connect(self, within_s: float) -> Connection:
-        """The connection, made if there is none; raises ``LinkError`` where no broker can be reached in time."""
-        deadline = time.monotonic() + within_s
-        while True:
-            if (connection := self._connection) is not None:
-                return connection
-            try:
-                made = self._brokers.connect(f"vg.{token(self._name)}.*.*", self._closed)
-            except LinkError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(_RECONNECT_S)
-                continue
-            self._connection = made
-            threading.Thread(target=self._read, args=(made,), name="answers", daemon=True).start()
+    def connect(self, within_s: float) -> None:
+        """Waits for a connection; raises ``LinkError`` where no broker can be reached in time."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._trouble, within_s):
+                raise LinkError(self._trouble, code="no-broker")
 
     def ask(self, sites: Sequence[PartyId], within_s: float, **what: Any) -> dict[PartyId, Answer]:  # noqa: ANN401
         """Asks sites, by the names in their certificates, again and again until all have answered, or for so long.
@@ -66,14 +52,13 @@ class Asking:
         with self._changed:
             self._asked, self._answers = request, {}
         while True:
-            connection = self.connect(max(0.0, deadline - time.monotonic()))
-            with suppress(OSError, ValueError):  # it is lost: the reader says so, and the request is sent again
-                for site in sites:
-                    if site not in self._answers:
-                        connection.publish(f"vg.{token(site)}.{token(self._name)}.{REQUESTS}", message)
+            self.connect(max(0.0, deadline - time.monotonic()))
+            for site in sites:
+                if site not in self._answers:
+                    self._subscription.publish(f"vg.{token(site)}.{token(self._name)}.{REQUESTS}", message)
             with self._changed:
                 left_s = min(_AGAIN_S, max(0.0, deadline - time.monotonic()))
-                self._changed.wait_for(partial(self._changes, connection, len(sites)), left_s)
+                self._changed.wait_for(lambda: self._trouble or len(self._answers) == len(sites), left_s)
                 if len(self._answers) == len(sites) or time.monotonic() >= deadline:
                     return dict(self._answers)
 
@@ -85,34 +70,21 @@ class Asking:
                 said[site] = Words.model_validate(answer.content).jobs
         return said
 
-    def _changes(self, connection: Connection, sites: int) -> bool:
-        return len(self._answers) == sites or self._connection is not connection
-
     def close(self) -> None:
         """Ends the connection."""
-        self._closed.set()
-        if self._connection is not None:
-            self._connection.drop()
+        self._subscription.close()
 
-    def _read(self, connection: Connection) -> None:
-        try:
-            for subject, message in connection.messages():
-                self._take(subject, message)
-        except (OSError, LinkError, ValueError) as error:
-            log.debug("%s", error)
-        connection.drop()
+    def _note(self, trouble: str) -> None:
         with self._changed:
-            self._connection = None
+            self._trouble = trouble
             self._changed.notify_all()
 
     def _take(self, subject: str, message: memoryview) -> None:
         with self._changed:
             request = self._asked
-        of = subject.split(".")[2]
-        if request is None or subject.split(".")[3] != request.id:
-            return
-        site = next((each for each in request.sites if token(each) == of), None)
-        if site is None:
+        _, _, of, answered = subject.split(".")
+        site = next((each for each in request.sites if token(each) == of), None) if request else None
+        if request is None or site is None or answered != request.id:
             return
         with suppress(ProtocolError):  # whose it is not, answers nothing: the request is sent again
             # a site's name is the one in its certificate: no party ``server`` here
@@ -137,7 +109,7 @@ def administrator(kit: Kit, connect_s: float) -> Iterator[Asking]:
     """A connection with an administrator's kit; ``ConfigError`` for another kit, ``LinkError`` as ``connect``."""
     if kit.kind != "administrator":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
-    with asking(kit.name, kit.roles.project, kit.identity, kit.brokers()) as made:
+    with closing(Asking(kit.name, kit.roles.project, kit.identity(), kit.brokers())) as made:
         try:
             made.connect(connect_s)
         except LinkError as error:
@@ -145,13 +117,3 @@ def administrator(kit: Kit, connect_s: float) -> Iterator[Asking]:
             words = f"{kit.name} cannot reach the server at {server}: is it running? ({error})"
             raise LinkError(words, code="no-broker", party=server) from error
         yield made
-
-
-@contextmanager
-def asking(name: str, project: str, identity: Callable[[], Identity], brokers: Brokers) -> Iterator[Asking]:
-    """Questions of an administrator, for as long as they are needed."""
-    made = Asking(name, project, identity(), brokers)
-    try:
-        yield made
-    finally:
-        made.close()

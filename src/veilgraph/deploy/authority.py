@@ -77,11 +77,7 @@ class Authority:
 
     def keep(self, certificate: x509.Certificate) -> None:
         """Keeps what is about to be handed out, so that it can be revoked: certificates only, no keys."""
-        folder = self.path / "issued"
-        private_folder(folder)
-        write_whole(
-            folder / f"{certificate.serial_number:040x}.crt", certificate.public_bytes(serialization.Encoding.PEM)
-        )
+        file_certificate(self.path / "issued", certificate)
 
     def revoked(self) -> RevocationList | None:
         """The newest list; None before the first. Raises ``DataError``: the file is no list of this authority."""
@@ -94,9 +90,11 @@ class Authority:
 
     def left(self) -> set[int]:
         """Serial numbers of the certificates of participants who have left for good."""
-        revoked = self.revoked()
-        entries = () if revoked is None else _entries(revoked)
-        return {each.serial_number for each in entries if any(one.value == _LEFT for one in each.extensions)}
+        return {
+            each.serial_number
+            for each in _entries(self.revoked())
+            if any(one.value == _LEFT for one in each.extensions)
+        }
 
 
 def make_authority(folder: Path, project: str, now: datetime) -> Authority:
@@ -181,7 +179,7 @@ def revoke(
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         )
         since = {} if before is None else dict(before.revoked)
-        for entry in [] if before is None else _entries(before):
+        for entry in _entries(before):
             if entry.serial_number not in numbers:
                 builder = builder.add_revoked_certificate(entry)
         for number in sorted(numbers):
@@ -197,6 +195,12 @@ def revoke(
     return RevocationList.read(pem, (root,)), chosen
 
 
+def file_certificate(folder: Path, certificate: x509.Certificate) -> None:
+    """Writes a certificate into a folder, made at need, under its serial number; or ``OSError``."""
+    path = private_folder(folder) / f"{certificate.serial_number:040x}.crt"
+    write_whole(path, certificate.public_bytes(serialization.Encoding.PEM))
+
+
 def common_name(certificate: x509.Certificate) -> str:
     """The name that a certificate is for."""
     return str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
@@ -210,10 +214,9 @@ def read_file(path: Path) -> bytes:
 
 def read_certificate(path: Path) -> x509.Certificate:
     """Raises ``ConfigError``: the file cannot be read. ``DataError``: it is no certificate."""
-    try:
-        return x509.load_pem_x509_certificate(read_file(path))
-    except ValueError as error:
-        raise DataError(f"{path}: is no certificate ({error}); give a PEM file") from error
+    content = read_file(path)
+    with os_errors_as(DataError, f"{path}: is no certificate", "give a PEM file", ValueError):
+        return x509.load_pem_x509_certificate(content)
 
 
 def _chosen(authority: Authority, name: str, serials: Sequence[int]) -> list[x509.Certificate]:
@@ -232,5 +235,5 @@ def _chosen(authority: Authority, name: str, serials: Sequence[int]) -> list[x50
     return [certificate for certificate in named if certificate.serial_number in serials]
 
 
-def _entries(revoked: RevocationList) -> list[x509.RevokedCertificate]:
-    return list(x509.load_pem_x509_crl(revoked.pem))
+def _entries(revoked: RevocationList | None) -> list[x509.RevokedCertificate]:
+    return [] if revoked is None else list(x509.load_pem_x509_crl(revoked.pem))

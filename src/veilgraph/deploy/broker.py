@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import appended_file, write_whole
+from veilgraph.deploy.key_file import Certified
 from veilgraph.link.nats_client import IN_FLIGHT_BYTES, MAX_PAYLOAD_BYTES, BrokerAddress, token
 
 PROGRAM: Final = "nats-server"
@@ -44,19 +45,6 @@ _LOOKED_UP: Final = (x509.NameOID.COMMON_NAME, x509.NameOID.ORGANIZATION_NAME)
 """Of a subject; the broker does not know an administrator's role, which sites do."""
 _MAX_PENDING_BYTES: Final = IN_FLIGHT_BYTES + (32 << 20)
 """What waits for one connection; if it were less than all its peers may have on their way, it would be cut."""
-
-
-@dataclass(frozen=True)
-class BrokerFiles:
-    """PEM files on a broker's machine: its certificate and key, of the brokers' own root, and the two roots.
-
-    A participant's certificate is not of ``brokers_root``: with it, it could join as a broker and read everything.
-    """
-
-    certificate: Path
-    key: Path
-    brokers_root: Path
-    project_root: Path
 
 
 REQUESTS: Final = "requests"
@@ -90,11 +78,14 @@ def configuration(
     name: str,
     listen: BrokerAddress,
     public: BrokerAddress,
-    files: BrokerFiles,
+    own: Certified,
+    project_root: Path,
     participants: Mapping[str, Participant],
     cluster: Cluster | None = None,
 ) -> str:
-    """The whole configuration of one broker.
+    """The whole configuration of one broker, with its ``own`` certificate, of the brokers' root.
+
+    A participant's certificate is not of that root: with it, it could join as a broker and read everything.
 
     Raises ``ConfigError``: a name cannot be a participant's, a certificate is another one's, or peers do not agree.
     """
@@ -119,9 +110,9 @@ ping_interval: "20s"
 ping_max: 2
 
 tls {{
-  cert_file: {_text(files.certificate)}
-  key_file: {_text(files.key)}
-  ca_file: {_text(files.project_root)}
+  cert_file: {_text(own.certificate)}
+  key_file: {_text(own.key.plain)}
+  ca_file: {_text(project_root)}
   verify_and_map: true
   handshake_first: true
   min_version: "1.3"
@@ -137,7 +128,7 @@ accounts {{
   "SYSTEM" {{ users: [] }}
 }}
 system_account: "SYSTEM"
-{_cluster(cluster, files)}"""
+{_cluster(cluster, own)}"""
 
 
 class BrokerProcess:
@@ -226,7 +217,7 @@ def _account(name: str, participants: Mapping[str, Participant]) -> str:
   }}"""
 
 
-def _cluster(cluster: Cluster | None, files: BrokerFiles) -> str:
+def _cluster(cluster: Cluster | None, own: Certified) -> str:
     if cluster is None:
         return ""
     return f"""cluster {{
@@ -234,9 +225,9 @@ def _cluster(cluster: Cluster | None, files: BrokerFiles) -> str:
   listen: {_text(cluster.listen)}
   no_advertise: true
   tls {{
-    cert_file: {_text(files.certificate)}
-    key_file: {_text(files.key)}
-    ca_file: {_text(files.brokers_root)}
+    cert_file: {_text(own.certificate)}
+    key_file: {_text(own.key.plain)}
+    ca_file: {_text(own.root)}
     verify: true
     timeout: 3
   }}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -80,11 +81,9 @@ def sign_certificate(
     extensions = [each.value for each in first.extensions if not isinstance(each.value, kept)]
     until = min(now + timedelta(days=days), root.not_valid_after_utc)
     certificate = issue(first.subject, public, root.subject, key, extensions, now, until)
-    try:
+    with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         signer.keep(certificate)  # first: what is not kept could not be revoked by name
         write_whole(out, certificate.public_bytes(serialization.Encoding.PEM))
-    except OSError as error:
-        raise RunError(f"{error.filename or out}: cannot be written ({error}); choose another --out") from error
     return Fingerprint(_owner(first), _fingerprint(public))
 
 
@@ -187,16 +186,14 @@ def _owner(certificate: x509.Certificate) -> str:
 
 def _fingerprint(key: rsa.RSAPublicKey) -> str:
     content = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    digest = hashes.Hash(hashes.SHA256())
-    digest.update(content)
-    return digest.finalize().hex(":", 2)
+    return sha256(content).digest().hex(":", 2)
 
 
 def _read_request(path: Path) -> x509.CertificateSigningRequest:
-    try:
-        request = x509.load_pem_x509_csr(read_file(path))
-    except ValueError as error:
-        raise DataError(f"{path}: is no certificate request ({error}); make one with veilgraph cert request") from error
+    content = read_file(path)
+    way_out = "make one with veilgraph cert request"
+    with os_errors_as(DataError, f"{path}: is no certificate request", way_out, ValueError):
+        request = x509.load_pem_x509_csr(content)
     if not request.is_signature_valid:
         raise DataError(f"{path}: is not signed with its own key; make it anew with veilgraph cert request")
     return request

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +23,12 @@ from veilgraph.core.files import locked, os_errors_as, private_folder, whole_fil
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import provision, read_project
-from veilgraph.deploy.submit import submit
+from veilgraph.deploy.submit import Report, submit
 from veilgraph.graph.settings import DataSettings
 from veilgraph.mpc.ring import available_cores
 from veilgraph.protocol.job_file import read_job
 from veilgraph.samples.organisations import export_dataset
 
-Report = Callable[[str], None]
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.2
 _UNFINISHED: Final = "unfinished"
@@ -59,7 +58,22 @@ def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
     Returns the label holder's part of the run; raises ``VeilgraphError``: something of it failed.
     """
     with _begun(out):
-        run = run_everything(out, report, epochs)
+        tables = out / "organisations"
+        party_files = export_dataset(DataSettings(dataset="digits", holders=3), tables, overlap=0.8, seed=0)
+        report(f"wrote the tables and party files of {', '.join(party_files)} to {tables}")
+        project = tables / "project.yaml"
+        content = yaml.safe_load(project.read_text(encoding="utf-8"))
+        content["server"] = {"host": "localhost", "port": free_port(), "listen": None}
+        write_whole(project, yaml.safe_dump(content, sort_keys=False).encode())
+        kits = provision(read_project(project), out / "consortium")
+        report(f"provisioned {', '.join(kits)} in {out / 'consortium'}")
+        settings = read_job(tables / "network-job.yaml")
+        train = settings.train.model_copy(update={"epochs": min(epochs, settings.train.epochs)})
+        settings = settings.model_copy(update={"train": train})
+        with local_network(kits, party_files, report) as network:
+            submit(network.administrator, settings, "train", resume=False, wait=True, report=report)
+            submit(network.administrator, settings, "predict", resume=False, wait=True, report=report)
+            run = network.runs(settings.data.label_party) / settings.name
         (out / _UNFINISHED).unlink()
     return run
 
@@ -76,23 +90,6 @@ def _begun(out: Path) -> Iterator[None]:
         for found in filter(Path.is_dir, out.iterdir()):
             shutil.rmtree(found)
         yield
-
-
-def run_everything(out: Path, report: Report, epochs: int) -> Path:
-    """Tables, kits, sites, a job and its run, whose path it returns, in a folder that is there."""
-    tables = out / "organisations"
-    party_files = export_dataset(DataSettings(dataset="digits", holders=3), tables, overlap=0.8, seed=0)
-    report(f"wrote the tables and party files of {', '.join(party_files)} to {tables}")
-    project = _with_free_ports(tables / "project.yaml")
-    kits = provision(read_project(project), out / "consortium")
-    report(f"provisioned {', '.join(kits)} in {out / 'consortium'}")
-    settings = read_job(tables / "network-job.yaml")
-    train = settings.train.model_copy(update={"epochs": min(epochs, settings.train.epochs)})
-    settings = settings.model_copy(update={"train": train})
-    with local_network(kits, party_files, report) as network:
-        submit(network.administrator, settings, "train", resume=False, wait=True, report=report)
-        submit(network.administrator, settings, "predict", resume=False, wait=True, report=report)
-        return network.runs(settings.data.label_party) / settings.name
 
 
 @contextmanager
@@ -145,31 +142,19 @@ def _leave(sites: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
     for site in sites.values():
         site.send_signal(signal.SIGTERM)
     for site in sites.values():
-        try:
+        with suppress(subprocess.TimeoutExpired):
             site.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            site.kill()
-            site.wait()
-
-
-def _with_free_ports(project: Path) -> Path:
-    content = yaml.safe_load(project.read_text(encoding="utf-8"))
-    content["server"] = {"host": "localhost", "port": free_port(), "listen": None}
-    write_whole(project, yaml.safe_dump(content, sort_keys=False).encode())
-    return project
+        site.kill()
+        site.wait()
 
 
 def free_port() -> int:
     """A port that was free a moment ago, below those that Linux gives to whoever asks for any; or ``OSError``."""
     with socket.socket() as one:
-        return _held_port(one)
-
-
-def _held_port(held: socket.socket) -> int:
-    for _ in range(_TRIED_PORTS):
-        with suppress(OSError):  # another has it
-            held.bind(("localhost", 20_000 + secrets.randbelow(12_000)))
-            break
-    else:
-        held.bind(("localhost", 0))
-    return int(held.getsockname()[1])
+        for _ in range(_TRIED_PORTS):
+            with suppress(OSError):  # another has it
+                one.bind(("localhost", 20_000 + secrets.randbelow(12_000)))
+                break
+        else:
+            one.bind(("localhost", 0))
+        return int(one.getsockname()[1])

@@ -22,6 +22,8 @@ CONSEQUENCES: Final = (PeerFailed, LinkTimeout)
 """Errors of a party that another one's failure ended."""
 AGREED: Final = frozenset({"refused", "version", "other-job", "other-work", "other-alignment", "restart"})
 """Codes of errors that ``protocol.agreement`` raises at every party alike, from what all parties told all others."""
+_TOO_FEW: Final = "too-few"
+"""Code of the error that a sum lacks holders, who were lost, or failed by themselves."""
 LOST: Final = "lost"
 """Code of the error that a site was lost."""
 _MOST_CHARACTERS: Final = 8192
@@ -47,7 +49,8 @@ class Failure(Exact):
         """Of the error with which ``party`` ended."""
         lost = (error.party or "") if isinstance(error, CONSEQUENCES) else ""
         whole = error.to_json() if party == SERVER and error.code in AGREED else ""
-        return cls(kind=type(error).__name__, lost=lost, error=whole if len(whole) <= _MOST_CHARACTERS else "")
+        kind = PeerFailed if error.code == _TOO_FEW else type(error)
+        return cls(kind=kind.__name__, lost=lost, error=whole if len(whole) <= _MOST_CHARACTERS else "")
 
 
 def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
@@ -88,22 +91,13 @@ def errors_of(
     missed = {at.get(failure.lost, failure.lost): site for site, failure in failures.items()}
     silent = [site for site in sites if site not in failures and site in missed]
     if not causes and ended in sites and ended not in failures:
-        return [ended_error(ended, roles)]
+        words = "its process of the job ended without a word; look at its site's log, and at what else its machine says"
+        return [PeerFailed(f"{_named(ended, roles)}: {words}", code=LOST, party=ended)]
     if not causes and silent:
         return [_lost(site, missed[site], roles) for site in silent]
     named = causes or {site for site, failure in failures.items() if not failure.lost} or failures.keys()
     errors = (error_of(site, failure, roles) for site, failure in failures.items() if site in named)
     return sorted(errors, key=lambda error: error.code not in AGREED)
-
-
-def ended_error(site: PartyId, roles: Roles) -> PeerFailed:
-    """Of a site whose process of the job ended without a word."""
-    return PeerFailed(
-        f"{_named(site, roles)}: its process of the job ended without a word; look at its site's log, and at what "
-        "else its machine says",
-        code=LOST,
-        party=site,
-    )
 
 
 def _lost(site: PartyId, by: PartyId, roles: Roles) -> PeerFailed:

@@ -1,11 +1,14 @@
-"""What a service needs to be asked safely: a token that callers show, a certificate, and nothing but HTTPS.
+"""The door at which this machine answers HTTP, and what a service needs besides: a token that callers show, and TLS.
 
-Its connections are bounded in number, by address and in time: silent ones never keep a request out.
+Connections are bounded in number, by address and in time: silent ones never keep a request out. Whoever has asked is
+answered. h11 reads what they send and writes what they get; no library opens or reads a socket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import re
 import secrets
@@ -13,44 +16,33 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import uvicorn
+import h11
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from fastapi import FastAPI
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from typing_extensions import override
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.files import new_file, private_folder
-from veilgraph.core.text import Event
+from veilgraph.core.files import new_file, os_errors_as, private_folder
 from veilgraph.core.threads import stopped_by_signals
 from veilgraph.deploy.authority import issue
+
+log = logging.getLogger("veilgraph")
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
 _HOW_TO_MAKE: Final = "make one: umask 077; openssl rand -hex 32 > FILE"
 _TRIAL: Final = timedelta(days=30)
 _GROUP_AND_OTHERS: Final = 0o077
 _OTHERS: Final = 0o007
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
-
-Report = Callable[[str], None]
-Counted = Callable[[str, int, float], None]
-"""Told of an exchange: path, status, seconds."""
 
 
 def check_token(token: str) -> None:
@@ -66,12 +58,9 @@ def check_token(token: str) -> None:
 
 def read_token(path: Path) -> str:
     """The token in a file, stripped; ``ConfigError`` where it cannot be read, or by others too, or is none."""
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode  # of the very file that is read
-            content = file.read(4096)
-    except OSError as error:
-        raise ConfigError(f"--token-file {path}: cannot be read ({error.strerror}); {_HOW_TO_MAKE}") from error
+    with os_errors_as(ConfigError, f"--token-file {path}: cannot be read", _HOW_TO_MAKE), path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode  # of the very file that is read
+        content = file.read(4096)
     if mode & _GROUP_AND_OTHERS:
         raise ConfigError(
             f"--token-file {path}: others than its owner may use it (mode {mode & 0o777:03o}); chmod 600 it"
@@ -108,10 +97,8 @@ def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
     ]
     certificate = issue(name, key.public_key(), name, key, extensions, now, now + _TRIAL)
     paths = folder / "certificate.pem", folder / "key.pem"
-    try:
+    with os_errors_as(RunError, f"{folder}: cannot be made", "choose another folder"):
         private_folder(folder)
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
     _write_new(paths[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     _write_new(paths[0], certificate.public_bytes(Encoding.PEM))
     return paths
@@ -124,11 +111,8 @@ def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
     Raises ``ConfigError``: a file cannot be read, or everyone may read the key; ``DataError``: they hold no such pair.
     """
     for path, what in ((certificate, "certificate"), (key, "key")):
-        try:
-            with path.open("rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
-        except OSError as error:
-            raise ConfigError(f"--{what} {path}: cannot be read ({error.strerror}); give a PEM file") from error
+        with os_errors_as(ConfigError, f"--{what} {path}: cannot be read", "give a PEM file"), path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
         if what == "key" and mode & _OTHERS:
             raise ConfigError(f"--key {path}: everyone may use it (mode {mode & 0o777:03o}); chmod 600 it")
 
@@ -151,81 +135,6 @@ def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def make_server(app: FastAPI, tls: ssl.SSLContext) -> uvicorn.Server:
-    """What serves ``app`` over HTTPS on a socket given to ``run``; it speaks nothing but TLS."""
-    config = uvicorn.Config(
-        app,
-        loop=f"{BoundedLoop.__module__}:{BoundedLoop.__name__}",
-        http=BoundedProtocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        limit_concurrency=512,
-        timeout_graceful_shutdown=10,
-    )
-    config.load()
-    config.ssl = tls
-    return uvicorn.Server(config)
-
-
-def run_https(app: FastAPI, tls: ssl.SSLContext, host: str, port: int, announce: Callable[[int], None]) -> None:
-    """Serves ``app`` until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
-
-    Raises ``ConfigError``: the address cannot be listened at, or this is not the main thread.
-    """
-    server = make_server(app, tls)
-    if threading.current_thread() is not threading.main_thread():
-        raise ConfigError("serve must be called in the main thread, which signals reach; elsewhere use make_server")
-    # uvicorn raises a signal once more when it has ended
-    with _listen(host, port) as listener, stopped_by_signals(partial(setattr, server, "should_exit", True)):
-        announce(listener.getsockname()[1])
-        server.run(sockets=[listener])
-
-
-class Envelope:
-    """ASGI middleware around every exchange: headers, and one line that says nothing of what was asked or answered.
-
-    ``report`` is called with the line; ``counted`` with as much of the exchange, but for who asked. Of ``paths`` alone
-    is it said which: any other may hold anything.
-    """
-
-    def __init__(
-        self, app: ASGIApp, report: Report, paths: Collection[str], counted: Counted = lambda *_: None
-    ) -> None:
-        self._app = app
-        self._counted = counted
-        self._report = report
-        self._paths = paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes one exchange on."""
-        status, start = 500, time.monotonic()
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_with_headers)
-        finally:
-            client = scope["client"][0] if scope.get("client") else "-"
-            path = scope["path"] if scope["path"] in self._paths else "(other)"
-            took_s = time.monotonic() - start
-            self._counted(path, status, took_s)
-            now, method = datetime.now(UTC).isoformat(timespec="seconds"), str(scope["method"])
-            words = f"{now} {client} {method} {path} {status} {1000 * took_s:.0f} ms"
-            ms = round(1000 * took_s)
-            said = Event("request", words, client=client, method=method, path=path, status=status, ms=ms)
-            self._report(said)
-
-
 def _alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))
@@ -236,103 +145,260 @@ def _alternative_name(host: str) -> x509.GeneralName:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    try:
-        with new_file(path) as file:
-            file.write(content)
-    except FileExistsError as error:
-        raise RunError(f"{path} exists and is not overwritten; choose another path, or remove it") from error
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
+    way_out = "choose another path, or remove what is there"
+    with os_errors_as(RunError, f"{path}: cannot be written", way_out), new_file(path) as file:
+        file.write(content)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Listens at an address; port 0: any that is free. Raises ``ConfigError``: it cannot be listened at."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port}: must be from 0 to 65535, 0 being any that is free; choose another")
-    try:
+    what = f"--host {host} --port {port}: cannot be listened at"
+    with os_errors_as(ConfigError, what, "choose another", UnicodeError):
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server((found[4][0], port), family=found[0])
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--host {host} --port {port}: cannot be listened at ({error}); choose another") from error
 
 
 WITHIN_S: Final = 10.0
-"""Longest time of a handshake, and longest time until a whole request has come."""
+"""Longest time of a handshake, until a whole request has come, and until its answer was taken."""
 MAX_CONNECTIONS: Final = 256
 """At once, each before and after its handshake. For one more the oldest that waits for its caller is closed."""
 MAX_BY_ADDRESS: Final = 128
 """Of one address; beyond that its own oldest is closed."""
+MAX_HEAD_BYTES: Final = 8192
+"""Longest request without its body; more is not read."""
+_PIECE_BYTES: Final = 64 << 10
+_LINGER_S, _LINGER_BYTES = 2.0, 8 << 20
+_PAUSE_S: Final = 0.1
+"""Where no connection can be taken, as with too many open files."""
+_HEADERS: Final = (
+    ("Cache-Control", "no-store"),
+    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("X-Content-Type-Options", "nosniff"),
+)
+
+Exchanged = Callable[[str, str, str, int, float], None]
+"""Told of an exchange: address, method, path, status, seconds. A path that is not offered is ``(other)``."""
 
 
-class BoundedLoop(asyncio.SelectorEventLoop):
-    """An event loop that gives a handshake ``WITHIN_S``, and closes the oldest of too many."""
+@dataclass(frozen=True)
+class Page:
+    """An answer."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.arriving: dict[object, asyncio.Transport] = {}
-
-    @override
-    async def create_server(self, *args: Any, **how: Any) -> asyncio.Server:
-        if how.get("ssl") is not None:
-            how.setdefault("ssl_handshake_timeout", WITHIN_S)
-        return await super().create_server(*args, **how)
-
-    def _make_ssl_transport(self, rawsock: Any, protocol: Any, *args: Any, **how: Any) -> Any:  # noqa: ANN401 - asyncio's
-        if len(self.arriving) >= MAX_CONNECTIONS:
-            oldest = self.arriving.pop(next(iter(self.arriving)))
-            self.call_soon(oldest.abort)  # after its beginning, which may still be due
-        made = super()._make_ssl_transport(rawsock, protocol, *args, **how)  # type: ignore[misc]
-        self.arriving[protocol] = made
-        return made
+    content: bytes
+    status: int = 200
+    kind: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class BoundedProtocol(H11Protocol):
-    """uvicorn's protocol, which ends connections that do not ask."""
+def json_page(content: object, status: int = 200, **headers: str) -> Page:
+    """An answer in JSON."""
+    return Page(json.dumps(content).encode(), status, headers=headers)
 
-    since: float
 
-    @override
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if isinstance(self.loop, BoundedLoop):
-            self.loop.arriving.pop(self, None)
-        self.since = self.loop.time()
-        self.loop.call_later(WITHIN_S, self._expire)
-        waiting = sorted((each for each in self._others() if each.waits), key=lambda each: each.since)
-        mine = [each for each in waiting if each.address == self.address]
-        too_many = sum(each.address == self.address for each in self._others()) >= MAX_BY_ADDRESS
-        if too_many and mine:
-            mine[0].drop()
-        elif len(self.connections) > MAX_CONNECTIONS and waiting:
-            waiting[0].drop()
+def problem(status: int, detail: str = "") -> Page:
+    """What is wrong with a request."""
+    return json_page({"detail": detail or HTTPStatus(status).phrase}, status)
 
-    @override
-    def on_response_complete(self) -> None:
-        self.since = self.loop.time()
-        super().on_response_complete()
 
-    @property
-    def address(self) -> str:
-        """Of the caller."""
-        return "" if self.client is None else self.client[0]
+@dataclass(frozen=True)
+class Route:
+    """What is offered at a path.
 
-    @property
-    def waits(self) -> bool:
-        """Whether the next move is the caller's."""
-        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+    Attributes:
+        make: a request's body → the answer; called in the door's own thread, one at a time.
+        method: the only one.
+        refuses: the request's ``Authorization`` → the answer instead, before its body is read; None: go on.
+        max_body_bytes: of a body; a longer one is refused.
+    """
 
-    def drop(self) -> None:
-        """Close the connection at once."""
-        self.connections.discard(self)
-        self.transport.abort()
+    make: Callable[[bytes], Page]
+    method: str = "GET"
+    refuses: Callable[[str], Page | None] = lambda _: None
+    max_body_bytes: int = 0
 
-    def _others(self) -> list[BoundedProtocol]:
-        return [each for each in self.connections if isinstance(each, BoundedProtocol) and each is not self]
 
-    def _expire(self) -> None:
-        if self.transport.is_closing():
+class Door:
+    """Answers at ``routes``, over TLS where it is given; in the thread that calls ``run``."""
+
+    def __init__(
+        self, routes: Mapping[str, Route], tls: ssl.SSLContext | None = None, exchanged: Exchanged = lambda *_: None
+    ) -> None:
+        self.routes, self.tls, self.exchanged = routes, tls, exchanged
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ends, self._closed = False, asyncio.Event()
+        self._open: dict[_Caller, asyncio.Task[None]] = {}
+
+    def run(self, listener: socket.socket) -> None:
+        """Answers until ``close``; requests under way are then answered, and all others cut off."""
+        listener.setblocking(False)
+        with closing(asyncio.new_event_loop()) as self._loop:
+            if not self._ends:
+                self._loop.run_until_complete(self._run(self._loop, listener))
+
+    def close(self) -> None:
+        """Ends ``run``; for any thread, and for a signal's handler."""
+        self._ends = True
+        with suppress(RuntimeError):  # it has ended already
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._closed.set)
+
+    async def _run(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        self._accept(loop, listener)
+        await self._closed.wait()
+        loop.remove_reader(listener)
+        await asyncio.sleep(0)  # who was just let in begins, and so closes what it has
+        for caller, task in self._open.items():
+            if caller.waits:
+                task.cancel()
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=WITHIN_S)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0)
+
+    def _accept(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        if self._closed.is_set():
             return
-        left = WITHIN_S - (self.loop.time() - self.since)
-        if self.waits and left <= 0:
-            self.drop()
-        else:
-            self.loop.call_later(max(left, 1.0), self._expire)
+        loop.add_reader(listener, self._accept, loop, listener)
+        try:
+            accepted, address = listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:
+            loop.remove_reader(listener)
+            loop.call_later(_PAUSE_S, self._accept, loop, listener)
+            return
+        accepted.setblocking(False)
+        caller = _Caller(self, str(address[0]))
+        self._open[caller] = task = loop.create_task(caller.attend(accepted))
+        task.add_done_callback(lambda _: self._open.pop(caller, None))
+        waiting = sorted((each for each in self._open if each.waits), key=lambda each: each.since)
+        mine = [each for each in waiting if each.address == caller.address]
+        if sum(each.address == caller.address for each in self._open) > MAX_BY_ADDRESS and mine:
+            self._open.pop(mine[0]).cancel()
+        elif len(self._open) > MAX_CONNECTIONS and waiting:
+            self._open.pop(waiting[0]).cancel()
+
+
+class _Caller:
+    """One connection.
+
+    Attributes:
+        waits: whether the next move is the caller's.
+        since: since when, on the loop's clock.
+    """
+
+    def __init__(self, door: Door, address: str) -> None:
+        self.address, self.waits, self.since = address, False, 0.0
+        self._door = door
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+
+    async def attend(self, accepted: socket.socket) -> None:
+        """Answers one request after the other."""
+        loop = asyncio.get_running_loop()
+        self.waits, self.since = True, loop.time()
+        self._reader = asyncio.StreamReader(limit=_PIECE_BYTES)
+        protocol = asyncio.StreamReaderProtocol(self._reader)
+        transport: asyncio.BaseTransport | None = None
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._door.tls)
+            self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
+            while await self._exchange():
+                self.waits, self.since = True, loop.time()
+            async with asyncio.timeout(WITHIN_S):
+                self._writer.close()
+                await self._writer.wait_closed()
+        except (OSError, TimeoutError, h11.ProtocolError):
+            pass
+        finally:
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+            else:
+                accepted.close()
+
+    async def _exchange(self) -> bool:
+        """Answers one request, and says whether another may follow."""
+        began, path, method, page = time.monotonic(), "(other)", "-", problem(400)
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                try:
+                    request = await self._event()
+                    if not isinstance(request, h11.Request):
+                        return False
+                    began, method = time.monotonic(), request.method.decode("ascii")
+                    place = request.target.decode("ascii").partition("?")[0]
+                    path = place if place in self._door.routes else "(other)"
+                    page = await self._page(request, self._door.routes.get(place))
+                except h11.RemoteProtocolError as error:
+                    page = problem(error.error_status_hint)
+                    if self._reader.at_eof():
+                        return False
+            self.waits = False
+            async with asyncio.timeout(WITHIN_S):
+                await self._send(page, bare=method == "HEAD")
+        finally:
+            if method != "-":
+                self._door.exchanged(self.address, method, path, page.status, time.monotonic() - began)
+        if self._http.their_state is h11.SEND_BODY:
+            await self._linger()
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    async def _linger(self) -> None:
+        """Reads on for a moment: who is still sending would not see the answer if the connection ended now."""
+        self.waits, self.since, left = True, asyncio.get_running_loop().time(), _LINGER_BYTES
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while left > 0 and (piece := await self._reader.read(_PIECE_BYTES)):
+                    left -= len(piece)
+
+    async def _page(self, request: h11.Request, route: Route | None) -> Page:
+        if route is None or request.method != route.method.encode():
+            return problem(404 if route is None else 405)
+        shown = dict(request.headers).get(b"authorization", b"").decode("latin-1")
+        if (refusal := route.refuses(shown)) is not None:
+            return refusal
+        if self._http.they_are_waiting_for_100_continue:
+            self._writer.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+        body = bytearray()
+        while isinstance(event := await self._event(), h11.Data):
+            body += event.data
+            if len(body) > route.max_body_bytes:
+                return problem(413, f"a request has at most {route.max_body_bytes:,} bytes; ask in several requests")
+        try:
+            return route.make(bytes(body))
+        except Exception as error:  # noqa: BLE001 - the caller is told that it failed, and what is asked goes on
+            log.error("an answer failed: %s", type(error).__name__)
+            return problem(500, "failed")
+
+    async def _event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._reader.read(_PIECE_BYTES))
+        return event
+
+    async def _send(self, page: Page, *, bare: bool) -> None:
+        headers = [("Content-Type", page.kind), ("Content-Length", str(len(page.content))), *_HEADERS]
+        headers += page.headers.items()
+        if self._http.their_state is not h11.DONE:  # the rest of the request is not read
+            headers.append(("Connection", "close"))
+        head = h11.Response(status_code=page.status, headers=headers, reason=HTTPStatus(page.status).phrase)
+        events = (head, *(() if bare else (h11.Data(data=page.content),)), h11.EndOfMessage())
+        self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
+        await self._writer.drain()
+
+
+def run_https(door: Door, host: str, port: int, announce: Callable[[int], None]) -> None:
+    """Opens a door until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
+
+    Raises ``ConfigError``: the address cannot be listened at, or this is not the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError("serve must be called in the main thread, which signals reach; elsewhere run a Door")
+    with listen(host, port) as listener, stopped_by_signals(door.close):
+        announce(listener.getsockname()[1])
+        door.run(listener)

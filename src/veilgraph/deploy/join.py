@@ -20,11 +20,12 @@ from veilgraph.core.text import Event, Level
 from veilgraph.core.threads import stopped_by_signals
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.broker import BrokerProcess
+from veilgraph.deploy.https import Page
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit, SiteFile
-from veilgraph.deploy.metrics.door import Address, Page, watched
+from veilgraph.deploy.metrics.door import Address, watched
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
-from veilgraph.deploy.site_process import SiteWatch, alive, begun_here, last_ended
+from veilgraph.deploy.site_process import Report, SiteWatch, alive, begun_here, last_ended
 from veilgraph.deploy.supervisor import Site, Supervisor, attend
 from veilgraph.protocol.consent import all_waiting
 from veilgraph.protocol.party_settings import read_party_settings
@@ -34,8 +35,6 @@ _JOIN_S: Final = 20.0
 _NEWS_S: Final = 2.0
 _LEVELS: Final[dict[State, Level]] = {"failed": "error", "stopped": "warning", "ended": "error"}
 """Of how a job ended, where that is not well."""
-
-Report = Callable[[str], None]
 
 
 def join(
@@ -140,7 +139,7 @@ def _take_part(
 
 class _Attendance:
     def __init__(self, kit: Kit, held: int, report: Report) -> None:
-        self._kit, self._report, self._stopped = kit, report, threading.Event()
+        self._kit, self._report = kit, report
         self.connected = self.was_connected = False
         self._trouble = ""
         environment = {name: value for name, value in os.environ.items() if name != PASSPHRASE_VARIABLE}
@@ -154,12 +153,12 @@ class _Attendance:
             tells_log=kit.party == SERVER,
         )
         self._supervisor = Supervisor(site, environment | dict(begun_here()), [held])
-        arguments = (self._supervisor, kit.certified_name, kit.brokers(), self._stopped, self._tell)
-        self._thread = threading.Thread(target=attend, args=arguments, name="requests", daemon=True)
+        self._requests = attend(self._supervisor, kit.certified_name, kit.brokers(), self._tell)
+        self._thread = threading.Thread(target=self._requests.run, name="requests", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._requests.close()
         self._thread.join(_JOIN_S)
         self._supervisor.close()
 
@@ -262,9 +261,6 @@ class JobNews:
             before = (self._known or {}).get(job.job_id)
             if before is None or before.state != job.state:
                 level = _LEVELS.get(job.state, "info")
-                report(
-                    Event(
-                        f"job-{job.state}", f"job {job.job_id} ({job.name}): {job.state}", level=level, job=job.job_id
-                    )
-                )
+                words = f"job {job.job_id} ({job.name}): {job.state}"
+                report(Event(f"job-{job.state}", words, level=level, job=job.job_id))
         self._known = found

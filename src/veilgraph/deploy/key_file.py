@@ -75,7 +75,11 @@ class KeyFile:
             write_whole(self.plain, _plain(key))
             self.sealed.unlink(missing_ok=True)
             return
-        _check_passphrase(passphrase)
+        if len(passphrase) < SHORTEST_PASSPHRASE:
+            raise ConfigError(
+                f"passphrase: it has {len(passphrase)} bytes, and at least {SHORTEST_PASSPHRASE} are needed: a thief "
+                "of the file can try as many as there are; take several words"
+            )
         write_whole(self.sealed, sealed_key(key, passphrase))
         self.plain.unlink(missing_ok=True)
 
@@ -113,18 +117,29 @@ class KeyFile:
             return False
 
 
+@dataclass(frozen=True)
+class Certified:
+    """A certificate of a kit, its private key, and that of its issuer: PEM files."""
+
+    certificate: Path
+    key: KeyFile
+    root: Path
+
+    @property
+    def requested(self) -> KeyFile:
+        """The key of the certificate that was requested in its place, until that is installed."""
+        return KeyFile(self.key.folder, "new")
+
+
 @contextmanager
 def in_memory(key: PrivateKey) -> Iterator[Path]:
     """Keeps a key in the clear in memory; the path opens it in every process of this account, until the block ends.
 
     Raises ``ConfigError``: this system has no such memory.
     """
-    try:
+    what, way_out = "a key with a passphrase needs Linux with memfd_create", "see cert passphrase --remove"
+    with os_errors_as(ConfigError, what, way_out, AttributeError):
         descriptor = os.memfd_create(_IN_MEMORY, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except (AttributeError, OSError) as error:
-        raise ConfigError(
-            f"a key with a passphrase needs Linux with memfd_create ({error}); see cert passphrase --remove"
-        ) from error
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(_plain(key))
@@ -138,14 +153,6 @@ def in_memory(key: PrivateKey) -> Iterator[Path]:
         yield path
     finally:
         os.close(descriptor)
-
-
-def _check_passphrase(passphrase: bytes) -> None:
-    if len(passphrase) < SHORTEST_PASSPHRASE:
-        raise ConfigError(
-            f"passphrase: it has {len(passphrase)} bytes, and at least {SHORTEST_PASSPHRASE} are needed: a thief of "
-            "the file can try as many as there are; take several words"
-        )
 
 
 def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:

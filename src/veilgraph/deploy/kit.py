@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import os_errors_as, private_folder, write_whole
+from veilgraph.core.settings import Settings
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.deploy.authority import BROKERS_ROOT, common_name, read_certificate
-from veilgraph.deploy.broker import BrokerFiles, Cluster, Participant, configuration
-from veilgraph.deploy.key_file import KeyFile, Passphrase
+from veilgraph.deploy.authority import BROKERS_ROOT, common_name, file_certificate, read_certificate
+from veilgraph.deploy.broker import Cluster, Participant, configuration
+from veilgraph.deploy.key_file import Certified, KeyFile, Passphrase
 from veilgraph.deploy.revocation import current_list, installed_list
 from veilgraph.deploy.roles import Roles, read_roles
 from veilgraph.link.identity import Identity, Trust, load_identity, load_roots
@@ -62,9 +62,8 @@ class Kit:
         read_roles(path / "startup")  # a kit that was changed is of no use for anything
         kind = _kit_file(path).kind
         kit = cls(path, kind, SERVER, passphrase)
-        if kind == "server" or not kit.certificate_path.exists():
-            return kit
-        return replace(kit, name=common_name(read_certificate(kit.certificate_path)))
+        own = kit.certified.certificate
+        return kit if kind == "server" or not own.exists() else replace(kit, name=common_name(read_certificate(own)))
 
     @property
     def roles(self) -> Roles:
@@ -121,11 +120,6 @@ class Kit:
         return self.kind in ("server", "broker")
 
     @property
-    def certificate_path(self) -> Path:
-        """The participant's own certificate."""
-        return self.certified.certificate
-
-    @property
     def key_file(self) -> KeyFile:
         """Where its private key is."""
         return self.certified.key
@@ -141,7 +135,7 @@ class Kit:
         key, passphrase = self.key_file.found(self.passphrase)
         root = self.path / "startup" / "rootCA.pem"
         deals = self.roles.server if self.kind == "server" else self.roles.deals
-        identity = load_identity(self.certificate_path, key, root, passphrase, deals)
+        identity = load_identity(self.certified.certificate, key, root, passphrase, deals)
         return replace(identity, revoked=current_list(self.path, datetime.now(UTC), insist=self._insists()))
 
     def trust(self) -> Trust:
@@ -170,7 +164,7 @@ class Kit:
         """How this participant reaches the project's brokers; errors as ``identity``."""
         key, passphrase = self.key_file.found(self.passphrase)
         root = self.path / "startup" / f"{BROKERS_ROOT}.pem"
-        tls = client_tls(root, self.certificate_path, key, passphrase)
+        tls = client_tls(root, self.certified.certificate, key, passphrase)
         addresses = [BrokerAddress.read(each) for each in _kit_file(self.path).brokers]
         proxy = os.environ.get(PROXY_VARIABLE)
         return Brokers(addresses, tls, BrokerAddress.read(proxy) if proxy else None)
@@ -196,14 +190,13 @@ class Kit:
             )
             for name, own in found.items()
         }
-        folder, own = self.path / "broker", self.broker
-        files = BrokerFiles(own.certificate, own.key.plain, own.root, self.path / "startup" / "rootCA.pem")
+        folder, own, root = self.path / "broker", self.broker, self.path / "startup" / "rootCA.pem"
         listen, *_ = _addresses(folder / _LISTEN_FILE)
         name = self.certified_name
         public = next(each for each in map(BrokerAddress.read, _kit_file(self.path).brokers) if each.host == name)
         meets = _addresses(folder / _CLUSTER_FILE) if (folder / _CLUSTER_FILE).exists() else None
         cluster = None if meets is None else Cluster(meets[0], meets[1:])
-        text = configuration(name, listen, public, files, participants, cluster)
+        text = configuration(name, listen, public, own, root, participants, cluster)
         # A renewed certificate has the path of the old one: without this line the broker would not be told of it.
         return f"{text}# with certificate {read_certificate(own.certificate).serial_number:x}\n"
 
@@ -217,20 +210,6 @@ class Kit:
     def site(self) -> SiteFile:
         """How this machine takes part, as it joined last; ``ConfigError`` where it has not, or cannot be read."""
         return _read_file(self.path / "local" / _SITE_FILE, SiteFile)
-
-
-@dataclass(frozen=True)
-class Certified:
-    """A certificate of a kit, its private key, and that of its issuer: PEM files."""
-
-    certificate: Path
-    key: KeyFile
-    root: Path
-
-    @property
-    def requested(self) -> KeyFile:
-        """The key of the certificate that was requested in its place, until that is installed."""
-        return KeyFile(self.key.folder, "new")
 
 
 PROXY_VARIABLE: Final = "VEILGRAPH_PROXY"
@@ -256,9 +235,7 @@ class SiteFile(BaseModel):
 _File = TypeVar("_File", bound=BaseModel)
 
 
-class _KitFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _KitFile(Settings):
     kit: Literal[1] = 1
     kind: KitKind
     brokers: Annotated[list[str], Field(min_length=1, max_length=16)]
@@ -279,8 +256,7 @@ def write_listen(folder: Path, listen: BrokerAddress, cluster: Cluster) -> None:
 
 def admit(server: Path, certificate: x509.Certificate) -> None:
     """Has the broker of a kit let in who has this certificate, as soon as it looks; or ``OSError``."""
-    folder = private_folder(server / "broker" / "participants")
-    write_whole(folder / f"{certificate.serial_number:040x}.crt", certificate.public_bytes(Encoding.PEM))
+    file_certificate(server / "broker" / "participants", certificate)
 
 
 def _addresses(path: Path) -> list[BrokerAddress]:

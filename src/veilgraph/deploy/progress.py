@@ -106,7 +106,7 @@ class SiteJobs:
     def now(self, processes: tuple[_SiteProcess, ...] | None = None) -> tuple[SiteJob, ...]:
         """All that the kit has of them, newest first."""
         running = {each.job_id for each in (site_processes(self._kit) if processes is None else processes)}
-        jobs = [self._job(path, path.name in running) for path in _job_folders(self._kit.jobs)]
+        jobs = [self._job(path, path.name in running) for path in job_folders(self._kit.jobs)]
         return tuple(sorted(jobs, key=lambda job: (job.submitted, job.job_id), reverse=True))
 
     def _job(self, folder: Path, running: bool) -> SiteJob:
@@ -204,13 +204,16 @@ def traffic_of(kit: Kit, job: SiteJob) -> Traffic | None:
     folder = _part(kit, job)
     if folder is None:
         return None
-    note = _read(folder / SENDING)
-    rows = note.get("session")
-    if isinstance(rows, dict):
-        with suppress(KeyError, TypeError, ValueError):
-            return Traffic(int(rows["sent"]), int(rows["received"]))
-    files = sorted((time_, path) for path in folder.glob(_TRAFFIC) if (time_ := _modified(path)) is not None)
-    return _summed(_read(files[-1][1], list)) if files else None
+    with suppress(KeyError, TypeError, ValueError):
+        noted = _read(folder / SENDING)["session"]
+        return Traffic(int(noted["sent"]), int(noted["received"]))
+    with suppress(KeyError, TypeError, ValueError, IndexError):
+        files = sorted((time_, path) for path in folder.glob(_TRAFFIC) if (time_ := _modified(path)) is not None)
+        crossed = {"sent": 0, "received": 0}
+        for row in _read(files[-1][1], list):
+            crossed[row["direction"]] += int(row["bytes"])
+        return Traffic(**crossed)
+    return None
 
 
 def epsilon_of(kit: Kit, job: SiteJob) -> float | None:
@@ -243,18 +246,8 @@ def _part(kit: Kit, job: SiteJob) -> Path | None:
     return None
 
 
-def _summed(rows: list[Any]) -> Traffic | None:
-    try:
-        sent, received = (
-            sum(int(row["bytes"]) for row in rows if row["direction"] == direction)
-            for direction in ("sent", "received")
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-    return Traffic(sent, received)
-
-
-def _job_folders(folder: Path) -> Iterator[Path]:
+def job_folders(folder: Path) -> Iterator[Path]:
+    """Of a site's jobs, in no order."""
     with suppress(OSError):
         yield from (path for path in folder.iterdir() if JOB_ID.fullmatch(path.name) and path.is_dir())
 

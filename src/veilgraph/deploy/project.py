@@ -14,17 +14,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import check_private, make_private, os_errors_as, private_folder, write_whole
-from veilgraph.core.settings import settled
+from veilgraph.core.files import fresh_folder, make_private, os_errors_as, private_folder, write_whole
+from veilgraph.core.settings import Settings, settled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.deploy.authority import BROKER_UNIT, BROKERS_ROOT, ROOT, Authority, issue, make_authority
 from veilgraph.deploy.broker import Cluster
 from veilgraph.deploy.certificates import DAYS, KEY_BITS
-from veilgraph.deploy.kit import Certified, Kit, KitKind, admit, write_kit, write_listen
+from veilgraph.deploy.key_file import Certified
+from veilgraph.deploy.kit import Kit, KitKind, admit, write_kit, write_listen
 from veilgraph.deploy.roles import Roles, write_roles
 from veilgraph.link.identity import ADMINISTRATOR
 from veilgraph.link.nats_client import BrokerAddress
@@ -36,10 +37,8 @@ _ADMINISTRATOR: Final = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-class ServerAddress(BaseModel):
+class ServerAddress(Settings):
     """Where the holders find the server's broker, or a further one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: Annotated[str, Field(pattern=_HOST, max_length=253, description="its name in the network")]
     port: Port = Field(8002, description="of its broker, for all; 443 passes most firewalls")
@@ -64,10 +63,8 @@ class ServerAddress(BaseModel):
         return BrokerAddress("0.0.0.0", self.port)  # noqa: S104  (it has TLS and takes the project's certificates alone)
 
 
-class ProjectSettings(BaseModel):
+class ProjectSettings(Settings):
     """One consortium."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=_SITE, description="of the consortium")]
     server: ServerAddress
@@ -161,11 +158,7 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
     """
     now = datetime.now(UTC)
     with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunError(
-                f"{out} exists and is not an empty directory; choose another --out: a project is provisioned once"
-            )
-        check_private(private_folder(out))
+        fresh_folder(out)
         authority = make_authority(out / "authority", project.name, now)
         kinds: dict[str, KitKind] = {SERVER: "server", **dict.fromkeys(project.holders, "holder")}
         if project.dealer is not None:

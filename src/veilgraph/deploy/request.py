@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import secrets
 import struct
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
@@ -101,14 +102,14 @@ def expiry(now: datetime, valid_s: float = VALID_S) -> int:
 
 
 def read_request(
-    message: bytes | memoryview, trust: Trust, project: str, site: PartyId, now: datetime
+    message: bytes | memoryview, trust: Callable[[], Trust], project: str, site: PartyId, now: datetime
 ) -> tuple[Request, str]:
     """A request that is for this site, now, and the name of the administrator who made it.
 
-    Raises ``ProtocolError``: says which check failed.
+    ``trust`` is asked for what has the form of a request alone. Raises ``ProtocolError``: says which check failed.
     """
     body, certificate, signature = _parts(_REQUEST, message)
-    administrator = trust.administrator(certificate, signature, joined(_REQUEST, body), now)
+    administrator = trust().administrator(certificate, signature, joined(_REQUEST, body), now)
     request = _read(Request, body)
     if request.project != project or site not in request.sites:
         raise ProtocolError(f"it is for {', '.join(request.sites)} of project {request.project!r}", code="not-for-here")
@@ -147,11 +148,6 @@ def _signed(magic: bytes, said: BaseModel, identity: Identity) -> bytes:
         raise ConfigError(words, code="too-long", value=len(body))
     parts = body, identity.certificate_pem, identity.sign(joined(magic, body))
     return _HEAD.pack(magic, *map(len, parts)) + b"".join(parts)
-
-
-def check_form(message: bytes | memoryview) -> None:
-    """Raise ``ProtocolError`` for bytes that cannot be a request at all: nothing of them is verified."""
-    _parts(_REQUEST, message)
 
 
 def _parts(magic: bytes, message: bytes | memoryview) -> tuple[bytes, bytes, bytes]:

@@ -12,11 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from cryptography import x509
-
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.files import locked, os_errors_as, write_whole
-from veilgraph.link.identity import RevocationList
+from veilgraph.link.identity import RevocationList, load_roots
 
 LIST_FILE: Final = "revoked.pem"
 _ROOT_FILE: Final = "rootCA.pem"
@@ -30,13 +28,11 @@ def installed_list(kit: Path) -> RevocationList | None:
     Raises ``ConfigError``: a file cannot be read; ``DataError``: the list in the kit is none of this project.
     """
     path = kit / "startup" / LIST_FILE
-    try:
+    with os_errors_as(ConfigError, f"{path}: cannot be read", "mend its owner and mode"):
+        if not path.exists():
+            return None
         stamp = path.stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); mend its owner and mode") from error
-    return _read(path, kit / "startup" / _ROOT_FILE, (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns))
+        return _read(path, kit / "startup" / _ROOT_FILE, (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns))
 
 
 def current_list(kit: Path, now: datetime, *, insist: bool) -> RevocationList | None:
@@ -69,7 +65,7 @@ def accept_newer(kit: Path, pem: bytes) -> bool:
     """
     startup = kit / "startup"
     with os_errors_as(RunError, f"{startup}: cannot be written", "unpack the kit where you may write"):
-        shown = RevocationList.read(pem, _roots(startup / _ROOT_FILE))
+        shown = RevocationList.read(pem, load_roots(startup / _ROOT_FILE))
         with locked(startup, f"{startup} is in use", wait_s=math.inf):  # several jobs of a site may be shown lists
             if not shown.follows(installed_list(kit)):
                 return False
@@ -89,7 +85,7 @@ def install_list(kit: Path, file: Path) -> RevocationList:
     try:
         newer = accept_newer(kit, pem)
         found = installed_list(kit)
-        given = RevocationList.read(pem, _roots(kit / "startup" / _ROOT_FILE))
+        given = RevocationList.read(pem, load_roots(kit / "startup" / _ROOT_FILE))
     except ProtocolError as error:
         raise DataError(f"{file}: {error}") from error
     if not newer and found is not None and found.pem != given.pem:
@@ -100,13 +96,6 @@ def install_list(kit: Path, file: Path) -> RevocationList:
 @lru_cache(maxsize=8)
 def _read(path: Path, root: Path, _stamp: tuple[int, int, int]) -> RevocationList:
     try:
-        return RevocationList.read(path.read_bytes(), _roots(root))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); mend its owner and mode") from error
+        return RevocationList.read(path.read_bytes(), load_roots(root))
     except ProtocolError as error:
         raise DataError(f"{path}: {error}; delete it, and install the newest list again") from error
-
-
-def _roots(path: Path) -> tuple[x509.Certificate, ...]:
-    with os_errors_as(ConfigError, f"{path}: cannot be read", "ask for a new start-up kit", ValueError):
-        return tuple(x509.load_pem_x509_certificates(path.read_bytes()))

@@ -12,14 +12,14 @@ from typing import Annotated, Final, Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.files import write_whole
-from veilgraph.core.settings import Exact
+from veilgraph.core.files import os_errors_as, write_whole
+from veilgraph.core.settings import Exact, Settings
 from veilgraph.core.types import PartyId
 from veilgraph.link.channel import joined
-from veilgraph.link.identity import PrivateKey, PublicKey, check_signature, load_roots, sign
+from veilgraph.link.identity import PrivateKey, check_signature, load_roots, sign
 
 ROLES: Final = "roles.json"
 """In a kit's ``startup``."""
@@ -28,10 +28,8 @@ _LABEL: Final = b"veilgraph roles 1"
 _Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
-class Roles(BaseModel):
+class Roles(Settings):
     """Names in certificates."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     roles: Literal[1] = 1
     project: _Name
@@ -61,7 +59,7 @@ class _Signed(Exact):
 def write_roles(startup: Path, roles: Roles, root_key: PrivateKey) -> None:
     """Writes the roles into a kit, signed by the project's root; or ``OSError``."""
     said = roles.model_dump_json()
-    signed = _Signed(said=said, signature=sign(root_key, _message(said)).hex())
+    signed = _Signed(said=said, signature=sign(root_key, joined(_LABEL, said.encode())).hex())
     write_whole(startup / ROLES, signed.model_dump_json(indent=2).encode())
 
 
@@ -71,12 +69,8 @@ def read_roles(startup: Path) -> Roles:
     Raises ``ConfigError``: a file cannot be read; ``DataError``: it is something else, or the root did not sign it.
     """
     path = startup / ROLES
-    try:
+    with os_errors_as(ConfigError, f"{path}: cannot be read", "it says who deals: ask for a new start-up kit"):
         content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); it says who deals: ask for a new start-up kit"
-        ) from error
     try:
         signed = _Signed.model_validate_json(content)
     except ValidationError as error:
@@ -95,15 +89,9 @@ def read_roles(startup: Path) -> Roles:
 
 
 def _is_by(root: x509.Certificate, signed: _Signed) -> bool:
-    key = root.public_key()
     try:
-        if isinstance(key, PublicKey):
-            check_signature(key, bytes.fromhex(signed.signature), _message(signed.said))
-            return True
+        said = joined(_LABEL, signed.said.encode())
+        check_signature(root.public_key(), bytes.fromhex(signed.signature), said)
     except (InvalidSignature, ValueError):
-        pass
-    return False
-
-
-def _message(said: str) -> bytes:
-    return joined(_LABEL, said.encode())
+        return False
+    return True

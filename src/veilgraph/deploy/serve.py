@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,20 +17,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
-from starlette.requests import ClientDisconnect
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.text import Event
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.https import (
-    Counted,
-    Envelope,
-    Report,
+    Door,
+    Page,
+    Route,
     check_token,
+    json_page,
     make_token_file,
+    problem,
     read_token,
     run_https,
     server_tls,
@@ -41,6 +40,10 @@ from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 MAX_IDS: Final = 10_000
 MAX_BODY_BYTES: Final = 1 << 20
+
+Report = Callable[[str], None]
+Counted = Callable[[str, int, float], None]
+"""Told of an exchange: path, status, seconds."""
 
 _FILE: Final = "predictions.safetensors"
 _DECIMALS: Final = 6
@@ -110,9 +113,10 @@ class _NewestInference:
     def get(self) -> Inference:
         """The newest that can be read; ``damaged`` tells whether there is a newer one that cannot. For any thread."""
         with self._one:
-            return self._get()
+            self._renew()
+            return self._inference
 
-    def _get(self) -> Inference:
+    def _renew(self) -> None:
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
@@ -126,7 +130,6 @@ class _NewestInference:
                 kept = self._inference.predictions.made_at
                 words = f"still serving the joint inference of {kept}, since the newest cannot be read: {error}"
                 self._report(Event("inference-damaged", words, level="error"))
-        return self._inference
 
     def _stamp(self) -> tuple[int, ...] | None:
         """What changes when the file is replaced, changed or made readable; None while it is missing."""
@@ -137,20 +140,32 @@ class _NewestInference:
         return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def create_app(
+def create_routes(
     run: Path, token: str, *, max_age_s: float | None = None, report: Report = lambda _line: None
-) -> FastAPI:
-    """The service as an ASGI application; whoever runs it must provide HTTPS, as ``serve`` does.
+) -> dict[str, Route]:
+    """What the service offers; whoever opens a ``Door`` to it must provide TLS, as ``serve`` does.
 
-    ``max_age_s``: an older inference is not served; None: of any age. ``report`` is called with one line per request
-    and per new inference, never with ids, predictions or tokens.
+    ``max_age_s``: an older inference is not served; None: of any age. ``report`` is called with a line per new
+    inference, never with ids, predictions or tokens.
 
     Raises ``ConfigError``: an argument breaks a rule, or nodes have no ids; ``RunError``: there is no readable
     inference.
     """
     check_token(token)
     _check_age(max_age_s)
-    return _app(_NewestInference(run, report), token, max_age_s, report)
+    return _routes(_NewestInference(run, report), token, max_age_s)
+
+
+def logged(report: Report, counted: Counted = lambda *_: None) -> Callable[[str, str, str, int, float], None]:
+    """Reports exchanges at a ``Door``, a line each that says nothing of what was asked or answered."""
+
+    def exchanged(client: str, method: str, path: str, status: int, took_s: float) -> None:
+        counted(path, status, took_s)
+        now, ms = datetime.now(UTC).isoformat(timespec="seconds"), round(1000 * took_s)
+        words = f"{now} {client} {method} {path} {status} {ms} ms"
+        report(Event("request", words, client=client, method=method, path=path, status=status, ms=ms))
+
+    return exchanged
 
 
 def _check_age(max_age_s: float | None) -> None:
@@ -158,33 +173,37 @@ def _check_age(max_age_s: float | None) -> None:
         raise ConfigError(f"max_age_s={max_age_s!r}: must be above 0 seconds; leave it out to serve any age")
 
 
-def _app(
-    newest: _NewestInference, token: str, max_age_s: float | None, report: Report, counted: Counted = lambda *_: None
-) -> FastAPI:
+def _routes(newest: _NewestInference, token: str, max_age_s: float | None) -> dict[str, Route]:
     token_digest = sha256(token.encode()).digest()
-    app = FastAPI(title="veilgraph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.add_middleware(Envelope, report=report, paths=("/health", "/predict"), counted=counted)
 
-    @app.get("/health")
-    async def health() -> JSONResponse:
+    def health(_body: bytes) -> Page:
         inference = newest.get()
         status = "too-old" if _too_old(inference, max_age_s) else "damaged" if newest.damaged else "ok"
-        return JSONResponse({"status": status, **inference.facts()}, 503 if status == "too-old" else 200)
+        return json_page({"status": status, **inference.facts()}, 503 if status == "too-old" else 200)
 
-    @app.post("/predict")
-    async def predict(request: Request) -> JSONResponse:
-        _authorise(request, token_digest)
-        ids = _parse(await _body(request))
+    def predict(body: bytes) -> Page:
+        try:
+            ids = PredictRequest.model_validate_json(body).ids
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            key = ".".join(str(part) for part in found["loc"]) or "body"
+            return problem(422, f"{key}: {found['msg'].removeprefix('Value error, ')}")
         inference = newest.get()
         if max_age_s is not None and _too_old(inference, max_age_s):
-            raise HTTPException(
-                503,
-                f"the newest joint inference is {_duration(inference.age_s())} old, limit {_duration(max_age_s)}; "
-                "let the parties predict anew",
-            )
-        return JSONResponse(inference.answer(ids))
+            age, limit = _duration(inference.age_s()), _duration(max_age_s)
+            words = f"the newest joint inference is {age} old, limit {limit}; let the parties predict anew"
+            return problem(503, words)
+        return json_page(inference.answer(ids))
 
-    return app
+    def refuses(authorization: str) -> Page | None:
+        """Compares digests: the time taken tells neither the token nor its length."""
+        scheme, _, given = authorization.partition(" ")
+        same = hmac.compare_digest(sha256(given.strip().encode("latin-1")).digest(), token_digest)
+        if scheme.lower() == "bearer" and same:
+            return None
+        return json_page({"detail": "not authorised"}, 401, **{"WWW-Authenticate": "Bearer"})
+
+    return {"/health": Route(health), "/predict": Route(predict, "POST", refuses, MAX_BODY_BYTES)}
 
 
 def _too_old(inference: Inference, max_age_s: float | None) -> bool:
@@ -207,7 +226,7 @@ def serve(
 
     PEM files have the service's certificate and key; ``token_file``, readable by its owner only, what callers must
     show: it is made if it is not there, and all else is. ``metrics``: where to say how the service is, without TLS. The
-    rest, and further errors, are as for ``create_app``, with a line once it listens.
+    rest, and further errors, are as for ``create_routes``, with a line once it listens.
 
     Raises ``ModuleNotFoundError``: what metrics need is not installed; ``ConfigError``: a file or address cannot be
     used; ``DataError``: the certificate and the key are not of one pair.
@@ -230,7 +249,7 @@ def serve(
         report(Event("listening", words, port=at))
 
     with _counting(newest, max_age_s, metrics, report) as counted:
-        run_https(_app(newest, token, max_age_s, report, counted), tls, host, port, listening)
+        run_https(Door(_routes(newest, token, max_age_s), tls, logged(report, counted)), host, port, listening)
 
 
 @contextmanager
@@ -290,36 +309,6 @@ def _load(store: PartyStore) -> Inference:
     copied = {name: values.clone() for name, values in predictions.columns.items()}
     predictions = replace(predictions, probabilities=predictions.probabilities.clone(), columns=copied, own=None)
     return Inference(predictions, predictions.rows(), made_at)
-
-
-def _authorise(request: Request, token_digest: bytes) -> None:
-    """Compares digests: the time taken tells neither the token nor its length."""
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    same = hmac.compare_digest(sha256(given.strip().encode("latin-1")).digest(), token_digest)
-    if scheme.lower() != "bearer" or not same:
-        raise HTTPException(401, "not authorised", {"WWW-Authenticate": "Bearer"})
-
-
-async def _body(request: Request) -> bytes:
-    """The body, refused before more than ``MAX_BODY_BYTES`` of it are kept."""
-    body = bytearray()
-    try:
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_BODY_BYTES:
-                raise HTTPException(413, f"a request has at most {MAX_BODY_BYTES:,} bytes; ask in several requests")
-    except ClientDisconnect as error:
-        raise HTTPException(400, "the request was cut off") from error
-    return bytes(body)
-
-
-def _parse(body: bytes) -> list[str]:
-    try:
-        return PredictRequest.model_validate_json(body).ids
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        key = ".".join(str(part) for part in problem["loc"]) or "body"
-        raise HTTPException(422, f"{key}: {problem['msg'].removeprefix('Value error, ')}") from error
 
 
 def _duration(seconds: float) -> str:

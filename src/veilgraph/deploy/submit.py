@@ -5,8 +5,10 @@ Every site checks it against its own policy and its own party file.
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -70,15 +72,15 @@ def _submit(
         said = ops.jobs(sites, connect_s)
         if missing := [site for site in sites if site not in said]:
             raise not_connected(missing, roles)
-        job = settings.model_dump(mode="json")
-        answers = ops.ask(sites, _ANSWER_S, ask="run", job=job, work=work, resume=resume)
-        job_id = next(answer.request for answer in answers.values())
+        job_id, job = secrets.token_hex(16), settings.model_dump(mode="json")
+        answers = ops.ask(sites, _ANSWER_S, id=job_id, ask="run", job=job, work=work, resume=resume)
         refusals = [f"{site}: {answer.refuses}" for site, answer in answers.items() if answer.refuses]
         if refusals or len(answers) < len(sites):
-            ops.ask([*answers], _ANSWER_S, ask="stop", about=job_id)
+            with suppress(LinkError):
+                ops.ask(sites, _ANSWER_S, ask="stop", about=job_id)
             if refusals:
                 raise RunError(f"job {job_id} was not begun: {'; '.join(refusals)}")
-            raise not_connected([site for site in sites if site not in answers], roles)
+            raise _lost(job_id, [site for site in sites if site not in answers], roles)
         report(f"submitted {settings.name} ({work}) as {job_id}; {roles}")
         if wait:
             _await_end(ops, job_id, report, sites, roles)
@@ -99,13 +101,14 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
     said, heard, failed_at = "", dict.fromkeys(sites, time.monotonic()), 0.0
     known: dict[PartyId, Word] = {}
     for _ in count():
-        for site, words in _words(ops, sites).items():
-            of_none = Word(job=job_id, state="ended")
-            known[site] = word = next((each for each in words if each.job == job_id), of_none)
-            heard[site] = time.monotonic()
-            if word.says and word.says != said:
-                said = word.says
-                report(f"{job_id[:8]}: {said}")
+        with suppress(LinkError):
+            for site, words in ops.jobs(sites, _POLL_S * 3).items():
+                of_none = Word(job=job_id, state="ended")
+                known[site] = word = next((each for each in words if each.job == job_id), of_none)
+                heard[site] = time.monotonic()
+                if word.says and word.says != said:
+                    said = word.says
+                    report(f"{job_id[:8]}: {said}")
         states = {site: each.state for site, each in known.items()}
         running = [site for site in sites if states.get(site, "running") == "running"]
         if not running:
@@ -113,11 +116,11 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
         if len(running) < len(sites) and any(state not in ("running", "done") for state in states.values()):
             failed_at = failed_at or time.monotonic()
             if time.monotonic() > failed_at + _CAUSE_S:
-                ops.ask(running, _CAUSE_S, ask="stop", about=job_id)
+                with suppress(LinkError):
+                    ops.ask(running, _CAUSE_S, ask="stop", about=job_id)
                 break
         if lost := [site for site in running if time.monotonic() > heard[site] + _SILENT_S]:
-            silent = not_connected(lost, roles)
-            raise LinkTimeout(f"job {job_id}: {silent}; go on with --resume", code=silent.code, party=silent.party)
+            raise _lost(job_id, lost, roles)
         time.sleep(_POLL_S)
     if error := cause(known, sites, roles):
         raise error
@@ -125,11 +128,10 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
         raise RunError(f"job {job_id} was stopped at {', '.join(stopped)}; go on with --resume")
 
 
-def _words(ops: Asking, sites: tuple[PartyId, ...]) -> dict[PartyId, list[Word]]:
-    try:
-        return ops.jobs(sites, _POLL_S * 3)
-    except LinkError:
-        return {}
+def _lost(job_id: str, sites: Sequence[PartyId], roles: Roles) -> LinkTimeout:
+    """Of sites that were connected, and answer no more."""
+    silent = not_connected(sites, roles)
+    return LinkTimeout(f"job {job_id}: {silent}; go on with --resume", code=silent.code, party=silent.party)
 
 
 def cause(known: Mapping[PartyId, Word], sites: tuple[PartyId, ...], roles: Roles) -> VeilgraphError | None:

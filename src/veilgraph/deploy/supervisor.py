@@ -32,17 +32,17 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from veilgraph.core.errors import LinkError, ProtocolError, VeilgraphError
+from veilgraph.core.errors import ProtocolError, VeilgraphError
 from veilgraph.core.files import appended_file, private_folder, write_whole
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.broker import REQUESTS
-from veilgraph.deploy.progress import JOB_ID, STOPPED, Outcome, Word, Words, epochs_said, facts_of, state_of, tail
-from veilgraph.deploy.request import Answer, Request, check_form, read_request
+from veilgraph.deploy.progress import STOPPED, Outcome, Word, Words, epochs_said, facts_of, job_folders, state_of, tail
+from veilgraph.deploy.request import Answer, Request, read_request
 from veilgraph.deploy.site_process import GRACE_S
 from veilgraph.link.identity import Identity, Trust
-from veilgraph.link.nats_client import Brokers, Connection, token
+from veilgraph.link.nats_client import Brokers, Subscription, token
 from veilgraph.link.refusals import RefusalLog
 
 MAX_RUNNING: Final = 8
@@ -50,8 +50,6 @@ MAX_RUNNING: Final = 8
 _ANSWER_CHARACTERS: Final = 192 << 10
 _LOG_CHARACTERS: Final = 32 << 10
 """Of a log that are told; as JSON a character may have six."""
-_RETRY_S: Final = 1.0
-_POLL_S: Final = 0.2
 _TOLD: Final = re.compile(r"^\d{4}-\d\d-\d\d \S+ - veilgraph - INFO - .*\n?", re.MULTILINE)
 """A line of a job's log that administrators may read, of a party without data. Errors and warnings stay at the site."""
 
@@ -96,8 +94,7 @@ class Supervisor:
         ``sender`` is whose subject it came under, for the log; nobody vouches for it.
         """
         try:
-            check_form(message)
-            request, who = read_request(message, self._site.trust(), self._site.project, self._site.name, now)
+            request, who = read_request(message, self._site.trust, self._site.project, self._site.name, now)
         except ProtocolError as error:
             self._refusals.add((sender,), error.code, f"a request through the connection of {sender}: {error}")
             return None
@@ -171,9 +168,8 @@ class Supervisor:
     def _status(self, _request: Request, _message: bytes) -> dict[str, Any]:
         with self._lock:
             alive = self._alive()
-        folders = [path for path in self._site.folder.iterdir() if JOB_ID.fullmatch(path.name)]
         jobs: list[Word] = []
-        room = _ANSWER_CHARACTERS
+        folders, room = job_folders(self._site.folder), _ANSWER_CHARACTERS
         for folder in sorted(folders, key=lambda path: float(facts_of(path).get("submitted", 0)), reverse=True):
             with suppress(ValidationError):  # somebody changed a file of the job
                 jobs.append(self._word(folder, alive))
@@ -219,42 +215,15 @@ class Supervisor:
 
 
 def attend(
-    supervisor: Supervisor,
-    name: PartyId,
-    brokers: Brokers,
-    stopped: threading.Event,
-    connected: Callable[[str], None] = lambda _: None,
-) -> None:
-    """Takes requests until it is told to stop, within seconds, whatever becomes of the broker meanwhile.
+    supervisor: Supervisor, name: PartyId, brokers: Brokers, connected: Callable[[str], None] = lambda _: None
+) -> Subscription:
+    """What takes a site's requests while it runs; ``connected`` is as ``changed`` of a ``Subscription``."""
+    me = token(name)
 
-    ``connected`` is told each time why there is no connection; with nothing, that there is one.
-    """
-    me, pause_s = token(name), 0.0
-    while not stopped.wait(pause_s):
-        pause_s = _RETRY_S
-        try:
-            connection = brokers.connect(f"vg.{me}.*.{REQUESTS}", stopped)
-        except LinkError as error:
-            connected(str(error))
-            continue
-        over = threading.Event()
-        threading.Thread(target=_drop_when, args=(connection, stopped, over), daemon=True).start()
-        try:
-            connected("")
-            for subject, message in connection.messages():
-                sender = subject.split(".")[2]  # as the broker's permissions have it
-                if answered := supervisor.answer(sender, message, datetime.now(UTC)):
-                    connection.publish(f"vg.{sender}.{me}.{answered[0]}", answered[1])
-        except (OSError, LinkError, ValueError) as error:
-            if not stopped.is_set():
-                connected(str(error))
-        finally:
-            over.set()
-            connection.drop()
+    def take(subject: str, message: memoryview) -> None:
+        sender = subject.split(".")[2]  # as the broker's permissions have it
+        if answered := supervisor.answer(sender, message, datetime.now(UTC)):
+            requests.publish(f"vg.{sender}.{me}.{answered[0]}", answered[1])
 
-
-def _drop_when(connection: Connection, stopped: threading.Event, over: threading.Event) -> None:
-    while not over.wait(_POLL_S):
-        if stopped.is_set():
-            connection.drop()
-            return
+    requests = Subscription(brokers, f"vg.{me}.*.{REQUESTS}", take, connected)
+    return requests

@@ -131,19 +131,16 @@ class Channel:
         self._identity, self._party, self._peer, self._session = identity, party, peer, session
         self._private = X25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
         body = _hello_body(self._private.public_key().public_bytes_raw(), session, identity.certificate_pem)
-        self._body, self._hello = body, body + identity.sign(signed_bytes(party, peer, session, body))
-        self._lock = threading.Lock()
+        self._body = body
+        self.hello = body + identity.sign(signed_bytes(party, peer, session, body))
+        """What the peer must hear."""
+        self._lock = threading.RLock()
         self._accepted: bytes | None = None
         self._sealing: Direction | None = None
         self._opening: Direction | None = None
         self._messages = self._controls = self._newest = 0
         self._extra = extra
         self._confirmation: bytes | None = None
-
-    @property
-    def hello(self) -> bytes:
-        """What the peer must hear."""
-        return self._hello
 
     @property
     def agreed(self) -> bool:
@@ -183,12 +180,8 @@ class Channel:
     def confirmation(self) -> bytes:
         """The frame that shows the peer that this end has the keys; the same whenever it is asked for."""
         with self._lock:
-            made = self._confirmation
-        if made is None:
-            made = self.seal(FrameKind.CONFIRMATION, self._extra)
-            with self._lock:
-                made = self._confirmation = self._confirmation or made
-        return made
+            self._confirmation = self._confirmation or self.seal(FrameKind.CONFIRMATION, self._extra)
+            return self._confirmation
 
     def seal(self, kind: FrameKind, content: bytes = b"") -> bytes:
         """Seals a frame that is no piece, numbered higher than any before; ``ProtocolError`` before there are keys."""
@@ -320,9 +313,9 @@ def stated_head(frame: Buffer) -> tuple[int, int, int, int]:
     return kind, number, index, total
 
 
-def claimed_kind(frame: object) -> str:
+def claimed_kind(frame: Buffer) -> str:
     """What a frame that nobody vouches for says it is, for a log."""
-    code = frame[0] if isinstance(frame, bytes | bytearray | memoryview) and len(frame) else 0
+    code = frame[0] if len(frame) else 0
     return {1: "confirmation", 2: "piece", 3: "ping", 4: "stop notice"}.get(code, "frame")
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Final, Protocol
+from typing import Final
 
 from torch import Tensor
 from typing_extensions import override
@@ -49,17 +49,12 @@ class Network:
             self.link(party).close()
 
 
-class _Inherited(Protocol):
-    def fileno(self) -> int: ...
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class _Invitation:
     """What a party's process needs to join: arguments, and what it inherits, which this process then closes."""
 
     arguments: Sequence[str]
-    inherited: Sequence[_Inherited] = ()
+    inherited: Sequence[socket.socket] = ()
 
 
 class LinkFactory(ABC):
@@ -125,22 +120,18 @@ class MemoryHub(Network):
         self._check_known(party)
         failure = PeerFailed(f"{party} failed with {type(error).__name__}", party=party)
         failure.__cause__ = error
-        self._leave(party, failure)
-        for name, end in self._ends.items():
-            if name != party:
-                end.fail(None, failure)
+        self._leave(party, failure, None)
 
     def leave(self, party: PartyId) -> None:
         """Takes ``party`` off the hub; what it sent before can still be received."""
-        failure = PeerFailed(f"{party} closed its link", code="closed", party=party)
-        self._leave(party, failure)
-        for name, end in self._ends.items():
-            if name != party:
-                end.fail(party, failure)
+        self._leave(party, PeerFailed(f"{party} closed its link", code="closed", party=party), party)
 
-    def _leave(self, party: PartyId, failure: PeerFailed) -> None:
+    def _leave(self, party: PartyId, failure: PeerFailed, of: PartyId | None) -> None:
         with self._lock:
             self._gone.setdefault(party, failure)
+        for name, end in self._ends.items():
+            if name != party:
+                end.fail(of, failure)
 
     def deliver(self, sender: PartyId, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Puts a message into the mailbox of ``to``; see ``Link.send``."""

@@ -36,6 +36,7 @@ from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID, SignatureAlgorithmOID
 
 from veilgraph.core.errors import ConfigError, DataError, Fault, ProtocolError
+from veilgraph.core.files import os_errors_as
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, PartyId
 
@@ -214,20 +215,24 @@ class RevocationList:
 
 def fault_of_list(crl: x509.CertificateRevocationList, roots: tuple[x509.Certificate, ...]) -> Fault | None:
     """What is wrong with a list; None if nothing is."""
-    if crl.signature_algorithm_oid not in ROOT_SIGNATURES:
-        name = crl.signature_algorithm_oid.dotted_string
-        return Fault("weak-signature", f"is signed with {name}; use SHA-256 or better, or Ed25519")
+    if fault := _fault_of_algorithm(crl):
+        return fault
     if not any(_signed(crl, root) for root in roots):
         return Fault("other-project", "is of another project: the root certificate did not sign it")
-    for extension in crl.extensions:
-        if extension.critical:
-            return Fault("extension", f"demands the extension {extension.oid.dotted_string}, which is not known here")
-    for entry in crl:
-        for extension in entry.extensions:
+    entries = ((entry.extensions, f" for serial {entry.serial_number:x}") for entry in crl)
+    for extensions, where in ((crl.extensions, ""), *entries):
+        for extension in extensions:
             if extension.critical:
                 name = extension.oid.dotted_string
-                return Fault("extension", f"demands the extension {name} for serial {entry.serial_number:x}")
+                return Fault("extension", f"demands the extension {name}{where}, which is not known here")
     return None
+
+
+def _fault_of_algorithm(signed: x509.Certificate | x509.CertificateRevocationList) -> Fault | None:
+    if signed.signature_algorithm_oid in ROOT_SIGNATURES:
+        return None
+    name = signed.signature_algorithm_oid.dotted_string
+    return Fault("weak-signature", f"is signed with {name}; use SHA-256 or better, or Ed25519")
 
 
 def _signed(crl: x509.CertificateRevocationList, root: x509.Certificate) -> bool:
@@ -379,10 +384,8 @@ def load_roots(path: Path) -> tuple[x509.Certificate, ...]:
 
 
 def _read(path: Path, what: str) -> bytes:
-    try:
+    with os_errors_as(ConfigError, f"{path} cannot be read", f"give the path of {what}"):
         return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}); give the path of {what}") from error
 
 
 def _read_certificates(path: Path, what: str) -> tuple[x509.Certificate, ...]:
@@ -395,9 +398,8 @@ def _read_certificates(path: Path, what: str) -> tuple[x509.Certificate, ...]:
 
 def _fault(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...]) -> Fault | None:
     """What is wrong with a party's certificate at any time and under any name; None if nothing is."""
-    if certificate.signature_algorithm_oid not in ROOT_SIGNATURES:
-        name = certificate.signature_algorithm_oid.dotted_string
-        return Fault("weak-signature", f"is signed with {name}; use SHA-256 or better, or Ed25519")
+    if fault := _fault_of_algorithm(certificate):
+        return fault
     if not any(_issued(certificate, root) for root in roots):
         return Fault("other-project", "is of another project: the root certificate did not issue it")
     return _fault_of_key(certificate) or _fault_of_use(certificate)

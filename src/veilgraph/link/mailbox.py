@@ -177,13 +177,10 @@ class MailboxLink:
     """One party's end of a wire that puts what comes into a mailbox; a ``Link`` but for ``send`` and ``close``."""
 
     def __init__(self, party: PartyId, peers: Iterable[PartyId], timeout_s: float) -> None:
-        self._party, self._timeout_s, self._link_peers = party, timeout_s, tuple(peers)
-        self._mailbox = Mailbox(party, self._link_peers)
-
-    @property
-    def party(self) -> PartyId:
+        self.party = party
         """Name of the party on this end."""
-        return self._party
+        self._timeout_s, self._link_peers = timeout_s, tuple(peers)
+        self._mailbox = Mailbox(party, self._link_peers)
 
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         """Waits for a message; errors as ``Link.receive``, and ``LinkError`` when this end is closed."""
@@ -199,10 +196,10 @@ class MailboxLink:
 
     def _check_sends(self, to: PartyId, tag: Tag, *, closed: bool) -> None:
         if to not in self._link_peers:
-            words = f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._link_peers)}"
+            words = f"{self.party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._link_peers)}"
             raise ProtocolError(words, code="no-link", value=to, party=to)
         if closed:
-            words = f"{self._party} cannot send {tag} to {to}: its own link is closed"
+            words = f"{self.party} cannot send {tag} to {to}: its own link is closed"
             raise LinkError(words, code="closed", key=tag, party=to)
 
 

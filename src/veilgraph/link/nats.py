@@ -27,7 +27,7 @@ from typing import Final
 
 from torch import Tensor
 
-from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
+from veilgraph.core.errors import LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import PartyId, Tag
 from veilgraph.link.channel import (
     HEAD_BYTES,
@@ -41,12 +41,10 @@ from veilgraph.link.channel import (
 from veilgraph.link.codec import MAX_MESSAGE_BYTES, encode
 from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import MailboxLink
-from veilgraph.link.nats_client import IN_FLIGHT_BYTES, Brokers, Connection, token
+from veilgraph.link.nats_client import IN_FLIGHT_BYTES, Brokers, Subscription, token
 from veilgraph.link.refusals import RefusalLog
-from veilgraph.link.sealed import LONGEST_REASON, OnExtra, Outgoing, Peer, piece_count
+from veilgraph.link.sealed import LONGEST_REASON, PIECE_BYTES, OnExtra, Outgoing, Peer
 
-PIECE_BYTES: Final = 1 << 20
-"""Data bytes of a piece; with its seal it is shorter than ``nats_client.MAX_PAYLOAD_BYTES``."""
 WINDOW_BYTES: Final = 16 << 20
 """Most that is on its way to one peer, of up to ``IN_FLIGHT_BYTES / WINDOW_BYTES``; of more peers each has less."""
 QUEUE_BYTES: Final = 64 << 20
@@ -61,7 +59,6 @@ _ROOM_S: Final = 0.01
 """How often a peer that waits for room is looked after: room comes when the role receives, which wakes nobody here."""
 _PROBE_S: Final = 1.0
 _LONGEST_PROBE_S: Final = 8.0
-_LONGEST_PAUSE_S: Final = 2.0
 _FLUSH_S: Final = 15.0
 _TELL_S: Final = 2.0
 _JOIN_S: Final = 10.0
@@ -105,9 +102,9 @@ class NatsLink(MailboxLink):
         on_extra: OnExtra | None = None,
     ) -> None:
         super().__init__(party, names, timeout_s)
-        self._brokers, self._max_message_bytes = brokers, max_message_bytes
+        self._max_message_bytes = max_message_bytes
         me, job = token(own_name or party), token(session.job)
-        self._subject = f"vg.{me}.*.{job}"
+        self._subscription = Subscription(brokers, f"vg.{me}.*.{job}", self._take, self._changed)
         self._routes: dict[PartyId, _Route] = {}
         self._by_subject: dict[str, _Route] = {}
         for name, certified in names.items():
@@ -120,17 +117,15 @@ class NatsLink(MailboxLink):
                 silence_s=silence_s,
                 connect_s=connect_s,
                 on_extra=on_extra,
-                piece_bytes=PIECE_BYTES,
             )
             window = min(WINDOW_BYTES, IN_FLIGHT_BYTES // len(names))
             self._routes[name] = route = _Route(peer, f"vg.{token(certified)}.{me}.{job}", window)
             self._by_subject[f"vg.{me}.{token(certified)}.{job}"] = route
         self._refusals = RefusalLog(lambda _, words: log.warning("%s %s", party, words))
-        self._connection: Connection | None = None
         self._aborted: PeerFailed | None = None
         self._trouble = ""
-        self._closing, self._closed, self._ending = threading.Event(), threading.Event(), threading.Lock()
-        self._threads = [threading.Thread(target=self._read, name=f"{party} reads", daemon=True)]
+        self._closing, self._closed, self._ending = threading.Event(), self._subscription.closed, threading.Lock()
+        self._threads = [threading.Thread(target=self._subscription.run, name=f"{party} reads", daemon=True)]
         self._threads += [
             threading.Thread(target=self._serve, args=(route,), name=f"{party} {name}", daemon=True)
             for name, route in self._routes.items()
@@ -150,10 +145,10 @@ class NatsLink(MailboxLink):
 
         with route.changed:
             if not route.changed.wait_for(goes_on, self._timeout_s):
-                words = f"{self._party} cannot send {tag} to {to}: it took nothing for {self._timeout_s:g} s"
+                words = f"{self.party} cannot send {tag} to {to}: it took nothing for {self._timeout_s:g} s"
                 raise LinkTimeout(words, code="not-taken", key=tag, value=data.nbytes, party=to)
             if (failure := self._aborted or route.peer.failure) is not None:
-                words = f"{self._party} cannot send {tag} to {to}: {failure}"
+                words = f"{self.party} cannot send {tag} to {to}: {failure}"
                 raise PeerFailed(words, key=tag, party=to) from failure
             self._check_sends(to, tag, closed=self._closing.is_set())
             route.queue.append((header, data))
@@ -196,10 +191,9 @@ class NatsLink(MailboxLink):
             for route in self._routes.values():
                 with route.changed:
                     route.changed.wait_for(route.is_told, max(0.0, deadline - time.monotonic()))
-            self._closed.set()
+            self._subscription.close()
             for route in self._routes.values():
                 route.wake.set()
-            self._drop()
             for thread in self._threads:
                 thread.join(_JOIN_S)
             self._refusals.close()
@@ -246,39 +240,17 @@ class NatsLink(MailboxLink):
         return 0.0
 
     def _publish(self, route: _Route, kind: bytes, content: bytes | bytearray) -> None:
-        connection = self._connection
-        if connection is not None:
-            try:
-                connection.publish(route.subject, kind, content)
-            except (OSError, ValueError):  # ValueError: of a socket that another thread has closed
-                connection.drop()
+        self._subscription.publish(route.subject, kind, content)
 
     # Receiving: one thread
 
-    def _read(self) -> None:
-        pause_s = 0.0
-        while not self._closed.wait(pause_s):
-            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2 or _RETRY_S)
-            try:
-                self._connection = connection = self._brokers.connect(self._subject, self._closed)
-                if self._closed.is_set():
-                    return
-                self._trouble, pause_s = "", _RETRY_S
-                for route in self._routes.values():
-                    route.reconnected()
-                for subject, payload in connection.messages():
-                    self._take(subject, payload)
-            except (OSError, LinkError, ValueError) as error:
-                self._trouble = str(error)
-                if not self._closing.is_set():
-                    self._refusals.add(("broker",), self._trouble, f"lost the broker: {self._trouble}")
-            finally:
-                self._drop()
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.drop()
+    def _changed(self, trouble: str) -> None:
+        self._trouble = trouble
+        if not trouble:
+            for route in self._routes.values():
+                route.reconnected()
+        elif not self._closing.is_set():
+            self._refusals.add(("broker",), trouble, f"lost the broker: {trouble}")
 
     def _take(self, subject: str, payload: memoryview) -> None:
         route, kind, content = self._by_subject.get(subject), bytes(payload[:1]), payload[1:]
@@ -306,7 +278,7 @@ class NatsLink(MailboxLink):
 
     def _take_frame(self, route: _Route, frame: bytes | bytearray | memoryview) -> None:
         kind, number, index, _ = stated_head(frame)
-        if kind == FrameKind.PIECE and (number, index) != route.expected:
+        if kind == FrameKind.PIECE and (number, index) != route.peer.assembly.expected:
             route.owe_newest()
             return
         receipt = bytes(frame[:HEAD_BYTES]) + route.peer.take(frame)
@@ -326,8 +298,6 @@ class _Route:
         """Head → piece, of those that were sent and are not acknowledged, in their order."""
         self.farewell: bytes | None = None
         self.greet_at = self.ping_at = 0.0
-        self.expected = (1, 0)
-        """Number and index of the piece that is taken next."""
         self._message: Outgoing | None = None
         self._index = self._kept_bytes = 0
         self._acknowledged = self._probed = b""
@@ -347,7 +317,7 @@ class _Route:
                 if not self.queue:
                     return None
                 header, data = self.queue[0]
-                self._message, self._index = Outgoing(self.peer.channel, header, data, PIECE_BYTES), 0
+                self._message, self._index = Outgoing(self.peer.channel, header, data), 0
             if self.kept and self._kept_bytes + PIECE_BYTES > self._window:
                 return None
             message, index = self._message, self._index
@@ -398,13 +368,13 @@ class _Route:
         with self.changed:
             if head in self.kept:
                 self._forget(head)
-                self.peer.has(head, receipt)  # a sign of life: nobody could repeat a receipt of what was still kept
+                self.peer.is_alive()  # nobody could repeat a receipt of what was still kept
             elif head == self._acknowledged:
                 self._wanted = True
             elif head == self._last[:HEAD_BYTES]:
                 self._told = True
             elif not self.peer.ready.is_set() and head == self.peer.channel.confirmation()[:HEAD_BYTES]:
-                self.peer.has(head, receipt)
+                self.peer.is_alive()
                 self._acknowledged = head
                 self.peer.ready.set()
             self.changed.notify_all()
@@ -445,15 +415,11 @@ class _Route:
     # Of what this end takes
 
     def owe(self, kind: int, receipt: bytes) -> None:
-        """Has a receipt sent, and counts on from a piece."""
+        """Has a receipt sent."""
         with self.changed:
             self._owed[kind] = receipt
             if kind == FrameKind.PIECE or (kind == FrameKind.CONFIRMATION and not self._newest):
                 self._newest = receipt
-            if kind == FrameKind.PIECE:
-                _, number, index, total = stated_head(receipt)
-                is_last = index + 1 == piece_count(total, PIECE_BYTES)
-                self.expected = (number + 1, 0) if is_last else (number, index + 1)
 
     def owe_newest(self) -> None:
         """Has the newest receipt sent again: the peer then knows what it must send again."""

@@ -18,13 +18,13 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from veilgraph.core.errors import ConfigError, DataError, LinkError
+from veilgraph.core.errors import ConfigError, DataError, LinkError, VeilgraphError
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId
 
@@ -38,6 +38,8 @@ SILENCE_S: Final = 15.0
 _MAX_LINE_BYTES: Final = 8 << 10
 _MAX_PROXY_ANSWER_BYTES: Final = 8 << 10
 _CHUNK_BYTES: Final = 256 << 10
+_RETRY_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 2.0
 _PINGS: Final = 3
 """Sent while the broker is silent, one each ``SILENCE_S / _PINGS``."""
 _CONNECT: Final = (
@@ -214,6 +216,62 @@ class Connection:
         self._start += have
         while have < len(view):
             have += self._tls.read_into(view[have:])
+
+
+class Subscription:
+    """Messages of a subject, over a connection that is made again whenever it is lost. Any thread may publish.
+
+    ``take`` is given subject and payload of each; ``changed`` why there is no connection, and nothing once there is.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        subject: str,
+        take: Callable[[str, memoryview], None],
+        changed: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._brokers, self._subject, self._take, self._changed = brokers, subject, take, changed
+        self.closed = threading.Event()
+        self._connection: Connection | None = None
+
+    def run(self) -> None:
+        """Takes messages until ``close``, whatever becomes of the broker meanwhile."""
+        pause_s = 0.0
+        while not self.closed.wait(pause_s):
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2 or _RETRY_S)
+            try:
+                self._connection = connection = self._brokers.connect(self._subject, self.closed)
+                if self.closed.is_set():
+                    return
+                pause_s = _RETRY_S
+                self._changed("")
+                for subject, payload in connection.messages():
+                    self._take(subject, payload)
+            except (OSError, VeilgraphError, ValueError) as error:
+                if not self.closed.is_set():
+                    self._changed(str(error))
+            finally:
+                self._drop()
+
+    def publish(self, subject: str, head: bytes, body: bytes | bytearray | memoryview = b"") -> None:
+        """Sends a message of two parts, which is lost where there is no connection."""
+        connection = self._connection
+        if connection is not None:
+            try:
+                connection.publish(subject, head, body)
+            except (OSError, ValueError):  # ValueError: of a socket that another thread has closed
+                connection.drop()
+
+    def close(self) -> None:
+        """Has ``run`` end within seconds."""
+        self.closed.set()
+        self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()
 
 
 class _Tls:

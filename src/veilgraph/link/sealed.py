@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -23,12 +23,12 @@ from torch import Tensor
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
 from veilgraph.core.text import printable
 from veilgraph.core.types import PartyId, Tag
-from veilgraph.link.channel import FRAME_BYTES, Buffer, Channel, Disagreement, Frame, FrameKind
+from veilgraph.link.channel import Buffer, Channel, Disagreement, Frame, FrameKind
 from veilgraph.link.codec import HEADER_BYTES, build_tensor, decode_header
 from veilgraph.link.mailbox import Mailbox
 
-PIECE_BYTES: Final = 4 << 20
-"""Data bytes of a piece, where nothing carries less at once."""
+PIECE_BYTES: Final = 1 << 20
+"""Data bytes of a piece; with its seal it is shorter than ``nats_client.MAX_PAYLOAD_BYTES``."""
 
 
 class Outgoing:
@@ -49,9 +49,9 @@ class Outgoing:
 
 
 class Assembly:
-    """The messages of one sender, put together from opened pieces. Any number of threads may use it.
+    """The messages of one sender, put together from opened pieces in their order, from message ``first`` on.
 
-    ``deliver`` is given every whole message, once, from number ``first`` on.
+    ``deliver`` is given every whole message.
     """
 
     def __init__(
@@ -62,76 +62,50 @@ class Assembly:
         first: int = 1,
     ) -> None:
         self._deliver, self._max_message_bytes, self._piece_bytes = deliver, max_message_bytes, piece_bytes
-        self._lock = threading.Lock()
-        self._number = first - 1
+        self.expected = (first, 0)
+        """Number and index of the piece that is taken next."""
         self._total = 0
         self._header = b""
         self._data: Tensor | None = None
-        self._missing: set[int] = set()
 
     def take(self, frame: Frame) -> bool:
         """Adds a piece and delivers a message that is whole; False for one sent again. Raises ``ProtocolError``."""
-        with self._lock:
-            if frame.number < self._number or (frame.number == self._number and frame.index not in self._missing):
-                self._check_place(frame)
-                return False
-            if frame.number > self._number:
-                self._begin(frame)
-            self._fill(frame)
-            if self._missing or self._data is None:
-                return True
-            header, data, self._data = self._header, self._data, None
+        place = frame.number, frame.index
+        if place < self.expected:
+            return False
+        if place != self.expected:
+            words = f"piece {frame.index} of message {frame.number} came before piece {self.expected}"
+            raise ProtocolError(words, code="order", value=frame.number)
+        data = self._begin(frame) if self._data is None else self._data
+        start = frame.index * self._piece_bytes
+        end = min(self._total - HEADER_BYTES, start + self._piece_bytes)
+        content = memoryview(frame.content)
+        header = bytes(content[:HEADER_BYTES]) if frame.index == 0 else self._header
+        if frame.index == 0:
+            content = content[HEADER_BYTES:]
+        if frame.total != self._total or content.nbytes != end - start:
+            words = f"piece {frame.index} of message {frame.number} has not the bytes of its place"
+            raise ProtocolError(words, code="piece-size", value=frame.index)
+        data.numpy().data[start:end] = content
+        if frame.index + 1 < piece_count(self._total, self._piece_bytes):
+            self.expected, self._header, self._data = (frame.number, frame.index + 1), header, data
+            return True
+        self.expected, self._data = (frame.number + 1, 0), None
         decoded = decode_header(header, self._max_message_bytes)
         self._deliver(decoded.tag, build_tensor(decoded, data))
         return True
 
-    def _begin(self, frame: Frame) -> None:
-        if self._missing or frame.number != self._number + 1:
-            raise ProtocolError(
-                f"message {frame.number} before the end of message {self._number}", code="order", value=frame.number
-            )
+    def _begin(self, frame: Frame) -> Tensor:
         if not HEADER_BYTES <= frame.total <= self._max_message_bytes:
             words = f"a message of {frame.total} bytes came, the limit is {self._max_message_bytes}"
             raise ProtocolError(words, code="too-large", value=frame.total)
-        self._data = torch.empty(frame.total - HEADER_BYTES, dtype=torch.uint8)
-        self._missing = set(range(piece_count(frame.total, self._piece_bytes)))
-        self._number, self._total = frame.number, frame.total
-
-    def _fill(self, frame: Frame) -> None:
-        self._check_place(frame)
-        start, end = _bounds(frame.index, self._total, self._piece_bytes)
-        content = memoryview(frame.content)
-        if frame.index == 0:
-            self._header, content = bytes(content[:HEADER_BYTES]), content[HEADER_BYTES:]
-        if content.nbytes != end - start or self._data is None:
-            words = f"piece {frame.index} of message {frame.number} has not the bytes of its place"
-            raise ProtocolError(words, code="piece-size", value=frame.index)
-        self._data.numpy().data[start:end] = content
-        self._missing.discard(frame.index)
-
-    def _check_place(self, frame: Frame) -> None:
-        same = frame.total == self._total or frame.number < self._number
-        if not same or frame.index >= piece_count(frame.total, self._piece_bytes):
-            raise ProtocolError(
-                f"piece {frame.index} does not belong to message {frame.number}", code="piece", value=frame.index
-            )
-
-
-def frame_sizes(total: int, piece_bytes: int) -> Iterator[int]:
-    """Bytes of each frame of a message of ``total`` bytes."""
-    for index in range(piece_count(total, piece_bytes)):
-        start, end = _bounds(index, total, piece_bytes)
-        yield end - start + FRAME_BYTES + (0 if index else HEADER_BYTES)
+        self._total = frame.total
+        return torch.empty(frame.total - HEADER_BYTES, dtype=torch.uint8)
 
 
 def piece_count(total: int, piece_bytes: int) -> int:
     """Pieces of a message of ``total`` bytes."""
     return max(1, -(-(total - HEADER_BYTES) // piece_bytes))
-
-
-def _bounds(index: int, total: int, piece_bytes: int) -> tuple[int, int]:
-    """Where a piece's data are among those of its message."""
-    return index * piece_bytes, min(total - HEADER_BYTES, (index + 1) * piece_bytes)
 
 
 OnExtra = Callable[[PartyId, bytes], None]
@@ -143,7 +117,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class Peer:
-    """What one party knows of another. Any number of threads may use it.
+    """What one party knows of another. One thread hears it; any may ask after it.
 
     The ``mailbox`` gets its messages, and its failure; ``on_extra``, once, what it tells with its confirmation. A peer
     that was heard may be silent for ``silence_s`` seconds; the first sign may take ``connect_s``.
@@ -159,16 +133,14 @@ class Peer:
         silence_s: float,
         connect_s: float,
         on_extra: OnExtra | None,
-        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self.name, self.channel = name, channel
         self.ready = threading.Event()
         """Set when the peer has said that it has the keys as well: messages may be sent."""
         self.failure: LinkError | None = None
         self._mailbox = mailbox
-        self._assembly = Assembly(partial(mailbox.put, name), max_message_bytes, piece_bytes)
+        self.assembly = Assembly(partial(mailbox.put, name), max_message_bytes)
         self._silence_s, self._connect_s, self._on_extra = silence_s, connect_s, on_extra
-        self._confirming = threading.Lock()
         self._confirmed = False
         self._started = time.monotonic()
         self._alive_at: float | None = None
@@ -178,7 +150,7 @@ class Peer:
         """This end's hello, and a frame or a receipt, as they travel together."""
         return b"".join((_LENGTH.pack(len(self.channel.hello)), self.channel.hello, frame))
 
-    def hear(self, greeting: object) -> Buffer:
+    def hear(self, greeting: Buffer) -> Buffer:
         """Takes the hello in a greeting, and gives what came with it; ``ProtocolError`` where it is not the peer's."""
         hello, rest = _unpacked(greeting)
         try:
@@ -190,13 +162,11 @@ class Peer:
             self._doubt = str(error)[:300]
             raise
         if new:
-            self._is_alive()
+            self.is_alive()
         return rest
 
-    def take(self, sealed: object) -> bytes:
+    def take(self, sealed: Buffer) -> bytes:
         """Takes a frame, and gives the receipt for the peer; ``ProtocolError`` where it is not the peer's."""
-        if not isinstance(sealed, Buffer):
-            raise ProtocolError(f"{type(sealed).__name__} came, a sealed frame was expected")
         frame = self.channel.open(sealed)
         try:
             new = self._use(frame)
@@ -204,15 +174,8 @@ class Peer:
             self.fail(ProtocolError(f"{self.name} sent what cannot be used: {error}", code=error.code, party=self.name))
         else:
             if new:
-                self._is_alive()
+                self.is_alive()
         return self.channel.receipt(frame)
-
-    def has(self, frame: Buffer, receipt: Buffer) -> bool:
-        """Whether the peer itself says that it has a frame of this end."""
-        if not self.channel.agreed or not self.channel.received(frame, receipt):
-            return False
-        self._is_alive()
-        return True
 
     def silent(self) -> bool:
         """Whether the peer has failed, or gave no sign of life for too long; what others repeat of it is none."""
@@ -236,7 +199,8 @@ class Peer:
         self.failure = self.failure or error
         self._mailbox.fail(self.name, error)
 
-    def _is_alive(self) -> None:
+    def is_alive(self) -> None:
+        """Notes a sign of life that the peer itself gave, now."""
         self._alive_at = time.monotonic()
 
     def _use(self, frame: Frame) -> bool:
@@ -247,7 +211,7 @@ class Peer:
             case FrameKind.PIECE:
                 if not self._confirmed:
                     raise ProtocolError("a message before the confirmation of its keys")
-                return self._assembly.take(frame)
+                return self.assembly.take(frame)
             case FrameKind.PING:
                 return self.channel.renews(frame)
             case FrameKind.STOPPED:
@@ -255,18 +219,17 @@ class Peer:
                 return True
 
     def _confirm(self, extra: bytes) -> bool:
-        with self._confirming:
-            if self._confirmed:
-                return False
-            if self._on_extra is not None:
-                self._on_extra(self.name, extra)
-            self._confirmed = True
-            return True
+        if self._confirmed:
+            return False
+        if self._on_extra is not None:
+            self._on_extra(self.name, extra)
+        self._confirmed = True
+        return True
 
 
-def _unpacked(greeting: object) -> tuple[Buffer, Buffer]:
+def _unpacked(greeting: Buffer) -> tuple[Buffer, Buffer]:
     """A hello, and what came with it."""
-    if not isinstance(greeting, Buffer) or len(greeting) < _LENGTH.size:
+    if len(greeting) < _LENGTH.size:
         raise ProtocolError("a greeting without a hello", code="hello-size", value=0)
     (size,) = _LENGTH.unpack_from(greeting)
     view = memoryview(greeting)[_LENGTH.size :]

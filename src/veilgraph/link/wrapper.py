@@ -14,11 +14,8 @@ class Wrapper:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-
-    @property
-    def party(self) -> PartyId:
+        self.party = link.party
         """Name of the party on this end."""
-        return self._link.party
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Sends over the wrapped link."""

@@ -34,7 +34,7 @@ from veilgraph.link.channel import (
 )
 from veilgraph.link.codec import HEADER_BYTES, MAX_MESSAGE_BYTES, encode
 from veilgraph.link.identity import Identity
-from veilgraph.link.sealed import Assembly, Outgoing, frame_sizes
+from veilgraph.link.sealed import Assembly, Outgoing, piece_count
 from veilgraph.link.wrapper import Wrapper
 
 SEGMENT_BYTES: Final = 1 << 30
@@ -225,6 +225,13 @@ class _Numbers:
         before = at > 0 and bounds[at - 1] == number
         bounds[at - before : at + after] = [number] * (not before) + [number + 1] * (not after)
         return True
+
+
+def frame_sizes(total: int, piece_bytes: int) -> Iterator[int]:
+    """Bytes of each frame of a message of ``total`` bytes."""
+    for index in range(piece_count(total, piece_bytes)):
+        data_bytes = min(total - HEADER_BYTES, (index + 1) * piece_bytes) - index * piece_bytes
+        yield data_bytes + FRAME_BYTES + (0 if index else HEADER_BYTES)
 
 
 def _frames(sealed: memoryview) -> Iterator[memoryview]:

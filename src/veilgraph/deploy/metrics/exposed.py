@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,7 +15,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from veilgraph.core.version import __version__
-from veilgraph.deploy.metrics.door import Page, answer
+from veilgraph.deploy.https import Page
+from veilgraph.deploy.metrics.door import answer
 
 KEPT_S: Final = 1.0
 """So long an answer is given again: whoever asks without a pause costs no more than who asks every second."""
@@ -22,28 +24,31 @@ KEPT_S: Final = 1.0
 METRICS, READY, ALIVE = "/metrics", "/ready", "/healthz"
 
 
-class Watched(Protocol):
-    """What is watched."""
+class Watched(Collector):
+    """What is watched: its metrics, as they are now, and whether it works."""
 
-    def families(self) -> Iterable[Metric]:
-        """Its metrics, as they are now."""
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: what there is changes with what there is to tell."""
+        return ()
 
+    @abstractmethod
     def ready(self) -> tuple[bool, str]:
         """Whether it does its work, and in a few words that never change why not."""
 
     def alive(self) -> tuple[bool, str]:
-        """Whether it runs at all: where it does not, to start it again may help."""
+        """Whether it runs at all, by default as long as anything answers: else to start it again may help."""
+        return True, "alive"
 
 
 def pages(watched: Watched) -> Mapping[str, Callable[[], Page]]:
     """Path → what makes its answer."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(watched))
+    registry.register(watched)
     ProcessCollector(registry=registry)
     return {
-        METRICS: _Kept(lambda: Page(generate_latest(registry), kind=CONTENT_TYPE_PLAIN_0_0_4)),
-        READY: _Kept(lambda: answer(*watched.ready())),
-        ALIVE: _Kept(lambda: answer(*watched.alive())),
+        METRICS: _kept(lambda: Page(generate_latest(registry), kind=CONTENT_TYPE_PLAIN_0_0_4)),
+        READY: _kept(lambda: answer(*watched.ready())),
+        ALIVE: _kept(lambda: answer(*watched.alive())),
     }
 
 
@@ -61,11 +66,6 @@ def gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Me
     return family
 
 
-def counter(name: str, words: str, value: float) -> Metric:
-    """A value that only grows while the process lives."""
-    return CounterMetricFamily(f"veilgraph_{name}", words, value)
-
-
 def build(role: str) -> Metric:
     """Which release it is, and what its process is for."""
     family = GaugeMetricFamily("veilgraph_build_info", "Release, and what it runs as.", labels=["version", "role"])
@@ -73,30 +73,17 @@ def build(role: str) -> Metric:
     return family
 
 
-class _Families(Collector):
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: what there is changes with what there is to tell."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        return self._watched.families()
-
-
-class _Kept:
+def _kept(make: Callable[[], Page]) -> Callable[[], Page]:
     """An answer that is made at most once in ``KEPT_S``."""
+    made: list[tuple[float, Page]] = []
 
-    def __init__(self, make: Callable[[], Page]) -> None:
-        self._make = make
-        self._made: tuple[float, Page] | None = None
-
-    def __call__(self) -> Page:
+    def answered() -> Page:
         now = time.monotonic()
-        if self._made is None or now - self._made[0] >= KEPT_S:
-            self._made = now, self._make()
-        return self._made[1]
+        if not made or now - made[0][0] >= KEPT_S:
+            made[:] = [(now, make())]
+        return made[0][1]
+
+    return answered
 
 
 class Requests:
@@ -135,13 +122,13 @@ class Served:
     is_too_old: bool
 
 
-class WatchedService:
+class WatchedService(Watched):
     """Metrics and readiness of a service."""
 
     def __init__(self, served: Callable[[], Served], requests: Requests) -> None:
         self._served, self._requests = served, requests
 
-    def families(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Metric]:
         """All metrics; docs/operations.md says what each tells."""
         now = self._served()
         yield build("service")
@@ -154,7 +141,3 @@ class WatchedService:
         """Whether predictions are answered."""
         old = self._served().is_too_old
         return (False, "not ready: the newest inference is too old") if old else (True, "ready")
-
-    def alive(self) -> tuple[bool, str]:
-        """It runs, as long as anything answers."""
-        return True, "alive"

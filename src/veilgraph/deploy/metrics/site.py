@@ -9,31 +9,32 @@ from contextlib import suppress
 from pathlib import Path
 
 from cryptography import x509
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.metrics.exposed import build, counter, gauge, gauges
+from veilgraph.deploy.metrics.exposed import Watched, build, gauge, gauges
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs, drift_of, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.revocation import installed_list
 from veilgraph.deploy.site_process import STUCK_S, SiteWatch
 from veilgraph.protocol.consent import all_waiting
 
 
-class WatchedSite:
+class WatchedSite(Watched):
     """Metrics and readiness of a site."""
 
     def __init__(self, kit: Kit, runs: Path, watch: SiteWatch) -> None:
         self._kit, self._runs, self._watch = kit, runs, watch
         self._jobs = SiteJobs(kit)
 
-    def families(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Metric]:
         """All metrics; docs/operations.md says what each tells."""
         watch, processes = self._watch, site_processes(self._kit)
         jobs = self._jobs.now(processes)
         yield build(self._kit.kind)
         yield from gauge("connected", "1 while the site is connected with the broker.", watch.is_up)
-        yield counter("site_restarts", "How often the broker was started again, at the server.", watch.restarts)
+        words = "How often the broker was started again, at the server."
+        yield CounterMetricFamily("veilgraph_site_restarts", words, watch.restarts)
         yield from gauge("site_processes", "Processes of the site and its jobs.", len(processes))
         memory = sum(each.resident_bytes for each in processes)
         yield from gauge("site_resident_memory_bytes", "Memory of the site and its jobs.", memory)
