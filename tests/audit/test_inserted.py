@@ -137,7 +137,6 @@ def test_edges_keep_their_relations_and_a_canarys_are_of_the_first() -> None:
     told.validate()
     plain = canaries.into(graph)
     assert torch.equal(told.edge_index, plain.edge_index)
-    assert told.edge_relation is not None
     kept = ~torch.isin(told.edge_index, canaries.everywhere).any(dim=0)
     assert torch.equal(told.edge_relation[kept], told.edge_index.sum(dim=0)[kept] % 2)
     assert not told.edge_relation[~kept].any()
@@ -192,7 +191,6 @@ def test_they_are_the_same_in_all_sessions(tmp_path: Path) -> None:
     store = RunDirectory.open(tmp_path / "run").party("B")
     content = store.canaries_path.read_bytes()
     kept = store.canaries()
-    assert kept is not None
     coins = Inserted.of(job, "B", 300, bytes, kept.key).coins
     lost = shutil.copytree(tmp_path / "run", tmp_path / "lost")
     resume(tmp_path / "run")
@@ -293,7 +291,6 @@ def test_later_hops_say_of_a_canary_what_its_own_rows_are(tmp_path: Path) -> Non
     found = bounds(run).findings[0]
     views = {name: load_view(RunDirectory.open(run), name) for name in (SERVER, "B")}
     kept = RunDirectory.open(run).party("B").canaries()
-    assert kept is not None
     canaries = Inserted.of(job, "B", 600, bytes, kept.key)
     places = canaries.places("B").numpy()
     at = np.searchsorted(canaries.everywhere.numpy(), places)

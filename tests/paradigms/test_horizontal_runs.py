@@ -83,7 +83,6 @@ def test_every_holder_predicts_its_own_nodes(run: TrainResult) -> None:
         assert header == ["id", "class", "p0", "p1", "p2"]
         assert [int(row[0]) for row in rows] == part.ids.tolist()
         assert part.graph.labels is not None
-        assert part.graph.test_mask is not None
         predicted = torch.tensor([int(row[1]) for row in rows])
         right += int((predicted == part.graph.labels)[part.graph.test_mask].sum())
         labelled += int(part.graph.test_mask.sum())
@@ -97,7 +96,6 @@ def test_holders_that_know_a_node_predict_the_same_of_it(run: TrainResult) -> No
     shared, scales = 0, set[float]()
     for party in RunDirectory.open(run.path).settings.data.names:
         found = load_predictions(RunDirectory.open(run.path).party(party))
-        assert found.calibration is not None
         scales.add(found.calibration.scale)
         for node, row in zip(found.names(), found.uncalibrated.tolist(), strict=True):
             shared += node in seen
@@ -143,7 +141,6 @@ def test_predict_gives_what_the_run_gave(tmp_path: Path) -> None:
     assert torch.equal(every.probabilities, run.predictions.probabilities)
     assert tables(run) == before
     assert json.loads((run.path / "traffic.json").read_text()) == traffic
-    assert every.ids is not None
     some = predict(run.path, ids=[every.ids[7], every.ids[0]])
     assert torch.equal(some.probabilities, every.probabilities[[7, 0]])
     sent = json.loads((run.path / "parties" / SERVER / "prediction_traffic.json").read_text())

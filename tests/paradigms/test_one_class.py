@@ -20,8 +20,6 @@ from veilgraph.runtime.launch.jobs import train
 def graphs(classes: int) -> list[PartyGraph]:
     holders = split_vertically(synthetic_data(80, 6, 3, 0), names=list("AB"), label_holder="A", seed=0, num_classes=3)
     first, labels = holders[0], holders[0].labels
-    assert labels is not None
-    assert first.train_mask is not None
     return [replace(first, labels=torch.where(first.train_mask, labels % classes, labels)), holders[1]]
 
 

@@ -41,7 +41,6 @@ def job(epochs: int = 200, *, holders: int = 2, model: dict[str, Any] | None = N
 
 
 def rows(table: Table | None) -> list[tuple[str, ...]]:
-    assert table is not None
     return list(zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True))
 
 
@@ -136,7 +135,6 @@ def test_it_says_which_delta_figures_are_at_and_from_when_one_is_refused() -> No
     (note,) = at(job(noise_multiplier=5, delta=1e-3), 2708)[1]
     assert note.startswith("every holder refuses the job: privacy.delta=0.001 with 2708 common nodes")
     needed = NeededNoise(job(epsilon_total=4), [4], 19717).table()
-    assert needed is not None
     assert "δ = 1e-06" in str(needed.caption)
 
 
@@ -152,7 +150,6 @@ def test_the_noise_for_a_horizon_is_what_a_lifetime_ledger_has_room_for(
     found = NeededNoise(settings, [4.0], horizon=Horizon(jobs, predictions)).facts
     (row,) = [row for row in found if row["schedule"] == schedule and row["holder"].startswith("B")]
     planned = plan(settings, "B")
-    assert planned is not None
     assert row["releases"] == jobs * planned.releases + predictions * planned.inference
     event, keys = event_of(row["noise_multiplier"]), np.arange(3, dtype=np.uint64)
     ledger = Lifetime(tmp_path / "ledger", "B", Budget(4.0), Marks(tmp_path / "marks"))
@@ -218,11 +215,9 @@ def test_the_noise_that_is_shown_reaches_the_total_and_little_less_does_not(mech
     for total, row in zip((0.5, 0.5, 0.5, 4, 4, 4), table, strict=True):
         given: dict[str, Any] = {"mechanism": mechanism, "schedule": row[1], "noise_multiplier": float(row[4])}
         again = plan(job(5, model=ONCE, **given), row[2][0])
-        assert again is not None
         assert again.epsilon_total <= total
         assert again.epsilon_release == pytest.approx(float(row[5]), rel=2e-3)
         less = plan(job(5, model=ONCE, **{**given, "noise_multiplier": float(row[4]) * 0.995}), row[2][0])
-        assert less is not None
         assert less.epsilon_total > total
 
 

@@ -101,7 +101,6 @@ def test_an_audit_opens_with_its_worst_findings_in_sentences(copy: Copy) -> None
     weak = finding("client", "B", "edges", "link-similarity", 0.51)
     (run / "audit.json").write_text(json.dumps(audit(job="plain", more=(weak, *named, leak()))))
     found = read_audit(run)
-    assert found is not None
     sentences = worst(found.findings)
     assert [each.split(":")[0] for each in sentences] == [
         "server finds B's features",  # fails

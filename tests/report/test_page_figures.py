@@ -20,8 +20,6 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 def test_the_confusion_matrix_is_a_count_over_the_test_nodes(runs: dict[str, Path]) -> None:
     run = runs["plain"]
     graph = load_party(run / "parties" / "A" / "graph.safetensors")
-    assert graph.labels is not None
-    assert graph.test_mask is not None
     counts: dict[tuple[str, str], int] = {}
     for row in csv.DictReader((run / "parties" / "A" / "predictions.csv").read_text().splitlines()):
         node = int(row["node"])

@@ -82,7 +82,6 @@ def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: RunData) ->
 @pytest.mark.parametrize(("by", "title"), [("auc", "AUC"), ("f1", "macro F1"), ("accuracy", "accuracy")])
 def test_the_headline_is_what_the_job_selects_by(by: str, title: str, found: RunData) -> None:
     told = judged(selecting(found, by), TOLD)
-    assert told.headline is not None
     assert told.headline.title == told.rows[0].title == title
     assert [line.split()[0] for line in told.beside] == [name for name in ("AUC", "PR-AUC") if name != title]
 
@@ -90,8 +89,6 @@ def test_the_headline_is_what_the_job_selects_by(by: str, title: str, found: Run
 def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
     told = judged(found, TOLD)
     ranking = told.ranking
-    assert ranking is not None
-    assert ranking.threshold is not None
     chosen = best_threshold(TOLD.val.labels == 1, TOLD.val.likely[:, 1])
     assert chosen is not None
     assert ranking.threshold.value == chosen
@@ -109,13 +106,10 @@ def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
         shown = "".join(f'<td class="number">{each}</td>' for each in cells)
         assert f'<th scope="row">{name}</th>{shown}' in page
     other = judged(found, replace(TOLD, test=drawn(3))).ranking
-    assert other is not None
-    assert other.threshold is not None
     assert other.threshold.value == ranking.threshold.value
     assert other.threshold.val == ranking.threshold.val
     assert other.threshold.test != ranking.threshold.test
     without = judged(found, replace(TOLD, val=drawn(1, of=0.0))).ranking
-    assert without is not None
     assert without.threshold is None
 
 
@@ -155,8 +149,6 @@ def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
         told = scored(read_run(RunDirectory.open(run)))
         assert isinstance(told, Scored)
         for split, mask in ((told.val, graph.val_mask), (told.test, graph.test_mask)):
-            assert mask is not None
-            assert graph.labels is not None
             assert np.array_equal(split.rows, nodes[mask.numpy()])
             assert np.array_equal(split.labels, graph.labels[mask].numpy())
             assert np.allclose(split.likely, held.probabilities[mask].numpy())
@@ -175,7 +167,6 @@ def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:
     run = two_classes(copy("plain"))
     told = judged(read_run(RunDirectory.open(run)), scored(read_run(RunDirectory.open(run))))
     page = page_of(run)
-    assert told.headline is not None
     dd = page.within["dd"][0]
     assert dd.startswith(told.headline.value)
     assert f"95 %: {told.headline.interval}" in dd
@@ -196,9 +187,7 @@ def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) 
     run = two_classes(copy("plain"))
     path = run / "parties" / "A" / "graph.safetensors"
     graph = load_party(path)
-    assert graph.labels is not None
     assert graph.train_mask is not None
-    assert graph.test_mask is not None
     tested = torch.nonzero(graph.test_mask).ravel()
     labels = torch.ones_like(graph.labels)  # the training nodes are all of class 1
     labels[tested[len(tested) // 5 :]] = 0  # and most of the test nodes of class 0
@@ -271,7 +260,6 @@ def test_what_calibration_did_is_told_on_test_nodes(found: RunData) -> None:
     own = TOLD.test.likely
     one = own[:, 1] / 4
     told = judged(found, replace(TOLD, calibrated=True, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1))))
-    assert told.ranking is not None
     words = told.ranking.calibration
     assert f"a probability of {percent(float(one.mean()))}, and" in words
     assert f"The network itself says {percent(float(own[:, 1].mean()))}, with an error of" in words

@@ -43,7 +43,6 @@ def test_a_job_sends_what_the_plan_says(changes: tuple[Settings, ...], tmp_path:
 
 def _as_planned(settings: AveragingJob, tmp_path: Path) -> None:
     costs = planned(settings)
-    assert costs is not None
     train(settings, tmp_path / "run")
     sent = dict.fromkeys((*settings.data.names, SERVER), 0)
     for row in json.loads((tmp_path / "run" / "traffic.json").read_text()):
@@ -61,7 +60,6 @@ def test_plan_and_check_say_it(tmp_path: Path) -> None:
         assert part in told.stdout
     settings = averaging(read_job(path))
     costs = planned(settings)
-    assert costs is not None
     assert re.search(f"in all .*{human_bytes(costs.sent()[SERVER])}", told.stdout)
     said = veilgraph("check", path).stdout
     assert "A will send at most " in said

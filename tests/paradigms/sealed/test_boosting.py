@@ -110,7 +110,6 @@ def test_trees_see_own_columns_and_own_edges_alone() -> None:
     job, graphs = small_job(2, BLOCKS), small_graphs(nodes=40, training=20)
     own = replace(graphs[0], num_common=30)
     known = examples_of(job, own)
-    assert known is not None
     assert known.rows.shape == (20, 3 * 5 + 1)
     plain = own_data(job, own)
     found = with_scores(plain, own, job, known, 3).features
@@ -137,7 +136,6 @@ def test_a_later_prediction_has_the_same_trees_whatever_has_become_of_labels(tmp
     run = trained(tmp_path, small_graphs(nodes=40, training=20))
     before, path = predict(run).uncalibrated, run / "parties" / "A" / "graph.safetensors"
     graph = load_party(path)
-    assert graph.labels is not None
     others: dict[str, Any] = {"labels": (graph.labels + 1) % 3, "train_mask": torch.arange(40) < 4}
     save_party(replace(graph, **others), path)
     assert float((predict(run).uncalibrated - before).abs().max()) < 4e-3
@@ -174,10 +172,8 @@ def test_a_job_sends_what_its_costs_say(tmp_path: Path) -> None:
         )
     settings, sizes = RunDirectory.open(tmp_path / "run").settings, {graph.party: size_of(graph) for graph in graphs}
     planned = paradigm_of(settings).session.costs(settings, 40, sizes)
-    assert planned is not None
     assert planned.sent() == sent
     assert not planned.notes
     untold = {party: replace(own, neighbours=None) for party, own in sizes.items()}
     guessed = paradigm_of(settings).session.costs(small_job(), 40, untold)
-    assert guessed is not None
     assert [note.startswith("counted for 8,191 edges at a node") for note in guessed.notes] == [True]
