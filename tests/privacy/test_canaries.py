@@ -145,15 +145,6 @@ def test_canaries_are_kept_for_all_sessions_of_a_run(tmp_path: Path) -> None:
             planted(begun=True)
 
 
-def test_a_holder_that_releases_nothing_has_none(tmp_path: Path) -> None:
-    settings = private_job(2, {"schedule": "once", "noise_multiplier": 2.0, "canaries": 30})
-    graphs = make_graphs(settings, 0)
-    for party, has in (("A", False), ("B", True)):
-        store = PartyStore(tmp_path / party)
-        with publisher_of(store, settings, graphs[party], None, begun=False):
-            assert (store.canaries() is not None) == has
-
-
 # Whole jobs
 
 EVERY_STEP = {"epsilon_total": EPSILON, "delta": DELTA, "canaries": COUNT}
