@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -110,14 +109,6 @@ def _features(path: Path) -> Tensor:
     from veilgraph.graph.party import load_party  # noqa: PLC0415
 
     return load_party(path).features.to_dense()
-
-
-def test_a_terminal_has_the_worst_first_and_the_rest_on_demand(run: Path) -> None:
-    asked = ("audit", run, "--adversary", "A", "--attack", "link-similarity")
-    short, long = veilgraph(*asked).stdout, veilgraph(*asked, "--details").stdout
-    assert re.match(r"A finds B's edges: AUC 0\.\d{3} at A, by link-similarity", short)
-    assert len(re.findall("│ link-similarity", short)) == 1  # the strongest
-    assert len(re.findall("│ link-similarity", long)) > 1
 
 
 def test_pairs_are_compared_whatever_the_number_of_nodes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
