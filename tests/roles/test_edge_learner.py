@@ -222,20 +222,6 @@ def test_what_is_the_same_in_another_order_has_the_same_sums() -> None:
     assert torch.equal(learner._sums[order], at.given)
 
 
-def test_what_misleads_is_left_out_of_what_is_predicted() -> None:
-    learner = trained(job(), learner_graph(), Door())
-    with torch.no_grad():
-        LocalLearner.forward(learner, 0, None)
-        alone = learner._objective.opinion(learner.logits)[0]
-        learner._hops.networks[-1].output.weight.zero_()  # type: ignore[union-attr, operator]
-        learner._hops.networks[-1].output.bias.copy_(torch.tensor([-9.0, -9.0, 9.0]))  # type: ignore[union-attr, operator]
-        learner.forward(1, None)
-    said = learner.without_releases()
-    score = learner._objective.score
-    assert score(learner.logits).selection("accuracy") >= score(alone).selection("accuracy")
-    assert said["val_accuracy"] == score(alone).values["val_accuracy"]
-
-
 # An attack: is there an edge between two nodes?
 
 

@@ -113,18 +113,6 @@ def test_what_a_mechanism_cannot_have_released_is_refused(case: str) -> None:
         unpacked(make(), 5, mechanism)
 
 
-@pytest.mark.parametrize("classes", [2, 254, 255, 300])
-def test_labels_are_unpacked_as_they_were_packed(classes: int) -> None:
-    values = torch.tensor([classes - 1, -1, 0, 1, -1])
-    labels = ReleasedLabels(values, values == 0, (values > 0), classes)
-    wire = labels.packed()
-    assert wire.dtype == (torch.uint8 if classes < 255 else torch.int64)
-    again = ReleasedLabels.unpacked(wire, 5, classes)
-    assert torch.equal(again.values, values)
-    assert torch.equal(again.train, labels.train)
-    assert torch.equal(again.val, labels.val)
-
-
 @pytest.mark.parametrize(
     "rows",
     [

@@ -154,20 +154,6 @@ def test_each_network_is_trained_as_it_would_be_by_itself_and_validation_nodes_c
     assert torch.equal(learner.logits, by_itself[best].logits)
 
 
-def test_a_prediction_keeps_the_hops_that_training_chose() -> None:
-    settings = local_job(2, {"model": {"hops": "auto"}})
-    learner = learner_of(settings, local_parties(settings))
-    weights = {name: tensor.clone() for name, tensor in learner.model.weights().items()}
-    weights["network.chosen"] = torch.tensor(3)
-    learner.infer_only()
-    with torch.no_grad():
-        learner.model.load_weights(weights)
-        learner.forward(0, None)
-        fixed = learner_of(local_job(2, {"model": {"hops": TRIED[3]}}), local_parties(settings))
-        fixed.forward(0, None)
-    assert torch.equal(learner.logits, fixed.logits)
-
-
 def test_with_private_labels_the_hops_are_not_chosen() -> None:
     """Of released labels validation nodes chose networks that are 4 points worse: docs/node-dp.md."""
     job = node_dp(local_job(3, {**PRIVATE_LABELS, "model": {"hops": "auto"}}))

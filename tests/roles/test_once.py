@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.roles.federation import (
-    CLASSES,
     DIM,
     NODES,
     Settings,
@@ -26,7 +25,6 @@ from veilgraph.core.types import Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.once import noise_variance, random_projection
 from veilgraph.paradigms.vertical.settings import plan
-from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger_files import Marks
@@ -78,17 +76,6 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, me
     assert float((got - expected).abs().max()) < moved + 1e-8
 
 
-@pytest.mark.parametrize("strategy", ["mean", "concat"])
-def test_the_label_holder_reckons_with_the_noise_that_reaches_it(strategy: str) -> None:
-    settings = job(4, {"model": {"combine": {"strategy": strategy}}})
-    planned = plan(settings, "B", NODES)
-    nothing = torch.zeros(4000, DIM, dtype=torch.float64)
-    pieces = [planned.mechanism("embeddings").release(nothing, fixed_secrets(f"noise of {name}")) for name in "BCD"]
-    got = torch.cat(pieces, dim=1) if strategy == "concat" else torch.stack(pieces).mean(dim=0)
-    reckoned = noise_variance(work(settings, small_parties(4), {}).learner.session, NODES)
-    assert float(got.var()) == pytest.approx(reckoned, rel=0.05)
-
-
 @pytest.mark.parametrize("unit", ["edge", "node"])
 def test_with_a_degree_bound(unit: str) -> None:
     settings = job(2, unit=unit, degree_bound=2, epsilon_total=5)
@@ -135,38 +122,6 @@ def test_what_nodes_paid_in_other_jobs_is_not_told(tmp_path: Path) -> None:
         told |= {bytes(one.tensor.tolist()) for one in seen if (one.sender, one.tag.kind) == ("B", Kind.HELLO)}
     assert rooms == [42, 42]
     assert len(told) == 1
-
-
-def test_the_own_network_is_that_of_training_alone() -> None:
-    model: Settings = {"head": {"logit_hops": 2}, "server": {"dropout": 0.0}}
-    settings, graphs = job(2, {"model": model}), with_own_nodes(small_parties(2), (6, 0))
-    learner = work(settings, graphs, {}).learner
-    learner.released = None
-    alone = PlainNetwork(settings, [graphs[0]], "A")
-    names = {
-        "A/W": "initial.weight",
-        "A/head.output.weight": "head.output.weight",
-        "A/head.output.bias": "head.output.bias",
-        "server/server.deep.layers.0.weight": "deep.layers.0.weight",
-        "server/server.deep.layers.0.bias": "deep.layers.0.bias",
-    }
-    weights = alone.weights()
-    assert names.keys() == weights.keys()
-    learner.model.load_weights({names[name]: weight.detach() for name, weight in weights.items()})
-    with torch.no_grad():
-        learner.forward(1, None)
-    assert float((learner.logits - alone.infer()).abs().max()) < 1e-10
-    assert learner.logits.shape == (NODES, CLASSES)
-    gradients = {names[name]: weight for name, weight in weights.items()}
-    loss = alone.train_step(1)
-    learner.model.zero_grad()
-    learner.forward(2, 1)
-    learner.backward(2)
-    assert abs(learner.loss - loss) < 1e-10
-    ours = learner.model.weights()
-    learner.model.update()
-    for name, weight in gradients.items():
-        assert float((ours[name] - weight).abs().max()) < 1e-10, name
 
 
 # Noise that is made jointly

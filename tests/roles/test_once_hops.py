@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests import about, nightly
+from tests import about
 from tests.errors import refused
 from tests.roles.federation import NODES, fixed_secrets, small_parties, with_own_nodes
 from tests.roles.once import LOCAL, work
@@ -23,8 +23,7 @@ from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import RecordedLink
-from veilgraph.paradigms.vertical import once as once_learner
-from veilgraph.paradigms.vertical.once import JointLearner, LearningHolder, noise_variance, random_projection
+from veilgraph.paradigms.vertical.once import noise_variance, random_projection
 from veilgraph.paradigms.vertical.paradigm import VERTICAL
 from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.accountant import gaussian_epsilon
@@ -164,33 +163,6 @@ def test_columns_go_to_the_label_holder_alone_and_say_the_same_whatever_the_edge
         assert all(torch.equal(one, again) for one, again in zip(found[0], other, strict=True))
 
 
-@pytest.mark.parametrize(("holders", "strategy"), [(3, "concat"), pytest.param(3, "mean", marks=nightly)])
-def test_noise_is_taken_off_where_columns_are_few(holders: int, strategy: str) -> None:
-    graphs = small_parties(holders)
-    columns = [graph.num_features for graph in graphs]
-    known = {"unit": "edge", "noise_multiplier": 1e-4}
-    combine = {"model": {"combine": {"strategy": strategy}}}
-
-    def learner(dim: int, own_rows: str = "clear") -> LearningHolder:
-        aggregation = {"hops": HOPS, "dim": dim, "own_rows": own_rows}
-        return work(job(holders, combine, **{**known, "aggregation": aggregation}), graphs, {}).learner
-
-    wide, fits = learner(sum(columns) + 5), learner(sum(columns))
-    own, less = (learner(columns[0] - fewer, "noised") for fewer in (0, 1))
-    for few, found in ((True, wide), (True, fits), (False, learner(sum(columns) - 1)), (True, own), (False, less)):
-        found.finish()
-        assert any(".axes." in f".{name}" for name in found._joint.state_dict()) == few
-    assert wide.released is not None
-    of_pieces = columns[1:] if strategy == "concat" else [sum(columns[1:])]
-    shares = [axes.share * (sum(columns) + 5) for axes in wide._joint._axes]
-    assert shares == pytest.approx([count for count in of_pieces for _ in range(HOPS)])
-    names = [graph.party for graph in graphs[1:]] if strategy == "concat" else [graphs[1].party]
-    for place, name in enumerate(names):
-        lift = random_projection(columns[1 + place], sum(columns) + 5, LearningStreams(5, name), torch.float64)
-        kept = lift @ wide._joint._axes[HOPS * place].matrix
-        assert float((kept - lift).abs().max()) < 1e-2, "what is summed lies along them"
-
-
 def test_columns_that_were_given_are_kept_and_not_sent_again() -> None:
     settings, graphs = job(2, **CLEAR), small_parties(2)
     keepers = {party: MemoryKeeper() for party in ("A", "B")}
@@ -214,16 +186,6 @@ def test_who_releases_own_rows_in_the_clear_has_to_accept_it_by_name() -> None:
         assert refusal(accepting, settings, "B", NODES, epsilon=4) is None
     costs = [plan(each, "B", NODES) for each in (noised, clear)]
     assert costs[0].multiplier == costs[1].multiplier, "of an edge they say nothing, so nothing is saved or paid"
-
-
-def test_evidence_that_misleads_is_left_out_of_what_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = small_parties(2)
-    assert graphs[0].labels is not None
-    wrong = -1e3 * functional.one_hot(graphs[0].labels).double()
-    monkeypatch.setattr(once_learner, "class_evidence", lambda rows, opinion, variance: wrong)
-    monkeypatch.setattr(JointLearner, "logits", lambda self, released: wrong)
-    learner = work(job(2, noise_multiplier=0), graphs, {}).learner
-    assert torch.equal(learner.logits, learner._alone)
 
 
 def test_a_sum_clip_that_is_given_is_what_sums_are_shortened_to_and_cost() -> None:

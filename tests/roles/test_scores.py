@@ -100,20 +100,6 @@ def objective(graph: PartyGraph, **train: Any) -> Objective:
     return Objective(graph, TrainSettings(**train), torch.float32)
 
 
-def test_balanced_loss_is_the_mean_of_the_classes_losses() -> None:
-    graph = a_graph()
-    labels = graph.labels
-    assert labels is not None
-    each = functional.cross_entropy(LOGITS, labels, reduction="none")
-    plain, balanced = objective(graph), objective(graph, class_weights="balanced")
-    assert float(plain.training_loss(LOGITS)) == pytest.approx(float(each[:4].mean()))
-    by_class = (each[:3].mean() + each[3]) / 2
-    assert float(balanced.training_loss(LOGITS)) == pytest.approx(float(by_class))
-    assert balanced.score(LOGITS).train_loss == pytest.approx(float(by_class))
-    assert balanced.score(LOGITS).val_loss != plain.score(LOGITS).val_loss
-    assert balanced.score(LOGITS).values["val_accuracy"] == plain.score(LOGITS).values["val_accuracy"]
-
-
 def test_loss_in_batches_has_the_weights_of_all_training_nodes() -> None:
     """Of a batch the weighted mean over its training nodes; the weights are of all of them, not of the batch's."""
     graph = a_graph()
@@ -182,14 +168,6 @@ def test_that_validation_nodes_are_of_one_class_is_said_once(tmp_path: Path, cap
     assert caplog.text.count("party 'A': train.select_by='auc' ranks common validation nodes of one class") == 1
 
 
-def test_where_validation_nodes_are_of_one_class_the_loss_chooses() -> None:
-    graph = a_graph(val_mask=torch.arange(9) == 4)
-    assert objective(graph).score(LOGITS, everything=True).values["val_auc"] is None
-    one = objective(graph, select_by="auc")
-    worse, better = (one.score(scale * torch.tensor([[1.0, 0.0]]).repeat(9, 1)) for scale in (1, 2))
-    assert judged("auc", [worse, better, worse]) == 2
-
-
 def judged(select_by: Any, evaluations: list[Scores]) -> int:
     judgement = Judgement()
     for epoch, scores in enumerate(evaluations, start=1):
@@ -249,38 +227,6 @@ def test_a_run_keeps_the_best_epoch_by_the_figure_and_resumes(
 def auc_by_pairs(chances: Tensor, labels: Tensor) -> float:
     each = [pairs_ranked_right(chances[:, c].tolist(), (labels == c).tolist()) for c in range(CLASSES)]
     return sum(each) / CLASSES
-
-
-def chosen_by(select_by: str, count: int = 400, *, judged: bool = True) -> tuple[Objective, Tensor]:
-    """An objective over so many validation nodes, and their labels as logits."""
-    graph = small_parties(2)[0]
-    labels = torch.arange(count) % 2
-    none = torch.zeros(count, dtype=torch.bool)
-    features = torch.zeros(count, 1)
-    edges = torch.zeros(2, 0, dtype=torch.int64)
-    found = replace(graph, features=features, edge_index=edges, labels=labels, num_classes=2)
-    found = replace(found, train_mask=none, val_mask=~none if judged else none, test_mask=none)
-    settings = TrainSettings.model_validate({"select_by": select_by, "patience": None})
-    return Objective(found, settings, torch.float64), functional.one_hot(labels, 2).double()
-
-
-def wrong_at(right: Tensor, *nodes: int) -> Tensor:
-    found = right.clone()
-    found[list(nodes)] = 1 - found[list(nodes)]
-    return found
-
-
-@pytest.mark.parametrize("select_by", ["accuracy", "auc", "f1", "loss", "last"])
-def test_the_simplest_that_validation_nodes_do_not_tell_from_the_best_is_chosen(select_by: str) -> None:
-    objective, right = chosen_by(select_by)
-    poor, one_less = wrong_at(right, *range(60)), wrong_at(right, 0)
-    assert objective.simplest([right]) == 0
-    assert objective.simplest([right, right]) == 0
-    assert objective.simplest([right, poor]) == 0
-    assert objective.simplest([poor, right]) == 1
-    assert objective.simplest([one_less, right]) == 0, "one node of 400 is no standard error"
-    assert objective.simplest([poor, one_less, right]) == 1
-    assert objective.simplest([poor, wrong_at(right, *range(60, 119)), right]) == 2, "and not one as poor"
 
 
 @pytest.mark.parametrize("select_by", ["accuracy", "auc", "f1", "loss"])
