@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from statistics import fmean
 from typing import Any
 
 import pytest
 
 import research.expected
-from research import gap_beside
-from research.figures import Figures
 from tests.roles.once import job as once_job
 from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.protocol.job_file import parse_job
@@ -42,19 +39,6 @@ def test_the_file_is_what_was_measured() -> None:
         "labels, horizontal",
         "labels, averaging",
     }
-
-
-def test_curves_of_hops_compare_the_same_seeds_and_the_same_way_without_noise() -> None:
-    found = Figures(gap_beside.FIGURES).found
-    for curve in curves():
-        if curve.way == "edge, noise in every hop, own rows in the clear":
-            of = f"{curve.data}/edge/own rows in the clear"
-            alone = {key.rpartition("/")[2] for key in found if key.startswith(f"{curve.data}/edge/A alone/0/")}
-            seeds = [seed for seed in alone if f"{of}/inf/{seed}" in found]
-            assert curve.seeds == len(seeds)
-            assert curve.without == pytest.approx(fmean(found[f"{of}/inf/{seed}"] for seed in seeds), abs=1e-4)
-            assert curve.points[16] == pytest.approx(fmean(found[f"{of}/16/{seed}"] for seed in seeds), abs=1e-4)
-            assert curve.without >= max(curve.points.values()) - 0.002
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
-import math
-
 import pytest
 
-from veilgraph.report.tables import Axis, line_chart
+from veilgraph.report.tables import Axis
 
 
 @pytest.mark.parametrize(
@@ -22,12 +20,3 @@ def test_ticks_are_round_numbers_at_their_places(low: float, high: float, count:
     ticks = axis.ticks(count)
     assert [tick.label for tick in ticks] == labels
     assert [tick.place for tick in ticks] == [axis.place(float(label.replace(",", ""))) for label in labels]
-
-
-def test_lines_leave_out_what_is_not_finite_and_series_without_points() -> None:
-    series = [("a", [(1.0, 0.0), (2.0, math.nan), (3.0, 10.0)]), ("b", [(1.0, math.inf)]), ("c", [])]
-    chart = line_chart("t", "d", series, x_label="x", x_range=(1, 3), y_range=(0, 10), mark=(2, "m"))
-    (line,) = chart.lines
-    assert line.points == f"{chart.left:g},{chart.bottom:g} {chart.right:g},{chart.top:g}"
-    assert line.end == (chart.right, chart.top)
-    assert chart.mark.place == (chart.left + chart.right) / 2

@@ -9,10 +9,8 @@ import pytest
 from tests.report.conftest import Copy, page_of
 from veilgraph.graph.party import load_party
 from veilgraph.protocol.judge import Predicted
-from veilgraph.report.disclosures import traffic
 from veilgraph.report.ranking import confusion
 from veilgraph.report.run_data import read_run, scored
-from veilgraph.report.tables import human_bytes
 from veilgraph.runtime.store.predictions import load_predictions, save_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -47,17 +45,6 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed(copy: Copy) -> 
     assert {one.taken_for for one in found.top} == {"class 13"}
     assert [one.count for one in found.top] == sorted((one.of for one in found.top), reverse=True)
     assert "The most frequent confusions." in page_of(run).text
-
-
-def test_traffic_is_all_that_was_sent(runs: dict[str, Path]) -> None:
-    entries = json.loads((runs["plain"] / "traffic.json").read_text())
-    sent = [entry for entry in entries if entry["direction"] == "sent"]
-    found = traffic(read_run(RunDirectory.open(runs["plain"])))
-    assert found.total == human_bytes(sum(entry["bytes"] for entry in sent))
-    assert {flow.name: flow.messages for flow in found.parties} == {
-        party: sum(entry["messages"] for entry in sent if entry["party"] == party) for party in ("A", "B", "server")
-    }
-    assert found.kinds[0].share == 100
 
 
 def luminance(colour: str) -> float:

@@ -14,7 +14,7 @@ from tests.errors import refused
 from tests.report.conftest import Copy, page_of, part_of
 from tests.report.made import two_classes
 from veilgraph.core.errors import RunError
-from veilgraph.graph.party import load_party, save_party
+from veilgraph.graph.party import load_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
 from veilgraph.report.evaluation import Judged, judged
@@ -161,44 +161,6 @@ def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
         store, Predicted(held.probabilities[mixed]), [ids[place] for place in mixed.tolist()], held.class_names
     )
     check()
-
-
-def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:
-    run = two_classes(copy("plain"))
-    told = judged(read_run(RunDirectory.open(run)), scored(read_run(RunDirectory.open(run))))
-    page = page_of(run)
-    dd = page.within["dd"][0]
-    assert dd.startswith(told.headline.value)
-    assert f"95 %: {told.headline.interval}" in dd
-    assert "0.500 by guessing" in dd
-    assert "b" not in {tag for tag, _ in page.elements}
-    assert "Always" not in dd
-    for words in (
-        "Precision over recall, of fraud",
-        "lift",
-        "by always saying fraud",
-        "honest <b>",
-        "alarms per 1,000",
-    ):
-        assert words in page.text
-
-
-def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) -> None:
-    run = two_classes(copy("plain"))
-    path = run / "parties" / "A" / "graph.safetensors"
-    graph = load_party(path)
-    assert graph.train_mask is not None
-    tested = torch.nonzero(graph.test_mask).ravel()
-    labels = torch.ones_like(graph.labels)  # the training nodes are all of class 1
-    labels[tested[len(tested) // 5 :]] = 0  # and most of the test nodes of class 0
-    save_party(replace(graph, labels=labels), path)
-    found = read_run(RunDirectory.open(run))
-    told = scored(found)
-    assert isinstance(told, Scored)
-    share = percent(1 - (len(tested) // 5) / len(tested))
-    assert float(share.split()[0]) > 75
-    assert row(judged(found, told), "accuracy")[2] == f"{share} by always saying honest <b>"
-    assert confusion(told).always == f"Always answering honest <b>, the most frequent class, is right for {share}."
 
 
 def test_a_test_auc_near_one_is_called_a_likely_leak(found: RunData) -> None:

@@ -8,8 +8,6 @@ import yaml
 
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
-from tests.report.conftest import Copy, page_of
-from tests.roles.federation import merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.page import risks
@@ -18,12 +16,6 @@ SYNTHETIC: dict[str, Any] = {"data": {"dataset": "synthetic"}}
 RECORD = {"purpose": "to find <i>fraud</i>\nand nothing else", "retention": "one year; the bank deletes"}
 PARADIGMS = ("vertical", "sealed", "averaging", "horizontal")
 ACROSS: dict[str, Any] = {"data": {"holders": ["bank", "shop"], "label_holder": "bank"}}
-
-
-@pytest.mark.parametrize("paradigm", PARADIGMS)
-def test_a_job_that_is_written_out_has_the_same_hash(paradigm: str) -> None:
-    job = parse_job({**SYNTHETIC, "paradigm": paradigm})
-    assert parse_job(job.model_dump(mode="json")).hash() == job.hash()
 
 
 def test_parties_agree_to_every_word_of_a_record() -> None:
@@ -61,24 +53,6 @@ def test_check_shows_the_record(tmp_path: Path) -> None:
     assert "roles" not in result.stdout
     file.write_text(yaml.safe_dump({**SYNTHETIC, "record": {"purpose": ""}}))
     assert "record.purpose" in one_error(veilgraph("check", file))
-
-
-def test_the_page_shows_what_is_said_and_what_is_not(copy: Copy) -> None:
-    run = copy("private")
-    job = yaml.safe_load((run / "job.yaml").read_text())
-    (run / "job.yaml").write_text(yaml.safe_dump(merge(job, {"record": RECORD})))
-    page = page_of(run)
-    assert RECORD["purpose"] in page.within["dd"]
-    assert "i" not in {tag for tag, _ in page.elements}
-    assert page.within["dd"].count("not said: the job has none (record)") == 1
-    assert "Not audited: run veilgraph audit private, after training again with --record-views." in page.within["dd"]
-    for _, words in risks(parse_job(job)):
-        assert words in page.text
-
-
-def test_what_an_audit_found_is_said_beside_the_purpose(runs: dict[str, Path]) -> None:
-    (found,) = {text for text in page_of(runs["plain"]).within["dd"] if "mounted. Of" in text}
-    assert "not audited" not in found
 
 
 def said(**job: Any) -> dict[str, str]:
