@@ -49,16 +49,6 @@ def test_with_less_noise_of_each_the_rate_is_larger_by_as_much() -> None:
     assert rates[1] == pytest.approx(rates[0] * math.sqrt(3), rel=5e-3)
 
 
-def test_nothing_private_is_chosen_without_privacy() -> None:
-    _, chosen = parse_chosen({**GIVEN, "averaging": {}})
-    assert {each.key for each in chosen} == {
-        "data.feature_scaling",
-        "train.select_by",
-        "train.class_weights",
-        "averaging.rule.name",
-    }, "what every job of averaging has"
-
-
 def test_what_a_job_says_stays() -> None:
     job = auto({"train": {"learning_rate": 0.7, "epochs": 9}, "model": {"dim": 5}}, {"averaging": {"at_home": None}})
     assert (job.train.learning_rate, job.train.epochs, job.model.dim, job.averaging.at_home) == (0.7, 9, 5, None)
