@@ -30,10 +30,7 @@ from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.link.view import Message
-from veilgraph.paradigms.horizontal.settings import HorizontalSettings
-from veilgraph.paradigms.horizontal.tally import LearntSettings
-from veilgraph.paradigms.horizontal.twin import LayeredNetwork
-from veilgraph.protocol.job import JobSettings, TrainSettings
+from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import revelations
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
 from veilgraph.runtime.store.results import compare
@@ -90,16 +87,6 @@ def test_the_best_epoch_has_the_least_error_and_stops_training(by: str, sign: in
     best = max(run.metrics, key=lambda record: (sign * record[f"val_{by}"], -record["val_loss"], -record["epoch"]))
     assert run.summary["best_epoch"] == best["epoch"]
     assert len(run.metrics) == best["epoch"] + 4 < 60
-
-
-def test_another_unit_gives_the_same_in_that_unit(tmp_path: Path) -> None:
-    """Targets are put on one scale, so training is the same whatever they are measured in."""
-    settings = job(2, VALUES, {"precision": "float64"})
-    one, other = fitted(settings, tmp_path / "one"), fitted(settings, tmp_path / "other", 1000.0, 5e5)
-    expected = 1000 * one.predictions.columns["value"] + 5e5
-    assert torch.allclose(other.predictions.columns["value"], expected, rtol=1e-6)
-    assert other.summary["test_rmse"] == pytest.approx(1000 * one.summary["test_rmse"], rel=1e-4)
-    assert other.summary["test_r2"] == pytest.approx(one.summary["test_r2"], abs=1e-3)
 
 
 def test_a_baseline_is_on_its_own_scale_and_the_pooled_one_is_the_federation(tmp_path: Path) -> None:
@@ -302,26 +289,3 @@ def test_no_target_goes_to_the_server_but_in_gradients(task: Settings) -> None:
     for seen in (one, two):
         kinds = {message.tag.kind for message in seen if message.receiver == SERVER}
         assert kinds == {Kind.HELLO, Kind.NODE_LIST, Kind.EMBEDDING, Kind.GRADIENT}
-
-
-# The scale
-
-
-def test_the_loss_is_the_squared_error_of_all_training_nodes_and_falls() -> None:
-    """Equation 15 without its minus, over the number of them: by hand from the first predictions."""
-    settings = job(2, VALUES)
-    parts = valued(load_parts(settings.data, settings.seed))
-    chosen = HorizontalSettings.model_validate({"dim": 4, "server": {"dropout": 0.0}})
-    train_settings = TrainSettings(learning_rate=0.05)
-    task = LearntSettings(name="values")
-    network = LayeredNetwork(chosen, train_settings, parts, seed=1, dtype=torch.float64, task=task)
-    ids = torch.unique(torch.cat([part.ids for part in parts]))
-    value, total, count = network.predictions().columns["value"], 0.0, 0
-    every = torch.cat([part.graph.targets[part.graph.train_mask].double() for part in parts])
-    for part in parts:
-        mask, targets = part.graph.train_mask, part.graph.targets
-        error = (value[torch.searchsorted(ids, part.ids)][mask] - targets[mask].double()) / every.std(correction=0)
-        total, count = total + float(error.square().sum()), count + int(mask.sum())
-    losses = [network.train_step(epoch) for epoch in range(1, 9)]
-    assert losses[0] == pytest.approx(total / count, rel=1e-6)
-    assert losses[-1] < losses[0]

@@ -24,7 +24,6 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.nn.calibration import corrected_cross_entropy
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.ledger import Ledger
@@ -33,7 +32,6 @@ from veilgraph.privacy.publisher import OPEN
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.runtime.launch.jobs import predict, train
@@ -174,17 +172,6 @@ def test_labels_that_changed_in_a_run_are_sent_as_they_were(tmp_path: Path) -> N
             assert isinstance(door, LabelPublisher)
             assert torch.equal(door.perturbed(), perturbed(run.path))
     assert len(paid(run.path)) == 1
-
-
-def test_the_loss_of_a_batch_is_that_of_its_nodes() -> None:
-    graph, transition = small_parties(2)[0].common_part(), LabelResponse(1.0, 3).transition()
-    objective = Objective(graph, small_job().train, torch.float64, transition)
-    logits = torch.randn(graph.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    rows = torch.arange(graph.num_nodes).flip(0)
-    assert objective.training_loss(logits.flip(0), rows) == pytest.approx(float(objective.training_loss(logits)))
-    assert graph.train_mask is not None
-    by_hand = corrected_cross_entropy(logits[graph.train_mask], graph.labels[graph.train_mask], transition)
-    assert float(objective.training_loss(logits)) == pytest.approx(float(by_hand))
 
 
 def test_the_door_keeps_within_its_budget(tmp_path: Path) -> None:

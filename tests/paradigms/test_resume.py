@@ -36,7 +36,6 @@ from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from veilgraph.core.errors import RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings, write_job
-from veilgraph.protocol.judge import Judgement
 from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, load_result, predict, resume, train
 from veilgraph.runtime.store.checkpoints import Checkpoints
 from veilgraph.runtime.store.run_directory import Record, RunDirectory, save_tensors
@@ -280,15 +279,6 @@ def test_graphs_given_directly_and_an_own_model(tmp_path: Path) -> None:
     with cut_at(6), pytest.raises(CutError):
         train(settings, tmp_path / "cut", parties=small_parties(2), options=RunOptions(custom=OwnModel))
     assert_same_run(whole, resume(tmp_path / "cut", options=RunOptions(custom=OwnModel)))
-
-
-def test_the_judgement_survives_a_checkpoint_before_any_evaluation(tmp_path: Path) -> None:
-    settings = saved_job(
-        tmp_path / "data", {"train": {"epochs": 7, "checkpoint_every": 1, "evaluate_every": 5, "patience": 1}}
-    )
-    whole = train(settings, tmp_path / "whole")
-    assert_same_run(whole, resume(cut_run(settings, tmp_path / "cut", 3)))
-    assert Judgement().best_loss == float("inf")
 
 
 # Real kills

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from veilgraph_testing.twins import PlainAveraging
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs, job, twin_of
@@ -21,19 +20,8 @@ from veilgraph.paradigms.averaging.training import averaged, heard, said
 STILL: Settings = {"model": {"dropout": 0.0}}
 
 
-def after(*changes: Settings) -> Tensor:
-    return twin_of(job(STILL, *changes))[0].network.vector()
-
-
 def by(name: str, **more: object) -> Settings:
     return {"averaging": {"rule": {"name": name, **more}}}
-
-
-def test_fedprox_without_its_term_is_fedavg_and_with_much_of_it_stays_where_it_was() -> None:
-    plain, held = after(by("fedavg")), after(by("fedprox", mu=1000.0))
-    assert torch.equal(after(by("fedprox", mu=0.0)), plain)
-    start = PlainAveraging(job(STILL), graphs(job(STILL))).network.vector()
-    assert float((held - start).norm()) < 0.9 * float((plain - start).norm())
 
 
 def test_the_proximal_term_is_that_of_the_paper() -> None:

@@ -38,7 +38,6 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.paradigms.averaging import twin as baselines
 from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.protocol.role import Role, RoleContext
@@ -76,19 +75,6 @@ def test_the_loss_of_a_round_is_of_its_first_local_epoch_with_the_weights_that_a
     assert once.round(1) == often.round(1)
     assert not torch.equal(once.network.vector(), often.network.vector()), "the later epochs were trained"
     assert once.round(2) != often.round(2)
-
-
-def test_classes_weigh_alike_and_auc_chooses_as_in_the_twin(tmp_path: Path) -> None:
-    train_alike = {"train": {"class_weights": "balanced", "select_by": "auc", "epochs": 3}}
-    settings = job(train_alike)
-    run = train(settings, tmp_path / "run")
-    same_as_twin(run, settings)
-    assert run.metrics[0]["val_auc"] != run.metrics[-1]["val_auc"]
-    for graph in graphs(settings):
-        found = baselines.alone(settings, graph, lambda _: None)
-        told = run.summary["alone"][graph.party]
-        assert told["alone"]["val_accuracy"] == pytest.approx(found.summary["val_accuracy"])
-        assert told["together"].keys() == told["alone"].keys()
 
 
 def test_a_rare_class_weighs_as_much_as_another_over_all_holders() -> None:
@@ -175,9 +161,6 @@ def test_a_holder_without_labels_weighs_nothing_and_a_round_of_such_changes_noth
     assert losses[1] is None
     assert [each.get("loss") for each in run.metrics] == [each and pytest.approx(each, abs=1e-6) for each in losses]
     predicts_as_twin(run, settings, twin, given[0])
-
-
-# What is sent
 
 
 # What is refused

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.paradigms.cutting import CutError
-from tests.paradigms.sealed.dense import STANDARD, graphs_of, logits_by, part, whole_rows
+from tests.paradigms.sealed.dense import STANDARD, graphs_of
 from tests.paradigms.sealed.programs import (
     TWIN,
-    numbers,
     outcomes,
     predicting_twin,
     saved,
@@ -289,28 +288,6 @@ def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str)
             covered[rows] += 1
     assert covered[0] == 0
     assert bool((covered[1:] == 1).all())
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_part_multiplies_what_its_name_says(name: str) -> None:
-    """Holders' parts times what their names say, added up, are but for a bias the network by dense matrices."""
-    job = small_job(3, NETWORKS[name], RELEASED)
-    graphs = graphs_of(job, nodes=40)
-    program = trained_twin(job, graphs, 1)
-    made = torch.stack(
-        [
-            part(job, graphs, place, name) @ weight
-            for place, own in enumerate(program.release().values())
-            for name, weight in own.items()
-        ]
-    ).sum(0)
-    rows = together(job, graphs)[1]["A"].rows
-    assert rows is not None
-    z, weights = whole_rows(job, graphs, rows), numbers(program)
-    expected = z @ weights[0]
-    assert torch.allclose(made - made[0], expected - expected[0], atol=2e-3)
-    logits = program.network.predict(program.weights).public
-    assert torch.allclose(logits, logits_by(z, weights), atol=2e-3)
 
 
 def test_released_weights_are_opened_under_masks_of_their_own() -> None:

@@ -14,6 +14,7 @@ from veilgraph.paradigms.sealed.twin import chosen_twin, together
 STEPS: Settings = {"output": "margins", "train": {"epochs": 44, "select_by": "accuracy", "evaluate_every": 11}}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("training", [6, 20])
 @pytest.mark.parametrize("directed", [False, True])
 def test_predicts_the_same_margins(training: int, directed: bool) -> None:
