@@ -6,14 +6,10 @@ from veilgraph.report.tables import human_bytes
 @pytest.mark.parametrize(
     ("count", "text"),
     [
-        (0, "0 B"),
         (999, "999 B"),
         (1000, "1.0 kB"),
-        (1500, "1.5 kB"),
         (9949, "9.9 kB"),
         (9950, "10 kB"),
-        (127_968_538, "128 MB"),
-        (999_499_999, "999 MB"),
         (999_500_000, "1.0 GB"),
         (5 * 10**15, "5000 TB"),
     ],
