@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -112,14 +111,6 @@ def _features(path: Path) -> Tensor:
     return load_party(path).features.to_dense()
 
 
-def test_a_terminal_has_the_worst_first_and_the_rest_on_demand(run: Path) -> None:
-    asked = ("audit", run, "--adversary", "A", "--attack", "link-similarity")
-    short, long = veilgraph(*asked).stdout, veilgraph(*asked, "--details").stdout
-    assert re.match(r"A finds B's edges: AUC 0\.\d{3} at A, by link-similarity", short)
-    assert len(re.findall("│ link-similarity", short)) == 1  # the strongest
-    assert len(re.findall("│ link-similarity", long)) > 1
-
-
 def test_pairs_are_compared_whatever_the_number_of_nodes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconstruction, "MAX_NODES", NODES - 1)
     (found,) = audit(run, AuditPlan(adversaries=("A",), attacks=("feature-similarity",))).findings
@@ -153,7 +144,6 @@ def test_masked_messages_say_nothing_and_what_is_disclosed_says_something(result
     assert all(abs(finding.value.value - 0.5) < 0.03 for finding in hidden if finding.measure == "auc")
     (members,) = of(result, SERVER, "membership-gradient")
     assert members.value.value == 1
-    assert members.verdict is not None
     assert members.verdict.found
     (labels,) = of(result, "B", "label-gradient")
     assert labels.value.value > 0.9
@@ -162,20 +152,17 @@ def test_masked_messages_say_nothing_and_what_is_disclosed_says_something(result
     assert blind.accuracy == 1
     assert "3 groups were found where there are 3 classes" in blind.note
     reconstructed = of(result, "B", "reconstruction", "A")[0]
-    assert reconstructed.without is not None
     assert reconstructed.value.value > reconstructed.without.value + 0.1
 
 
 def test_a_client_tells_what_a_model_was_trained_on_by_models_with_and_without_it(result: AuditResult) -> None:
     (found,) = of(result, CLIENT, "membership-lira-online", "A")
-    assert found.figures is not None
     assert {"tpr_at_1_percent", "tpr_at_0_1_percent", "advantage"} <= set(found.figures)
     assert "4 plaintext networks, half of them trained with each of these nodes" in found.note
 
 
 def test_outputs_are_solved_for_features_and_rows_for_neighbours(result: AuditResult) -> None:
     linear = next(each for each in of(result, "B", "equation-solving", "A") if "initial" in each.evidence)
-    assert linear.gain is not None
     assert linear.gain.low > 0.1
     for adversary in (SERVER, "A", CLIENT):
         for attack in ("equation-solving", "generative-regression"):

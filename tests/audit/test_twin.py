@@ -59,8 +59,6 @@ def test_what_changed_features_are_predicted_and_what_that_tells_of_edges(method
 
 
 def tells(found: Finding) -> bool:
-    assert found.verdict is not None
-    assert found.gain is not None
     assert found.verdict.found == (found.gain.low > 0.2)
     return found.verdict.found
 
@@ -84,13 +82,3 @@ def test_a_network_of_the_users_own_is_not_made_again(tmp_path: Path) -> None:
     train(settings, tmp_path / "run", options=RunOptions(custom=OwnModel))
     with pytest.raises(DataError, match="this job has another"):
         trained_twin(tmp_path / "run")
-
-
-def test_members_are_looked_for_whatever_the_best_epoch_has_the_best_of(tmp_path: Path) -> None:
-    """A network like the run's is trained without validation nodes, which AUC needs of every class."""
-    train_settings = {"epochs": 2, "patience": None, "select_by": "auc"}
-    settings = job_in(tmp_path / "data", train=train_settings)
-    train(settings, tmp_path / "run", record_views=True)
-    result = audit(tmp_path / "run", AuditPlan(("client",), ("membership-confidence",)))
-    assert [each.name for each in result.skipped] == []
-    assert {each.attack for each in result.findings} == {"membership-confidence"}

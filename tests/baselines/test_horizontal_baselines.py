@@ -36,7 +36,6 @@ def inputs() -> Inputs:
 
 
 def scores(result: PlainResult | None) -> list[float]:
-    assert result is not None
     return [record["loss"] for record in result.metrics]
 
 

@@ -240,8 +240,8 @@ def test_the_status_of_a_sites_own_jobs_asks_nobody(
 
 
 def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None:
-    said = one_error(veilgraph("net", "join", kits / "bank", "--party", party, "--connect", "3"))
-    assert said.startswith("bank could not connect in 3 s; is the server running")
+    said = one_error(veilgraph("net", "join", kits / "bank", "--party", party, "--connect", "1"))
+    assert said.startswith("bank could not connect in 1 s; is the server running")
 
 
 def test_metrics_are_for_this_machine_unless_others_are_let_in(kits: Path, party: Path) -> None:
@@ -260,14 +260,14 @@ def test_metrics_are_for_this_machine_unless_others_are_let_in(kits: Path, party
 
 def test_a_site_logs_json_where_it_is_asked_to(kits: Path, party: Path, tmp_path: Path) -> None:
     bank = shutil.copytree(kits / "bank", tmp_path / "bank")
-    words = ("--log-format", "json", "--metrics", "127.0.0.1:0", "--connect", "2")
+    words = ("--log-format", "json", "--metrics", "127.0.0.1:0", "--connect", "1")
     result = veilgraph("net", "join", bank, "--party", party, *words)
     assert (result.exit_code, result.stdout) == (1, "")
     lines = [json.loads(line) for line in result.stderr.splitlines()]
     assert [(line["event"], line["level"]) for line in lines] == [("metrics", "info"), ("error", "error")]
     assert all(line["job"] is None for line in lines)
     assert all(datetime.fromisoformat(line["time"]).tzinfo is not None for line in lines)
-    assert lines[-1]["message"].startswith("bank could not connect in 2 s")
+    assert lines[-1]["message"].startswith("bank could not connect in 1 s")
     errors = veilgraph("net", "join", tmp_path, "--log-format", "json")
     told = json.loads(errors.stderr)
     assert (told["event"], told["code"], told["party"]) == ("error", "config", None)

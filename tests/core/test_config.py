@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +12,7 @@ from tests.roles.federation import merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
-from veilgraph.protocol.job import passes_cost, write_job
+from veilgraph.protocol.job import passes_cost
 from veilgraph.protocol.job_file import parse_job, read_job
 
 ANYTHING = {
@@ -57,17 +56,6 @@ def changed(key, value):
 
 
 # Reading and writing
-
-
-@pytest.mark.parametrize("data", [{}, ANYTHING])
-def test_a_written_job_is_read_back_whole_and_hashes_the_same(tmp_path, data):
-    job = parse_job(data)
-    path = tmp_path / "job.yaml"
-    write_job(job, path)
-    again = read_job(path)
-    assert again == job
-    assert again.hash() == job.hash()
-    assert set(yaml.safe_load(path.read_text())) == set(type(job).model_fields)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +208,7 @@ KEYS = [
 ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(key=st.sampled_from(KEYS), value=junk)
 def test_whatever_stands_in_a_job_it_is_valid_or_a_config_error(key, value):
     with contextlib.suppress(ConfigError):
@@ -405,16 +393,6 @@ def test_a_local_job_that_cannot_be_is_refused_with_the_way_out(job, rule):
         parse_job(job)
     assert rule in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_who_releases_and_who_learns():
-    three = {"holders": 3, "label_holder": "B"}
-    job = parse_job(local(data=three, release__labels={**LABELS, "holder": "C"}))
-    assert (job.duties.releasing, job.duties.learning) == (("A", "C"), ("B",))
-    assert job.noise.feature_release == node_dp(job).release.features
-    assert not passes_cost(job)
-    assert parse_job({}).duties.releasing == parse_job({"paradigm": "horizontal"}).duties.releasing == ()
-    assert parse_job({}).noise.feature_release is None
 
 
 def test_who_sums_over_its_edges_with_noise():

@@ -90,20 +90,6 @@ def test_what_is_not_given_apart_is_read_from_the_beginning(message, key, value,
     assert str(error) == message
 
 
-def test_what_is_given_apart_is_kept():
-    error = ConfigError("value=3: too large", code="too-large", key="a.b", value=None, party="A")
-    assert (error.code, error.key, error.value, error.party) == ("too-large", "a.b", None, "A")
-    told = error.told("B cannot: value=3")
-    assert type(told) is ConfigError
-    assert (str(told), told.code, told.key, told.value, told.party) == (
-        "B cannot: value=3",
-        "too-large",
-        "a.b",
-        None,
-        "A",
-    )
-
-
 def test_a_party_is_no_key_and_what_others_tell_keeps_whose_it_is():
     assert ConfigError("bank: it is gone", party="bank").key is None
     assert ConfigError("x", party="A").told("y", "C").party == "A"
@@ -114,7 +100,6 @@ def test_a_party_is_no_key_and_what_others_tell_keeps_whose_it_is():
 def test_an_error_travels_as_json(name):
     error = the_errors()[name]("a.b: value=3\n too large", code="too-large", value=Path("x"), party="A")
     there = error_of_json(error.to_json())
-    assert there is not None
     assert type(there) is type(error)
     assert (there.code, there.key, there.value, there.party) == ("too-large", error.key, "x", "A")
     assert str(there) == "a.b: value=3 too large"

@@ -117,26 +117,6 @@ def test_paper_chooses_nothing_and_auto_nothing_else_than_it_says(kind: str) -> 
     assert {key for key in as_paper if key not in has} <= OF_FIRST_MODELS
 
 
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [({}, "sage-vpa"), ({"local": {"hops": 3}}, "sage-vpa"), ({"local": {"model": "gcn"}}, "gcn")]
-    + [
-        ({"local": {key: value}}, "sage-mean") for key, value in (("start", "average"), ("heads", 2), ("teleport", 0.2))
-    ],
-)
-def test_columns_have_the_operator_that_is_chosen_where_it_has_the_settings_that_are_said(
-    model: dict[str, Any], expected: str
-) -> None:
-    assert at(parse_job({"data": TABLES, "model": model, "preset": AUTO}), "model.local.model") == expected
-
-
-@pytest.mark.parametrize("kind", VALID)
-def test_every_choice_is_another_than_papers(kind: str) -> None:
-    paper = parse_job({**VALID[kind], "preset": PAPER})
-    for choice in parse_chosen({**VALID[kind], "preset": AUTO})[1]:
-        assert at(paper, choice.key) != choice.value, choice.key
-
-
 @pytest.mark.parametrize("kind", VALID)
 def test_what_is_chosen_reveals_no_more(kind: str) -> None:
     paper, auto = (parse_job({**VALID[kind], "preset": preset}) for preset in (PAPER, AUTO))
@@ -193,17 +173,6 @@ def test_what_is_needed_is_taken_though_the_rest_does_not_fit() -> None:
         parse_job({"privacy": NOISED, "model": {"initial": {"method": "secure-sum"}}, "preset": AUTO})
 
 
-def test_perturbed_labels_take_no_shares_of_classes_and_little_decay() -> None:
-    assert keys({}) - keys({"label_privacy": {"epsilon": 2}}) == {"train.class_weights", "train.weight_decay"}
-
-
-def test_what_holders_bring_is_scaled_by_column_and_words_by_row() -> None:
-    for data in (TABLES, {"graphs": {"A": "a.safetensors", "B": "b.safetensors"}}, {"dataset": "digits"}, {}):
-        assert parse_job({"preset": AUTO, "data": data}).data.feature_scaling == "standard"
-    job = parse_job({"preset": AUTO, "data": WORDS})
-    assert job.data.feature_scaling == "row"
-
-
 def keys(job: dict[str, Any]) -> set[str]:
     return {choice.key for choice in parse_chosen({**job, "preset": AUTO})[1]}
 
@@ -216,13 +185,6 @@ def test_large_steps_on_w_are_for_rows_that_sum_to_one() -> None:
     assert large not in keys({"data": TABLES})
     for scaling in ("none", "standard"):
         assert large not in keys({"data": {**WORDS, "feature_scaling": scaling}})
-
-
-def test_settings_of_w_are_chosen_where_they_are_used() -> None:
-    for method in ("individual", "secure-sum"):
-        chosen = keys({"data": WORDS, "model": {"initial": {"method": method}}})
-        assert not {f"model.initial.{key}" for key in ("learning_rate", "weight_decay")} & chosen
-    assert "model.initial.weight_decay" in keys({"data": WORDS})
 
 
 def test_slow_hops_are_chosen_where_they_start_from_the_mean() -> None:

@@ -31,7 +31,6 @@ def privacy(**said: object) -> Settings:
 
 def test_a_job_that_says_an_epsilon_and_a_batch_alone_is_whole() -> None:
     job, chosen = auto(), {each.key: each.value for each in parse_chosen(GIVEN)[1]}
-    assert job.averaging.privacy is not None
     assert job.averaging.at_home is not None
     assert job.averaging.privacy.sampling_rate == 1
     assert (job.model.local.hops, job.data.feature_scaling, job.data.stratify) == (0, "length", False)
@@ -50,16 +49,6 @@ def test_with_less_noise_of_each_the_rate_is_larger_by_as_much() -> None:
     assert rates[1] == pytest.approx(rates[0] * math.sqrt(3), rel=5e-3)
 
 
-def test_nothing_private_is_chosen_without_privacy() -> None:
-    _, chosen = parse_chosen({**GIVEN, "averaging": {}})
-    assert {each.key for each in chosen} == {
-        "data.feature_scaling",
-        "train.select_by",
-        "train.class_weights",
-        "averaging.rule.name",
-    }, "what every job of averaging has"
-
-
 def test_what_a_job_says_stays() -> None:
     job = auto({"train": {"learning_rate": 0.7, "epochs": 9}, "model": {"dim": 5}}, {"averaging": {"at_home": None}})
     assert (job.train.learning_rate, job.train.epochs, job.model.dim, job.averaging.at_home) == (0.7, 9, 5, None)
@@ -68,8 +57,6 @@ def test_what_a_job_says_stays() -> None:
 def wander(job: AveragingJob, holders: int = 4) -> float:
     """How far the noise of all rounds moves a weight, by the noise that is really added."""
     plan, own, rule = job.training_plan, job.averaging.privacy, job.averaging.rule.model_dump()
-    assert plan is not None
-    assert own is not None
     step = job.train.learning_rate / (1 - rule["momentum"])
     moved: float = step * math.sqrt(job.train.epochs) * plan.multiplier * own.clip / (own.batch * math.sqrt(holders))
     return moved

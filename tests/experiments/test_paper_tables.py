@@ -108,20 +108,11 @@ def test_every_place_is_a_valid_job_on_its_data_set(table):
 @pytest.mark.parametrize(
     ("table", "row", "column", "paper"),
     [
-        ("table2", "GraphSAGE_B", "pubmed", 0.703),
-        ("table2", "VFGNN_C", "cora", 0.790),
-        ("table2", "VFGNN_M", "citeseer", 0.695),
         ("table2", "VFGNN_R", "ogbn-arxiv", 0.518),
-        ("table2", "GraphSAGE_A+B", "citeseer", 0.700),
-        ("table3", "9:1", "VFGNN_M", 0.805),
         ("table3", "7:3", "VFGNN_R", 0.803),
         ("table4", "3", "VFGNN_C", 0.749),
-        ("table4", "4", "VFGNN_R", 0.722),
-        ("table5", "Gaussian", "per-step ε 4", 0.502),
         ("table5", "James-Stein", "per-step ε 64", 0.804),
-        ("rounds", "4", "cora", 0.733),
         ("rounds", "4", "pubmed", None),
-        ("rounds", "pooled", "pubmed", 0.791),
     ],
 )
 def test_figures_of_the_paper_stand_in_their_places(table, row, column, paper):

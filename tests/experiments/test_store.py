@@ -60,16 +60,6 @@ def test_a_torn_last_line_is_passed_over_and_never_joined(tmp_path, cut):
     assert last.get("three") is not None
 
 
-def test_a_line_complete_but_for_its_end_counts(tmp_path):
-    path = tmp_path / "t.jsonl"
-    path.write_bytes(json.dumps(asdict(finished("one"))).encode())
-    store = Store(tmp_path, "t")
-    assert store.get("one") == finished("one")
-    store.add(finished("two"))
-    assert Store(tmp_path, "t").get("one") == finished("one")
-    assert Store(tmp_path, "t").get("two") == finished("two")
-
-
 def test_lines_of_another_shape_are_passed_over(tmp_path):
     (tmp_path / "t.jsonl").write_bytes(b'{"key": "old"}\n[1]\n\xff\xfe\nnull\n\n')
     store = Store(tmp_path, "t")

@@ -86,17 +86,10 @@ def embed_session(
     steps: int,
     bits: int,
     gradient: Gradient,
-    dtype: torch.dtype = torch.float64,
     after_learn: Callable[[InitialEmbedding], None] = lambda embedding: None,
-    start_from: Mapping[PartyId, Mapping[str, Tensor]] | None = None,
-    secrets: object = 0,
-    keep_bytes: int = 1 << 30,
     block_bytes: int = 1 << 25,
 ) -> dict[PartyId, Embedded]:
-    """Every holder embeds and learns ``steps`` times, then embeds once more.
-
-    ``start_from`` holds the tensors each holder saved in an earlier session; ``secrets`` seeds the masks.
-    """
+    """Every holder embeds and learns ``steps`` times, then embeds once more."""
     names = list(matrices)
     features = {name: matrices[name].shape[1] for name in names}
     nodes = matrices[names[0]].shape[0]
@@ -104,7 +97,7 @@ def embed_session(
     def holder(plain_link: Link) -> Embedded:
         link = RecordedLink(plain_link, keep_transcript=True)
         party = link.party
-        masks = PairwiseMasks.agree(link, names, fixed_secrets(secrets, party))
+        masks = PairwiseMasks.agree(link, names, fixed_secrets(0, party))
         session = EmbeddingSession(
             link,
             settings,
@@ -114,14 +107,11 @@ def embed_session(
             dim,
             masks,
             LearningStreams(7, party),
-            dtype,
+            torch.float64,
             block_bytes=block_bytes,
         )
         embedding = build_embedding(session)
         try:
-            if start_from is not None:
-                for name, live in embedding.tensors().items():
-                    live.data.copy_(start_from[party][name])
             opened = []
             for step in range(steps):
                 opened.append(embedding.embed(step, learns=True))
@@ -135,7 +125,7 @@ def embed_session(
     def server(link: Link) -> None:
         if settings.method != "collaborative":
             return
-        dealer = Dealer(link, features, nodes, dim, fixed_secrets(secrets, SERVER), keep_bytes, block_bytes)
+        dealer = Dealer(link, features, nodes, dim, fixed_secrets(0, SERVER), block_bytes=block_bytes)
         dealer.send_seeds()
         for step in range(steps):
             dealer.deal(Direction.FORWARD, step)

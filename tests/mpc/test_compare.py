@@ -1,6 +1,6 @@
 """The secure maximum equals its plain twin, and every view in it is noise but for the viewer's result."""
 
-from itertools import combinations, product
+from itertools import product
 from math import ceil, log2, prod
 
 import numpy as np
@@ -19,16 +19,13 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import bits, compare
-from veilgraph.mpc.bits import AND, AND_EACH, Level, deal, multiply, to_planes, words_for, xor
+from veilgraph.mpc.bits import to_planes, words_for
 from veilgraph.mpc.compare import (
     MaxServer,
     SecureMax,
     comparison_levels,
-    from_order_codes,
     order_codes,
     packed,
-    packed_words,
-    unpacked,
     win_levels,
 )
 from veilgraph.mpc.mask import PairwiseMasks
@@ -128,13 +125,6 @@ def test_every_pair_of_edge_values(dtype):
     assert_equals_twin([[torch.tensor([pair[n] for pair in pairs], dtype=dtype) for n in (0, 1)]])
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("holders", [2, 3, 4, 5])
-def test_several_steps_rounds_and_shapes_in_one_session(holders):
-    shapes = [(20, 3), (5, 5), (20, 3), (64, 1), (1, 9)]
-    assert_equals_twin([some_values(holders, shape, seed=n) for n, shape in enumerate(shapes)])
-
-
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("holders", [2, 4])
 def test_the_result_is_the_same_in_blocks_none_of_which_has_anothers_tags(holders, monkeypatch):
@@ -146,15 +136,6 @@ def test_the_result_is_the_same_in_blocks_none_of_which_has_anothers_tags(holder
     for sender, kind, count in (("A", Kind.MASKED_BITS, blocks * exchanges), ("A", Kind.WIN_SHARE, len(shapes))):
         tags = [m.tag for m in view if m.sender == sender and m.tag.kind is kind]
         assert len(tags) == len(set(tags)) == count
-
-
-@pytest.mark.parametrize("holders", [2, 3, 5])
-def test_ties_go_to_the_first_and_nobody_wins_what_nobody_knows(holders):
-    equal = torch.tensor([[3.5, -INFINITY]])
-    results = maxima([[equal] * holders])
-    wins = [results[name][0][0].tolist() for name in NAMES[:holders]]
-    assert wins == [[[True, False]], *[[[False, False]]] * (holders - 1)]
-    assert results[SERVER][0][0].tolist() == [[3.5, -INFINITY]]
 
 
 @pytest.mark.parametrize(
@@ -185,53 +166,6 @@ def test_contributions_whose_masks_do_not_cancel_are_refused():
 
     with refused(ProtocolError, code="no-maximum", value=0):
         simulate({"A": holder, "B": holder, SERVER: server})
-
-
-# Codes and planes
-
-
-@given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.float64]))
-def test_codes_have_the_order_of_the_values_and_lead_back(data, dtype):
-    floats = st.floats(allow_nan=False, width=32 if dtype == torch.float32 else 64)
-    values = torch.tensor(data.draw(st.lists(floats, min_size=1)), dtype=dtype)
-    codes = order_codes(values)
-    width = 8 * dtype.itemsize
-    unsigned = [code % 2**width for code in codes.tolist()]
-    for (value, code), (other, other_code) in combinations(zip(values.tolist(), unsigned, strict=True), 2):
-        assert (value < other, value == other) == (code < other_code, code == other_code)
-    assert torch.equal(from_order_codes(codes, dtype), values)
-    assert order_codes(torch.tensor([-INFINITY], dtype=dtype)).item() == 0
-    assert torch.equal(unpacked(packed(codes), len(values), dtype), codes)
-    assert len(packed(codes)) == packed_words(len(values), dtype)
-
-
-@settings(max_examples=20)
-@given(
-    members=st.integers(2, 5),
-    in_pairs=st.booleans(),
-    seed=st.integers(0, 2**31),
-    which=st.sampled_from([AND, AND_EACH]),
-)
-def test_products_of_bits_shared_in_pairs_or_by_all(members, in_pairs, seed, which):
-    names = NAMES[:members]
-    level = Level(which, 3, tuple(combinations(names, 2 if in_pairs else members)))
-    seeds = {name: bytes([index]) * 32 for index, name in enumerate(names)}
-    generator = torch.Generator().manual_seed(seed)
-    shares = {
-        (group, name): torch.randint(-(2**63), 2**63 - 1, (which.operands, 3, 2), generator=generator)
-        for group in level.groups
-        for name in group
-    }
-
-    def holder(link):
-        own = {group: shares[group, link.party] for group in level.groups if link.party in group}
-        return multiply(link, seeds[link.party], level, own, 4, 7)
-
-    results = simulate({**dict.fromkeys(names, holder), SERVER: lambda link: deal(link, seeds, level, 2, 4, 7)})
-    for group in level.groups:
-        first, *others = xor(shares[group, name] for name in group)
-        expected = torch.stack([first & other for other in others])
-        assert torch.equal(xor(results[name][group] for name in group), expected)
 
 
 # Bytes and messages

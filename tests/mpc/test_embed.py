@@ -114,19 +114,6 @@ def reconstructed(results, owner, weight_bits):
     return torch.ldexp(total.to(torch.float64), torch.tensor(-weight_bits)) * scales.pop()
 
 
-@pytest.mark.cases(4)
-@pytest.mark.parametrize("count", [2, 3, pytest.param(5, marks=nightly)])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("feature_bits", "gradient_bits"), [(12, 28), (4, 16), (4, 36)])
-def test_the_only_error_is_the_rounding_of_the_gradient(count, form, feature_bits, gradient_bits):
-    matrices = matrices_of([form] * count, 30, [8, 5, 3, 9, 2], seed=4)
-    chosen = InitialSettings(gradient_bits=gradient_bits)
-    _, results, plain = with_twin(chosen, matrices, 3, 20, feature_bits)
-    bound, _ = rounding_bounds(matrices, 20, feature_bits, gradient_bits)
-    for result in results.values():
-        assert max(closeness(one, other) for one, other in zip(result.opened, plain, strict=True)) <= bound
-
-
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -167,20 +154,6 @@ def test_what_the_ring_can_hold_is_computed_exactly(count, momentum):
                         step_of = sum(exact[owner][n][f] * Fraction(total[n][k]) for n in range(nodes))
                         momentum_of[owner][f][k] = momentum_of[owner][f][k] * Fraction(momentum) + step_of
                         weight[owner][f][k] -= Fraction(1, 4) * momentum_of[owner][f][k]
-
-
-@pytest.mark.parametrize("method", ["individual", "secure-sum", "collaborative"])
-def test_a_session_goes_on_from_saved_tensors(method):
-    matrices = matrices_of(["dense", "sparse"], 9, [3, 4], 1)
-    chosen = InitialSettings(method=method, weight_decay=0.1)
-    first = embed_session(chosen, matrices, dim=2, steps=2, bits=12, gradient=pull, after_learn=descend)
-    saved = {
-        name: {key: value.detach().clone() for key, value in result.embedding.tensors().items()}
-        for name, result in first.items()
-    }
-    second = embed_session(chosen, matrices, dim=2, steps=0, bits=12, gradient=pull, start_from=saved, secrets="second")
-    for name in matrices:
-        assert torch.equal(second[name].opened[0], first[name].opened[-1])
 
 
 # Each holder's own weights

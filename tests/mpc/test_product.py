@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
 from veilgraph.core.randomness import expand
-from veilgraph.core.types import SERVER, Kind, Tag
+from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import ring
-from veilgraph.mpc.mask import add, open_shares, share_contribution
+from veilgraph.mpc.mask import add
 from veilgraph.mpc.product import (
     AHEAD,
     Dealer,
@@ -219,23 +219,6 @@ def test_the_dealers_halves_are_those_of_the_formula_and_are_all_it_sends():
 
 
 # Shares
-
-
-@pytest.mark.parametrize("holders", [2, 3, 5])
-def test_contributions_become_shares_of_their_sum(holders):
-    names = ["A", "B", "C", "D", "E"][:holders]
-    masks = agreed_masks(names)
-    generator = torch.Generator().manual_seed(2)
-    contributions = {name: uniform(generator, 6, 2) for name in names}
-
-    def holder(link):
-        share = share_contribution(contributions[link.party], masks[link.party], "W/A")
-        return share, open_shares(link, [name for name in names if name != link.party], Tag(Kind.SHARE), share)
-
-    opened = simulate(dict.fromkeys(names, holder))
-    for share, total in opened.values():
-        assert torch.equal(total, add(list(contributions.values())))
-        assert not any(torch.equal(share, contribution) for contribution in contributions.values())
 
 
 def test_products_by_limbs_as_on_a_gpu_change_nothing(monkeypatch):

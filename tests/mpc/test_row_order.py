@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.errors import refused
@@ -23,30 +21,6 @@ from veilgraph.mpc.intersect import agree_on_order, order_of
 
 HOLDERS = ("C", "A", "B")
 IDS = [f"customer {number:03}" for number in range(200)]
-
-
-def agreed(ids: Mapping[PartyId, Sequence[str]], seed: int = 5) -> dict[PartyId, list[str]]:
-    """Holder → the ids in the order of rows."""
-
-    def holder(link: Link) -> list[str]:
-        own = ids[link.party]
-        order = agree_on_order(link, list(ids), own, LearningStreams(seed, link.party))
-        assert order.dtype == torch.int64
-        return [own[row] for row in order.tolist()]
-
-    found: dict[PartyId, list[str]] = simulate(dict.fromkeys(ids, holder))
-    return found
-
-
-@settings(max_examples=20)
-@given(st.permutations(IDS[:12]), st.integers(1, 12))
-def test_it_is_the_same_whatever_order_the_alignment_gave(listed: list[str], count: int) -> None:
-    ids = sorted(listed[:count])
-    found = agreed({holder: [name for name in listed if name in ids] for holder in HOLDERS})
-    again = agreed(dict.fromkeys(HOLDERS, ids))
-    assert found == again
-    assert len({tuple(order) for order in found.values()}) == 1
-    assert sorted(found["A"]) == ids
 
 
 def test_the_first_holders_seed_gives_it_and_nobody_elses() -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_geometric.data import Data
 
-from tests.roles.federation import Settings, small_data, small_job, small_parties
-from veilgraph.graph.party import PartyGraph
+from tests.roles.federation import Settings
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.runtime.launch.jobs import align, predict, train
+from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.samples.organisations import export_dataset
 from veilgraph.tables import edges, nodes
 from veilgraph.tables import nodes as joining
@@ -23,20 +20,6 @@ from veilgraph.tables.source import column_names, stream
 
 ONE_EPOCH: Settings = {"train": {"epochs": 1}}
 HOLDERS = ("A", "B")
-
-
-@pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Party → how often all rules were applied to a graph of its name."""
-    found: Counter[str] = Counter()
-    validate = PartyGraph.validate
-
-    def counted(graph: PartyGraph) -> None:
-        found[graph.party] += 1
-        validate(graph)
-
-    monkeypatch.setattr(PartyGraph, "validate", counted)
-    return found
 
 
 @pytest.fixture
@@ -73,13 +56,6 @@ def vertical_tables(folder: Path) -> dict[str, Path]:
 # Tables
 
 
-def test_an_alignment_parses_every_table_once(tmp_path: Path, parsed: Counter[str]) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-    settings = over(vertical_tables(tmp_path / "tables"))
-    align(settings, tmp_path / "run")
-    assert parsed == once("nodes.csv", "nodes.csv:header", "edges.csv")
-
-
 def test_tables_that_have_changed_are_parsed_once_to_predict(tmp_path: Path, parsed: Counter[str]) -> None:
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     tables = vertical_tables(tmp_path / "tables")
@@ -89,25 +65,3 @@ def test_tables_that_have_changed_are_parsed_once_to_predict(tmp_path: Path, par
     parsed.clear()
     predict(run.path)
     assert parsed == once("nodes.csv", "nodes.csv:header", "edges.csv")
-
-
-# Graphs
-
-
-def test_a_data_set_is_checked_whole_and_then_by_each_holder(tmp_path: Path, checks: Counter[str]) -> None:
-    """The parts are not checked as they are dealt or scaled. A holder checks the file that it is given, its door."""
-    changes: Sequence[Settings] = ({"data": {"feature_scaling": "row", "split": [0.5, 0.25, 0.25]}}, ONE_EPOCH)
-    train(small_job(2, *changes), tmp_path / "run")
-    assert checks == {"A": 3, "B": 2}, "the whole; and each holder's file, and its role"
-
-
-def test_graphs_from_python_are_checked_when_they_are_given(tmp_path: Path, checks: Counter[str]) -> None:
-    graphs = small_parties(2)
-    checks.clear()
-    train(small_job(2, ONE_EPOCH), tmp_path / "graphs", parties=graphs)
-    assert checks == {"A": 2, "B": 2}, "as given; and at its role"
-    checks.clear()
-    whole = small_data()
-    bare = Data(x=whole.x, edge_index=whole.edge_index)
-    train(small_job(2, ONE_EPOCH), tmp_path / "data", parties={"A": whole, "B": bare})
-    assert checks == {"A": 2, "B": 2}, "as given; and at its role"

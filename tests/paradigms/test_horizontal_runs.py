@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Callable
@@ -32,8 +31,7 @@ from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
-from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.launch.jobs import TrainResult, resume, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 # The result
@@ -74,46 +72,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     return train(job(3), tmp_path_factory.mktemp("three") / "run")
 
 
-def test_every_holder_predicts_its_own_nodes(run: TrainResult) -> None:
-    settings = job(3)
-    parts = load_parts(settings.data, settings.seed)
-    right = labelled = 0
-    for part in parts:
-        header, *rows = csv.reader(tables(run)[part.graph.party].splitlines())
-        assert header == ["id", "class", "p0", "p1", "p2"]
-        assert [int(row[0]) for row in rows] == part.ids.tolist()
-        assert part.graph.labels is not None
-        assert part.graph.test_mask is not None
-        predicted = torch.tensor([int(row[1]) for row in rows])
-        right += int((predicted == part.graph.labels)[part.graph.test_mask].sum())
-        labelled += int(part.graph.test_mask.sum())
-    assert run.summary["test_accuracy"] == right / labelled, "the score is over all holders' labels"
-    assert run.summary["nodes"] == len(run.predictions.nodes) == len(parts[0].ids)
-    assert not (run.path / "parties" / SERVER / "predictions.csv").exists()
-
-
-def test_holders_that_know_a_node_predict_the_same_of_it(run: TrainResult) -> None:
-    seen: dict[str, tuple[float, ...]] = {}
-    shared, scales = 0, set[float]()
-    for party in RunDirectory.open(run.path).settings.data.names:
-        found = load_predictions(RunDirectory.open(run.path).party(party))
-        assert found.calibration is not None
-        scales.add(found.calibration.scale)
-        for node, row in zip(found.names(), found.uncalibrated.tolist(), strict=True):
-            shared += node in seen
-            assert seen.setdefault(node, tuple(row)) == tuple(row)
-    assert shared > 50
-    assert len(scales) == 3  # each calibrates at home, by its own validation nodes
-
-
-def test_another_reporter_reports_the_same(run: TrainResult, tmp_path: Path) -> None:
-    one = run
-    other = train(job(3, {"data": {"label_holder": "C"}}), tmp_path / "other")
-    assert lasting(one.metrics) == lasting(other.metrics)
-    assert tables(one) == tables(other)
-    assert other.predictions.csv() == tables(one)["C"]
-
-
 # The same again
 
 
@@ -134,21 +92,6 @@ def test_a_run_that_was_cut_goes_on_to_the_same_bits(variant: Settings, tmp_path
     resumed = resume(tmp_path / "cut")
     assert resumed.summary["started_at"] == 4
     assert_same(whole, resumed)
-
-
-def test_predict_gives_what_the_run_gave(tmp_path: Path) -> None:
-    run = train(job(2, SECURE, {"train": {"epochs": 3}}), tmp_path / "run")
-    before, traffic = tables(run), json.loads((run.path / "traffic.json").read_text())
-    every = predict(run.path)
-    assert torch.equal(every.probabilities, run.predictions.probabilities)
-    assert tables(run) == before
-    assert json.loads((run.path / "traffic.json").read_text()) == traffic
-    assert every.ids is not None
-    some = predict(run.path, ids=[every.ids[7], every.ids[0]])
-    assert torch.equal(some.probabilities, every.probabilities[[7, 0]])
-    sent = json.loads((run.path / "parties" / SERVER / "prediction_traffic.json").read_text())
-    dealt = {(row["direction"], row["messages"]) for row in sent if row["kind"] == "bit_correlation"}
-    assert dealt == {("sent", 2 * 6)}, "one pass: 6 exchanges for each of 2 layers"
 
 
 # What is written and refused

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from torch_geometric.data import Data
 
 from tests import nightly
 from tests.errors import About, refused
@@ -488,28 +487,6 @@ def test_graphs_from_python_are_trained_as_the_data_set(tmp_path: Path) -> None:
     assert torch.equal(predict(ours.path).probabilities, ours.predictions.probabilities)
     other = set(predicted(ours.path, "C")) - set(predicted(ours.path, "A"))
     assert predict(ours.path, ids=sorted(other)[:3]).ids == tuple(sorted(other)[:3])
-
-
-def test_data_with_ids_of_its_own(tmp_path: Path) -> None:
-    """PyTorch Geometric's n_id."""
-    settings = job(2, {"data": {"partition": {"overlap": 0.0}}})
-    parts = load_parts(settings.data, settings.seed)
-    data = {
-        part.graph.party: Data(
-            x=part.graph.features.to_dense(),
-            edge_index=part.graph.edge_index,
-            edge_weight=part.graph.edge_weight,
-            y=part.graph.labels,
-            train_mask=part.graph.train_mask,
-            val_mask=part.graph.val_mask,
-            test_mask=part.graph.test_mask,
-            n_id=part.ids,
-        )
-        for part in parts
-    }
-    assert_close(train(settings, tmp_path / "given", parties=data), train(settings, tmp_path / "run"))
-    named = {"B": [f"node {node}" for node in parts[1].ids.tolist()]}
-    assert set(predicted(train(settings, tmp_path / "named", parties=data, ids=named).path, "B")) == set(named["B"])
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
 from tests.errors import refused
-from tests.paradigms.runs import DROPOUT, assert_same_run, joint_model, lasting, saved_job
+from tests.paradigms.runs import DROPOUT, assert_same_run, joint_model, saved_job
 from tests.roles.federation import (
     CLASSES,
     NODES,
@@ -28,41 +27,15 @@ from tests.roles.federation import (
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.features import scale_features
-from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.graph.party import load_party
 from veilgraph.link.view import RecordedLink
-from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.protocol.figures import CLASS_MEASURES, Scores
-from veilgraph.protocol.judge import Judgement
-from veilgraph.protocol.plain_fitting import fit
 from veilgraph.runtime.launch.jobs import RunOptions, load_result, predict, resume, train
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 EARLY: Settings = {"train": {"epochs": 60, "patience": 4, "learning_rate": 0.1}}
 
 
-def scores(accuracy: float, loss: float) -> Scores:
-    return Scores(CLASS_MEASURES, 0.0, loss, {"val_accuracy": accuracy})
-
-
 # Which model is chosen
-
-
-def test_judgement_prefers_accuracy_then_loss_then_the_earlier() -> None:
-    judgement = Judgement()
-    for epoch, (accuracy, loss) in enumerate([(0.5, 2.0), (0.4, 0.1), (0.5, 1.0), (0.5, 1.0), (0.6, 9.0)], start=1):
-        judgement = judgement.after(epoch, scores(accuracy, loss))
-        assert judgement.best_epoch == {1: 1, 2: 1, 3: 3, 4: 3, 5: 5}[epoch]
-    assert judgement.since_best == 0
-    settings = small_job(2, {"train": {"patience": 2}}).train
-    once = judgement.after(6, scores(0.6, 9.0))
-    assert not once.stops(settings)
-    assert once.after(7, scores(0.1, 0.0)).stops(settings)
-    assert not once.after(7, scores(0.1, 0.0)).stops(small_job(2, {"train": {"patience": None}}).train)
-
-
-def test_a_loss_that_is_no_number_is_never_better() -> None:
-    judgement = Judgement().after(1, scores(0.5, 1.0))
-    assert judgement.after(2, scores(0.5, float("nan"))).best_epoch == 1
 
 
 def test_the_best_epochs_weights_are_the_model(tmp_path: Path) -> None:
@@ -95,8 +68,6 @@ def test_it_is_chosen_on_validation_nodes_alone(tmp_path: Path) -> None:
     settings = small_job(2, DROPOUT, EARLY)
     parties = small_parties(2)
     labels, test_mask = parties[0].labels, parties[0].test_mask
-    assert labels is not None
-    assert test_mask is not None
     other = replace(parties[0], labels=torch.where(test_mask, (labels + 1) % CLASSES, labels))
     one = train(settings, tmp_path / "one", parties=parties)
     two = train(settings, tmp_path / "two", parties=[other, parties[1]])
@@ -182,19 +153,6 @@ def test_predictions_as_a_table(tmp_path: Path) -> None:
     assert torch.equal(run.predictions.probabilities.argmax(dim=1), run.predictions.classes)
 
 
-def test_the_twin_finds_the_same_epoch_and_accuracies(tmp_path: Path) -> None:
-    settings = small_job(2, {"precision": "float64"}, DROPOUT, EARLY)
-    run = train(settings, tmp_path / "run", parties=small_parties(2))
-    plain = fit(PlainNetwork(settings, small_parties(2), "A"))
-    assert len(plain.metrics) == len(run.metrics)
-    for name in ("best_epoch", "val_accuracy", "test_accuracy", "train_accuracy"):
-        assert plain.summary[name] == run.summary[name]
-    for ours, theirs in zip(lasting(run.metrics), lasting(plain.metrics), strict=True):
-        assert ours.keys() == theirs.keys()
-        for name, value in theirs.items():
-            assert ours[name] == pytest.approx(value, abs=1e-4), name
-
-
 # Predicting
 
 
@@ -261,61 +219,6 @@ def test_what_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
 
 
 # Data of every kind
-
-
-def data_of(graph: PartyGraph, **changes: object) -> Data:
-    data = Data(x=graph.features, edge_index=graph.edge_index)
-    if graph.labels is not None:
-        data.y = graph.labels
-        data.update({name: getattr(graph, name) for name in ("train_mask", "val_mask", "test_mask")})
-    data.update(changes)
-    return data
-
-
-def with_weights(graph: PartyGraph) -> Data:
-    return data_of(graph, edge_weight=torch.rand(graph.num_edges, generator=torch.Generator().manual_seed(3)))
-
-
-def with_isolated_nodes(graph: PartyGraph) -> Data:
-    return data_of(graph, edge_index=graph.edge_index[:, (graph.edge_index < 30).all(dim=0)])
-
-
-KINDS_OF_DATA: dict[str, Callable[[PartyGraph], Data]] = {
-    "dense": data_of,
-    "float64": lambda graph: data_of(graph, x=graph.features.double()),
-    "sparse csr": lambda graph: data_of(graph, x=(graph.features > 1).float().to_sparse_csr()),
-    "sparse coo": lambda graph: data_of(graph, x=(graph.features > 1).float().to_sparse_coo()),
-    "integers": lambda graph: data_of(graph, x=(graph.features > 1).long()),
-    "nothing but zeros": lambda graph: data_of(graph, x=torch.zeros_like(graph.features)),
-    "one column": lambda graph: data_of(graph, x=graph.features[:, :1]),
-    "edge weights": with_weights,
-    "edge attributes of one column": lambda graph: data_of(graph, edge_attr=torch.ones(graph.num_edges, 1)),
-    "isolated nodes": with_isolated_nodes,
-    "no edges": lambda graph: data_of(graph, edge_index=graph.edge_index[:, :0]),
-    "loops and repeated edges": lambda graph: data_of(graph, edge_index=graph.edge_index.repeat(1, 2).fill_(3)),
-    "not contiguous": lambda graph: data_of(
-        graph, x=graph.features.t().contiguous().t(), edge_index=graph.edge_index.t().contiguous().t()
-    ),
-}
-
-
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("kind", KINDS_OF_DATA.values(), ids=KINDS_OF_DATA.keys())
-@pytest.mark.parametrize("holder", [0, 1], ids=["at the label holder", "at the other"])
-def test_data_of_every_kind(tmp_path: Path, kind: Callable[[PartyGraph], Data], holder: int) -> None:
-    names = ["bank", "shop"]
-    graphs = small_parties(2)
-    parties = [
-        PartyGraph.from_data(name, kind(graph) if index == holder else data_of(graph))
-        for index, (name, graph) in enumerate(zip(names, graphs, strict=True))
-    ]
-    settings = small_job(2, DROPOUT, {"train": {"epochs": 3}})
-    run = train(settings, tmp_path / "run", parties=parties)
-    assert RunDirectory.open(run.path).settings.data.names == ("bank", "shop")
-    assert RunDirectory.open(run.path).settings.data.label_party == "bank"
-    assert bool(torch.isfinite(run.predictions.probabilities).all())
-    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
-    assert_same_run(run, train(settings, tmp_path / "again", parties=parties))
 
 
 def test_scaling_is_done_for_graphs_given_directly_too(tmp_path: Path) -> None:

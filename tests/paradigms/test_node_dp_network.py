@@ -9,8 +9,6 @@ from torch.nn import functional
 from tests import nightly
 from tests.nn.slow import DOUBLE, random_graph, slow_aggregate
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.features import from_scipy, to_scipy
-from veilgraph.nn.calibration import corrected
 from veilgraph.paradigms.node_dp import learner as kprop
 from veilgraph.paradigms.node_dp.learner import (
     KPropNetwork,
@@ -83,18 +81,6 @@ def test_rectified_features_are_never_formed_but_count(hops, layout, monkeypatch
     torch.testing.assert_close(mine, reference)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "columns", "propagation", "expected"),
-    [(1000, 5, 1000, True), (1000, 100, 1000, False), (1000, 100, 10**6, True), (40_000, 4000, 10**9, False)],
-)
-def test_sparse_features_are_propagated_once_where_that_is_cheaper_and_small(nodes, columns, propagation, expected):
-    one_each = from_scipy(to_scipy(sparse_signs(nodes, 1).to_sparse_csr()))
-    wide = torch.sparse_csr_tensor(
-        one_each.crow_indices(), one_each.col_indices(), one_each.values(), (nodes, columns), check_invariants=True
-    )
-    assert kprop._is_cheaper_propagated(wide, propagation) is expected
-
-
 def network(graph, features, **changes):
     chosen = KPropSettings(**{"hops": 2, "dim": 4, "dropout": 0.5, **changes})
     return KPropNetwork(chosen, chosen.tried[0], features, graph, 3, streams=LearningStreams(0, "server"), dtype=DOUBLE)
@@ -110,14 +96,6 @@ def test_the_network_equals_the_dense_computation(hops):
     hidden = torch.tanh(model.gain * (first @ x @ model.update.weight.t()) + model.update.bias)
     expected = slow_gcn(graph) @ (hidden @ model.output.weight.t()) + model.output.bias
     torch.testing.assert_close(model(None), expected)
-
-
-def test_the_output_does_not_depend_on_the_scale_of_the_features():
-    graph = random_graph()
-    values = sparse_signs(9, 6).to_sparse_csr()
-    small, large = (network(graph, AffineFeatures(values, scale, 0.5 * scale)) for scale in (1.0, 1e4))
-    torch.testing.assert_close(small(None), large(None))
-    assert float(large.gain) == pytest.approx(1e-4 * float(small.gain))
 
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2])
@@ -180,12 +158,3 @@ def test_the_truth_minimises_the_expected_loss():
     wrong = (-truth.detach()).requires_grad_()
     (elsewhere,) = torch.autograd.grad(found.loss(wrong, KNOWN), wrong)
     assert float(at_truth.norm()) < 0.15 * float(elsewhere.norm())
-
-
-def test_corrected_probabilities():
-    logits = torch.randn(4, 3, dtype=DOUBLE)
-    transition = response(0.5)
-    expected = [[sum(p[i] * transition[i, j] for i in range(3)) for j in range(3)] for p in logits.softmax(1)]
-    torch.testing.assert_close(corrected(logits, transition), torch.tensor(expected, dtype=DOUBLE))
-    found = denoising(random_graph(), 1, transition)
-    torch.testing.assert_close(found.scores(logits).exp(), corrected(logits, transition))

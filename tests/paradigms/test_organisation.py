@@ -22,7 +22,7 @@ from tests.paradigms.organisations import exported, job
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, Kind, Tag
-from veilgraph.graph.party import load_party, unpack_ids
+from veilgraph.graph.party import unpack_ids
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink, read_view
 from veilgraph.privacy.publisher import Spent
@@ -111,21 +111,6 @@ def test_nodes_added_after_training_are_predicted_as_trained(parties: dict[str, 
     assert rows(run.path, "A")[:300] != list(after.ids or ())[:300], "the training's own rows were overwritten"
 
 
-def test_align_then_train_and_an_alignment_is_kept(parties: dict[str, Path], tmp_path: Path) -> None:
-    found = align(job(parties), tmp_path / "run")
-    assert found[""] == 300
-    assert found["A"] == len(rows(tmp_path / "run", "A"))
-    identity = alignment(tmp_path / "run", "A")["identity"]
-    resume(tmp_path / "run")
-    assert {alignment(tmp_path / "run", party)["identity"] for party in (*parties, SERVER)} == {identity}
-    (tmp_path / "run" / "parties" / "B" / "alignment.json").unlink()  # who has lost it makes all align anew
-    (tmp_path / "run" / "summary.json").unlink()
-    resume(tmp_path / "run", restart=True)
-    (after,) = {alignment(tmp_path / "run", party)["identity"] for party in (*parties, SERVER)}
-    assert after != identity
-    assert load_party(RunDirectory(tmp_path / "run").party("B").graph_path).common == 300
-
-
 def test_a_party_refuses_what_its_limits_do_not_accept(parties: dict[str, Path], tmp_path: Path) -> None:
     with refused(ConfigError, code="refused", key="limits.max_rounds", value=1, party="A"):
         train(job(parties, model={"dim": 4, "rounds": 2}), tmp_path / "deep")
@@ -170,8 +155,6 @@ def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[st
     last = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()
     records = [DisclosureRecord.model_validate_json(line) for line in last]
     totals = {one.work: one.epsilon_total for one in records if one.kind == "masked"}
-    assert totals["predict"] is not None
-    assert totals["train"] is not None
     assert totals["predict"] > totals["train"], "a prediction is one release more"
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.paradigms.runs import assert_same_run, saved_job
+from tests.paradigms.runs import saved_job
 from tests.paradigms.traces import PARTIES, check_arrows, check_format, party_of, spans, trace_of
 from tests.roles.federation import Settings
-from veilgraph.core.trace import Event, Trace
+from veilgraph.core.trace import Event
 from veilgraph.core.types import Kind
-from veilgraph.link.wrapper import TracedLink
-from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, load_result, resume, train
+from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, resume, train
 
 STEPS = 4
 SHORT: Settings = {"train": {"epochs": STEPS, "evaluate_every": 2}}
@@ -81,15 +80,3 @@ def test_a_session_that_goes_on_writes_its_own_trace(tmp_path: Path) -> None:
     names = party_of(events)
     steps = [span for span in spans(events) if span["name"] == "forward" and names[span["pid"]] == "B"]
     assert len(steps) == 20 - started < 20
-
-
-def test_without_a_profile_there_is_no_trace(tmp_path: Path, run: TrainResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("made without a profile")
-
-    monkeypatch.setattr(Trace, "__init__", refuse)
-    monkeypatch.setattr(TracedLink, "__init__", refuse)
-    plain = train(saved_job(tmp_path / "data", SHORT), tmp_path / "run")
-    assert_same_run(run, plain)
-    assert not list(plain.path.rglob("*trace*"))
-    assert load_result(plain.path).summary == plain.summary

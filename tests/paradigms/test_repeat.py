@@ -31,7 +31,6 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import read_view
 from veilgraph.privacy.local_features import FeatureMechanism
 from veilgraph.privacy.local_publisher import LocalPublisher
-from veilgraph.protocol import aligning
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.messages import causes
@@ -138,16 +137,6 @@ def test_node_dp_but_for_its_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / f"state of {name}"))
         found.append(train(of_node_dp(tmp_path / f"fixed {name}"), tmp_path / "fixed" / name).predictions)
     assert distance(*found) == 0
-
-
-def test_what_is_drawn_by_rows_makes_another_model_of_another_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The control: in the alignments' own orders, as before."""
-    monkeypatch.setattr(aligning, "agree_on_order", lambda link, holders, ids, streams: torch.arange(len(ids)))
-    one, other = twice(of_vertical(tmp_path), tmp_path)
-    assert one.ids != other.ids
-    assert distance(one, other) > 1e-3
 
 
 def grow(settings: JobSettings) -> None:

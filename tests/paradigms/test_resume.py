@@ -36,7 +36,6 @@ from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from veilgraph.core.errors import RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings, write_job
-from veilgraph.protocol.judge import Judgement
 from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, load_result, predict, resume, train
 from veilgraph.runtime.store.checkpoints import Checkpoints
 from veilgraph.runtime.store.run_directory import Record, RunDirectory, save_tensors
@@ -282,15 +281,6 @@ def test_graphs_given_directly_and_an_own_model(tmp_path: Path) -> None:
     assert_same_run(whole, resume(tmp_path / "cut", options=RunOptions(custom=OwnModel)))
 
 
-def test_the_judgement_survives_a_checkpoint_before_any_evaluation(tmp_path: Path) -> None:
-    settings = saved_job(
-        tmp_path / "data", {"train": {"epochs": 7, "checkpoint_every": 1, "evaluate_every": 5, "patience": 1}}
-    )
-    whole = train(settings, tmp_path / "whole")
-    assert_same_run(whole, resume(cut_run(settings, tmp_path / "cut", 3)))
-    assert Judgement().best_loss == float("inf")
-
-
 # Real kills
 
 LONG: Settings = {"train": {"epochs": 80, "checkpoint_every": 7, "evaluate_every": 3}}
@@ -323,7 +313,6 @@ def test_killed_early_and_late(tmp_path: Path) -> None:
     moments = {tmp_path / "early": 1, tmp_path / "late": 40}
     script = [sys.executable, "-c", TRAIN_IN_FORKS, str(tmp_path / "job.yaml"), *map(str, moments)]
     with subprocess.Popen(script, stdout=subprocess.PIPE, env=one_thread(), text=True) as host:
-        assert host.stdout is not None
         for run, line in moments.items():
             name, pid = json.loads(host.stdout.readline())
             assert name == str(run)

@@ -24,7 +24,6 @@ from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.plan import aggregation_sensitivity
 
 NODES, WIDTH = 8, 3
-Edges = frozenset[tuple[int, int]]
 PAIRS = list(itertools.combinations(range(NODES), 2))
 
 
@@ -368,23 +367,6 @@ def test_a_pair_is_its_own_weight_of_at_most_one():
     expected[1, 0], expected[0, 1], expected[1, 2], expected[2, 0] = 0.5, 1.0, 0.25, 1.0
     assert torch.equal(torch.from_numpy(pair_matrix(edges, weight, 3).toarray()), expected)
     assert torch.equal(torch.from_numpy(pair_matrix(edges, None, 3).toarray()), (expected > 0).double())
-
-
-def test_without_noise_it_is_sums_of_rows_of_length_1():
-    edges = both({(0, 1), (1, 2), (2, 3), (0, 4)})
-    matrix = torch.from_numpy(pair_matrix(edges, None, NODES).toarray())
-    x = rows_of(5)
-    x[3] = 0
-    for clip in (None, 1.2):
-        rows, expected = x, [torch.nn.functional.normalize(x)]
-        for _ in range(2):
-            rows = matrix @ torch.nn.functional.normalize(rows)
-            rows = rows if clip is None else rows * (clip / rows.norm(dim=1, keepdim=True).clamp_min(clip))
-            expected.append(rows)
-        made = NoisySums(pair_matrix(edges, None, NODES), 2, None, clip)
-        found = made.release(x, system_secrets)
-        torch.testing.assert_close(found, torch.cat(expected, dim=1), rtol=0, atol=1e-7)
-        assert torch.equal(made.clean(x, found), found)
 
 
 def test_the_noise_is_on_every_matrix_from_the_source_alone_and_on_the_grid():

@@ -24,7 +24,7 @@ from tests.errors import refused
 from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.files import append
 from veilgraph.privacy import accountant, ledger_files
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
+from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
 from veilgraph.privacy.ledger import Ledger, LedgerSummary
 
 JOB, DELTA = "ab" * 32, 1e-4
@@ -94,23 +94,6 @@ def test_the_paper_s_total_stands_in_the_summary_beside_the_epsilon_of_one_relea
     assert summary.per_release < 1
     with pytest.raises(FrozenInstanceError):
         setattr(summary, "total", 0.0)  # noqa: B010
-
-
-def test_channels_compose_and_what_is_protected_is_kept_apart(path):
-    with opened(path) as ledger:
-        ledger.reserve(ROW, UP, 0, 3)
-        ledger.reserve(STRONGER, UP, 3, 2)
-        ledger.reserve(ROW, DOWN, 0, 4)
-        ledger.reserve(EDGE, DOWN, 0, 5)
-        rows = [(each.channel, each.unit, each.releases) for each in ledger.summary()]
-        assert rows == [(UP, "row", 5), (DOWN, "row", 4), (DOWN, "edge", 5)]
-        assert ledger.summary()[0].per_release == accountant.per_step(ROW, DELTA)
-        assert ledger.summary()[0].total == pytest.approx(accountant.total({ROW: 3, STRONGER: 2}, DELTA))
-        assert ledger.totals() == {
-            ("row", "zero-out"): pytest.approx(accountant.total({ROW: 7, STRONGER: 2}, DELTA)),
-            ("edge", "zero-out"): pytest.approx(accountant.total({EDGE: 5}, DELTA)),
-        }
-        assert max(each.total for each in ledger.summary()) < ledger.totals()["row", "zero-out"]
 
 
 def test_the_release_over_the_budget_is_refused_with_all_numbers_and_nothing_is_written(path):
@@ -189,12 +172,6 @@ def test_room_is_the_largest_number_that_fits(path, budget, event, before):
         if room:
             assert ledger.reserve(event, UP, 0, room + 9) == room
         assert ledger.room(event) == 0
-
-
-def test_without_a_budget_there_is_no_end(path):
-    with opened(path) as ledger:
-        assert ledger.room(ROW) is None
-        assert ledger.reserve(ROW, UP, 0, 10**6) == 10**6
 
 
 EVENTS = st.builds(
@@ -447,15 +424,3 @@ def test_threads_share_a_budget_without_passing_it(path):
     with opened(path, expected=True) as ledger:
         for each in ledger.summary():
             assert made[each.channel] <= each.releases
-
-
-def test_entries_keep_their_order_and_a_running_total_for_each_thing_protected(path):
-    with opened(path) as ledger:
-        for step, (event, channel) in enumerate([(ROW, UP), (EDGE, UP), (STRONGER, DOWN), (REPLACED, UP), (ROW, UP)]):
-            ledger.spend(event, channel, step)
-    found = entries(path)
-    assert [entry["step"] for entry in found] == [0, 1, 2, 3, 4]
-    wanted: list[dict[Event, int]] = [{ROW: 1}, {EDGE: 1}, {ROW: 1, STRONGER: 1}, {REPLACED: 1}, {ROW: 2, STRONGER: 1}]
-    assert [entry["total"] for entry in found] == pytest.approx([accountant.total(counts, DELTA) for counts in wanted])
-    written = [line["time"] for line in found]
-    assert written == sorted(written)

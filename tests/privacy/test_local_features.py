@@ -154,30 +154,6 @@ def counting(name):
     return source
 
 
-def test_the_variance_is_the_papers():
-    epsilon, d, m = 3.0, 7, 2
-    grown = math.exp(epsilon / m)
-    x = torch.tensor([[LOW, 0.2, HIGH, 1.0, 0.0, 0.5, -0.25]], dtype=torch.float64)
-    wanted = d / m * ((HIGH - LOW) / 2) ** 2 * ((grown + 1) / (grown - 1)) ** 2 - (x - (LOW + HIGH) / 2) ** 2
-    mechanism = MultiBit(epsilon, LOW, HIGH, d, m)
-    assert torch.allclose(mechanism.variance(x), wanted, rtol=1e-12)
-    assert torch.allclose(mechanism.variance(x.float().to_sparse_csr()), wanted, rtol=1e-6)
-    assert mechanism.scale == pytest.approx(d * (HIGH - LOW) / (2 * m) * (grown + 1) / (grown - 1), rel=1e-13)
-    assert mechanism.offset == (LOW + HIGH) / 2
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("features", [1, 2, 8, 60])
-def test_the_default_sample_size_has_the_least_variance(features):
-    for epsilon in [*(step / 7 for step in range(1, 210)), 500.0]:
-        mechanisms = [MultiBit(epsilon, 0.0, 1.0, features, m) for m in range(1, features + 1)]
-        spreads = [float(each.variance(torch.zeros(1, features))[0, 0]) for each in mechanisms]
-        chosen = MultiBit(epsilon, 0.0, 1.0, features).sample_size
-        assert chosen == best_sample_size(epsilon, features)
-        assert spreads[chosen - 1] <= min(spreads) * (1 + 1e-12)
-    assert [best_sample_size(epsilon, 3) for epsilon in (1e-3, 1e300)] == [1, 3]
-
-
 def test_the_papers_sample_size_is_up_to_a_quarter_worse_and_no_release_of_it_passes_for_another():
     papers, ours = MultiBit(4.0, 0.0, 1.0, 8, 1), MultiBit(4.0, 0.0, 1.0, 8)
     centre = torch.full((1, 8), 0.5)
@@ -206,29 +182,6 @@ def test_sparse_features_are_released_as_dense_ones(monkeypatch, m, blocks):
     again = mechanism.release(x.to_sparse_csr(), fixed("layouts"))
     assert torch.equal(released.to_dense(), again.to_dense())
     assert torch.equal(released.to_dense().abs().sum(1), torch.full((9,), m))
-
-
-def test_a_sparse_release_is_the_dense_one(monkeypatch):
-    x = torch.rand(50, 40, generator=torch.Generator().manual_seed(2))
-    mechanism = MultiBit(1.0, 0.0, 1.0, 40, 2)
-    sparse = mechanism.release(x, fixed("layouts"))
-    monkeypatch.setattr(local_features, "SPARSE_FROM", 1000)
-    dense = mechanism.release(x, fixed("layouts"))
-    assert dense.dtype == torch.int8
-    assert torch.equal(sparse.to_dense(), dense.float())
-    weights = torch.rand(40, 3)
-    assert torch.allclose(sparse @ weights, dense.float() @ weights, atol=1e-6)
-    assert torch.equal(mechanism.rectify(sparse), mechanism.rectify(dense))
-    assert torch.equal(mechanism.rectify(dense), dense.float() * mechanism.scale + mechanism.offset)
-
-
-@pytest.mark.parametrize("name", ["gaussian", "laplace"])
-def test_noise_is_added_to_sparse_features_as_to_dense_ones(name):
-    x = torch.tensor([[0.0, 1.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, -0.5]])
-    released = [MECHANISMS[name].release(form, fixed(name)) for form in (x, x.to_sparse_csr(), x.double())]
-    assert released[0].dtype == torch.float32
-    assert torch.equal(released[0], released[1])
-    assert torch.equal(released[0], released[2])
 
 
 def test_the_drawn_set_does_not_depend_on_the_data():

@@ -9,8 +9,6 @@ import pytest
 
 from tests.privacy.planned import HOPS, job, planned
 from veilgraph.paradigms.vertical.settings import VerticalJob, plan
-from veilgraph.privacy import accountant
-from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
 from veilgraph.privacy.plan import rows_changed_by_edge, rows_changed_by_node
 
 
@@ -35,36 +33,6 @@ def test_once_is_one_release_and_none_at_the_label_holder() -> None:
     assert planned(settings, "A").epsilon_total == 0
 
 
-@pytest.mark.parametrize(("sigma", "total"), [(1, 213.51), (5, 18.207), (20, 3.210), (100, 0.512)])
-def test_totals_of_300_releases(sigma: float, total: float) -> None:
-    found = planned(job(299, noise_multiplier=sigma), "B")
-    assert found.releases == 300
-    assert found.epsilon_total == pytest.approx(total, rel=2e-4, abs=5e-4)
-    assert found.epsilon_release == pytest.approx(accountant.per_step(GaussianEvent(sigma), 1e-4))
-    assert found.epsilon_release < found.epsilon_total
-
-
-@pytest.mark.cases(3)
-@pytest.mark.parametrize("mechanism", ["gaussian", "james-stein", "james-stein-plus", "laplace"])
-@pytest.mark.parametrize("neighbours", ["zero-out", "replacement"])
-def test_a_wanted_total_is_met_from_below_and_nearly(mechanism: str, neighbours: str) -> None:
-    settings = job(10, mechanism=mechanism, neighbours=neighbours, epsilon_total=6)
-    for party in ("A", "B"):
-        found = planned(settings, party)
-        assert 6 * (1 - 1e-3) < found.epsilon_total <= 6
-        assert isinstance(found.event, LaplaceEvent if mechanism == "laplace" else GaussianEvent)
-    assert planned(settings, "A").multiplier > planned(settings, "B").multiplier
-
-
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_a_wanted_release_is_met(mechanism: str) -> None:
-    for neighbours in ("zero-out", "replacement"):
-        found = planned(job(mechanism=mechanism, neighbours=neighbours, epsilon_step=2), "B")
-        assert found.epsilon_release == pytest.approx(2, rel=1e-3)  # a little less: Laplace needs no δ
-    twice = planned(job(mechanism=mechanism, neighbours="replacement", epsilon_step=2), "B").multiplier
-    assert twice == pytest.approx(2 * planned(job(mechanism=mechanism, epsilon_step=2), "B").multiplier)
-
-
 def test_the_papers_calibration_costs_what_it_truly_costs() -> None:
     found = planned(job(epsilon_step=16, calibration="classical"), "B")
     assert found.multiplier == pytest.approx(math.sqrt(2 * math.log(1.25e4)) / 16)
@@ -83,7 +51,6 @@ def test_an_edge_or_a_node_needs_as_much_noise_as_the_rows_that_it_changes(unit:
     assert found.rows == rows > 1
     assert found.multiplier / row.multiplier == pytest.approx(rows if mechanism == "laplace" else math.sqrt(rows))
     assert 5 * (1 - 1e-3) < found.epsilon_total <= 5
-    assert found.event is not None
     assert (found.event.unit, found.event.neighbours) == (unit, "replacement")
     assert planned(settings, "B", nodes=3).rows == 3, "no more rows change than there are"
 

@@ -213,8 +213,3 @@ def test_a_missing_degree_bound_is_explained():
         rows_changed_by_node(None, 2, 5)
     with refused(ConfigError, key="degree_bound"):
         rows_changed_by_edge(None, 2, 5)
-
-
-def test_without_hops_edges_count_nothing_and_a_node_is_its_row():
-    assert rows_changed_by_edge(None, 0, 5) == 0
-    assert rows_changed_by_node(None, 0, 5) == 1

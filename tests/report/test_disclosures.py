@@ -9,7 +9,6 @@ from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.view import TrafficEntry
-from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import DisclosureRecord, disclosure_lines, disclosures
 from veilgraph.report.disclosures import disclosure_table
@@ -53,42 +52,14 @@ def test_what_nothing_protects_stands_out_and_the_table_fits_a_terminal(tmp_path
     assert all(len(line) <= 80 for line in captured.get().splitlines())
 
 
-def test_both_epsilons_are_shown_where_there_are_any(tmp_path: Path) -> None:
-    path = tmp_path / "disclosures.jsonl"
-    settings = parse_job(
-        {
-            "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 5.0},
-            "train": {"select_by": "last", "patience": None},
-            "model": {},
-        }
-    )
-    entries = [TrafficEntry("B", SERVER, "sent", kind, 1, 9) for kind in (Kind.MASKED, Kind.HELLO)]
-    for total in (12.25, 18.2074):
-        found = disclosures(settings, entries, Spent({"embeddings": 1}, 0.60161, total))
-        with path.open("a") as file:
-            file.write(disclosure_lines(settings, "train", found, TIME))
-    table = disclosure_table(read_disclosures(path))
-    assert list(map(str, table.columns[-1].cells)) == ["0.6016 / 18.21", ""]
-    console = Console(width=80)
-    with console.capture() as captured:
-        console.print(table)
-    text = captured.get()
-    assert "of one of these releases by itself / total of all" in " ".join(text.split())
-    assert "No differential privacy" not in " ".join(text.split())
-    assert all(len(line) <= 80 for line in text.splitlines())
-
-
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (lambda line: line[:40], "the line: Invalid JSON"),
-        (lambda line: "", "the line: Invalid JSON"),
         (lambda line: "{}", "party: Field required"),
         (lambda line: line.replace('"mask"', '"magic"'), "protection: Input should be"),
         (lambda line: line.replace('"messages":2', '"messages":-2'), "messages: Input should be greater"),
-        (lambda line: line.replace('"messages":2', '"messages":"2"'), "messages: Input should be a valid integer"),
         (lambda line: line.replace('total":null', 'total":-1.5'), "epsilon_total: Input should be greater"),
-        (lambda line: line.replace('total":null', 'total":"1.5"'), "epsilon_total: Input should be a valid number"),
         (lambda line: line.replace("2024-05-01T00:00:00Z", "2024-05-01T00:00:00"), "time: Input should have timezone"),
         (lambda line: line.replace('"work"', '"job_of_work"'), "work: Field required"),
     ],

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from statistics import fmean
 from typing import Any
 
 import pytest
 
 import research.expected
-from research import gap_beside
-from research.figures import Figures
 from tests.roles.once import job as once_job
 from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.protocol.job_file import parse_job
@@ -44,30 +41,13 @@ def test_the_file_is_what_was_measured() -> None:
     }
 
 
-def test_curves_of_hops_compare_the_same_seeds_and_the_same_way_without_noise() -> None:
-    found = Figures(gap_beside.FIGURES).found
-    for curve in curves():
-        if curve.way == "edge, noise in every hop, own rows in the clear":
-            of = f"{curve.data}/edge/own rows in the clear"
-            alone = {key.rpartition("/")[2] for key in found if key.startswith(f"{curve.data}/edge/A alone/0/")}
-            seeds = [seed for seed in alone if f"{of}/inf/{seed}" in found]
-            assert curve.seeds == len(seeds)
-            assert curve.without == pytest.approx(fmean(found[f"{of}/inf/{seed}"] for seed in seeds), abs=1e-4)
-            assert curve.points[16] == pytest.approx(fmean(found[f"{of}/16/{seed}"] for seed in seeds), abs=1e-4)
-            assert curve.without >= max(curve.points.values()) - 0.002
-
-
 @pytest.mark.parametrize(
     ("epsilon", "expected"),
     [
-        (0.5, 0.69),
         (0.998, 0.69),
         (0.9999, 0.7),
-        (1.0, 0.7),
         (2.0, 0.75),
-        (4.0, 0.8),
         (8.0, 0.82),
-        (16.0, 0.84),
         (99.0, 0.84),
     ],
 )
@@ -130,7 +110,6 @@ def test_what_a_job_has_otherwise_than_those_that_were_measured_is_said() -> Non
     def caption(hops: int, dim: int, **more: Any) -> str:
         job = once_job(2, **{**HOPS, "aggregation": {"hops": hops, "dim": dim}, **more})
         table = expected_table(job, {4.0: 4.0})
-        assert table is not None
         return str(table.caption).partition("on them.")[2]
 
     assert caption(2, 64) == ""
@@ -141,7 +120,6 @@ def test_what_a_job_has_otherwise_than_those_that_were_measured_is_said() -> Non
     job = parse_job({"paradigm": "node-dp", "release": {"features": {"epsilon": 1}}, "privacy": learner})
     assert [each["measured_with"] for each in expected_facts(job, {4.0: 4.0})] == [{"privacy.aggregation.hops": 3}]
     table = expected_table(job, {4.0: 4.0})
-    assert table is not None
     assert str(table.caption).endswith("privacy.aggregation.hops was 3, and is 2 here.")
 
 
@@ -165,7 +143,6 @@ def test_a_curve_is_of_one_neighbouring_relation() -> None:
 def test_one_job_of_a_horizon_has_the_noise_that_the_total_needs_and_its_own_epsilon() -> None:
     job = once_job(2, **HOPS)
     planned = plan(job, "B")
-    assert planned is not None
     assert NeededNoise(job, [4.0]).facts[-1]["noise_multiplier"] == planned.multiplier, (
         "as the job itself would have it"
     )

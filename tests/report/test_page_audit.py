@@ -8,7 +8,6 @@ from tests.errors import refused
 from tests.report.conftest import Copy, page_of
 from tests.report.findings import audit, finding, interval, leak
 from veilgraph.core.errors import RunError
-from veilgraph.report.audit import read_audit, worst
 
 NOT_FOUND = {"found": False, "auc": 0.7, "p_value": 0.002, "level": 0.001, "against": 0.5}
 
@@ -69,16 +68,6 @@ def test_an_epsilon_above_the_ledgers_fails_the_audit_in_words(copy: Copy) -> No
     assert (tones.count("bad"), tones.count("leak")) == (2, 2), "the words and the limit of the one that failed"
 
 
-def test_a_rate_has_its_own_words(copy: Copy) -> None:
-    run, report = copy("plain"), audit(job="plain")
-    report["findings"][0] |= {"rates": {"tpr_at_1_percent": 0.1}}
-    report["findings"][1] |= {"rates": {"tpr_at_1_percent": 0.06}, "exceeded": ["auc", "tpr_at_1_percent"]}
-    (run / "audit.json").write_text(json.dumps(report))
-    rows = [text for text in page_of(run).within["tr"] if " against B: " in text]
-    assert "within its limit of 0.9 and 0.1 on tpr_at_1_percent" in rows[0]
-    assert "above the limit of 0.6, may be above the limit of 0.06 on tpr_at_1_percent" in rows[1]
-
-
 def test_an_audit_without_limits_is_not_called_passed(copy: Copy) -> None:
     run, report = copy("plain"), audit(job="plain")
     report["findings"] = [{**each, "limit": None, "passed": None, "exceeded": []} for each in report["findings"]]
@@ -93,28 +82,6 @@ def test_of_many_findings_the_strongest_of_each_on_each_secret_come_first(copy: 
     (table,) = [text for text in page_of(run).within["table"] if "The strongest attack" in text]
     assert table.count("server against B: edges") == 1
     assert "link-supervised" in table
-
-
-def test_an_audit_opens_with_its_worst_findings_in_sentences(copy: Copy) -> None:
-    run = copy("plain")
-    named = [finding(who, "A", "labels", "label-clusters", value) for who, value in (("C", 0.99), ("B", 1.0))]
-    weak = finding("client", "B", "edges", "link-similarity", 0.51)
-    (run / "audit.json").write_text(json.dumps(audit(job="plain", more=(weak, *named, leak()))))
-    found = read_audit(run)
-    assert found is not None
-    sentences = worst(found.findings)
-    assert [each.split(":")[0] for each in sentences] == [
-        "server finds B's features",  # fails
-        "A and server find B's edges",
-        "B and C find A's labels",
-    ]
-    assert "AUC 1.000 at B, by label-clusters" in sentences[2]
-    assert "0.610 without what" not in sentences[1]  # which is another's
-    assert sentences[0].endswith("This does not pass.")
-    text = page_of(run).text
-    assert text.index(sentences[0]) < text.index(sentences[2]) < text.rindex("attacks mounted")
-    (run / "audit.json").write_text(json.dumps({**audit(job="plain"), "findings": [weak]}))
-    assert worst((read_audit(run) or found).findings) == []
 
 
 @pytest.mark.cases(2)

@@ -1,12 +1,9 @@
 import io
-import sys
 from time import monotonic, sleep
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 
-from veilgraph.cli.output import messages, results
 from veilgraph.report import training as progress
 from veilgraph.report.training import TrainingBars, heartbeat, left_words
 
@@ -24,17 +21,6 @@ def test_the_last_state_of_each_training_is_printed() -> None:
     assert "one" in one
     assert "epoch 10/20  loss 1.250  val 25.0 %" in one
     assert "two" in two
-
-
-def test_in_a_file_nothing_is_cut(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    name = "seed 0: pooled without the telephone company's columns (13 of 16)"
-    with TrainingBars(messages()) as bars, bars.stage(name, 120) as show:
-        show([{"epoch": 120, "loss": 1.5, "val_accuracy": 0.25}])
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(name)
-    assert "epoch 120/120  loss 1.500  val 25.0 %" in line
-    assert line.rstrip().endswith("0:00:00")
 
 
 def test_where_there_is_no_terminal_a_line_now_and_then_says_what_is_done_and_what_is_left(
@@ -72,22 +58,3 @@ def test_what_is_left_in_all_follows_from_what_is_done() -> None:
     assert left_words(60.0, 1.5, 6.0) == ", about 3 min left in all"
     assert left_words(60.0, 0.0, 6.0) == ""
     assert left_words(60.0, 0.0, 0.0) == ""
-
-
-def test_a_table_is_cut_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table()
-    for name in ("way", "AUC", "above"):
-        table.add_column(name, no_wrap=True)
-    table.add_row("w" * 60, "0.5", "x" * 60)
-    shown = dict[str, str]()
-    for columns in ("", "80"):
-        text = io.StringIO()
-        monkeypatch.setattr(sys, "stdout", text)
-        monkeypatch.delenv("COLUMNS", raising=False)
-        if columns:
-            monkeypatch.setenv("COLUMNS", columns)
-        results().print(table)
-        shown[columns] = text.getvalue()
-    assert "x" * 60 in shown[""]
-    assert max(map(len, shown[""].splitlines())) < 150  # no wider than it needs to be
-    assert "x" * 60 not in shown["80"]

@@ -38,13 +38,6 @@ def test_looking_at_a_share_finds_what_is_there() -> None:
     assert (everybody.recall, everybody.lift) == (1, 1)
 
 
-def test_within_a_tie_as_many_are_found_as_on_average() -> None:
-    truth, score = np.array([True, False, False, True]), np.array([0.9, 0.5, 0.5, 0.5])
-    assert [row.found for row in looked_at(truth, score, [0.25, 0.5, 0.75])] == pytest.approx([1, 4 / 3, 5 / 3])
-    mixed = np.array([3, 2, 1, 0])
-    assert looked_at(truth[mixed], score[mixed]) == looked_at(truth, score)
-
-
 def test_curves_end_where_everybody_is_looked_at() -> None:
     truth, score = many()
     found, precision = found_over_looked(truth, score), precision_over_recall(truth, score)
@@ -86,14 +79,6 @@ def test_the_threshold_has_the_highest_f1() -> None:
     assert best_threshold(np.zeros(3, dtype=bool), score[:3]) is None
     one_or_all = np.array([True, False, False, True])  # an F1 of 2/3 either way
     assert best_threshold(one_or_all, np.array([0.9, 0.8, 0.7, 0.6])) == 0.9
-
-
-def test_an_alarm_is_raised_from_the_threshold_on() -> None:
-    at = alarms(RANKED, SCORE, 0.8)
-    assert at == Alarms(true_alarms=2, false_alarms=1, missed=1, passed=6)
-    two_false = alarms(np.array([True, False, False, True]), np.array([0.9, 0.8, 0.7, 0.1]), 0.5)
-    assert two_false == Alarms(true_alarms=1, false_alarms=2, missed=1, passed=0)
-    assert (at.precision.value, at.recall.value, at.raised.value) == pytest.approx((2 / 3, 2 / 3, 0.3))
 
 
 def test_the_interval_of_a_share_is_wilsons() -> None:

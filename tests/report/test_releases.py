@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from rich.table import Table
 
 from veilgraph.protocol.job import JobSettings
@@ -25,32 +24,6 @@ def table(settings: JobSettings) -> Table:
 def notes(settings: JobSettings) -> list[str]:
     assert settings.noise.feature_release is not None
     return PerturbedFeatures(settings, settings.noise.feature_release).notes()
-
-
-def rows(of: Table) -> list[tuple[str, ...]]:
-    return list(zip(*([str(cell) for cell in column.cells] for column in of.columns), strict=True))
-
-
-def test_who_learns_releases_nothing_and_a_holders_releases_add_up() -> None:
-    assert rows(table(job(3, labels={"holder": "C", "epsilon": 2}))) == [
-        ("A (learns)", "nothing", "–", "0", "0"),
-        ("B", "features", "multi-bit", "1.5", "1.5"),
-        ("C", "features", "multi-bit", "1.5", "3.5"),
-        ("", "label", "randomised response", "2", ""),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("features", "shown"),
-    [
-        ({"mechanism": "one-bit"}, "Of one release, made a single time."),
-        ({"mechanism": "gaussian", "delta": 1e-5}, "Of one release, made a single time; δ = 1e-05."),
-    ],
-)
-def test_delta_is_said_where_there_is_one(features: dict[str, Any], shown: str) -> None:
-    found = table(job(**features))
-    assert found.caption == shown
-    assert rows(found)[1][2] == features["mechanism"]
 
 
 def test_notes_say_what_epsilon_is_about_and_what_it_is_not() -> None:

@@ -189,9 +189,11 @@ def test_nothing_received_breaks_a_party(content: bytes) -> None:
     assert len(str(caught.value)) < 1000
 
 
-def ask(answers: Mapping[PartyId, list[str | None]]) -> tuple[dict[PartyId, Any], dict[PartyId, list[float]]]:
+def ask(
+    answers: Mapping[PartyId, list[str | None]], timeout_s: float = 5
+) -> tuple[dict[PartyId, Any], dict[PartyId, list[float]]]:
     """What ``agree_with_people`` gives or raises where persons answer so, one answer at a time; for how long each."""
-    hub = MemoryHub((*HOLDERS, SERVER), 5)
+    hub = MemoryHub((*HOLDERS, SERVER), timeout_s)
     waits: dict[PartyId, list[float]] = {party: [] for party in (*HOLDERS, SERVER)}
 
     def program(party: PartyId) -> object:
@@ -226,5 +228,5 @@ def test_a_person_who_refuses_ends_it_for_all_whoever_still_waits() -> None:
 def test_a_party_that_waits_for_ever_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = count()
     monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: next(clock) * 86400.0))
-    results, _ = ask({"A": [None] * 99})
+    results, _ = ask({"A": [None] * 99}, timeout_s=1)
     assert all(isinstance(result, LinkTimeout) for result in results.values())

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from tests.errors import refused
 from veilgraph.core.errors import ProtocolError
-from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
-from veilgraph.protocol.aligning import beside, receive_columns, send_columns
+from veilgraph.protocol.aligning import receive_columns, send_columns
 
 F = 7
 DENSE = torch.randn(5, F, generator=torch.Generator().manual_seed(0))
@@ -48,14 +47,6 @@ def test_what_is_received_is_what_was_sent(name: str) -> None:
     assert torch.equal(features.to_dense(), before.to_dense()), "and the sender's are untouched"
 
 
-def test_of_few_entries_little_is_sent() -> None:
-    stored = FEW.to_sparse_csr()
-    stored.values()[1] = 0.0
-    counts, places, values = wire(stored).values()
-    assert (len(places), len(values)) == (2, 2), "zeros are not sent where they are stored"
-    assert counts.sum() == 2
-
-
 HOSTILE = {
     "fewer rows": ("shape", 0, lambda t: t[1:]),
     "a negative count": ("columns", 0, lambda t: torch.cat([t[:1] + F + 1, t[1:2] - F - 1, t[2:]])),
@@ -81,17 +72,3 @@ def test_what_is_no_matrix_of_that_size_is_refused(name: str) -> None:
     sent[tag] = change(sent[tag])
     with refused(ProtocolError, party="B", code=code):
         received(sent, len(DENSE))
-
-
-@pytest.mark.parametrize("own", [DENSE, torch.zeros(40, 3).index_fill_(0, torch.tensor([1]), 1.0).to_sparse_csr()])
-def test_columns_stand_beside_ones_own_and_nodes_that_nobody_else_knows_have_zeros(own: Tensor) -> None:
-    other = from_scipy(to_scipy(FEW.to_sparse_csr())[: len(own) - 2])
-    found = beside(own.double(), [other, other])
-    width = own.shape[1]
-    assert found.dtype == torch.float64
-    assert torch.equal(found.to_dense()[:, :width], own.to_dense().double())
-    for start in (width, width + F):
-        assert torch.equal(found.to_dense()[:-2, start : start + F], other.to_dense().double())
-    assert not bool(found.to_dense()[-2:, width:].any())
-    assert is_sparse(found) == (own.layout == torch.sparse_csr)
-    assert torch.equal(other.to_dense(), FEW[: len(own) - 2]), "as they were"

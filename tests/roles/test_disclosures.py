@@ -6,7 +6,6 @@ import json
 import math
 from collections import defaultdict
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, timezone
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import (
     Disclosure,
-    DisclosureRecord,
     MessageSpec,
-    disclosure_lines,
     disclosures,
     rows_of,
 )
@@ -159,15 +156,6 @@ HORIZONTAL: dict[str, JobSettings] = {
 }
 
 
-def summed(lines: list[DisclosureRecord]) -> dict[tuple[str, str, str], tuple[int, int]]:
-    """A session has two blocks: what it sent, and then the hellos with which the others heard of that block."""
-    found: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for line in lines:
-        messages, size = found.get((line.party, line.to, line.kind), (0, 0))
-        found[line.party, line.to, line.kind] = (messages + line.messages, size + line.bytes)
-    return found
-
-
 LOCAL: dict[str, JobSettings] = {
     "features": local_job(3),
     "features and labels": local_job(3, PRIVATE_LABELS),
@@ -287,27 +275,6 @@ def test_infinite_epsilon_is_said_as_no_protection() -> None:
     (found,) = disclosures(settings, [entry("B", SERVER, Kind.EMBEDDING)], Spent({}, math.inf, math.inf))
     assert (found.protection, found.epsilon_release, found.epsilon_total) == ("none", None, None)
     assert found.why.startswith("Not protected")
-
-
-# Lines
-
-
-def test_lines_are_read_back_as_written() -> None:
-    settings = job()
-    found = disclosures(settings, [entry("A", SERVER, Kind.MASKED), entry("A", "B", Kind.SHARE)])
-    time = datetime(2024, 5, 1, 14, 30, 9, 999, tzinfo=timezone(timedelta(hours=2)))
-    text = disclosure_lines(settings, "predict", found, time)
-    assert text.endswith("\n")
-    records = [DisclosureRecord.model_validate_json(line) for line in text.splitlines()]
-    assert [
-        Disclosure(**record.model_dump(exclude={"time", "work", "job", "whole", "previous"})) for record in records
-    ] == found
-    for record in records:
-        assert (record.work, record.job) == ("predict", settings.hash())
-        assert record.time == datetime(2024, 5, 1, 12, 30, 9, tzinfo=UTC)
-    assert '"time":"2024-05-01T12:30:09Z"' in text
-    assert '"epsilon_release":null,"epsilon_total":null' in text
-    assert disclosure_lines(settings, "align", [], time) == ""
 
 
 # Local

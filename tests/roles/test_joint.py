@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +21,8 @@ from tests.roles.federation import merge
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.noisy_rows import class_evidence, shrunk
-from veilgraph.paradigms.vertical.once import AT_ONCE, MANY, JointLearner, LearningHolder
+from veilgraph.nn.noisy_rows import shrunk
+from veilgraph.paradigms.vertical.once import AT_ONCE, MANY, JointLearner
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective
 from veilgraph.runtime.launch.jobs import predict, resume, train
@@ -49,7 +48,6 @@ def party(given: bool = False) -> PartyGraph:
 
 def told(graph: PartyGraph) -> Tensor:
     """Exclusive or."""
-    assert graph.labels is not None
     first = torch.where(torch.rand(NODES, generator=torch.Generator().manual_seed(2)) < 0.5, 1.0, -1.0)
     return torch.stack([first, first * (2.0 * graph.labels - 1)], dim=1)
 
@@ -75,7 +73,6 @@ def learner(
 
 
 def accuracy(graph: PartyGraph, logits: Tensor) -> float:
-    assert graph.labels is not None
     right = logits.argmax(dim=1) == graph.labels[: graph.common]
     return float(right[graph.common_part().test_mask].double().mean())
 
@@ -97,7 +94,6 @@ def test_it_is_chosen_where_releases_or_columns_say_what_no_discriminant_can(sel
 def test_it_is_left_out_where_releases_are_nothing_but_noise() -> None:
     """Of twenty networks on noise one in six would be taken at most by the rule; far fewer where others are better."""
     graph = party()
-    assert graph.labels is not None
     first = torch.nn.functional.one_hot(graph.labels, CLASSES) + 0.7 * drawn(NODES, CLASSES, seed=4)
     taken = 0
     for seed in range(5):
@@ -135,23 +131,6 @@ def test_what_it_sees_is_made_of_each_block_by_its_noise() -> None:
     assert torch.equal(sums, shrunk(rows[:, WIDTH:], 0.0)), "sums are not whitened, with noise or without"
 
 
-def test_of_few_columns_it_sees_sums_along_their_axes() -> None:
-    graph, rows = party(given=True), released(party())
-    trained = learner(graph, few=True)
-    given: list[Any] = []
-    trained.network.register_forward_pre_hook(lambda module, inputs: given.append(inputs[1]))
-    trained.learn(rows)
-    trained.logits(rows)
-    for place, block in enumerate((rows[:, :WIDTH], rows[:, WIDTH:])):
-        _, axes = torch.linalg.eigh(block.T.double() @ block.double())
-        along = (axes[:, -2:] @ axes[:, -2:].T).float()
-        assert torch.allclose(given[-1][1 + place], shrunk(block @ along, NOISE * 2 / WIDTH), atol=1e-5)
-    assert accuracy(graph, trained.logits(rows)) > 0.9
-    before = {name: tensor.clone() for name, tensor in trained.state_dict().items()}
-    trained.logits(rows.flip(1))
-    assert all(torch.equal(before[name], tensor) for name, tensor in trained.state_dict().items())
-
-
 TRAINING = NODES * 3 // 5
 
 
@@ -174,22 +153,6 @@ def test_of_few_columns_and_many_nodes_it_keeps_the_mean_of_its_steps() -> None:
     again = learner(graph, few=True, many=TRAINING, select_by="auc")
     again.learn(rows)
     assert torch.equal(trained.logits(rows), again.logits(rows))
-
-
-@pytest.mark.parametrize(("few", "many"), [(False, 1), pytest.param(True, TRAINING + 1, marks=nightly)])
-def test_the_step_that_serves_validation_nodes_best_is_kept(few: bool, many: int) -> None:
-    graph, scores = party(), []
-    trained, rows = learner(graph, few=few, many=many), released(party())
-    objective, nodes = trained._objective, trained._objective.val_nodes
-
-    def scored(module: object, inputs: tuple[Any, ...], logits: Tensor) -> None:
-        if inputs[2] is None and len(logits) == len(nodes):
-            scores.append(objective.validation(logits))
-
-    trained.network.register_forward_hook(scored)
-    trained.learn(rows)
-    assert objective.validation(trained.logits(rows)[nodes]) == pytest.approx(max(scores))
-    assert scores[-1] != max(scores)
 
 
 HOPPED: dict[str, Any] = {
@@ -231,43 +194,6 @@ def test_the_own_network_is_the_same_whatever_was_released(tmp_path: Path) -> No
     assert found[0][1:] == found[1][1:]
     assert found[0][0].keys() == found[1][0].keys()
     assert all(torch.equal(found[0][0][name], value) for name, value in found[1][0].items())
-
-
-class _Asked:
-    """An objective that says what it is asked to choose among, and takes one of them."""
-
-    def __init__(self, place: int) -> None:
-        self.place, self.candidates = place, list[Tensor]()
-
-    def weighed(self, alone: Tensor, evidence: Tensor) -> Tensor:
-        return alone + 0.5 * evidence
-
-    def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        return logits.log_softmax(dim=1), logits.softmax(dim=1)
-
-    def simplest(self, candidates: list[Tensor]) -> int:
-        self.candidates = candidates
-        return self.place
-
-
-@pytest.mark.parametrize("place", range(4))
-def test_own_and_joint_network_are_chosen_among_the_simplest_first(place: int) -> None:
-    """The own one with as much evidence as serves; the joint one; both, without that evidence and with it."""
-    rows = released(party())
-    alone = drawn(NODES, CLASSES, seed=21).log_softmax(dim=1)
-    joint = drawn(NODES, CLASSES, seed=22)
-    variance = torch.full((2 * WIDTH,), NOISE, dtype=torch.float64)
-    evidence = class_evidence(rows, alone.exp(), variance)
-    assert float(evidence.abs().max()) > 0.01
-    asked = _Asked(place)
-    role: Any = SimpleNamespace(_objective=asked, _noise_variance=variance)
-    learnt: Any = SimpleNamespace(logits=lambda given: joint if given is rows else None)
-    found = LearningHolder._chosen(role, learnt, rows, alone, alone.exp())
-    second = joint.log_softmax(dim=1)
-    expected = [alone + 0.5 * evidence, second, alone + second, alone + 0.5 * evidence + second]
-    assert len(asked.candidates) == 4
-    assert all(map(torch.equal, asked.candidates, expected))
-    assert torch.equal(found, expected[place])
 
 
 def test_no_epoch_is_chosen_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

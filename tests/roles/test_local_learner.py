@@ -69,14 +69,10 @@ def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetw
     blocks, labels = [AffineFeatures(learner.features)], None
     for graph in graphs[1:]:
         publisher, part = publisher_for(settings, graph), graph.common_part()
-        assert publisher is not None
         mechanism = publisher.mechanism
         values = unpacked(publisher.features(part.features), part.num_nodes, mechanism)
         blocks.append(AffineFeatures(values, mechanism.scale, mechanism.offset))
         if private is not None and private.holder == graph.party:
-            assert part.labels is not None
-            assert part.train_mask is not None
-            assert part.val_mask is not None
             known, released = part.train_mask | part.val_mask, part.labels.clone()
             released[known] = publisher.labels(part.labels[known])
             labels = NoisyLabels(released, LabelResponse(private.epsilon, CLASSES).transition(), private)
@@ -158,20 +154,6 @@ def test_each_network_is_trained_as_it_would_be_by_itself_and_validation_nodes_c
     assert torch.equal(learner.logits, by_itself[best].logits)
 
 
-def test_a_prediction_keeps_the_hops_that_training_chose() -> None:
-    settings = local_job(2, {"model": {"hops": "auto"}})
-    learner = learner_of(settings, local_parties(settings))
-    weights = {name: tensor.clone() for name, tensor in learner.model.weights().items()}
-    weights["network.chosen"] = torch.tensor(3)
-    learner.infer_only()
-    with torch.no_grad():
-        learner.model.load_weights(weights)
-        learner.forward(0, None)
-        fixed = learner_of(local_job(2, {"model": {"hops": TRIED[3]}}), local_parties(settings))
-        fixed.forward(0, None)
-    assert torch.equal(learner.logits, fixed.logits)
-
-
 def test_with_private_labels_the_hops_are_not_chosen() -> None:
     """Of released labels validation nodes chose networks that are 4 points worse: docs/node-dp.md."""
     job = node_dp(local_job(3, {**PRIVATE_LABELS, "model": {"hops": "auto"}}))
@@ -202,14 +184,12 @@ def test_the_learner_is_told_whether_releases_add_to_its_own_data(epsilon: float
     graphs = local_parties(settings)
     if adds:
         few, train = graphs[0].with_edges(torch.arange(graphs[0].num_edges) < 10), graphs[0].train_mask
-        assert train is not None
         graphs[0] = replace(few, val_mask=~train, test_mask=None)
     learner = learner_of(settings, graphs)
     for epoch in range(1, 80):
         train_step(learner, epoch, epoch)
     learner.forward(99, None)
     found = learner.alone()
-    assert found is not None
     assert found["adds"] is adds
     assert found["hops"] in TRIED
     words = alone_words({"alone": {"A": found}}, CLASS_MEASURES)
@@ -225,12 +205,8 @@ def test_private_labels_are_those_that_were_released() -> None:
     graphs = local_parties(settings)
     released = exchange(settings, graphs).releases["A"].labels(NODES)
     learner = learner_of(settings, graphs)
-    assert released is not None
-    assert learner.graph.labels is not None
     assert torch.equal(learner.graph.labels, released.values)
     assert graphs[1].labels is not None
-    assert graphs[1].train_mask is not None
-    assert graphs[1].val_mask is not None
     known = graphs[1].train_mask | graphs[1].val_mask
     assert torch.equal(released.values >= 0, known), "nothing is released of test nodes"
     kept = float((released.values == graphs[1].labels)[known].double().mean())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,8 +16,6 @@ from veilgraph.core.errors import DataError, ProtocolError
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.partition import HorizontalPart, without_duplicates
-from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.horizontal.node_lists import (
@@ -94,23 +92,6 @@ def settled(ids: Sequence[Sequence[str]], edges: Sequence[Tensor]) -> tuple[list
 
     found = session(dict.fromkeys(names, holder), lambda link: settle_edges(link, names))
     return [found[name] for name in names], [sent[name] for name in names]
-
-
-@settings(max_examples=15)
-@given(st.data())
-def test_an_edge_counts_at_the_first_holder_that_has_it(data: st.DataObject) -> None:
-    """As ``without_duplicates`` has it for the twin: holders without edges, copies and loops included."""
-    ids, edges, parts = [], [], []
-    for index in range(data.draw(st.integers(1, 3))):
-        own = sorted(data.draw(st.sets(st.integers(0, 6), min_size=1)))
-        end = st.integers(0, len(own) - 1)
-        pairs = data.draw(st.lists(st.tuples(end, end), max_size=12))
-        edges.append(torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T.contiguous())
-        ids.append([str(node) for node in own])
-        parts.append(HorizontalPart(PartyGraph(f"p{index}", torch.ones(len(own), 1), edges[-1]), torch.tensor(own)))
-    counts, _ = settled(ids, edges)
-    for part, edge_index, counting in zip(without_duplicates(parts), edges, counts, strict=True):
-        assert torch.equal(edge_index[:, counting], part.graph.edge_index)
 
 
 def test_the_order_of_edges_does_not_reach_the_server() -> None:

@@ -100,25 +100,10 @@ def objective(graph: PartyGraph, **train: Any) -> Objective:
     return Objective(graph, TrainSettings(**train), torch.float32)
 
 
-def test_balanced_loss_is_the_mean_of_the_classes_losses() -> None:
-    graph = a_graph()
-    labels = graph.labels
-    assert labels is not None
-    each = functional.cross_entropy(LOGITS, labels, reduction="none")
-    plain, balanced = objective(graph), objective(graph, class_weights="balanced")
-    assert float(plain.training_loss(LOGITS)) == pytest.approx(float(each[:4].mean()))
-    by_class = (each[:3].mean() + each[3]) / 2
-    assert float(balanced.training_loss(LOGITS)) == pytest.approx(float(by_class))
-    assert balanced.score(LOGITS).train_loss == pytest.approx(float(by_class))
-    assert balanced.score(LOGITS).val_loss != plain.score(LOGITS).val_loss
-    assert balanced.score(LOGITS).values["val_accuracy"] == plain.score(LOGITS).values["val_accuracy"]
-
-
 def test_loss_in_batches_has_the_weights_of_all_training_nodes() -> None:
     """Of a batch the weighted mean over its training nodes; the weights are of all of them, not of the batch's."""
     graph = a_graph()
     labels = graph.labels
-    assert labels is not None
     each = functional.cross_entropy(LOGITS, labels, reduction="none")
     plain, balanced = objective(graph), objective(graph, class_weights="balanced")
     weights = balanced_weights(labels[:4], 2)[labels].float()
@@ -138,10 +123,6 @@ def test_an_opinion_is_calibrated_on_the_validation_nodes_and_knows_training_lab
     """Test labels and those of nobody's split change nothing: the figures on test nodes would be of their own."""
     graph = a_graph()
     labels, train, val, test = graph.labels, graph.train_mask, graph.val_mask, graph.test_mask
-    assert labels is not None
-    assert train is not None
-    assert val is not None
-    assert test is not None
     right = functional.one_hot(labels, 2).float() * 2 - 1
     logits = torch.where(val[:, None], right, -right)  # sure where it is right: validation nodes alone
     log_probabilities, opinion = objective(graph).opinion(logits)
@@ -181,20 +162,10 @@ def test_auc_chooses_by_the_classes_that_validation_nodes_have(caplog: pytest.Lo
 def test_that_validation_nodes_are_of_one_class_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     labelled, *others = small_parties(2)
     labels, val = labelled.labels, labelled.val_mask
-    assert labels is not None
-    assert val is not None
     graphs = [replace(labelled, val_mask=val & (labels == labels[val][0])), *others]
     job = small_job(2, {"train": {"epochs": 2, "select_by": "auc"}})
     train(job, tmp_path / "run", parties=graphs)
     assert caplog.text.count("party 'A': train.select_by='auc' ranks common validation nodes of one class") == 1
-
-
-def test_where_validation_nodes_are_of_one_class_the_loss_chooses() -> None:
-    graph = a_graph(val_mask=torch.arange(9) == 4)
-    assert objective(graph).score(LOGITS, everything=True).values["val_auc"] is None
-    one = objective(graph, select_by="auc")
-    worse, better = (one.score(scale * torch.tensor([[1.0, 0.0]]).repeat(9, 1)) for scale in (1, 2))
-    assert judged("auc", [worse, better, worse]) == 2
 
 
 def judged(select_by: Any, evaluations: list[Scores]) -> int:
@@ -237,7 +208,6 @@ def test_a_run_keeps_the_best_epoch_by_the_figure_and_resumes(
     best = max(run.metrics, key=lambda r: (sign * r[f"val_{select_by}"], -r["val_loss"], -r["epoch"]))
     assert run.summary["best_epoch"] == best["epoch"]
     graph = small_parties(2)[0]
-    assert graph.labels is not None
     for part in ("val", "test"):
         mask = getattr(graph, f"{part}_mask")
         chances, labels = run.predictions.uncalibrated[mask], graph.labels[mask]
@@ -257,38 +227,6 @@ def test_a_run_keeps_the_best_epoch_by_the_figure_and_resumes(
 def auc_by_pairs(chances: Tensor, labels: Tensor) -> float:
     each = [pairs_ranked_right(chances[:, c].tolist(), (labels == c).tolist()) for c in range(CLASSES)]
     return sum(each) / CLASSES
-
-
-def chosen_by(select_by: str, count: int = 400, *, judged: bool = True) -> tuple[Objective, Tensor]:
-    """An objective over so many validation nodes, and their labels as logits."""
-    graph = small_parties(2)[0]
-    labels = torch.arange(count) % 2
-    none = torch.zeros(count, dtype=torch.bool)
-    features = torch.zeros(count, 1)
-    edges = torch.zeros(2, 0, dtype=torch.int64)
-    found = replace(graph, features=features, edge_index=edges, labels=labels, num_classes=2)
-    found = replace(found, train_mask=none, val_mask=~none if judged else none, test_mask=none)
-    settings = TrainSettings.model_validate({"select_by": select_by, "patience": None})
-    return Objective(found, settings, torch.float64), functional.one_hot(labels, 2).double()
-
-
-def wrong_at(right: Tensor, *nodes: int) -> Tensor:
-    found = right.clone()
-    found[list(nodes)] = 1 - found[list(nodes)]
-    return found
-
-
-@pytest.mark.parametrize("select_by", ["accuracy", "auc", "f1", "loss", "last"])
-def test_the_simplest_that_validation_nodes_do_not_tell_from_the_best_is_chosen(select_by: str) -> None:
-    objective, right = chosen_by(select_by)
-    poor, one_less = wrong_at(right, *range(60)), wrong_at(right, 0)
-    assert objective.simplest([right]) == 0
-    assert objective.simplest([right, right]) == 0
-    assert objective.simplest([right, poor]) == 0
-    assert objective.simplest([poor, right]) == 1
-    assert objective.simplest([one_less, right]) == 0, "one node of 400 is no standard error"
-    assert objective.simplest([poor, one_less, right]) == 1
-    assert objective.simplest([poor, wrong_at(right, *range(60, 119)), right]) == 2, "and not one as poor"
 
 
 @pytest.mark.parametrize("select_by", ["accuracy", "auc", "f1", "loss"])

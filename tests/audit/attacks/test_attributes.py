@@ -13,23 +13,6 @@ def random() -> np.random.Generator:
     return np.random.default_rng(11)
 
 
-class TestChoice:
-    def test_the_most_even_columns_come_first_and_lopsided_ones_not_at_all(self):
-        columns = [np.arange(100) < ones for ones in (30, 4, 100, 50, 45)]
-        found = choose_attributes(np.stack(columns, axis=1).astype(np.float32), count=9)
-        assert [attribute.column for attribute in found] == [3, 4, 0]
-        assert [attribute.values.mean() for attribute in found] == pytest.approx([0.5, 0.45, 0.3])
-        assert found[2].values.tolist() == columns[0].tolist()
-
-    def test_any_other_column_is_cut_at_its_median(self, random):
-        sizes = random.permutation(101).astype(np.float64)
-        counts = np.where(np.arange(101) < 80, 0.0, sizes)  # mostly zero: cut above it
-        found = choose_attributes(np.stack([counts, sizes], axis=1), count=2)
-        assert [(attribute.column, attribute.above) for attribute in found] == [(1, 50), (0, 0)]
-        assert found[0].values.tolist() == (sizes > 50).tolist()
-        assert found[1].values.sum() == np.count_nonzero(counts)
-
-
 class TestInference:
     def test_a_first_layer_gives_pixels_away(self, random):
         pixels = digits_data(0).x.numpy()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -100,14 +99,6 @@ def test_randomised_response_with_a_failure_is_bounded_in_95_percent_of_runs():
             assert np.median(bounds) > 0.6 * epsilon
 
 
-@pytest.mark.parametrize(("mu", "least"), [(1.0, 0.4), (2.0, 0.4)])
-def test_the_bound_is_not_far_below_the_truth(mu, least):
-    found = np.mean(
-        [one_run_epsilon(*gaussian_run(1000, mu, seed), DELTA, claims=GaussianClaims()).epsilon for seed in range(5)]
-    )
-    assert least * gaussian_epsilon(mu, DELTA) < found < gaussian_epsilon(mu, DELTA)
-
-
 def test_without_noise_the_bound_is_its_ceiling():
     m, level = 500, 0.05
     coins = np.random.default_rng(0).random(m) < 0.5
@@ -121,24 +112,10 @@ def test_without_noise_the_bound_is_its_ceiling():
     assert 4 < more.epsilon <= more.ceiling
 
 
-def test_scores_that_know_nothing_prove_nothing():
-    found = [one_run_epsilon(*gaussian_run(400, 0.0, seed), 1e-5) for seed in range(20)]
-    assert sum(one.epsilon == 0 for one in found) >= 18
-    alike = one_run_epsilon(np.zeros(400), gaussian_run(400, 0, 1)[1], 1e-5)
-    assert alike.epsilon == 0
-
-
 def test_half_of_the_noise_is_more_than_was_claimed():
     claim = gaussian_epsilon(1.0, DELTA)
     assert one_run_epsilon(*gaussian_run(4000, 1.0, 1), DELTA, claims=GaussianClaims()).epsilon < claim
     assert one_run_epsilon(*gaussian_run(4000, 2.0, 1), DELTA, claims=GaussianClaims()).epsilon > claim
-
-
-def test_more_confidence_and_more_tries_prove_less():
-    scores, coins = gaussian_run(600, 1.5, 3)
-    bounds = [one_run_epsilon(scores, coins, 1e-6, confidence, [300]).epsilon for confidence in (0.5, 0.95, 0.999)]
-    assert all(one > other for one, other in pairwise(bounds))
-    assert one_run_epsilon(scores, coins, 1e-6, guesses=[300, 600]).epsilon < bounds[1]
 
 
 # Scores
@@ -167,6 +144,3 @@ def test_a_release_without_noise_decides():
     noisy = [10 * random.standard_normal((300, 4)) for _ in range(5)]
     scores = canary_scores([*noisy, coins[:, None] * u], rows, [u] * 6)
     assert scores[coins].min() > scores[~coins].max()
-
-
-# Refusals

@@ -39,23 +39,6 @@ def test_as_many_columns_as_equations_are_solved_for_exactly() -> None:
     assert found == pytest.approx(case.columns, abs=1e-6)
 
 
-def test_of_more_columns_the_shortest_solution_is_taken() -> None:
-    case = Regression(unknown=3 * CLASSES)
-    outputs = log_ratios(case.posteriors)
-    found = solve_equations(case.model, case.own, outputs)
-    assert found @ case.model.columns + case.own @ case.model.own + case.model.bias == pytest.approx(outputs)
-    assert np.linalg.norm(found) < np.linalg.norm(case.columns)
-    assert 0.55 < case.auc(found) < 0.95
-
-
-def test_a_model_fitted_to_known_nodes_serves_for_the_others_and_their_columns_are_not_read() -> None:
-    case = Regression(unknown=CLASSES - 1)
-    outputs = log_ratios(case.posteriors)
-    fitted = fit_model(case.own, case.hidden, outputs, case.known, ridge=0)
-    assert case.auc(solve_equations(fitted, case.own, outputs)) == 1
-    assert fitted.columns == pytest.approx(case.model.columns, abs=1e-4)
-
-
 def test_equations_count_by_their_noise() -> None:
     case = Regression(unknown=2)
     outputs = log_ratios(case.posteriors) + np.random.default_rng(1).normal(size=(NODES, 5)) * [0, 0, 9, 9, 9]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veilgraph.audit.edges import influence_scores, queried_pairs, reach_scores
+from veilgraph.audit.edges import influence_scores, queried_pairs
 from veilgraph.audit.statistics import measure
 
 NODES, CLASSES = 60, 3
@@ -75,12 +75,3 @@ def test_pairs_are_all_hidden_links_of_the_queried_and_as_many_others():
     assert found.truth.sum() * 2 == len(found.truth)
     assert not others & (hidden | own)
     assert all(len(pair) == 2 for pair in others)
-
-
-def test_reach_is_the_network_of_known_edges():
-    edges = graph()
-    pairs = queried_pairs(edges, NOTHING, NODES, queries=20, seed=0).pairs
-    adjacency = np.eye(NODES)
-    adjacency[edges[0], edges[1]] = adjacency[edges[1], edges[0]] = 1
-    mean = adjacency / adjacency.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(reach_scores(edges, NODES, 2, pairs), (mean @ mean)[pairs[:, 1], pairs[:, 0]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from veilgraph.audit.reconstruction import exact_share, least_squares_rows, matched_rows, sparse_rows, without_own
+from veilgraph.audit.reconstruction import exact_share, sparse_rows, without_own
 from veilgraph.audit.statistics import measure
 
 NODES, COLUMNS, WIDTH = 60, 100, 32
@@ -36,23 +36,6 @@ def test_a_penalty_and_frequent_columns_find_more_than_equations_alone(random: n
     w = random.normal(size=(COLUMNS, WIDTH))
     with_it, alone = (exact_share(sparse_rows(x @ w, w, penalty=each), x) for each in (0.01, 0.0))
     assert with_it > alone + 0.2
-
-
-def test_few_columns_of_any_sign_are_solved_for_and_of_many_the_shortest_row_is_taken(
-    random: np.random.Generator,
-) -> None:
-    x, w = random.normal(size=(NODES, 20)), random.normal(size=(20, WIDTH))
-    assert least_squares_rows(x @ w, w) == pytest.approx(x)
-    x, w = random.normal(size=(NODES, COLUMNS)), random.normal(size=(COLUMNS, WIDTH))
-    found = least_squares_rows(x @ w, w)
-    assert found @ w == pytest.approx(x @ w)
-    assert np.linalg.norm(found) < np.linalg.norm(x)
-
-
-def test_half_of_w_still_ranks_features_and_none_of_it_does_not(random: np.random.Generator) -> None:
-    x, (known, unknown) = words(random), random.normal(size=(2, COLUMNS, WIDTH))
-    for drawn, least, most in ((known, 0.75, 0.95), (random.normal(size=known.shape), 0.44, 0.56)):
-        assert least < measure(matched_rows(x @ (known + unknown), drawn).ravel(), x.ravel() > 0).auc < most
 
 
 def test_the_own_part_is_taken_out_whatever_the_unit(random: np.random.Generator) -> None:

@@ -8,10 +8,7 @@ from numpy.typing import NDArray
 from veilgraph.audit.labels import (
     KnownLabels,
     accuracy,
-    directions,
     flattened,
-    matched,
-    membership_scores,
 )
 from veilgraph.audit.statistics import measure
 
@@ -38,8 +35,6 @@ def training_steps(labels: Labels, steps: int, *, spread: float = 0.3, rate: flo
     for _ in range(steps):
         z, w = rows.clone().requires_grad_(True), weight.clone().requires_grad_(True)
         torch.nn.functional.cross_entropy((z @ w.T)[:training], truth[:training]).backward()
-        assert z.grad is not None
-        assert w.grad is not None
         found.append(z.grad.numpy())
         weight = weight - rate * w.grad
     return np.stack(found)
@@ -74,18 +69,6 @@ class TestLinearHead:
             assert accuracy(scores, labels, attacked(known)) > 0.99
             assert measure(*flattened(scores, labels, attacked(known))).auc > 0.99
 
-    @pytest.mark.parametrize("attack", ATTACKS)
-    def test_nothing_is_said_of_nodes_without_a_gradient(self, attack):
-        labels = labels_of(2)
-        known = one_of_each(labels)
-        scores = found_by(attack, training_steps(labels, 3), labels, known)[NODES // 2 :]
-        assert (scores == scores[0, 0]).all()
-        assert accuracy(scores, labels[NODES // 2 :], np.arange(NODES // 2)) == 0.5
-        assert measure(*flattened(scores, labels[NODES // 2 :], np.arange(NODES // 2))).auc == 0.5
-
-    def test_exactly_the_training_nodes_have_a_gradient(self):
-        assert measure(membership_scores(training_steps(labels_of(3), 2)), np.arange(NODES) < NODES // 2).auc == 1
-
 
 class TestNoise:
     @pytest.mark.parametrize("attack", ATTACKS)
@@ -101,27 +84,6 @@ class TestNoise:
         # one AUC's standard deviation is at most √((P + N + 1)/(12·P·N)) ≈ 0.034, the mean's 0.014
         assert np.mean(aucs) == pytest.approx(0.5, abs=0.05)
         assert np.mean(shares) == pytest.approx(1 / classes, abs=0.05)
-
-    def test_many_steps_average_noise_out(self):
-        labels, steps = labels_of(3), 60
-        clean = training_steps(labels, steps, rate=0.3)
-        length = np.linalg.norm(clean[:, : NODES // 2], axis=2).mean()
-        noisy = clean + np.random.default_rng(0).normal(size=clean.shape) * 5 * length / np.sqrt(WIDTH)
-        members, known = np.arange(NODES) < NODES // 2, np.arange(9)
-        assert measure(membership_scores(noisy), members).auc > 0.9 > measure(membership_scores(noisy[:1]), members).auc
-        for attack in ATTACKS:
-            many = accuracy(found_by(attack, noisy, labels, known), labels, attacked(known))
-            one = accuracy(found_by(attack, noisy[:1], labels, known), labels, attacked(known))
-            assert many > 0.95 > one + 0.1
-
-    def test_unknown_nodes_improve_on_a_few_known_ones(self):
-        random, labels = np.random.default_rng(2), labels_of(4)
-        rows = 4 * np.eye(4, WIDTH)[labels] + random.normal(size=(NODES, WIDTH)) * 1.5
-        known = one_of_each(labels)
-        scores = {attack: found_by(attack, rows[None], labels, known) for attack in ATTACKS}
-        scores["known alone"] = directions(rows) @ directions(rows[known]).T
-        right = {attack: accuracy(found, labels, attacked(known, NODES)) for attack, found in scores.items()}
-        assert min(right["clusters"], right["completion"]) > max(0.9, right["known alone"] + 0.2)
 
 
 class TestCompletion:
@@ -146,23 +108,7 @@ class TestCompletion:
 
 
 class TestTargets:
-    def test_pairs_of_node_and_class(self):
-        scores = np.arange(12.0).reshape(4, 3)
-        values, truth = flattened(scores, np.array([2, 0, -1, 1]), np.array([3, 0]))
-        assert values.tolist() == [9, 10, 11, 0, 1, 2]
-        assert truth.tolist() == [False, True, False, False, False, True]
-
     def test_two_classes_are_one_pair(self):
         values, truth = flattened(np.array([[1.0, 4.0], [2.0, 2.0]]), np.array([1, 0]), np.array([1, 0]))
         assert values.tolist() == [0, 3]
         assert truth.tolist() == [False, True]
-
-    def test_equal_scores_are_guessed(self):
-        scores = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 2.0, 2.0], [5.0, 0.0, 0.0]])
-        assert accuracy(scores, np.array([0, 1, 0, 0]), np.arange(4)) == pytest.approx((1 / 2 + 1 / 3 + 0 + 1) / 4)
-
-    def test_the_best_matching(self):
-        assert matched(np.array([1, 1, 0, 0, 0, -1]), np.array([0, 0, 1, 1, 0, 1])).tolist() == [0, 0, 1, 1, 1, -1]
-        three = matched(np.array([0, 0, 1, 2, 2, 2]), np.array([0, 0, 0, 0, 0, 0]))
-        assert sorted(set(three.tolist())) == [0, 1, 2]  # one class a cluster
-        assert three[3] == 0

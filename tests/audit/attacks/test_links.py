@@ -66,11 +66,6 @@ class TestReference:
         assert found.sum(axis=1) == pytest.approx(np.ones(200))
         assert np.mean(found.argmax(axis=1) == classes) < 0.65
 
-    def test_it_finds_what_attributes_tell(self, random):
-        classes = np.arange(90) % 3 + 4
-        attributes = np.eye(7)[classes] + 0.1 * random.normal(size=(90, 7))
-        assert np.mean(reference_posteriors(attributes, classes, seed=0).argmax(axis=1) + 4 == classes) == 1
-
 
 class TestAttacks:
     @pytest.mark.cases(4)
@@ -101,17 +96,9 @@ class TestAttacks:
         if evidence == "outputs":
             assert scores.tolist() == link_scores(0, knowledge, attacked.pairs, seed=0).tolist()
 
-    def test_the_difference_is_what_the_edges_brought_nearer(self):
-        outputs, reference = np.eye(3)[[0, 0, 1]], np.eye(3)[[0, 1, 2]]
-        nodes = Knowledge(NodeRows(outputs, np.eye(3), reference))
-        pairs = np.array([[0, 1], [0, 2]])
-        scores = link_scores(2, nodes, pairs, seed=0, evidence="difference", distance="manhattan")
-        assert scores.tolist() == [2, 0]
-
     @pytest.mark.parametrize("number", [0, 1, 3, 4])
     def test_attacks_without_attributes_do_not_read_them(self, nothing, number):
         knowledge, attacked = nothing
-        assert knowledge.shadow is not None
         blind = Knowledge(
             NodeRows(knowledge.target.outputs),
             knowledge.partial,
@@ -121,12 +108,6 @@ class TestAttacks:
             link_scores(number, some, attacked.pairs[:50], seed=0, classifier="logistic") for some in (blind, knowledge)
         )
         assert found.tolist() == expected.tolist()
-
-    def test_many_pairs_are_scored_in_parts(self, nothing, monkeypatch):
-        knowledge, attacked = nothing
-        whole = link_scores(3, knowledge, attacked.pairs[:100], seed=0)
-        monkeypatch.setattr("veilgraph.audit.pairs.PAIRS_A_TIME", 33)
-        assert link_scores(3, knowledge, attacked.pairs[:100], seed=0) == pytest.approx(whole)
 
 
 def auc_of(number: int, knowledge: Knowledge, attacked: KnownPairs) -> float:

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.audit import reconstruction
 from veilgraph.audit.pairs import alike_pairs, pair_products
 from veilgraph.audit.reconstruction import complete_columns, gram_estimate, projected_gram, sequence_basis
 from veilgraph.audit.statistics import measure
@@ -77,29 +76,6 @@ class TestSpan:
         ]
         assert 0.1 < errors[0] < errors[1]
 
-    def test_another_holders_part_is_enough_where_ones_own_is_subtracted(self, random, known):
-        weights = random.normal(size=(5, PRIVATE, WIDTH))
-        private = random.normal(size=(NODES, PRIVATE))
-        basis = sequence_basis(np.stack([private @ weight for weight in weights]))
-        assert basis.shape == (NODES, PRIVATE)
-        assert complete_columns(basis, private, known, ridge=1e-12) == pytest.approx(private, abs=1e-6)
-
-    def test_the_basis_has_the_singular_values_of_the_changes(self, random):
-        h0 = random.normal(size=(3, 7, 2))
-        parts = [h0[0], h0[1] - h0[0], h0[2] - h0[1]]
-        stacked = np.concatenate([part / np.linalg.norm(part) for part in parts], axis=1)
-        left, values, _ = np.linalg.svd(stacked, full_matrices=False)
-        for power in (0, 0.5, 1):
-            basis = sequence_basis(h0, power=power)
-            assert basis @ basis.T == pytest.approx((left * values ** (2 * power)) @ left.T, abs=1e-8)
-            more = sequence_basis(h0, h0[0], power=power)  # more columns than nodes: the other square, the same span
-            assert more.shape == basis.shape
-
-    def test_of_a_long_sequence_evenly_spaced_steps_are_enough(self, random, monkeypatch):
-        monkeypatch.setattr(reconstruction, "MAX_COLUMNS", 6)
-        h0 = random.normal(size=(9, 30, 2))
-        assert sequence_basis(h0) == pytest.approx(sequence_basis(h0[[0, 4, 8]]))
-
     def test_an_unrelated_sequence_says_nothing(self, random):
         basis = sequence_basis(random.normal(size=(3, 2000, 8)))
         truth, known = random.random((2000, 4)) < 0.5, np.arange(2000) < 1000
@@ -135,11 +111,6 @@ class TestCompletion:
         hidden = np.where(known[:, None], columns, np.nan)
         assert np.array_equal(complete_columns(basis, columns, known), complete_columns(basis, hidden, known))
 
-    def test_nothing_but_a_constant_gives_the_mean(self, random, known):
-        columns = random.normal(size=(NODES, 2))
-        found = complete_columns(np.ones((NODES, 1)), columns, known)
-        assert found == pytest.approx(np.broadcast_to(columns[known].mean(axis=0), (NODES, 2)))
-
 
 class TestInnerProducts:
     def test_who_knows_all_updates_has_them_exactly_with_steps_enough(self):
@@ -156,22 +127,6 @@ class TestInnerProducts:
         other = random.normal(size=truth.shape)
         found = gram_estimate(opened.raw, updates, ridge=1e12, prior=other)
         assert found == pytest.approx((other + other.T) / 2, abs=1e-6)
-
-    def test_own_updates_alone_improve_on_the_projection(self):
-        opened = Opened(steps=40)
-        truth = opened.own @ opened.own.T + opened.private @ opened.private.T
-        first = projected_gram(opened.h0[0], opened.weight_std)
-        found = gram_estimate(opened.raw, opened.updates["A"], ridge=0.3, prior=first)
-        assert np.abs(found - truth).mean() < 0.8 * np.abs(first - truth).mean()
-
-    def test_a_projection_keeps_them_to_the_stated_variance(self, random):
-        features, width, std = random.normal(size=(12, 30)), 5, 0.3
-        products = features @ features.T
-        drawn = np.stack([projected_gram(features @ random.normal(size=(30, width)) * std, std) for _ in range(2000)])
-        sizes = np.diag(products)
-        variance = (np.outer(sizes, sizes) + products**2) / width
-        assert drawn.mean(axis=0) == pytest.approx(products, abs=4 * np.sqrt(variance.max() / 2000))
-        assert drawn.var(axis=0) == pytest.approx(variance, rel=0.3)
 
     def test_pairs_are_told_apart_by_an_opened_h0_and_not_by_another(self, random):
         private, own = random.normal(size=(300, 10)), random.normal(size=(300, 10))

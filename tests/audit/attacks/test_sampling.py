@@ -128,22 +128,6 @@ def test_every_other_way_to_draw_is_found(fault: str) -> None:
         assert found.p_value < 1e-3, (fault, seed, found)
 
 
-def test_what_is_odd_is_said() -> None:
-    random = np.random.default_rng(3)
-    found = sampling(list(honest(random, 2 * RATE)), RATE)
-    assert found.rate == pytest.approx(2 * RATE, abs=0.05)
-    assert "more or fewer terms are in the sums" in found.oddest
-    assert "in common" in sampling(list(again(random)), RATE).oddest
-    assert "same size" in sampling(list(FAULTS["of another fixed size"](random)), RATE).oddest
-
-
-def test_at_rate_one_every_term_is_in_every_sum() -> None:
-    every = np.ones((4, 9), dtype=np.uint8)
-    assert sampling(list(every), 1.0).p_value == 1.0
-    every[2, 3] = 0
-    assert sampling(list(every), 1.0).p_value == 0.0
-
-
 def test_sums_over_other_numbers_of_terms_are_tested_by_themselves() -> None:
     random = np.random.default_rng(5)
     some: list[Any] = [*honest(random), *honest(random, terms=50)]

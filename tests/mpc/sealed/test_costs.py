@@ -203,28 +203,6 @@ def test_an_operation_costs_what_is_said_and_counted(name: str, holders: int) ->
         assert sent[party] == (messages * receivers, each * receivers), party
 
 
-def graphs(machine: Machine) -> list[Any]:
-    """One of every holder, A has two."""
-    edges = torch.tensor([[0, 1], [1, 2]])
-    return [machine.hidden_graph(owner, of(machine, owner, edges), N, 2 + place) for place, owner in enumerate("ACBA")]
-
-
-@pytest.mark.parametrize(("chunk", "rounds"), [(1 << 20, 1), (64, 3)])
-def test_hops_of_all_holders_go_on_side_by_side(chunk: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilgraph.mpc.sealed.hops.CHUNK_BYTES", chunk)
-
-    def before(machine: Machine) -> tuple[Any, ...]:
-        return graphs(machine), whole(machine, 32)
-
-    def hops(first: int) -> Callable[[Machine, Any, Wire], object]:
-        return lambda machine, owned, x: machine.hop(owned[:first], x)
-
-    for first, expected in ((4, rounds), (1, 1)):
-        sent, found = costs(before, hops(first), 3)
-        assert ({party: size for party, (_, size) in sent.items()}, found) == counted(before, hops(first), 3)
-        assert found == expected
-
-
 def test_all_operations_are_on_the_page_and_no_others() -> None:
     named = [name for name in stated() if not name.endswith(TWO)]
     assert named == list(OPERATIONS)

@@ -148,17 +148,6 @@ def changing(kind: Kind, at: int, to: PartyId) -> Callable[[Link], Link]:
     return lambda link: Changing(link, kind, at, to)
 
 
-@pytest.mark.parametrize("opened", [(False,), (True, True, False)])
-def test_what_is_computed_is_what_it_would_be(opened: tuple[bool, ...]) -> None:
-    links: dict[PartyId, RecordedLink] = {}
-    assert torch.equal(result(session(*opened, links=links)), RESULT)
-    dealt = [(message.tag, message.tensor) for message in links["B"].transcript() if message.sender == SERVER]
-    keys = [key.numpy().tobytes() for tag, key in dealt if (tag.kind, tag.round) == (Kind.COMMITMENT, 3)]
-    assert len({*keys}) == len(keys) == sum(opened)
-    committed = [told for tag, told in dealt if (tag.kind, tag.round) == (Kind.COMMITMENT, 0)]
-    assert len({told.numpy().tobytes() for told in committed}) == len(committed) == len(opened)
-
-
 def test_a_dealer_that_deals_wrongly_is_found_where_it_is_opened() -> None:
     with refused(ProtocolError, code="dealer", party=SERVER):
         raised(session(True, spoiled=other_gates))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,11 +11,9 @@ import pytest
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.averaging.jobs import graphs, job
 from tests.roles.federation import Settings
-from veilgraph.core.text import human_bytes
 from veilgraph.core.types import SERVER
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.protocol.costs import Costs, size_of
-from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import train
 
@@ -43,29 +40,12 @@ def test_a_job_sends_what_the_plan_says(changes: tuple[Settings, ...], tmp_path:
 
 def _as_planned(settings: AveragingJob, tmp_path: Path) -> None:
     costs = planned(settings)
-    assert costs is not None
     train(settings, tmp_path / "run")
     sent = dict.fromkeys((*settings.data.names, SERVER), 0)
     for row in json.loads((tmp_path / "run" / "traffic.json").read_text()):
         if row["direction"] == "sent" and row["kind"] != "hello":  # whose length follows from names and versions
             sent[row["party"]] += row["bytes"]
     assert costs.sent() == sent
-
-
-def test_plan_and_check_say_it(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text("paradigm: averaging\ndata: {dataset: synthetic, holders: 6}\ntrain: {epochs: 20}\n")
-    told = veilgraph("check", "--costs", path)
-    assert told.exit_code == 0, told.output
-    for part in ("set-up", "rounds", "evaluations", "inference", "all stay to the end", "at most: training ends"):
-        assert part in told.stdout
-    settings = averaging(read_job(path))
-    costs = planned(settings)
-    assert costs is not None
-    assert re.search(f"in all .*{human_bytes(costs.sent()[SERVER])}", told.stdout)
-    said = veilgraph("check", path).stdout
-    assert "A will send at most " in said
-    assert ", B and 4 other holders " in said
 
 
 def test_of_tables_columns_and_classes_are_asked_for_and_nothing_else(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import ACTIVATIONS
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.training import PrivateTraining, RowTerms, Terms
+from veilgraph.paradigms.averaging.training import RowTerms, Terms
 from veilgraph.privacy.mechanism import clip_to_grid
 from veilgraph.privacy.sampled import Places, SampledSum
 
@@ -48,17 +48,6 @@ def test_a_gradient_is_that_of_autograd(activation: str, sparse: bool) -> None:
         assert len(term.places.unique()) == len(term.places) == len(term.values)
         size = len(net.vector())
         assert torch.allclose(spread(term, size), balls.gradient(net, number), atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [({}, RowTerms), ({"local": {"model": "gin", "hops": 0, "normalize": True}}, Terms)],
-    ids=["rows", "rows of length 1"],
-)
-def test_a_network_that_is_more_than_the_two_maps_has_its_terms_from_autograd(
-    changes: dict[str, object], kind: type
-) -> None:
-    assert isinstance(PrivateTraining(bare(**changes), holey(5))._terms, kind)
 
 
 def added(summed: SampledSum, rows: RowTerms, net: Averaged, chosen: list[int]) -> Tensor:

@@ -6,7 +6,6 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from veilgraph_testing.twins import PlainAveraging
@@ -17,7 +16,6 @@ from tests.errors import About, refused
 from tests.paradigms.averaging.jobs import NAMES, Dropped, close, dropping_out, figures_of_twin, predicts_as_twin
 from tests.paradigms.averaging.own_graphs import SAID, graphs_for, ids_of, task_job, twin_of
 from tests.paradigms.cutting import CutError, cut_at
-from tests.paradigms.exported import over
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
@@ -30,7 +28,6 @@ from veilgraph.protocol.messages import rows_of
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
 from veilgraph.runtime.store.results import compare
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
-from veilgraph.samples.organisations import Export, export_party
 
 LAST: Settings = {"train": {"select_by": "last"}}
 each_task = pytest.mark.parametrize("task", SAID)
@@ -83,34 +80,6 @@ def test_a_run_that_was_cut_off_goes_on_as_it_would_have(task: str, tmp_path: Pa
 # Tables, and Python
 
 
-def written(graphs: list[PartyGraph], folder: Path, accepts: tuple[str, ...]) -> dict[str, Path]:
-    files = {}
-    for graph in graphs:
-        (folder / graph.party).mkdir(parents=True)
-        files[graph.party] = folder / graph.party / "party.yaml"
-        ids = [f"{graph.party}{row}" for row in range(graph.num_nodes)]
-        limits = {"seed": "job", "limits": {"leakage": ["averaged-weights", *accepts]}}
-        export_party(Export(graph, ids, np.arange(graph.num_nodes)), files[graph.party], "csv", limits)
-    return files
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("task", ["values", "links", "graphs", "trajectories"])
-def test_tables_say_what_graphs_say(task: str, tmp_path: Path) -> None:
-    settings, graphs = task_job(task, LAST, {"model": {"dropout": 0.0}}), graphs_for(task)
-    accepts = ("task-tallies", *(["target-sums"] if task == "values" else []))
-    run = train(over(written(graphs, tmp_path / "tables", accepts), settings), tmp_path / "run")
-    assert RunDirectory.open(run.path).settings.averaging.task == settings.averaging.task  # type: ignore[attr-defined]
-    found = [load_party(RunDirectory.open(run.path).party(name).graph_path) for name in NAMES]
-    same_as_twin(run, settings, found, None)
-    for graph, mine in zip(found, graphs, strict=True):  # in an order of its own
-        assert graph.num_edges == mine.num_edges
-        if mine.targets is not None and graph.targets is not None:
-            assert close(graph.targets.sort().values, mine.targets.sort().values)
-        if mine.membership is not None and graph.membership is not None:
-            assert torch.equal(graph.membership.sort().values, mine.membership.sort().values)
-
-
 HEADS = {
     "values": ["id", "value"],
     "links": ["source", "target", "probability", "edge", "test"],
@@ -155,7 +124,7 @@ def as_data(kind: type, graph: PartyGraph) -> object:
     given = {"x": graph.features, "edge_index": graph.edge_index, "n_id": torch.arange(graph.num_nodes)}
     if graph.membership is not None:
         first = torch.arange(0, graph.num_nodes, 6)
-        given |= {"batch": graph.membership, "y": graph.labels[first]}  # type: ignore[index]
+        given |= {"batch": graph.membership, "y": graph.labels[first]}
         return kind(**given, **{name: getattr(graph, name)[first] for name in ("train_mask", "val_mask", "test_mask")})
     if graph.targets is not None:
         given["y"] = graph.targets
@@ -241,16 +210,6 @@ def test_the_best_ranks_graphs_best(tmp_path: Path) -> None:
     assert run.summary["best_epoch"] == best["epoch"]
     assert best["epoch"] < 8
     assert run.summary[f"test_{by}"] == pytest.approx(best[f"test_{by}"])
-
-
-@pytest.mark.parametrize(("by", "sign"), [("mae", -1), pytest.param("r2", 1, marks=nightly)])
-def test_the_best_is_the_least_error(by: str, sign: int, tmp_path: Path) -> None:
-    graphs = graphs_for("values")
-    settings = task_job("values", {"train": {"select_by": by, "epochs": 8, "learning_rate": 0.3}})
-    run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
-    best = max(run.metrics, key=lambda record: (sign * record[f"val_{by}"], -record["val_loss"], -record["epoch"]))
-    assert run.summary["best_epoch"] == best["epoch"]
-    assert best["epoch"] < 8
 
 
 def test_graphs_that_lack_what_a_task_needs_are_refused(tmp_path: Path) -> None:

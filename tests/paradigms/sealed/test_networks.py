@@ -9,9 +9,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from tests import nightly
 from tests.errors import refused
-from tests.paradigms.sealed.dense import STANDARD, adjacency, graphs_of, logits_by, whole_rows
+from tests.paradigms.sealed.dense import STANDARD, graphs_of, logits_by, whole_rows
 from tests.paradigms.sealed.programs import (
     TWIN,
     numbers,
@@ -27,7 +26,7 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.partition import pool
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.inputs import most_right, neighbours, own_data, plan_of, quantiles, ranked_first
+from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, quantiles
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
@@ -102,9 +101,6 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     job = small_job(2, *changes, BALANCED, MARGINS)
     graphs = graphs_of(job, training=training)
     own, plan = together(job, graphs)[1]["A"], plan_of(job)
-    assert own.rows is not None
-    assert own.labels is not None
-    assert own.weights is not None
     z = whole_rows(job, graphs, own.rows)
     begun = trained_twin(job, graphs, 1)
     first = [weight * 2.0**-WEIGHT_BITS for weight in begun.network.initial(WEIGHT_BITS)]
@@ -118,13 +114,11 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     begun.step(1)
     decay = plan.trials[0].weight_decay * min(1, 140 / training)
     for zeroth, weight, found in zip(first, second, numbers(begun), strict=True):
-        assert weight.grad is not None
         expected = 0.9 * (weight.detach() - zeroth) - 0.75 * (weight.grad + decay * weight.detach())
         off = found - weight.detach() - expected
         assert float(off.abs().max()) < ALMOST * float(expected.abs().max())
     margins = begun.predict()
     logits = logits_by(z, numbers(begun))
-    assert margins is not None
     assert torch.allclose(margins, logits[:, 1:] - logits[:, :1], atol=1e-3)
 
 
@@ -154,21 +148,6 @@ def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
             assert torch.allclose(weight, expected, atol=1e-4)
 
 
-def test_decay_that_suits_falls_with_the_number_of_training_rows() -> None:
-    def weight(training: int, *changes: Settings, steps: int = 1) -> torch.Tensor:
-        job = small_job(2, *changes, {"train": {"epochs": 1}})
-        graphs = graphs_of(job, nodes=240, training=training)
-        begun = SealedProgram(PlainMachine(["A", "B"]), together(job, graphs)[0])
-        return numbers(trained_twin(job, graphs) if steps else begun)[0]
-
-    suits = plan_of(small_job()).trials[0].weight_decay
-    for training, share in ((140, 1.0), (210, 2 / 3)):
-        before, after = weight(training, steps=0), weight(training)
-        without = weight(training, {"train": {"weight_decay": 0.0}})
-        assert float(before.abs().max()) > 0.1
-        assert torch.allclose(after - without, -0.75 * share * suits * before, rtol=1e-2)
-
-
 def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at a time, and a last one: that is a round more for each, and the same weights."""
     job = small_job()
@@ -188,27 +167,6 @@ OTHERS = (
     Trial(("own",), deep=False, learning_rate=2.0, weight_decay=0.0),
     Trial(("each.1", "own"), deep=True, learning_rate=0.375, weight_decay=1e-3, drops=True),
 )
-
-
-@pytest.mark.parametrize("standard", [pytest.param({}, marks=nightly), STANDARD], ids=["", "standard"])
-def test_every_trial_begins_anew_and_is_what_it_is_alone(standard: Settings) -> None:
-    job = small_job(2, standard, {"train": {"epochs": 6, "learning_rate": None}})
-    graphs = graphs_of(job)
-    with trying(*OTHERS):
-        several = [trained_twin(job, graphs, steps) for steps in (2, 4, 6)]
-        found = outcomes(job, graphs, lambda program: trained(program, 6))
-    for program, trial in zip(several, OTHERS, strict=True):
-        with trying(trial):
-            alone = trained_twin(job, graphs, 2)
-        pairs = zip(numbers(program), numbers(alone), strict=True)
-        assert all(torch.allclose(one, other, atol=1e-6) for one, other in pairs)
-        right, expected = program.predict(), alone.predict()
-        assert right is not None
-        assert expected is not None
-        assert torch.equal(right, expected)
-    assert {int(one[0]["weight.trial"]) for one in found.values()} == {2}, "of which the dealer knows too"
-    for name, weight in summed(found, WEIGHT_BITS).items():
-        assert float((weight - of_twin(found, WEIGHT_BITS)[name]).abs().max()) < 2e-3
 
 
 @pytest.mark.parametrize("training", [FEW, MANY])
@@ -232,8 +190,6 @@ def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_no
             program.network.arrive(step, program.learned)
             passed.append(program.network.forward(program.learned, some, 1.0))
         assert isinstance(passed[0].left, torch.Tensor)
-        assert passed[0].hidden is not None
-        assert passed[1].hidden is not None
         assert torch.allclose(passed[0].hidden[0].known, passed[1].hidden[0].known * passed[0].left, atol=1e-3)
         assert not torch.equal(passed[0].left, torch.as_tensor(passed[2].left))
         found.append(passed[0].left)
@@ -244,8 +200,6 @@ def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_no
     assert not torch.equal(*found)
     keeps.restore(whole.shares(), training=False)
     predicted, expected = whole.predict(), keeps.predict()
-    assert predicted is not None
-    assert expected is not None
     assert torch.allclose(predicted, expected, atol=1e-3)
 
 
@@ -297,10 +251,8 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
                     program.restore(kept, training=True)
                 if step % 2:
                     own, told = program.predict(), program.score(step)
-                    assert own is not None
                     tried = [own, (own + taken[-1]) / 2] if taken else [own]
                     rights = [right(each) for each in tried]
-                    assert told is not None
                     assert int(told) == max(rights)
                     taken.append(tried[rights.index(max(rights))])
                     chosen.add(rights.index(max(rights)))
@@ -310,20 +262,12 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
             predicted.restore(best, training=False)
             found = predicted.predict()
         assert members == list(range(len(trials)))
-        assert found is not None
         assert torch.allclose(found, taken[-1], atol=1e-3)
         hidden = context.plan.hidden * sum(OTHERS[trial].deep for trial in trials[:-1])
         layers = numbers(predicted)[0][:, 3 : 3 + hidden]
         shown, mean = bool(layers.any()), bool(rights.index(max(rights)))
         assert shown == mean if hidden and len(trials) == 2 else shown <= mean, "what a release of weights shows"
     assert chosen == {0, 1}
-
-
-@pytest.mark.parametrize(("epochs", "every", "count"), [(250, 10, 5), (60, 10, 3), (19, 10, 1), (250, 100, 2)])
-def test_every_trial_has_steps_enough_and_is_judged(epochs: int, every: int, count: int) -> None:
-    training = {"learning_rate": None, "select_by": "accuracy", "epochs": epochs, "evaluate_every": every}
-    job = small_job(2, STANDARD, {"model": {"network": None, "blocks": None}, "train": training})
-    assert len(plan_of(job).trials) == count
 
 
 def test_what_had_left_its_range_is_in_no_mean() -> None:
@@ -360,7 +304,6 @@ def test_in_one_place_a_mean_is_taken_where_the_job_takes_one(scaling: str) -> N
             graph = replace(graph, labels=labels)
             found, expected = in_one_place(job, graph, lambda _: None).output, chosen_twin(alone, [graph]).predict()
             own = trained_twin(alone, [graph], 4).predict(), trained_twin(alone, [graph], 2).predict()
-            assert expected is not None
             assert float((found[:, 1:] - found[:, :1] - expected).abs().max()) < 1e-3, seed
             means += all(each is None or not torch.allclose(expected, each, atol=1e-3) for each in own)
     assert bool(means) == (scaling == "standard")
@@ -372,7 +315,6 @@ def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:
         own_data(small_job(), graphs[0])
     own_data(small_job(2, DIRECTED), graphs[0])
     back = graphs_of(small_job(2, WEIGHTS))[0]
-    assert back.edge_weight is not None
     uneven = replace(back, edge_weight=back.edge_weight * torch.linspace(1, 2, back.num_edges))
     with refused(DataError, key="model.directed", value=False, party="A"):
         own_data(small_job(2, WEIGHTS), uneven)
@@ -403,45 +345,20 @@ def test_the_sequence_and_sizes_of_messages_are_those_of_other_data_of_the_same_
     assert traffic[0] == traffic[1]
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_neighbours_are_what_a_holder_makes_at_home(weighted: bool) -> None:
-    """Of its own columns over its own edges, nodes that only it knows counted; hidden are edges of common ones."""
-    job = small_job(2, on("neighbours"), STANDARD, {"model": {"edge_weights": weighted, "directed": True}})
-    graph = replace(graphs_of(job)[0], num_common=20, labels=None, train_mask=None, val_mask=None, test_mask=None)
-    own = own_data(job, graph)
-    x, a = graph.features.to(torch.float64).clamp(-32, 32), adjacency([graph])
-    assert own.features.shape == (20, 3 * 5 + 1)
-    assert bool((own.edges < 20).all())
-    for node in range(20):
-        counts = a[node]
-        assert float(own.features[node, -1]) == pytest.approx(float((1 + counts.sum()).log()))
-        mean = counts @ x / counts.sum() if counts.any() else torch.zeros(5)
-        deviation = (counts @ (x - mean) ** 2 / counts.sum()).sqrt() if counts.any() else torch.zeros(5)
-        expected = torch.cat([x[node], mean, deviation])
-        assert torch.allclose(own.features[node, :-1], expected, atol=1e-6)
-    far = neighbours(1e3 * x, graph.edge_index, None)
-    assert bool(own_data(job, replace(graph, features=1e3 * graph.features)).features.abs().max() <= 32)
-    assert bool(far.abs().max() > 32)
-
-
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("changes", [on("pooled.2", network="linear"), on("own", "pooled.1")])
 def test_the_twin_counts_every_node_or_pair_that_is_right(changes: Settings, classes: int) -> None:
     """A difference of two floating numbers plus the second is not always the first."""
     graphs = small_graphs(nodes=480, training=40)
-    assert graphs[0].labels is not None
     graphs[0] = replace(graphs[0], labels=graphs[0].labels % classes, num_classes=classes)
     for select_by in ("accuracy", "auc"):
         job = small_job(2, changes, {"train": {"select_by": select_by, "learning_rate": 0.7}})
         program, own = trained_twin(job, graphs), together(job, graphs)[1]["A"]
         logits, y = program.network.predict(program.weights).public, own.judged_labels
-        assert logits is not None
         assert own.judged is not None
-        assert y is not None
         logits = logits[own.judged] - logits[own.judged].mean(1, keepdim=True)
         right, most = program.score(3), most_right(y, select_by)
-        assert right is not None
         if select_by == "accuracy":
             assert (float(right), most) == (int((logits.argmax(1) == y).sum()), len(y))
             continue
@@ -452,23 +369,11 @@ def test_the_twin_counts_every_node_or_pair_that_is_right(changes: Settings, cla
             assert float(right) / most == pytest.approx(roc_auc_score(y[some], logits[some, 1]))
 
 
-def test_of_two_classes_the_second_is_ranked_against_the_first_and_of_more_each() -> None:
-    rare = (torch.arange(300) % 10 == 0).long()
-    order = ranked_first(rare)
-    assert sorted(order.tolist()) == list(range(300))
-    assert rare[order[:30]].all()
-    assert not rare[order[30:]].any()
-    three = torch.arange(300) % 3
-    assert torch.bincount(three[ranked_first(three)[:63]]).tolist() == [21] * 3
-    assert most_right(three[ranked_first(three)], "auc") == 64 * 200
-
-
 def test_pairs_of_validation_nodes_of_one_class_are_refused() -> None:
     """No pair could be right, so the first step that is judged would be taken, and nobody told why."""
     graphs = small_graphs()
     labels, val = graphs[0].labels, graphs[0].val_mask
     assert labels is not None
-    assert val is not None
     graphs[0] = replace(graphs[0], val_mask=val & (labels == 1))
     with refused(DataError, key="train.select_by", value="auc", party="A"):
         together(small_job(2, {"train": {"select_by": "auc"}}), graphs)

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.paradigms.cutting import CutError
-from tests.paradigms.sealed.dense import STANDARD, graphs_of, logits_by, part, whole_rows
+from tests.paradigms.sealed.dense import STANDARD, graphs_of
 from tests.paradigms.sealed.programs import (
     TWIN,
-    numbers,
     outcomes,
     predicting_twin,
     saved,
@@ -291,29 +290,6 @@ def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str)
     assert bool((covered[1:] == 1).all())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_part_multiplies_what_its_name_says(name: str) -> None:
-    """Holders' parts times what their names say, added up, are but for a bias the network by dense matrices."""
-    job = small_job(3, NETWORKS[name], RELEASED)
-    graphs = graphs_of(job, nodes=40)
-    program = trained_twin(job, graphs, 1)
-    made = torch.stack(
-        [
-            part(job, graphs, place, name) @ weight
-            for place, own in enumerate(program.release().values())
-            for name, weight in own.items()
-        ]
-    ).sum(0)
-    rows = together(job, graphs)[1]["A"].rows
-    assert rows is not None
-    z, weights = whole_rows(job, graphs, rows), numbers(program)
-    expected = z @ weights[0]
-    assert torch.allclose(made - made[0], expected - expected[0], atol=2e-3)
-    logits = program.network.predict(program.weights).public
-    assert logits is not None
-    assert torch.allclose(logits, logits_by(z, weights), atol=2e-3)
-
-
 def test_released_weights_are_opened_under_masks_of_their_own() -> None:
     """For each holder an opening, and shares of its masks alone."""
     job = small_job(3, NETWORKS["mlp, each"], RELEASED, NAMED)
@@ -366,8 +342,6 @@ def test_of_released_weights_many_columns_make_training_rows_and_their_classes()
     found = outcomes(job, graphs, one_step)
     released, x = found["B"][1]["B"]["own"], own_data(job, graphs[1]).features
     errors = torch.linalg.lstsq(x.T, released).solution
-    assert graphs[0].train_mask is not None
-    assert graphs[0].labels is not None
     assert torch.equal(errors.abs().amax(1) > 0.01, graphs[0].train_mask)
     trained_on = graphs[0].train_mask
     assert torch.equal(errors.argmax(1)[trained_on], graphs[0].labels[trained_on])

@@ -145,6 +145,7 @@ NETWORKS: Mapping[str, Settings] = {
 }
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("select_by", ["last", "accuracy", "auc"])
 @pytest.mark.parametrize("training", [FEW, MANY])
 @pytest.mark.parametrize("network", NETWORKS)

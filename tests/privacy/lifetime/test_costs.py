@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
-from veilgraph.privacy.lifetime_costs import EVERYBODY, Costs, Price, epsilon, is_everybody, price
+from veilgraph.privacy.lifetime_costs import EVERYBODY, Costs, Price, epsilon, price
 
 EVENTS: list[Event] = [GaussianEvent(3.0), GaussianEvent(9.0, "replacement"), LaplaceEvent(4.0), LocalEvent(0.25)]
 CHARGES = st.lists(
@@ -92,10 +92,3 @@ def test_probabilities_to_show_all_add_up_and_come_off_delta():
     assert costs.most(1e-6, keys([1])) < math.inf
     costs.add(EVERYBODY, one)
     assert costs.most(1e-6, keys([2])) == math.inf, "nothing of δ is left"
-
-
-def test_everybody_is_no_list_of_nodes():
-    assert is_everybody(EVERYBODY)
-    assert is_everybody(np.append(keys([3, 4]), EVERYBODY)), "who has that key by chance pays for all"
-    assert not is_everybody(keys([]))
-    assert not is_everybody(keys([0, 2**64 - 2]))

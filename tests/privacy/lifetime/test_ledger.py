@@ -175,13 +175,6 @@ def test_a_ledger_of_jobs_without_number_still_opens_and_pays(folder):
     assert ledger(folder).total_with(SAMPLED, 10**18, 1000) == math.inf
 
 
-def test_another_delta_of_the_party_is_that_of_the_whole_total(folder):
-    opened = ledger(folder)
-    charge(opened, delta=None)
-    for delta in (1e-4, 1e-9):
-        assert ledger(folder, Budget(delta=delta)).total() == accountant.total({EVENT: 1}, delta)
-
-
 @pytest.mark.parametrize(
     ("unit", "neighbours", "event", "bounds"),
     [

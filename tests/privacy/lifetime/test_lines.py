@@ -119,12 +119,6 @@ def test_it_is_the_same_folder_whichever_way_leads_there(folder, tmp_path):
             Lifetime(way, "A", Budget(), marks)
 
 
-def test_a_copy_on_another_machine_goes_on(folder, tmp_path):
-    charge(ledger(folder))
-    moved = shutil.copytree(folder, tmp_path / "other machine" / "ledger")
-    assert count_of(ledger(moved)) == 1
-
-
 @pytest.mark.parametrize("what", ["cohort", "mark", "empty", "party"])
 def test_damage_is_one_clear_error(folder, what):
     charge(ledger(folder))
