@@ -133,6 +133,23 @@ def test_what_histograms_say_is_within_its_bound(linked: int, others: int, bins:
     assert bool((bins_of(scores, bins)[order].diff() >= 0).all())
 
 
+def test_links_are_scored_split_by_split() -> None:
+    graphs = graphs_for("links")
+    twin = trained("links", graphs)
+    owns = [twin.task.own(graph, LearningStreams(0, graph.party)) for graph in graphs]
+    scores = torch.cat([twin.infer(graph.party) for graph in graphs])
+    split, truth = (torch.cat([getattr(own.pairs, name) for own in owns]) for name in ("split", "linked"))
+    found = twin.scores()
+    summary = found.values
+    for place, name in enumerate(("train", "val", "test")):
+        own, said = truth[split == place], scores[split == place]
+        for figure, metric in (("auc", roc_auc_score), ("ap", average_precision_score)):
+            value, error = summary[f"{name}_{figure}"], summary[f"{name}_{figure}_error"]
+            assert abs(value - metric(own, said)) <= error + 1e-9
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(scores[split == 1], truth[split == 1].double())
+    assert found.val_loss == pytest.approx(float(loss))
+
+
 # Graphs
 
 
