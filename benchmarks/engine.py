@@ -161,6 +161,8 @@ def page(found: list[EngineFigures]) -> str:
             f"| {each.case} | {each.sockets_s:.3f} s | {each.engine_s:.3f} s | {each.engine_s / each.sockets_s:.2f} | "
             f"{each.sent_bytes / 1e6:.1f} | {each.load:.1f} |"
         )
+    if missing := [name for name in CASES if name not in {each.case for each in found}]:
+        lines += ["", f"Not measured, for want of free cores: {'; '.join(missing)}."]
     lines += [
         "",
         "What the engine adds is work for a core. A byte is sealed and encrypted by its sender, opened and encrypted "
