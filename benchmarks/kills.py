@@ -254,6 +254,8 @@ class Outcome:
     sessions: int
     error: str
     same: bool
+    redrawn: bool = False
+    """Whether the dealer's own seed is another one, since the reading of tables began anew."""
 
 
 def model_of(found: Consortium, name: str) -> dict[str, Tensor]:
@@ -345,10 +347,12 @@ def play(deals: str, which: Sequence[int], seed: int, out: Path, note: Callable[
 
             took_s, sessions, error = submitted(found, job(kind, name), disturb)
             found.await_quiet()
-            equal = False
+            equal = redrawn = False
             with suppress(VeilgraphError, OSError):
                 equal = same(found, kind, kind, name)
-            note(Outcome(deals, number, kind, fault.kind, fault.who, moment_s, took_s, sessions, error, equal))
+                seeds = {found.run(SERVER, each).party(SERVER).seed() for each in (kind, name)}
+                redrawn = len(seeds) > 1
+            note(Outcome(deals, number, kind, fault.kind, fault.who, moment_s, took_s, sessions, error, equal, redrawn))
 
 
 WORDS: Final = {
@@ -386,9 +390,12 @@ def page(outcomes: Sequence[Outcome], seed: int) -> str:
             times = f"{statistics.median(took):.0f} | {max(took):.0f}"
             lines.append(f"| {words} | {whose} | {len(some)} | {equal} | {went} | {times} |")
     good = sum(each.same and not each.error for each in outcomes)
+    anew = sum(each.redrawn and not each.error and not each.same for each in outcomes)
     lines += [
         "",
-        f"Of all {len(outcomes)}: {good}.",
+        f"Of all {len(outcomes)} jobs {good} ended with the same bits, and {anew} well with others. Its fault fell "
+        "while the parties read their tables. The reading then begins anew, and the dealer draws its own seed anew, by "
+        "design: other values under one seed would show what changed.",
         "",
         "It found one flaw. A dealer called a sum that lacked a holder an error of its own, so that a "
         "job of averaging was not gone on with after a holder's site was killed. That is mended, and its job and the "
