@@ -125,6 +125,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
     """Show what a job's data are, and refuse what a holder would; return facts and what it will send."""
     from veilgraph.privacy.aggregation import too_many_units
     from veilgraph.protocol.aligning import match_rates
+    from veilgraph.protocol.costs import size_of
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
     from veilgraph.protocol.paradigm import paradigm_of
     from veilgraph.report.tables import data_facts, data_table, will_send
@@ -160,7 +161,8 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
             if graph.party in settings.duties.noising and (refused := too_many_units(settings.privacy, graph)):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(data_table(graphs, aligned=settings.is_aligned))
-        sizes = {graph.party: paradigm.session.size_of(settings, graph) for graph in graphs}
+        joins = settings.inputs.joins_others
+        sizes = {graph.party: size_of(graph, joins_others=joins) for graph in graphs}
         costs = _costs_of(settings, graphs[0].common, sizes)
         holders = data_facts(graphs, aligned=settings.is_aligned)
     if costs is not None:

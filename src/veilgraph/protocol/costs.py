@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
@@ -34,14 +36,21 @@ class PartySizes:
     nodes: int = 0
 
 
-def size_of(graph: PartyGraph) -> PartySizes:
-    """Of a holder's graph: of its common nodes."""
+def size_of(graph: PartyGraph, *, joins_others: bool = False) -> PartySizes:
+    """Of a holder's graph: of its common nodes or, where edges may join its own nodes to others', of its own ones.
+
+    Of these it counts every pair once, in the direction in which more end at its own, and at a node both ways.
+    """
     part = graph.common_part()
     training = 0 if part.train_mask is None else int(part.train_mask.sum())
     classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
     validation = 0 if part.val_mask is None else int(part.val_mask.sum())
-    most = math.ceil(part.most_edges_at_a_node())
-    return PartySizes(part.num_features, part.num_edges, training, classes, validation, most, graph.common)
+    edges, most = part.num_edges, math.ceil(part.most_edges_at_a_node())
+    if joins_others:
+        pairs = torch.unique(graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]], dim=1)
+        ways = [ends[ends < graph.common].bincount(minlength=graph.common) for ends in pairs]
+        edges, most = max(int(way.sum()) for way in ways), int((ways[0] + ways[1]).max())
+    return PartySizes(part.num_features, edges, training, classes, validation, most, graph.common)
 
 
 JUDGEMENT_BYTES: Final = HEADER_BYTES + 2  # what a label holder tells one party of an evaluation: best so far? stop?

@@ -97,12 +97,6 @@ class Sessions(ABC, Generic[J]):
 
     has_costs: ClassVar[bool] = False
 
-    def size_of(self, job: J, graph: PartyGraph) -> PartySizes:
-        """What ``costs`` asks of a holder's graph."""
-        from veilgraph.protocol.costs import size_of  # noqa: PLC0415 - few sessions are planned
-
-        return size_of(graph)
-
     def costs(self, job: J, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
         """What a job will send and take, from ``nodes`` common ones and every holder's sizes; None if unknown."""
         return None

@@ -30,6 +30,7 @@ from veilgraph.paradigms.union.addresses import HASH_BYTES, draw_rows
 from veilgraph.paradigms.union.inputs import Places
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.paradigms.union.twin import alone, begun, pooled, together
+from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.runtime.launch.jobs import predict, resume, train
@@ -93,7 +94,7 @@ def test_what_a_plan_says_is_what_is_sent(tmp_path: Path) -> None:
     job, found = small_job(3, JUDGED), banks()
     run = trained(job, found, tmp_path / "run")
     inputs, session = PARADIGMS["union"].data.accept(job, *found), PARADIGMS["union"].session
-    costs = session.costs(job, 0, {graph.party: session.size_of(job, graph) for graph in inputs.graphs})
+    costs = session.costs(job, 0, {graph.party: size_of(graph, joins_others=True) for graph in inputs.graphs})
     assert costs is not None
     kinds = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control"}
     for party in "ABC":

@@ -20,7 +20,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.features import scale_together
 from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.paradigms.sealed.inputs import columns_of, edges_once, ranked_first
-from veilgraph.paradigms.sealed.networks.double_entry import COINS
+from veilgraph.paradigms.sealed.networks.propagation import COINS
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Block, OwnData, Plan, Sizes
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.protocol.judge import balanced_weights
@@ -73,19 +73,6 @@ def put_in(plan: Plan, graph: PartyGraph) -> OwnData:
         )
     into, out = (each[:, each[1] < graph.common] for each in (edges, turned))
     return OwnData(columns_of(plan, both_ways(graph)), into, turned=out if plan.directed else None)
-
-
-def most_edges(graph: PartyGraph, *, directed: bool) -> int:
-    """At the one of a holder's own nodes that has most, each counted once in a direction."""
-    sources, targets = edges_once(graph.edge_index)
-    ends = torch.cat([targets, sources]) if directed else targets
-    return int(torch.bincount(ends, minlength=graph.num_nodes)[: graph.common].max())
-
-
-def most_in_a_direction(graph: PartyGraph, *, directed: bool) -> int:
-    """How many edges a holder puts in, in the direction in which it has more: each once that ends at its own nodes."""
-    sources, targets = edges_once(graph.edge_index)
-    return max(int((ends < graph.common).sum()) for ends in ((targets, sources) if directed else (targets,)))
 
 
 def with_own_labels(own: OwnData, graph: PartyGraph, job: UnionJob, streams: LearningStreams, classes: int) -> OwnData:

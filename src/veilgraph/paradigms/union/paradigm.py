@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Final
 
 from typing_extensions import override
@@ -25,14 +24,14 @@ from veilgraph.paradigms.sealed.inputs import max_degree_of, neighbours_told, pa
 from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, costs_of, network_words
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, width_of
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
-from veilgraph.paradigms.union.inputs import blocks_of, most_edges, most_in_a_direction, scale_own, union_sizes
+from veilgraph.paradigms.union.inputs import blocks_of, scale_own, union_sizes
 from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder
 from veilgraph.paradigms.union.rows import ROWS
 from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.paradigms.union.twin import alone, pooled
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.costs import Costs, PartySizes
+from veilgraph.protocol.costs import Costs, PartySizes, size_of
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, RoleContext
@@ -71,12 +70,6 @@ class _UnionData(SameColumnsData[UnionJob]):
 
 class _UnionSessions(SameColumnsSessions[UnionJob]):
     has_costs: ClassVar[bool] = True
-
-    @override
-    def size_of(self, job: UnionJob, graph: PartyGraph) -> PartySizes:
-        own, directed = super().size_of(job, graph), job.model.directed
-        edges = most_in_a_direction(graph, directed=directed)
-        return replace(own, edges=edges, neighbours=most_edges(graph, directed=directed))
 
     @override
     def costs(self, job: UnionJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
@@ -135,7 +128,7 @@ class _UnionPrivacy(SameColumnsPrivacy[UnionJob]):
         return math.inf
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        return most_edges(graph, directed=True)
+        return size_of(graph, joins_others=True).neighbours or 0
 
 
 class _UnionGuarantee(seam.Guarantee[UnionJob]):

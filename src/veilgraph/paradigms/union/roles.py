@@ -20,8 +20,6 @@ from veilgraph.paradigms.union.inputs import (
     Places,
     blocks_of,
     both_ways,
-    most_edges,
-    most_in_a_direction,
     put_in,
     union_sizes,
     with_coins,
@@ -30,6 +28,7 @@ from veilgraph.paradigms.union.inputs import (
 from veilgraph.paradigms.union.settings import union
 from veilgraph.paradigms.union.twin import alone
 from veilgraph.protocol.agreement import Hello, same_count
+from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.judge import SharedJudge
 from veilgraph.protocol.role import RoleContext
 
@@ -90,13 +89,12 @@ class UnionHolder(_UnionRole, SealedLabelHolder, SharedJudge):
 
     @override
     def hello(self) -> Hello:
-        directed = self._job.model.directed
-        most = most_edges(self.graph, directed=directed)
+        size = size_of(self.graph, joins_others=True)
         own = {
             "nodes": 0,
-            "rows": padded(self.graph.common),
-            "edges": padded(most_in_a_direction(self.graph, directed=directed)),
-            "neighbours": neighbours_told(self._job, self.graph.party, most),
+            "rows": padded(size.nodes),
+            "edges": padded(size.edges),
+            "neighbours": neighbours_told(self._job, self.graph.party, size.neighbours or 0),
         }
         return super().hello().model_copy(update=own)
 

@@ -23,14 +23,13 @@ from veilgraph.paradigms.union.inputs import (
     Places,
     blocks_of,
     both_ways,
-    most_edges,
-    most_in_a_direction,
     put_in,
     union_sizes,
     with_coins,
     with_own_labels,
 )
 from veilgraph.paradigms.union.settings import UnionJob
+from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 
 
@@ -44,12 +43,13 @@ def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, 
         data[party] = own = with_own_labels(own, graph, job, LearningStreams(job.seed, party), classes)
         counts[party] = 0 if own.rows is None else len(own.rows), 0 if own.judged is None else len(own.judged)
     blocks = blocks_of({graph.party: graph.common for graph in graphs}, counts)
+    own_sizes = {graph.party: size_of(graph, joins_others=True) for graph in graphs}
     sizes = union_sizes(
         blocks,
-        {graph.party: graph.num_features for graph in graphs},
-        {graph.party: padded(most_in_a_direction(graph, directed=plan.directed)) for graph in graphs},
+        {party: size.columns for party, size in own_sizes.items()},
+        {party: padded(size.edges) for party, size in own_sizes.items()},
         classes,
-        max_degree_of(job, (most_edges(graph, directed=plan.directed) for graph in graphs)),
+        max_degree_of(job, (size.neighbours or 0 for size in own_sizes.values())),
     )
     rows = rows_by_id(graphs, ids)
     places = {

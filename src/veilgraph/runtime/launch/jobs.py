@@ -30,7 +30,7 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.nn.local.build import CustomModel
-from veilgraph.protocol.costs import REPEATED
+from veilgraph.protocol.costs import REPEATED, size_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import paradigm_of
@@ -341,9 +341,8 @@ def _told_views(run: RunDirectory) -> bool:
     if size is None or not all(store.graph_path.is_file() for store in stores):
         return False
     graphs = [load_party(store.graph_path) for store in stores]
-    session = paradigm_of(settings).session
-    sizes = {graph.party: session.size_of(settings, graph) for graph in graphs}
-    costs = session.costs(settings, graphs[0].common, sizes)
+    sizes = {graph.party: size_of(graph, joins_others=settings.inputs.joins_others) for graph in graphs}
+    costs = paradigm_of(settings).session.costs(settings, graphs[0].common, sizes)
     about = "twice the bytes that are sent"
     if costs is not None:  # at both ends of each message, and what a holder hid in it; parties alike, about
         of = {stage.name: sum(stage.sent.values()) for stage in costs.stages}

@@ -34,8 +34,7 @@ from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS, inverse_
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 from veilgraph.paradigms.sealed.learners import Learners
-from veilgraph.paradigms.sealed.networks.double_entry import check_double_entry
-from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, one_hot
+from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, check_double_entry, one_hot
 from veilgraph.paradigms.sealed.plan import (
     MOST_OPENED,
     OWN,
