@@ -54,14 +54,12 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 MOST_PAIRS: Final = 500_000
 """That are asked about; of fewer nodes all pairs. Ranks of as many are whole numbers in single precision."""
 
-_SCORED: Final = 1000
-"""True and other pairs, each, that a figure is made of."""
+_SCORED: Final = 1000  # true and other pairs, each, that a figure is made of
 _FEWEST: Final = 20
 _MOST_CLASSMATES: Final = 1000
 _MOST_ANSWERS: Final = 200
 _WORDS: Final = 300
-_MOST_BYTES: Final = 1 << 20
-"""Of a question or an answer without its pairs."""
+_MOST_BYTES: Final = 1 << 20  # of a question or an answer without its pairs
 MOST_COMPARED: Final = 20_000
 """Nodes that are compared each with each."""
 

@@ -32,14 +32,10 @@ from veilgraph.privacy.event import SampledEvent
 from veilgraph.protocol.evidence import Round
 from veilgraph.protocol.view import Floats
 
-_BESIDE: Final = 50
-"""Dimensions beside the canaries' from which on they tell how much noise there is."""
-_LEAST_NOISE: Final = 0.1
-"""Of a clip: parts are no more alike than that."""
-_LONGER: Final = 4.0
-"""Of squares: what chance does not make of an honest sum's canaries."""
-_CHANCE: Final = 1e-4
-"""With which noise alone is taken for longer terms."""
+_BESIDE: Final = 50  # dimensions beside the canaries' from which on they tell how much noise there is
+_LEAST_NOISE: Final = 0.1  # of a clip: parts are no more alike than that
+_LONGER: Final = 4.0  # of squares: what chance does not make of an honest sum's canaries
+_CHANCE: Final = 1e-4  # with which noise alone is taken for longer terms
 _TINY: Final = 1e-6
 _LEAST_NUMBER: Final = float(np.finfo(np.float64).tiny)
 
@@ -106,8 +102,7 @@ def _scales(gram: Floats, along: Floats, rest: Floats, claimed: float) -> tuple[
     return deviation, float(np.sqrt(longer)) if inside > explained else 1.0
 
 
-_TOLD: Final = 16
-"""Canaries from whose coins directions are learnt: all are alike, and without noise a few say all."""
+_TOLD: Final = 16  # canaries from whose coins directions are learnt: all are alike, and without noise a few say all
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +151,7 @@ def _beside(rows: Floats, units: Floats) -> tuple[Floats, float]:
     return along, float((beside**2).sum() / (len(rows) * (width - 1)) if width > 1 else along.var())
 
 
-_SHARES: Final = (1, 2, 4, 8)
-"""All canaries are guessed, or one in so many."""
+_SHARES: Final = (1, 2, 4, 8)  # all canaries are guessed, or one in so many
 
 
 Level = Callable[[float], float]
@@ -295,10 +289,8 @@ def _score(released: NDArray[Any], directions: NDArray[Any], rows: NDArray[Any])
 
 _EPSILONS: Final[Floats] = np.concatenate([np.arange(0, 2, 0.02), np.geomspace(2, 40, 120)])
 _STEP: Final = 2 ** (1 / 16)
-_SLACK: Final = 1e-9
-"""Trade-offs are those of the next larger loss of a grid, so that few have to be found."""
-_LEAST: Final = 1 / 64
-"""Smaller losses are taken to be this one: their distributions would have too fine cells."""
+_SLACK: Final = 1e-9  # trade-offs are those of the next larger loss of a grid, so that few have to be found
+_LEAST: Final = 1 / 64  # smaller losses are taken to be this one: their distributions would have too fine cells
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ from veilgraph.protocol.job import Check
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.view import Floats, View
 
-_MOST: Final = 60
-"""Releases of which all pairs are compared: the first half and the newest."""
+_MOST: Final = 60  # releases of which all pairs are compared: the first half and the newest
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,7 @@ def _rows_too_long(series: Sequence[Noisy]) -> tuple[float, float]:
     return p_value, max(0.0, beyond - noise) / first.clip
 
 
-_MOST_SUMS: Final = 30
-"""Sums of which all pairs are compared: the first half and the newest."""
+_MOST_SUMS: Final = 30  # sums of which all pairs are compared: the first half and the newest
 
 Counts = NDArray[np.int64]
 
@@ -288,10 +286,8 @@ def low_bits_p_value(sums: Iterable[NDArray[np.int64]], *, bits: int, summands: 
 # The checks
 
 _MOST_PASSES: Final = 16
-_SPLIT: Final = 1
-"""Column of perturbed labels that says which split a node is in."""
-_TELLING: Final = 0.01
-"""p-values below which what is odd is worth a word."""
+_SPLIT: Final = 1  # column of perturbed labels that says which split a node is in
+_TELLING: Final = 0.01  # p-values below which what is odd is worth a word
 _CLEAR: Final[Mapping[Kind, Channel]] = {Kind.EMBEDDING: "embeddings", Kind.GRADIENT: "gradients"}
 _MASKED: Final[Mapping[Kind, Channel]] = {Kind.MASKED: "embeddings", Kind.MASKED_GRADIENT: "gradients"}
 

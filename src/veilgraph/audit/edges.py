@@ -33,11 +33,9 @@ Ask = Callable[[int], Floats]
 Guess = Callable[[NDArray[np.int64]], Floats]
 """Nodes [n] → how likely it makes each node to be a neighbour of theirs, [n, N], around 1 at most."""
 
-_MOST_ASKED: Final = 1_000_000
-"""Nodes times queries: an inference is one of all nodes."""
+_MOST_ASKED: Final = 1_000_000  # nodes times queries: an inference is one of all nodes
 _MOST_COMBINED: Final = 20_000
-_FEW_COLUMNS: Final = 4
-"""Of fewer columns a row less its mean, at length 1, says next to nothing."""
+_FEW_COLUMNS: Final = 4  # of fewer columns a row less its mean, at length 1, says next to nothing
 _TINY: Final = float(np.finfo(np.float64).tiny)
 
 

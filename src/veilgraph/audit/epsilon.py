@@ -39,8 +39,7 @@ from veilgraph.protocol.job import JobSettings, perturbing
 from veilgraph.protocol.view import Floats, View, aggregate, numbers, subtract_own
 
 _CONFIDENCE: Final = 0.95
-_ZERO: Final = 1e-6
-"""Of the clip: a row that counts as zero."""
+_ZERO: Final = 1e-6  # of the clip: a row that counts as zero
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
 _SAME, _NOTHING, _OTHER, _UNMOVED = 3, 2, 1, 0
 """Scores where classes alone are told."""

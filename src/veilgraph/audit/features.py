@@ -45,8 +45,7 @@ MAX_TRAINED: Final = 2000
 STEPS: Final = 200
 """Of the generator."""
 
-_SHARES: Final = (0.1, 0.05, 0.02)
-"""Of nodes that have a column, and that have not; the first with any such columns."""
+_SHARES: Final = (0.1, 0.05, 0.02)  # of nodes that have a column, and that have not; the first with any such columns
 _MOST_NODES: Final = 5000
 _WIDE: Final = 4000
 _HIDDEN: Final = 64

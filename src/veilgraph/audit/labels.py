@@ -39,14 +39,10 @@ STEPS: Final = 50
 """Gradients of later steps are smaller, and turn."""
 _SHARPNESS: Final = 10.0
 """Of the softmax over cosines: clusters weigh about as much as a logistic regression's probabilities."""
-_GAP: Final = 5.0
-"""Between singular values, from which on the lower ones are taken for nothing."""
-_LITTLE: Final = 0.2
-"""Of the largest singular value: what is below is of no class."""
-_PATIENCE: Final = 6
-"""Numbers of classes that are tried after the best: what comes later only splits what is found."""
-_LOOKED_AT: Final = 1000
-"""Nodes that the number of classes is read from."""
+_GAP: Final = 5.0  # between singular values, from which on the lower ones are taken for nothing
+_LITTLE: Final = 0.2  # of the largest singular value: what is below is of no class
+_PATIENCE: Final = 6  # numbers of classes that are tried after the best: what comes later only splits what is found
+_LOOKED_AT: Final = 1000  # nodes that the number of classes is read from
 _TINY: Final = np.finfo(np.float64).tiny
 
 

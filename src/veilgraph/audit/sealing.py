@@ -46,8 +46,7 @@ Places = NDArray[np.int64]
 
 BYTES: Final = 256
 _FEWEST: Final = 16
-_LOW: Final = 16
-"""Bits of a word that are compared."""
+_LOW: Final = 16  # bits of a word that are compared
 _OF_EACH: Final = 20
 _FEWEST_COUNTED: Final = _OF_EACH * BYTES
 _CELLS: Final = (BYTES, 16, 2)

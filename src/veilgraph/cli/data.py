@@ -38,8 +38,7 @@ if TYPE_CHECKING:  # seconds to import
 
 
 _OVERLAP: Final = 0.8
-_LOST: Final = 0.2
-"""Share of a file's edges that may be dropped without a word."""
+_LOST: Final = 0.2  # share of a file's edges that may be dropped without a word
 
 
 @command("check", "veilgraph data check bank/party.yaml", data, json=True)

@@ -83,8 +83,7 @@ def of_party(report: Callable[[str], None], party: str) -> None:
         report.party = party
 
 
-_WIDE: Final = 500
-"""Columns of a file: a table takes no more of them than it needs."""
+_WIDE: Final = 500  # columns of a file: a table takes no more of them than it needs
 
 
 class PrintableConsole(Console):

@@ -27,8 +27,7 @@ BROKERS_ROOT: Final = "brokersCA"
 """Stems of the files of the two roots, which certify participants and brokers."""
 BROKER_UNIT: Final = "broker"
 """In the subject of a broker's certificate."""
-_ROOT_DAYS: Final = 3650
-"""The participants' certificates are valid for 360 days, and renewed."""
+_ROOT_DAYS: Final = 3650  # the participants' certificates are valid for 360 days, and renewed
 _ROOT_BITS: Final = 3072
 _LEFT: Final = x509.CRLReason(x509.ReasonFlags.cessation_of_operation)
 

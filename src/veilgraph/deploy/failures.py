@@ -22,8 +22,7 @@ CONSEQUENCES: Final = (PeerFailed, LinkTimeout)
 """Errors of a party that another one's failure ended."""
 AGREED: Final = frozenset({"refused", "version", "other-job", "other-work", "other-alignment", "restart"})
 """Codes of errors that ``protocol.agreement`` raises at every party alike, from what all parties told all others."""
-_TOO_FEW: Final = "too-few"
-"""Code of the error that a sum lacks holders, who were lost, or failed by themselves."""
+_TOO_FEW: Final = "too-few"  # code of the error that a sum lacks holders, who were lost, or failed by themselves
 LOST: Final = "lost"
 """Code of the error that a site was lost."""
 _MOST_CHARACTERS: Final = 8192

@@ -170,8 +170,7 @@ MAX_HEAD_BYTES: Final = 8192
 """Longest request without its body; more is not read."""
 _PIECE_BYTES: Final = 64 << 10
 _LINGER_S, _LINGER_BYTES = 2.0, 8 << 20
-_PAUSE_S: Final = 0.1
-"""Where no connection can be taken, as with too many open files."""
+_PAUSE_S: Final = 0.1  # where no connection can be taken, as with too many open files
 _HEADERS: Final = (
     ("Cache-Control", "no-store"),
     ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),

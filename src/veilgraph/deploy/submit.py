@@ -24,10 +24,8 @@ from veilgraph.protocol.job import JobSettings
 _REJOIN_S: Final = 120.0
 _ANSWER_S: Final = 20.0
 _POLL_S: Final = 1.0
-_CAUSE_S: Final = 5.0
-"""In which the others say what they know of a failure: the first may not know why."""
-_SILENT_S: Final = 60.0
-"""A site that does not answer for so long is lost."""
+_CAUSE_S: Final = 5.0  # in which the others say what they know of a failure: the first may not know why
+_SILENT_S: Final = 60.0  # a site that does not answer for so long is lost
 
 Report = Callable[[str], None]
 

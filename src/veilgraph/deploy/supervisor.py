@@ -48,8 +48,7 @@ from veilgraph.link.refusals import RefusalLog
 MAX_RUNNING: Final = 8
 """Jobs of one site at the same time: each has a process, and a connection with the broker."""
 _ANSWER_CHARACTERS: Final = 192 << 10
-_LOG_CHARACTERS: Final = 32 << 10
-"""Of a log that are told; as JSON a character may have six."""
+_LOG_CHARACTERS: Final = 32 << 10  # of a log that are told; as JSON a character may have six
 _TOLD: Final = re.compile(r"^\d{4}-\d\d-\d\d \S+ - veilgraph - INFO - .*\n?", re.MULTILINE)
 """A line of a job's log that administrators may read, of a party without data. Errors and warnings stay at the site."""
 

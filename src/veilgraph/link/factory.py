@@ -29,8 +29,7 @@ from veilgraph.link.mailbox import MailboxLink
 
 _ONE_WRITE_BYTES: Final = 64 << 10
 _LONGEST_SOCKET_TIMEOUT_S: Final = 7 * 86400.0
-_OTHER_FILES: Final = 1024
-"""Beside the sockets: what the process has open, and three a party."""
+_OTHER_FILES: Final = 1024  # beside the sockets: what the process has open, and three a party
 
 
 class Network:

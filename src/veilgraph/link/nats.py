@@ -63,8 +63,7 @@ _FLUSH_S: Final = 15.0
 _TELL_S: Final = 2.0
 _JOIN_S: Final = 10.0
 _ABORTED: Final = "the job was stopped"
-_GONE: Final = ("stopped", "silent")
-"""Codes of the failure of a peer that nobody need tell anything."""
+_GONE: Final = ("stopped", "silent")  # codes of the failure of a peer that nobody need tell anything
 
 log = logging.getLogger("veilgraph")
 

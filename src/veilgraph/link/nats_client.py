@@ -40,8 +40,7 @@ _MAX_PROXY_ANSWER_BYTES: Final = 8 << 10
 _CHUNK_BYTES: Final = 256 << 10
 _RETRY_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 2.0
-_PINGS: Final = 3
-"""Sent while the broker is silent, one each ``SILENCE_S / _PINGS``."""
+_PINGS: Final = 3  # sent while the broker is silent, one each ``SILENCE_S / _PINGS``
 _CONNECT: Final = (
     b'CONNECT {"verbose":false,"pedantic":false,"tls_required":true,"echo":false,"headers":false,"no_responders":false,'
     b'"protocol":0,"name":"","lang":"veilgraph","version":"1"}\r\n'

@@ -72,10 +72,8 @@ def class_evidence(rows: Tensor, opinion: Tensor, noise_variance: Tensor) -> Ten
 
 WIDTH: Final = 64
 _DROPOUT: Final = 0.5
-_FARTHEST: Final = 4.0
-"""Standard deviations: a whitened value is no further out."""
-_SMALLEST_VARIANCE: Final = 1e-6
-"""Of the largest one: directions with less are rounding, and are left out."""
+_FARTHEST: Final = 4.0  # standard deviations: a whitened value is no further out
+_SMALLEST_VARIANCE: Final = 1e-6  # of the largest one: directions with less are rounding, and are left out
 
 
 @torch.no_grad()

@@ -43,8 +43,7 @@ FEATURE_MECHANISMS: Final[Registry[Any]] = Registry(
 LEAST_RATE: Final = 0.001
 """Rates from here on are whole multiples of 2^-64 in float64, so terms are sampled with exactly that probability."""
 
-_LEAST_DIGITS: Final = 4
-"""A δ that follows from N is no more than 1e-4."""
+_LEAST_DIGITS: Final = 4  # A δ that follows from N is no more than 1e-4
 
 OWN_SHARE: Final = 0.9
 """Of μ²: one unit moves sums so much further than an own row that at an ε which protects it is own rows that tell

@@ -190,8 +190,7 @@ MissingNumber = Literal["error", "zero", "mean"]
 _MISSING_NUMBERS: Final[tuple[MissingNumber, ...]] = get_args(MissingNumber)
 _DECLARED: Final = frozenset({"error", "zero", "category"})
 """Words for a missing value that say what becomes of it without a look at any other row; so does a number."""
-_LARGEST: Final = 3.4028234663852886e38
-"""Of float32, in which numbers of tables are kept."""
+_LARGEST: Final = 3.4028234663852886e38  # of float32, in which numbers of tables are kept
 
 
 def _as_text(value: object) -> object:

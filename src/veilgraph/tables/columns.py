@@ -25,12 +25,9 @@ from veilgraph.tables.settings import EdgeSettings, NodeSettings, SplitFractions
 from veilgraph.tables.source import fold
 
 _ENOUGH: Final = 0.8
-_NEARLY_ALL: Final = 0.98
-"""Of ids in common, where nothing is looked for that keeps others apart."""
-_NOTED: Final = 0.02
-"""Of the shortest table: so many more ids in common are no chance."""
-_FEWEST: Final = 2
-"""Ids of which a beginning in common says something."""
+_NEARLY_ALL: Final = 0.98  # of ids in common, where nothing is looked for that keeps others apart
+_NOTED: Final = 0.02  # of the shortest table: so many more ids in common are no chance
+_FEWEST: Final = 2  # ids of which a beginning in common says something
 _APART: Final = 0.95
 """Of a holder's ids that are still told apart once something is left out of them; else it is no way to write them."""
 _WAYS: Final[Mapping[str, Callable[[str], str]]] = {

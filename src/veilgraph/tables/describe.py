@@ -30,12 +30,10 @@ from veilgraph.tables.source import MISSING, OTHER, Codes, Floats
 FAR: Final = 256.0
 """A single feature of this size takes h^0 to about half of what the ring holds, with a few columns and width 64."""
 SPLITS = ("train", "val", "test")
-_LEAKS: Final = 0.98
-"""Area under the curve of one column alone that nothing known beforehand has."""
+_LEAKS: Final = 0.98  # area under the curve of one column alone that nothing known beforehand has
 _FEWEST: Final = 10
 """Nodes of a class, and of the others, that an area is computed from; and of a category that counts by itself."""
-_FEW: Final = 2
-"""A column of fewer different values says too little of degrees."""
+_FEW: Final = 2  # A column of fewer different values says too little of degrees
 
 
 @dataclass(frozen=True)
@@ -364,10 +362,8 @@ def _count(codes: Codes, names: tuple[str, ...]) -> dict[str, int]:
     return dict(zip(names, counts.tolist(), strict=True))
 
 
-_HEAVY = 0.05
-"""A value of a larger share of the nodes has a bin of its own, which deciles would not give it."""
-_CHANCE = 1e-4
-"""So rarely the same distribution is taken for another, of few nodes."""
+_HEAVY = 0.05  # A value of a larger share of the nodes has a bin of its own, which deciles would not give it
+_CHANCE = 1e-4  # so rarely the same distribution is taken for another, of few nodes
 
 
 class Profile(BaseModel):

@@ -36,8 +36,7 @@ from veilgraph.tables.source import (
     to_times,
 )
 
-_NAMED: Final = 3
-"""So many ids that the node table lacks are kept of a column."""
+_NAMED: Final = 3  # so many ids that the node table lacks are kept of a column
 _HOLDERS: Final = {"source": "source_holder", "target": "target_holder"}
 Counts = NDArray[np.int64]
 

@@ -56,16 +56,13 @@ _EVERYBODYS: Final = frozenset({Kind.MASKED_WIRE, Kind.MASKED_BITS})
 """Kinds of which all other holders are sent the same."""
 _WORDS: Final = (*_EVERYBODYS, Kind.MASKED_ROWS, Kind.MASK_SHARE)
 _OPENED: Final = {Kind.MASKED_WIRE: "what all holders open under masks", Kind.MASKED_BITS: "bits that they open"}
-_MOST: Final = 48
-"""Messages of a kind, round and shape that are read, of all sessions together."""
+_MOST: Final = 48  # messages of a kind, round and shape that are read, of all sessions together
 _MOST_MATRICES: Final = 8
 _COLUMNS: Final = 32
 _WIDTH: Final = 2
 _MOST_OF_PAIRS: Final = 512
-_UNLIKELY: Final = 4
-"""Of 512 words two messages share the low bits of so many with a probability of 5·10⁻¹⁰."""
-_ROUNDING: Final = 0.1
-"""Votes by which a row may differ for what is rounded, at most."""
+_UNLIKELY: Final = 4  # of 512 words two messages share the low bits of so many with a probability of 5·10⁻¹⁰
+_ROUNDING: Final = 0.1  # votes by which a row may differ for what is rounded, at most
 
 Pieces = tuple[Seen, ...]
 

@@ -19,14 +19,11 @@ Floats = NDArray[np.float64]
 FOLDS: Final = 5
 """Parts of the training nodes, each of which is scored by trees of all others."""
 _ROUNDS: Final = 50
-_MOST_TREES: Final = 500
-"""Of all classes together: with more than ten there are fewer rounds."""
+_MOST_TREES: Final = 500  # of all classes together: with more than ten there are fewer rounds
 _LEAVES: Final = 4
 _RATE: Final = 0.1
-_FEWEST: Final = 5
-"""Training nodes in a leaf."""
-_LEAST: Final = 1e-6
-"""Probabilities are no less, so that scores are 14 at most."""
+_FEWEST: Final = 5  # training nodes in a leaf
+_LEAST: Final = 1e-6  # probabilities are no less, so that scores are 14 at most
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,8 @@ _OF_UNIONS: Final = (
     Trial((OWN, NEIGHBOURS, BOOSTING, "each.1", "each.2"), deep=True, learning_rate=0.125, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
-_MOST_DEVIATIONS: Final = 32.0
-"""Columns are clipped there: farther out nothing is learned."""
-_LEAST_STEPS: Final = 20
-"""Of a trial: what is trained for fewer says nothing."""
+_MOST_DEVIATIONS: Final = 32.0  # columns are clipped there: farther out nothing is learned
+_LEAST_STEPS: Final = 20  # of a trial: what is trained for fewer says nothing
 
 
 def trials_of(job: SealedJob) -> tuple[Trial, ...]:

@@ -96,8 +96,7 @@ def network_words(job: SealedJob, plan: Plan) -> str:
 
 
 _ITEM = 8
-_BASE = 750 << 20
-"""Of a process with nothing to do, and of what it keeps once freed."""
+_BASE = 750 << 20  # of a process with nothing to do, and of what it keeps once freed
 _COPIES, _HELD = 2, 19
 """Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
 within a sixth of block models from ten thousand to half a million nodes (docs/sealed-benchmarks.md)."""
@@ -182,8 +181,7 @@ def _memory(context: Context, widest: int) -> Mapping[PartyId, int]:
     return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}
 
 
-_LIKELY: Final = 8190
-"""Edges of a node at all holders together, where these tell none to a plan of costs."""
+_LIKELY: Final = 8190  # edges of a node at all holders together, where these tell none to a plan of costs
 WIDE_BYTES: Final = 3 * 8
 """Bytes of what the dealer sends for an element of a result, at most."""
 

@@ -141,8 +141,7 @@ THRESHOLDS: Final = 7
 """Of a column that is told above and below its quantiles."""
 MOST_TOLD: Final = 16
 """Columns of a holder of which that is made: those with most different values."""
-_NEAR: Final = 3
-"""Hops up to which no row is brought back: so near, all of what a node's neighbours have is wanted."""
+_NEAR: Final = 3  # hops up to which no row is brought back: so near, all of what a node's neighbours have is wanted
 _BACK: Final = 0.1
 MOST_JUDGED: Final = 2048
 """Validation nodes that steps are judged by, at most."""
@@ -313,8 +312,7 @@ class Context:
 if TYPE_CHECKING:
     from veilgraph.paradigms.sealed.settings import SealedJob
 
-_SHRINKS: Final = 0.1
-"""Of votes without noise, beside columns of rows of length 1."""
+_SHRINKS: Final = 0.1  # of votes without noise, beside columns of rows of length 1
 
 
 def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> ReleasePlan | None:

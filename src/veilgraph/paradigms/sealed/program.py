@@ -26,8 +26,7 @@ from veilgraph.paradigms.sealed.settings import exact_rates
 WEIGHT_BITS: Final = 24
 _LEAST_BITS: Final = 8
 """Of what sums over rows are multiplied by: velocities and weights are multiplied by as many or more."""
-_FEW: Final = 140
-"""Training rows on which decays were chosen."""
+_FEW: Final = 140  # training rows on which decays were chosen
 MOST_WEIGHT: Final = 1 << 11
 """A sum of products with a row of L1 norm up to 2^9 then keeps below 2^20, which the ring holds."""
 TRIAL: Final = "weight.trial"

@@ -312,8 +312,7 @@ class SealedRole(Role):
         """The program's step is both."""
 
 
-_SURE = 30.0
-"""The logit of a class that alone is known."""
+_SURE = 30.0  # the logit of a class that alone is known
 _DATA = "data"
 _EXAMPLES = "boosting"
 _NOISE = "noise-id"

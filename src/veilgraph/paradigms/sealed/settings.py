@@ -23,8 +23,7 @@ USUAL_DEGREE: Final = 1 << 14
 LARGEST_DEGREE: Final = 1 << 18
 LARGEST_WEIGHTED: Final = 1 << 16
 """Times the numbers that are opened there, 2^12, it is 2^28: with 34 bits of both it fits into the ring."""
-_MOST_HALVINGS: Final = 8
-"""A learning rate is a whole number divided by at most 2^8."""
+_MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
 
 
 class SealedModelSettings(Settings):

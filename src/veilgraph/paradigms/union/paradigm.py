@@ -36,8 +36,7 @@ from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, RoleContext
 
-_LIKELY: Final = 8190
-"""Edges of a node, where tables do not say."""
+_LIKELY: Final = 8190  # edges of a node, where tables do not say
 
 
 class _UnionData(SameColumnsData[UnionJob]):

@@ -50,15 +50,12 @@ from veilgraph.paradigms.sealed.plan import (
 _WAYS: Final = ("in", "out")
 Parts = dict[str, slice]
 """Name → rows of the first weights."""
-_LEAST_VARIANCE: Final = 2.0**-8
-"""Added to every variance: columns are multiplied by 2^4 at most."""
+_LEAST_VARIANCE: Final = 2.0**-8  # added to every variance: columns are multiplied by 2^4 at most
 _VARIANCE_BITS: Final = 20
 GAIN_BITS: Final = 20
 """Of what columns are multiplied by."""
-_COARSE_BITS: Final = 12
-"""Of rows that are squared, at least: squares of 2^6 of 2^17 rows fit the ring."""
-_SQUARE_BITS: Final = 36
-"""Of two such rows and their number together: squares of 2^13 fit."""
+_COARSE_BITS: Final = 12  # of rows that are squared, at least: squares of 2^6 of 2^17 rows fit the ring
+_SQUARE_BITS: Final = 36  # of two such rows and their number together: squares of 2^13 fit
 
 
 @dataclass(frozen=True)
