@@ -167,7 +167,7 @@ def page(found: list[EngineFigures]) -> str:
         "",
         "What the engine adds is work for a core. A byte is sealed and encrypted by its sender, opened and encrypted "
         "by the broker, opened twice by its receiver. Where all cores are busy, that time is the step's, and a message "
-        "waits for its turn in four threads and the broker: with 12 to 19 processes that wanted a core, the three ratios "
+        "waits for its turn in four threads and the broker: with 12 to 19 processes that wanted a core, the ratios "
         "were 1.77, 2.93 and 1.49. With FLARE, without others' work, a step of Cora took 2.0 "
         "times the sockets' (0.130 s and 0.064 s), and one of 169,343 nodes 1.7 times (11.9 s and 6.9 s).",
     ]
