@@ -393,7 +393,7 @@ def page(outcomes: Sequence[Outcome], seed: int) -> str:
     anew = sum(each.redrawn and not each.error and not each.same for each in outcomes)
     lines += [
         "",
-        f"Of all {len(outcomes)} jobs {good} ended with the same bits, and {anew} well with others. Its fault fell "
+        f"Of all {len(outcomes)} jobs {good} ended the same, and {anew} well with other bits. Its fault fell "
         "while the parties read their tables. The reading then begins anew, and the dealer draws its own seed anew, by "
         "design: other values under one seed would show what changed.",
         "",
