@@ -84,7 +84,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS
 
-assert list(PARADIGMS) == ["vertical", "horizontal", "node-dp", "sealed", "averaging", "toy"]
+assert list(PARADIGMS) == ["vertical", "horizontal", "node-dp", "sealed", "union", "averaging", "toy"]
 assert PARADIGMS["vertical"].title.startswith("vertical:"), "ours cannot be replaced"
 assert type(SOURCES["toy"]).__name__ == "VerticalSource"
 job, accepted = parse_job({"paradigm": "toy"}), ("initial-embeddings", "embedding-sums", "training-rows")

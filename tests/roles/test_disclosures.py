@@ -16,6 +16,7 @@ from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.paradigms.averaging.private_jobs import job as private_averaging
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import small_job as sealed_job
+from tests.paradigms.union.banks import small_job as union_job
 from tests.privacy.jobs import job, private_job
 from tests.roles.local_parties import PRIVATE_LABELS, local_job
 from veilgraph.core.errors import ProtocolError
@@ -173,6 +174,8 @@ SEALED: dict[str, JobSettings] = {
     "sealed, judged": sealed_job(2, {"train": {"select_by": "accuracy"}}),
     "sealed, checked, margins": sealed_job(2, {"output": "margins", "dealer_checks": 0.5}),
     "sealed, named and released": sealed_job(2, {"named_nodes": 5, "release": "holders"}),
+    "union, judged": union_job(2, {"train": {"select_by": "auc"}, "output": "classes"}),
+    "union, three, not judged": union_job(3),
     "sealed, named margins": sealed_job(2, {"named_nodes": 5, "output": "margins"}),
 }
 
