@@ -91,7 +91,8 @@ def test_the_second_demo_ranks_as_its_job_chooses(tmp_path: Path, monkeypatch: p
 def test_the_demo_is_the_job_in_the_jobs_folder() -> None:
     assert demo_settings() == read_job(JOBS / "digits.yaml")
     assert demo_settings(epochs=3).train.epochs == 3
-    assert demo_settings("payments") == read_job(JOBS / "payments.yaml")
+    for name in ("payments", "banks"):
+        assert demo_settings(name) == read_job(JOBS / f"{name}.yaml")
 
 
 def test_the_demo_shows_what_it_is_meant_to() -> None:

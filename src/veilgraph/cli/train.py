@@ -459,10 +459,10 @@ def _compare_run(run: Path) -> None:
 @command("demo", "veilgraph demo payments", json=True)
 def demo_command(
     what: Annotated[
-        Literal["digits", "payments", "network"],
+        Literal["digits", "payments", "banks", "network"],
         argument(
-            "Handwritten digits; a bank, a shop and a telecom that look for the bank's launderers; or three "
-            "organisations as separate processes."
+            "Handwritten digits; a bank, a shop and a telecom that look for the bank's launderers; three banks whose "
+            "customers pay each other; or three organisations as separate processes."
         ),
     ] = "digits",
     out: Out = None,
@@ -471,7 +471,8 @@ def demo_command(
     """Train holders together on data that is at hand, and compare with each alone and with all data in one place.
 
     digits: two holders of handwritten digits, each with half of the columns. payments: a bank that looks for launderers
-    among its customers, and a shop and a telecom that know most of them too, in a made-up world. network: three
+    among its customers, and a shop and a telecom that know most of them too, in a made-up world. banks: three that look
+    each among its own, by a model over the payments between all of them, of which nothing is opened. network: three
     organisations with tables of their own, as separate processes over mutual TLS on this machine; nothing is compared.
     """
     if what == "network":
