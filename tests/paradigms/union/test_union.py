@@ -103,6 +103,26 @@ def test_what_a_plan_says_is_what_is_sent(tmp_path: Path) -> None:
         assert sent == costs.sent()[party], party
 
 
+def test_a_step_is_judged_by_pairs_of_all_holders_nodes() -> None:
+    job, (graphs, ids) = small_job(3, JUDGED), banks()
+    program = begun(job, graphs, ids)
+    program.step(0)
+    found = program.score(1)
+    assert found is not None
+    data = together(job, graphs, ids).data.values()
+    labels = [own.judged_labels for own in data]
+    order = torch.cat([(torch.arange(len(own)) + 0.5) / len(own) for own in labels]).argsort(stable=True)
+    truth = torch.cat(labels)[order]
+    logits = program.network.judged(program.weights).known
+    margins = logits - logits.mean(1, keepdim=True)
+    first = min(64, len(truth))
+    own = margins[torch.arange(first), truth[:first]]
+    apart = truth[:first, None] != truth[None]
+    right = apart & (own[:, None] > margins[:, truth[:first]].T)
+    assert found.tolist() == [[float(right.sum()), float(apart.sum())]]
+    assert 0 < right.sum() < apart.sum()
+
+
 def test_edges_that_one_holder_lacks_are_used_by_neither(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job, whole = small_job(3, JOINT), banks()
     less = without(whole, "B", "A")
