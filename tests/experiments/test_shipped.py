@@ -11,7 +11,7 @@ from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
 FOLDER = Path(__file__).parents[2] / "jobs"
 JOBS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-DATASETS = {"arxiv": "ogbn-arxiv"}
+DATASETS = {"banks": "payments", "arxiv": "ogbn-arxiv"}
 """Job → its data set, where its name does not begin with it."""
 
 
