@@ -90,6 +90,7 @@ class Forks:
     ) -> Ended:
         """Runs the command line, or another function, in a process of its own, with nothing on its standard input."""
         order = Order(target, list(map(str, arguments)), str(folder or self._folder), grace_s, limit_s)
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({**asdict(order), "outputs": str(self._folder)}) + "\n")
         self._process.stdin.flush()
         code = int(self._answer())
@@ -101,6 +102,7 @@ class Forks:
             pass
 
     def _answer(self) -> str:
+        assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
 

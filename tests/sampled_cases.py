@@ -24,6 +24,7 @@ def cases_left_out(items: list[pytest.Item]) -> set[pytest.Item]:
 
 def _chosen(cases: list[pytest.Function]) -> set[pytest.Function]:
     mark = cases[0].get_closest_marker("cases")
+    assert mark is not None
     (most,) = mark.args
     left = sorted(cases, key=lambda item: sha256(item.nodeid.encode()).digest())
     chosen: set[pytest.Function] = set()

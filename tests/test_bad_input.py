@@ -130,6 +130,7 @@ def other(**changes: Any) -> Callable[[PartyGraph], PartyGraph]:
 
 def labels_with(value: int) -> Callable[[PartyGraph], PartyGraph]:
     def change(graph: PartyGraph) -> PartyGraph:
+        assert graph.labels is not None
         labels = graph.labels.clone()
         labels[3] = value
         return replace(graph, labels=labels)

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 def test_no_example_has_a_deadline() -> None:
     """Set once, in ``conftest.py``: what a test sets is added to it, and must not say otherwise."""
+    assert settings.default is not None
     assert settings.default.deadline is None
     assert settings(max_examples=1).deadline is None
 

@@ -90,6 +90,8 @@ def test_a_package_that_an_error_names_is_of_an_extra():
 
 def contents_module():
     spec = spec_from_file_location("contents", ROOT / "lock" / "contents.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

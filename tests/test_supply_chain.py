@@ -234,6 +234,8 @@ def test_nothing_is_built_from_source(tmp_path):
 
 def hashes_module():
     spec = importlib.util.spec_from_file_location("hashes", ROOT / "lock" / "hashes.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -117,6 +117,7 @@ def test_horizontal_parts_bring_their_ids(whole: Data, tmp_path: Path, mixed: fl
     assert list(compared.references()) == ["A alone", "B alone", "pooled"]
     here = compared.summaries()["federated, A's nodes"]["test_accuracy"]
     graph, likely = parts[0].graph, run.predictions.probabilities
+    assert graph.labels is not None
     assert graph.test_mask is not None
     right = likely.argmax(dim=1)[graph.test_mask] == graph.labels[graph.test_mask]
     assert here == pytest.approx(float(right.double().mean()))

@@ -86,6 +86,7 @@ def made(folder: Path, limits: Mapping[str, Any]) -> Sites:
     """Sites that have done nothing yet, whose holders accept what ``limits`` says."""
     project = Project()
     for path in (table_job(folder / "data").data.parties or {}).values():
+        assert path is not None
         accepted = yaml.safe_load(path.read_text()) | {"limits": dict(limits)}
         path.write_text(yaml.safe_dump(accepted))
     identities = {party: project.identity(HOST if party == SERVER else party) for party in PARTIES}

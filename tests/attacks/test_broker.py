@@ -343,6 +343,7 @@ def test_a_flood_to_who_reads_nothing_costs_bounded_memory_and_hurts_nobody_else
 
 
 def resident(broker: Broker) -> int:
+    assert broker.process is not None
     with open(f"/proc/{broker.process.pid}/statm", encoding="ascii") as pages:  # noqa: PTH123
         return int(pages.read().split()[1]) * resource.getpagesize()
 
@@ -400,6 +401,7 @@ def test_no_participant_can_join_as_a_broker(kits: Kits, file: str, joins: bool)
 
 
 def test_no_other_port_is_open(broker: Broker) -> None:
+    assert broker.process is not None
     found = (
         subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=False) if shutil.which("ss") else None
     )

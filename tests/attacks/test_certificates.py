@@ -94,7 +94,9 @@ def test_a_thief_is_let_in_until_the_list_is_here_and_not_after(consortium: Path
     shop = kit(consortium, "shop").identity()
     told, refused = handshake(stolen.identity(), shop)
     serial = stolen.identity().certificate.serial_number
+    assert refused is not None
     assert refused.startswith(f"bank's certificate (serial {serial:x}) was revoked on {NOW:%Y-%m-%d}; its owner makes")
+    assert told is not None
     assert "shop refused bank's handshake: " in told
     assert [one.serial_number for one in certificates] == [serial]
     assert (made.number, set(made.revoked)) == (1, {serial})

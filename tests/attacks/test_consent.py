@@ -316,6 +316,7 @@ with consent.job() as refuses:
 
 def test_a_process_that_is_really_killed_has_taken_its_job_and_waits_no_more(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", PROCESS, str(tmp_path / "consent")], stdout=subprocess.PIPE)
+    assert process.stdout is not None
     with process.stdout:
         assert process.stdout.readline() == b"waits\n"
         (shown,) = all_waiting(tmp_path / "consent")

@@ -219,6 +219,8 @@ def stopped_at_the_link(kit: Kit, job: Mapping[str, Any], monkeypatch: pytest.Mo
         monkeypatch.setattr(part, name, lambda *_: None)
     part.main()
     outcome = Outcome.read(folder)
+    assert outcome is not None
+    assert outcome.failure is not None
     return met or [outcome.failure.kind]
 
 

@@ -624,17 +624,20 @@ def test_a_party_that_says_what_it_pleases_is_refused_by_the_others(
 
     def statement(**changes: object) -> Callable[[Opening], Opening]:
         def change(opening: Opening) -> Opening:
+            assert opening.statement is not None
             made = opening.statement.model_copy(update=changes).signed(identities["B"])
             return opening.model_copy(update={"statement": made})
 
         return change
 
     def shorter(opening: Opening) -> Opening:
+        assert opening.statement is not None
         extents = [one.model_copy(update={"lines": max(one.lines - 3, 0)}) for one in opening.statement.extents]
         return statement(extents=extents, number=99)(opening)
 
     def other(opening: Opening) -> Opening:
         """Later, and a ledger as long as the one that the others heard of, but not the same."""
+        assert opening.statement is not None
         disclosures, ledger, evidence = opening.statement.extents
         made = [disclosures, ledger.model_copy(update={"head": "0" * 64}), evidence]
         return statement(extents=made, number=99)(opening)
@@ -669,6 +672,7 @@ def test_a_party_that_misremembers_what_it_heard_is_refused(
 
     def heard(signed: bool) -> Callable[[Opening], Opening]:
         def change(opening: Opening) -> Opening:
+            assert opening.heard is not None
             made = opening.heard.model_copy(update={"number": 50})
             return opening.model_copy(update={"heard": made.signed(identities["B"]) if signed else made})
 
@@ -728,6 +732,7 @@ def test_a_countersignature_under_something_else_is_none(
             def send(to: str, tag: Tag, tensor: Tensor) -> None:
                 if tag == Tag(Kind.HELLO, 0, 6):
                     given = Verdict.model_validate_json(tensor_text(tensor)).countersignature
+                    assert given is not None
                     other = given.model_copy(update=changes).signed(identities["B"])
                     tensor = text_tensor(Verdict(countersignature=other).model_dump_json())
                 link.send(to, tag, tensor)

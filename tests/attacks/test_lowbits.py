@@ -315,6 +315,7 @@ def test_every_sum_that_a_job_opened_without_it(place: str, as_it_was: None) -> 
 def test_noisy_gradients_leave_their_grid_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = small_job(2, NOISED, WEIGHED)
     planned = plan(settings, "B")
+    assert planned is not None
     cell = GRADIENT_BITS + int(math.log2(planned.mechanism("gradients").cell))
     hide, given = PairwiseMasks.hide, dict[PartyId, Tensor]()
 
@@ -369,6 +370,7 @@ def test_weights_of_large_degrees_are_rounded_like_those_of_small_ones() -> None
     edges[1, -1] = 1
     adjacency = Adjacency.of_edges(edges, None, 2, torch.float32)
     weight = build_combine(CombineSettings(strategy="degree-weighted")).holder_weight(3, adjacency)
+    assert weight is not None
     rest = opened([weight, torch.zeros_like(weight)], WEIGHT_BITS).flatten() % 2**WEIGHT_BITS
     assert rest.tolist() == [round(2**WEIGHT_BITS / 3)] * 2
 

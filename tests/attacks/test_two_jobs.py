@@ -100,6 +100,7 @@ def job(unit: str) -> JobSettings:
 @pytest.mark.parametrize("unit", UNITS)
 def test_two_jobs_tell_no_more_of_a_units_history_than_was_paid_for(tmp_path: Path, unit: str, later: str) -> None:
     settings = job(unit)
+    assert settings.privacy is not None
     with fixed_chance("two jobs", unit, later):
         proven, paid = play(settings, settings.privacy.unit, tmp_path, later)
     assert proven <= paid
@@ -111,6 +112,7 @@ def test_two_jobs_tell_no_more_of_a_units_history_than_was_paid_for(tmp_path: Pa
 def test_releases_that_follow_a_change_name_the_unit(tmp_path: Path, unit: str) -> None:
     """The control: the same game and the same tests, at the same price."""
     settings = job(unit)
+    assert settings.privacy is not None
     with fixed_chance("followed", unit):
         proven, paid = play(settings, settings.privacy.unit, tmp_path, "name", follows=True)
     assert proven > 1.2 * paid

@@ -160,7 +160,7 @@ def test_what_is_found_is_what_one_place_with_everything_would_find(
     assert figure(found, SERVER, "A", "membership-gradient", "z_L") == 1
     assert figure(found, SERVER, "B", "link-similarity", last) > 0.65
 
-    assert {each.target for each in read_audit(part(sites, "C").path).findings} == {"C"}
+    assert {each.target for each in read_audit(part(sites, "C").path).findings} == {"C"}  # type: ignore[union-attr]
     assert read_audit(part(sites, SERVER).path) is None
     assert all(len(part(sites, party).party(party).views()) == 1 for party in PARTIES), "of the training alone"
     lines = (part(sites, "B").path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()

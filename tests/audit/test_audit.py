@@ -144,6 +144,7 @@ def test_masked_messages_say_nothing_and_what_is_disclosed_says_something(result
     assert all(abs(finding.value.value - 0.5) < 0.03 for finding in hidden if finding.measure == "auc")
     (members,) = of(result, SERVER, "membership-gradient")
     assert members.value.value == 1
+    assert members.verdict is not None
     assert members.verdict.found
     (labels,) = of(result, "B", "label-gradient")
     assert labels.value.value > 0.9
@@ -152,17 +153,20 @@ def test_masked_messages_say_nothing_and_what_is_disclosed_says_something(result
     assert blind.accuracy == 1
     assert "3 groups were found where there are 3 classes" in blind.note
     reconstructed = of(result, "B", "reconstruction", "A")[0]
+    assert reconstructed.without is not None
     assert reconstructed.value.value > reconstructed.without.value + 0.1
 
 
 def test_a_client_tells_what_a_model_was_trained_on_by_models_with_and_without_it(result: AuditResult) -> None:
     (found,) = of(result, CLIENT, "membership-lira-online", "A")
+    assert found.figures is not None
     assert {"tpr_at_1_percent", "tpr_at_0_1_percent", "advantage"} <= set(found.figures)
     assert "4 plaintext networks, half of them trained with each of these nodes" in found.note
 
 
 def test_outputs_are_solved_for_features_and_rows_for_neighbours(result: AuditResult) -> None:
     linear = next(each for each in of(result, "B", "equation-solving", "A") if "initial" in each.evidence)
+    assert linear.gain is not None
     assert linear.gain.low > 0.1
     for adversary in (SERVER, "A", CLIENT):
         for attack in ("equation-solving", "generative-regression"):

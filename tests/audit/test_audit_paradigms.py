@@ -73,6 +73,7 @@ def test_the_server_of_a_horizontal_job_is_audited_and_the_holders_are_not_forgo
     assert {each.words for each in found} == layers
     for each in found:
         (holder,) = each.about
+        assert each.rows is not None
         assert len(each.rows) == load_party(RunDirectory.open(run).party(holder).graph_path).num_nodes
     last = [each.value.value for each in result.findings if "layer 2" in each.evidence]
     assert last == [1, 1]
@@ -112,6 +113,7 @@ def test_what_several_rounds_open_is_attacked_or_named(tmp_path: Path) -> None:
     assert not_attacked(found, SERVER) == {"pooled-degrees, single-degrees"}
     (both,) = [each for each in embeddings(run, SERVER) if each.words == "all embeddings side by side of round 2"]
     alone = [each.rows for each in embeddings(run, SERVER) if each.words.endswith("'s embedding of round 2")]
+    assert both.rows is not None
     np.testing.assert_array_equal(both.rows, np.concatenate(cast(Any, alone), axis=1))
 
 
@@ -144,6 +146,7 @@ def test_of_a_view_that_was_cut_off_only_whole_sums_are_opened(individual: Path,
     for length in np.linspace(0.4 * len(whole), len(whole), 40).astype(int):
         file.write_bytes(whole[:length])
         (found,) = embeddings(run, SERVER)
+        assert found.rows is not None
         assert np.abs(found.rows).max() < 1
 
 
@@ -161,6 +164,7 @@ def test_predictions_from_changed_tables_do_not_shift_rows(parties: dict[str, Pa
         assert rows
         assert rows == [(each.words, each.rows.tobytes()) for each in theirs if each.rows is not None]
     (again,) = evidence_for(RunDirectory.open(tmp_path / "run"), "client")
+    assert again.rows is not None
     np.testing.assert_allclose(again.rows, cast(Any, asked[0].rows), atol=1e-5)
 
 

@@ -331,6 +331,7 @@ def test_what_cannot_be_worked_out_is_listed(who: str, changes: Settings, why: s
 def test_shadow_models_are_the_jobs_own_network_trained_as_long() -> None:
     job = small(2, {"model": {"dim": 16}, "averaging": {"local_epochs": 5}})
     graph = halved(graphs(job)[0])
+    assert graph.labels is not None
     assert graph.train_mask is not None
     few, many = (AVERAGING.posteriors(job, graph, epochs)[graph.train_mask] for epochs in (1, 30))
     right = graph.labels[graph.train_mask][:, None]

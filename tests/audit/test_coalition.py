@@ -67,6 +67,7 @@ def test_the_dealer_and_a_holder_have_the_others_features(dealt: Path) -> None:
         if evidence.sort == "embedding":
             (party,) = evidence.about
             truth = features(dealt, party)
+            assert evidence.rows is not None
             scale = (evidence.rows * truth).sum() / (truth**2).sum()
             assert np.abs(evidence.rows / scale - truth).max() < 1e-3
     case = AuditContext(RunDirectory.open(dealt), seed=0, shadows=2)
@@ -91,6 +92,8 @@ def test_all_holders_but_one_and_the_server_have_its_embedding(tmp_path: Path, d
     clear = train(job_in(tmp_path / "data", combine={"masked": False}), tmp_path / "run", record_views=True).path
     (wanted,) = of(clear, SERVER, "C's embedding of round 1")
     (found,) = of(dealt, "server+A+B", "the embeddings of C in round 1")
+    assert wanted.rows is not None
+    assert found.rows is not None
     assert np.abs(found.rows / np.linalg.norm(found.rows) - wanted.rows / np.linalg.norm(wanted.rows)).max() < 1e-4
     (pair,) = of(dealt, "server+B", "the embeddings of the others in round 1")
     assert pair.about == ("A", "C")
@@ -182,6 +185,7 @@ def test_in_every_step_the_label_holder_is_one_of_those_that_joint_noise_withsta
         *(("server+B", name) for name in "AC"),
     }
     for (who, name), limit in claimed.items():
+        assert limit is not None
         assert limit == pytest.approx(4.0, rel=1e-6) if name == "A" else 2 < limit < 4
         assert found[who, name].passed
 

@@ -42,7 +42,7 @@ def test_a_limit_that_nothing_is_held_to_does_not_pass(run: Path, monkeypatch: p
         raise DataError("too few targets")
 
     with monkeypatch.context() as patch:
-        silent = replace(ATTACKS["attribute"], mount=nothing_to_say)
+        silent = replace(ATTACKS["attribute"], mount=nothing_to_say)  # type: ignore[arg-type]
         patch.setattr("veilgraph.audit.audit.ATTACKS", {"attribute": silent})
         assert (CLIENT, "attribute on A") in untested((CLIENT,), ("attribute",), "attribute")
     with monkeypatch.context() as patch:
@@ -80,14 +80,18 @@ def test_an_attack_that_is_right_the_other_way_round_is_no_guess() -> None:
     """On a graph whose neighbours differ a high similarity means that there is no edge."""
     low, high = finding_of(outcome(0.24, 2000)), finding_of(outcome(0.76, 2000))
     assert low.value.value == pytest.approx(0.76, abs=0.03)
+    assert low.verdict is not None
     assert low.verdict.found
     assert "other way round" in low.note
     assert "other way round" not in high.note
+    assert low.roc is not None
     assert np.trapezoid(low.roc.tpr, low.roc.fpr) > 0.7
     assert low.judged(AttackLimit(auc=0.55), 0.01).exceeded == ("auc",)
     both = finding_of(outcome(0.7, 2000, without=outcome(0.2, 2000).scores))
+    assert both.without is not None
     assert both.without.value == pytest.approx(0.8, abs=0.03), "what it knew before has two directions as well"
     fixed = finding_of(outcome(0.2, 2000, threshold=5.0))
+    assert fixed.figures is not None
     assert fixed.figures["advantage"].value > 0.3
 
 
@@ -110,6 +114,7 @@ def test_what_may_be_above_a_limit_does_not_pass() -> None:
     assert few.judged(limit, 0.01).passed is False
     assert many.judged(limit, 0.01).passed is True
     assert many.judged(None, 0.01).passed is None
+    assert few.figures is not None
     rate = few.figures["tpr_at_1_percent"]
     assert few.judged(AttackLimit(tpr_at_1_percent=rate.high), 0.01).passed is True
     below = few.judged(AttackLimit(tpr_at_1_percent=(rate.value + rate.high) / 2), 0.01)

@@ -139,6 +139,7 @@ WORLDS: Mapping[str, Settings] = {
 def proves(result: AuditResult) -> tuple[float, float]:
     """The bound, and what the ledger says."""
     found = bound(result)
+    assert found.value is not None
     assert found.limit is not None
     return found.value.low, found.limit
 
@@ -273,6 +274,9 @@ def test_canaries_touch_nobody_keep_the_rule_and_differ_by_their_coin_alone(worl
     is_in = canaries.coins if canaries.relation == "zero-out" else torch.ones(COUNT, dtype=torch.bool)
     assert edges == {pair for pair in own if min(pair) in everywhere and pair & set(places[is_in, 0].tolist())}
     assert most_neighbours(there.edge_index, there.num_nodes) <= BOUND
+    assert there.train_mask is not None
+    assert there.labels is not None
+    assert graph.labels is not None
     assert bool(there.train_mask[places[:, 1:]].all())
     assert torch.equal(there.train_mask[places[:, 0]], is_in)
     features, before = there.features.to_dense(), graph.features.to_dense()
@@ -303,6 +307,7 @@ def gradients(terms: Terms, network: AveragedNetwork, node: int) -> list[torch.T
 def test_no_term_but_a_canarys_hangs_on_a_coin_and_a_canary_is_in_no_more_terms_than_are_counted(world: str) -> None:
     settings = made(WORLDS[world])
     plan = settings.training_plan
+    assert plan is not None
     canaries, graph, _ = planted(WORLDS[world])
     network = AveragedNetwork(settings.model, FEATURES, 2, LearningStreams(0, SERVER), torch.float32)
     one, other = (

@@ -137,6 +137,7 @@ def test_edges_keep_their_relations_and_a_canarys_are_of_the_first() -> None:
     told.validate()
     plain = canaries.into(graph)
     assert torch.equal(told.edge_index, plain.edge_index)
+    assert told.edge_relation is not None
     kept = ~torch.isin(told.edge_index, canaries.everywhere).any(dim=0)
     assert torch.equal(told.edge_relation[kept], told.edge_index.sum(dim=0)[kept] % 2)
     assert not told.edge_relation[~kept].any()

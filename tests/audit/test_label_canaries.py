@@ -60,8 +60,10 @@ def test_gradients_prove_less_than_the_ledger_says_and_not_nothing(tmp_path: Pat
     for each in found.values():
         assert each.target == "A"
         assert each.limit == EPSILON
+        assert each.value is not None
         assert each.value.low <= EPSILON
     best = found[SERVER].value
+    assert best is not None
     assert best.low > 0.3 * EPSILON, "of one run; most prove more than half of it"
 
 
@@ -78,6 +80,7 @@ def test_a_door_that_does_not_what_it_says_fails_the_audit(
     monkeypatch.setattr(LabelResponse, "release", loud)
     result = audited(job(), tmp_path)
     (server,) = [each for each in result.findings if each.adversary == SERVER]
+    assert server.value is not None
     assert server.value.low > EPSILON
     assert server in result.failed
 
@@ -93,9 +96,13 @@ def test_they_are_training_nodes_with_new_labels_and_the_same_in_all_sessions(tm
     run = train(settings, tmp_path / "run")
     store = RunDirectory.open(run.path).party("A")
     graph, kept = load_party(store.graph_path), store.canaries()
+    assert kept is not None
     assert (kept.count, kept.nodes) == (COUNT, graph.common)
     canaries = LabelCanaries.of(settings, graph, kept.key)
     places, planted = canaries.places(graph), canaries.into(graph)
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert planted.labels is not None
     assert len(places.unique()) == COUNT
     assert bool(graph.train_mask[places].all())
     assert torch.equal(planted.labels[places], canaries.coins.long())

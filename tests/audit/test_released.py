@@ -117,6 +117,7 @@ def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) ->
     canaries = NodeCanaries.of(job, NODES, system_secrets(SEED_BYTES))
     planted = canaries.into(graph)
     planted.validate()
+    assert planted.labels is not None
     rows = planted.features.to_dense()[canaries.places]
     assert (rows[canaries.coins] == 10).all()
     assert (rows[~canaries.coins] == -10).all()
@@ -124,6 +125,7 @@ def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) ->
     rest = torch.ones(NODES, dtype=torch.bool)
     rest[canaries.places] = False
     assert torch.equal(planted.features.to_dense()[rest], graph.features.to_dense()[rest])
+    assert graph.labels is not None
     assert torch.equal(planted.labels[rest], graph.labels[rest])
     other = NodeCanaries.of(job, NODES, system_secrets(SEED_BYTES))
     assert torch.equal(other.places, canaries.places)

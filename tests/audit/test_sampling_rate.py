@@ -48,6 +48,7 @@ def rates(result: AuditResult) -> list[Finding]:
 
 
 def p_value(found: Finding) -> float:
+    assert found.verdict is not None
     return found.verdict.p_value
 
 

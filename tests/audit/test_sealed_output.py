@@ -56,6 +56,8 @@ def test_the_output_is_in_the_label_holders_evidence_alone_and_what_it_adds_has_
     assert [each.attack for each in with_own] == ["link-similarity"]
     for each in with_own:
         assert each.target == "B"
+        assert each.gain is not None
+        assert each.without is not None
         assert abs(each.value.value - each.without.value - each.gain.value) < 1e-9
     assert with_own[0].passed is False
     silent = [each for each in result.findings if not each.permitted]
@@ -66,6 +68,8 @@ def test_the_output_is_in_the_label_holders_evidence_alone_and_what_it_adds_has_
 def test_the_own_data_are_features_and_what_a_model_of_them_alone_predicts(run: RunDirectory) -> None:
     case = AuditContext(run, seed=0, shadows=2)
     own, other = case.own_rows("A", "B"), case.own_rows("B", "A")
+    assert own is not None
+    assert other is not None
     assert [own.shape[1], other.shape[1]] == [case.graph("A").features.shape[1] + 3, case.graph("B").features.shape[1]]
     labels = case.labels("A")[0]
     assert (own[:, -3:].argmax(axis=1) == labels).mean() > 0.5

@@ -50,4 +50,5 @@ def test_the_hops_of_one_pass_are_combinations(tmp_path: Path) -> None:
     found = audit(run, AuditPlan(adversaries=("B",), attacks=("link-combination",))).findings
     (hops,) = (each for each in found if "inputs and outputs" in each.evidence)
     assert hops.note.startswith("From 2 hops of the newest pass")
+    assert hops.gain is not None
     assert hops.gain.low > 0

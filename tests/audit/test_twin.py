@@ -59,6 +59,8 @@ def test_what_changed_features_are_predicted_and_what_that_tells_of_edges(method
 
 
 def tells(found: Finding) -> bool:
+    assert found.verdict is not None
+    assert found.gain is not None
     assert found.verdict.found == (found.gain.low > 0.2)
     return found.verdict.found
 

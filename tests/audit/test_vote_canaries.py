@@ -85,6 +85,7 @@ def audited(folder: Path, *changes: Settings, adversary: str = "A", names: str =
 def proves(result: AuditResult) -> tuple[float, float]:
     (found,) = [each for each in result.findings if each.target == "B"]
     assert isinstance(found, Finding)
+    assert found.value is not None
     assert found.limit is not None
     return found.value.low, found.limit
 
@@ -179,6 +180,7 @@ def noise_of_votes(
 
 
 def p_value(found: Finding) -> float:
+    assert found.value is not None
     return found.value.low
 
 

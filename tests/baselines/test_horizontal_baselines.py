@@ -36,6 +36,7 @@ def inputs() -> Inputs:
 
 
 def scores(result: PlainResult | None) -> list[float]:
+    assert result is not None
     return [record["loss"] for record in result.metrics]
 
 

@@ -146,6 +146,8 @@ def test_copies_of_an_edge_with_other_weights_or_features_all_count_in_a_maximum
     """A holder's copy is not the other's: the combined graph has both."""
     data = small_data(5, 30, weighted=True, edge_columns=1)
     one, two = split_horizontally(data, names=NAMES[:2], seed=1, overlap=1.0, num_classes=3)
+    assert two.graph.edge_weight is not None
+    assert two.graph.edge_features is not None
     other = replace(two.graph, edge_weight=times * two.graph.edge_weight, edge_features=-two.graph.edge_features)
     parts = [one, replace(two, graph=other)]
     chosen = HorizontalSettings(dim=4, message="full")
@@ -183,6 +185,7 @@ def test_the_parts_of_the_parties_make_the_twin(aggregate) -> None:
         inputs.append([leaf(outputs[-1][at]) for at in rows])
     for holder, h, part in zip(holders, inputs[-1], parts, strict=True):
         mask, labels = part.graph.train_mask, part.graph.labels
+        assert labels is not None
         loss = torch.nn.functional.cross_entropy(holder.predict(h)[mask], labels[mask], reduction="sum")
         (loss / 6).backward()
     for index in (2, 1, 0):

@@ -44,6 +44,8 @@ def noisy(keep: float, seed: int = 0, settings: dict[str, object] | None = None)
 
 def test_true_labels_of_training_and_validation_nodes_are_never_read() -> None:
     released = noisy(0.6)
+    assert GRAPH.train_mask is not None
+    assert GRAPH.val_mask is not None
     hidden = torch.where(GRAPH.train_mask | GRAPH.val_mask, 0, true_labels())
     graphs = GRAPH, replace(GRAPH, labels=hidden)
     results = [train_local_private(NETWORK, TRAIN, graph, RAW, released, seed=0) for graph in graphs]
@@ -53,6 +55,7 @@ def test_true_labels_of_training_and_validation_nodes_are_never_read() -> None:
 
 def test_released_labels_of_test_nodes_are_never_read() -> None:
     released = noisy(0.6)
+    assert GRAPH.test_mask is not None
     blank = replace(released, labels=torch.where(GRAPH.test_mask, -1, released.labels))
     results = [train_local_private(NETWORK, TRAIN, GRAPH, RAW, labels, seed=0) for labels in (released, blank)]
     assert results[0].summary["test_accuracy"] == results[1].summary["test_accuracy"]

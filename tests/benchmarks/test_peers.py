@@ -99,6 +99,7 @@ def test_ours_alone_sends_what_the_formulas_say_and_absent_peers_are_named(monke
     for module in (peer_runs, peers):
         monkeypatch.setattr(module, "holders", lambda shape: _parties())
     ours = peer_runs.measure("small", rounds=1)[OURS]
+    assert ours is not None
     rows = 5 + 5 + 3  # masked gradient, share of h^0, and masked share of the other's weights
     assert ours.sent_bytes - 8 * 64 * rows in range(400)
     assert ours.ahead_bytes == 8 * 64 * (5 + 3 + 5 + 2)

@@ -90,6 +90,7 @@ def values(study: Study) -> dict[str, dict[str, float]]:
 
 
 def known(figures: Numbers | None) -> dict[str, float]:
+    assert figures is not None
     return {name: one.value for name, one in figures.items() if one.value is not None}
 
 
@@ -164,6 +165,8 @@ def test_the_job_and_its_baselines_are_those_of_a_run(found: Study, tmp_path: Pa
 
 
 def validated(likely: np.ndarray, graph: PartyGraph) -> float:
+    assert graph.labels is not None
+    assert graph.val_mask is not None
     val = graph.val_mask.numpy()
     return figures(Scored(graph.labels.numpy()[val], likely[val]), 1.0)["auc"]
 
@@ -174,6 +177,8 @@ def test_pooled_is_the_best_that_one_place_can_do() -> None:
     noise = torch.randint(labelled.num_nodes, (2, 20 * labelled.num_nodes), generator=generator)
     graphs = [labelled, PartyGraph("B", torch.zeros(labelled.num_nodes, 1), noise[:, noise[0] != noise[1]])]
     job = with_overrides(small(), {"train.epochs": 1, "train.patience": None})
+    assert labelled.labels is not None
+    assert labelled.test_mask is not None
     test, labels = labelled.test_mask.numpy(), labelled.labels.numpy()
 
     def auc(likely: np.ndarray) -> float:
@@ -235,6 +240,7 @@ def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
     assert torch.equal(result.output, logits_of(likely))
     assert result.summary["best_epoch"] == 3
     alone = paradigm_of(job).baselines.alone(inputs, "B", lambda records: None)
+    assert alone is not None
     assert torch.equal(alone.output, in_one_place(job, isolate(inputs.graphs, "B", "A"), lambda records: None).output)
 
 
@@ -261,6 +267,8 @@ def signalled(nodes: int = 400) -> PartyGraph:
 
 def test_boosting_sees_neighbours_and_logistic_does_not() -> None:
     graph = signalled()
+    assert graph.test_mask is not None
+    assert graph.labels is not None
     test, labels = graph.test_mask.numpy(), graph.labels.numpy()
     auc = {
         make.__name__: figures(Scored(labels[test], make(graph, 0, balanced=False)[test]), 0.05)["auc"]
@@ -280,6 +288,7 @@ def test_alone_with_settings_of_its_own_is_beside_alone_with_the_jobs(tmp_path: 
     assert list(values(study)).index("A alone, own settings") < list(values(study)).index("vertical")
     inputs = inputs_of(with_overrides(own, {"seed": said.seed}))
     mine = paradigm_of(own).baselines.alone(inputs, "A", lambda records: None)
+    assert mine is not None
     mask = inputs.graphs[0].common_part().test_mask
     assert mask is not None
     kept, _ = load_tensors(tmp_path / "study" / f"seed-{said.seed}.safetensors")
@@ -329,6 +338,7 @@ def test_figures_are_scikit_learns(classes: int) -> None:
 
 def test_differences_are_to_the_job_and_to_the_label_holder_alone(found: Study) -> None:
     judged, alone = found.way("vertical"), found.ways[0]
+    assert judged is not None
     assert (judged.to_job, alone.gain) == (None, None)
     for line in found.ways:
         for other, differences in ((judged, line.to_job), (alone, line.gain)):
@@ -402,6 +412,8 @@ def test_own_nodes_are_judged_in_every_way_on_all_holders_test_nodes(paradigm: s
     right = 0.0
     for graph in inputs.graphs:
         alone = paradigm_of(job).baselines.alone(inputs, graph.party, lambda _: None)
+        assert alone is not None
+        assert graph.test_mask is not None
         right += alone.summary["test_accuracy"] * int(graph.test_mask.sum())
     assert found["each holder alone"] == pytest.approx(right / study.test_nodes[0], abs=1e-6)
     run = train(job, tmp_path / "run")
@@ -409,6 +421,7 @@ def test_own_nodes_are_judged_in_every_way_on_all_holders_test_nodes(paradigm: s
     pooled = paradigm_of(job).baselines.pooled(inputs, lambda _: None)
     assert found["pooled"] == pytest.approx(pooled.summary["test_accuracy"], abs=1e-6)
     auc = study.ways[0].figures["auc"].known
+    assert auc is not None
     assert auc[1] < auc[0] < auc[2]
 
 

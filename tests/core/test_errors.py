@@ -100,6 +100,7 @@ def test_a_party_is_no_key_and_what_others_tell_keeps_whose_it_is():
 def test_an_error_travels_as_json(name):
     error = the_errors()[name]("a.b: value=3\n too large", code="too-large", value=Path("x"), party="A")
     there = error_of_json(error.to_json())
+    assert there is not None
     assert type(there) is type(error)
     assert (there.code, there.key, there.value, there.party) == ("too-large", error.key, "x", "A")
     assert str(there) == "a.b: value=3 too large"

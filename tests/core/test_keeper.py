@@ -26,6 +26,7 @@ class TestMemory(KeeperConformance):
 def test_a_folder_keeps_for_whoever_opens_it_next_and_tells_damage(tmp_path: Path) -> None:
     FolderKeeper(tmp_path).put("release", {"rows": torch.ones(2)}, {"number": 1})
     kept = FolderKeeper(tmp_path).get("release")
+    assert kept is not None
     assert kept.facts == {"number": 1}
     path = FolderKeeper(tmp_path).path("release")
     for damaged in (path.read_bytes()[:20], save({"rows": torch.ones(2)})):  # the second has no facts

@@ -51,6 +51,7 @@ def test_names_to_accept_are_whole(paradigm: str) -> None:
         content | ({"model": {"rounds": 2, "combine": {"masked": False}}} if paradigm == "vertical" else {})
     )
     told = refusal(LimitSettings(leakage=()), settings, "b")
+    assert told is not None
     assert "…" not in told
     assert all(f"{name} (" in told for name in revelations(settings, "b"))
 
@@ -252,7 +253,7 @@ SEALED_ALONE = {
     "released-weights",
     "sealed-scores",
 }
-UNION_ALONE = {"own-classes", "own-margins", "union-scores", "confirmed-ends"}
+UNION_ALONE = {"own-classes", "own-margins", "union-scores", "confirmed-edges"}
 ELSEWHERE = SEALED_ALONE | UNION_ALONE | {"averaged-weights", "score-tallies", "single-updates", "task-tallies"}
 """Of sealed, union and averaging jobs alone."""
 VALUES = {"training-targets", "value-tallies", "target-sums"}
@@ -483,6 +484,7 @@ def test_too_few_common_nodes() -> None:
     assert too_few(limits, 50) is None
     assert refusal(limits, job(), "A", 50) is None
     reason = too_few(limits, 49)
+    assert reason is not None
     assert "limits.min_common_nodes=50 and the holders have 49 in common" in reason
     assert refusal(limits, job(), "A", 49) == reason
 
@@ -503,6 +505,7 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
         itertools.islice(itertools.combinations(all_revelations(), 2), 0, None, 11), [tuple(all_revelations())[::2], ()]
     ):
         reason = refusal(LimitSettings(leakage=names, max_epsilon=2, **about.ROWS, min_common_nodes=9), worst, "A", 3)
+        assert reason is not None
         assert len(reason) <= REASON_CHARACTERS
         assert reason.isprintable()
         for limit in ("max_rounds", "max_epsilon", "min_common_nodes", "leakage"):
@@ -572,6 +575,7 @@ def test_an_epsilon_is_nothing_without_its_delta_unit_and_relation(
     if reason is None:
         assert said is None
     else:
+        assert said is not None
         assert said.startswith(reason)
         assert "limits.leakage=[]" in said
     assert refusal(LimitSettings(leakage=tuple(all_revelations()), **limits), settings, "B", epsilon=1.0) is None, (
@@ -598,6 +602,7 @@ def test_a_delta_of_one_node_in_n_is_no_protection() -> None:
 def test_a_delta_that_is_left_out_fits_the_number_of_nodes() -> None:
     """At most a tenth of 1/N, and never above 1e-4."""
     settings = released(None)
+    assert settings.privacy is not None
     for nodes, delta in ((1, 1e-4), (1000, 1e-4), (1001, 1e-5), (2708, 1e-5), (10_000, 1e-5), (19_717, 1e-6)):
         assert settings.privacy.delta_of(nodes) == delta, nodes
         assert delta * nodes <= 0.1 * (1 + 1e-9)
@@ -606,6 +611,7 @@ def test_a_delta_that_is_left_out_fits_the_number_of_nodes() -> None:
     assert refusal(limits, settings, "B", epsilon=1.0) is None, "not known yet"
     assert refusal(limits, settings, "B", 1001, epsilon=1.0) is None
     said = refusal(limits, settings, "B", 1000, epsilon=1.0)
+    assert said is not None
     assert said.startswith("limits.max_delta=1e-05 and privacy.delta=0.0001: ")
 
 
@@ -622,6 +628,7 @@ def test_an_epsilon_of_0_is_nothing_without_its_delta_either() -> None:
         (LimitSettings(max_epsilon=0.01, max_delta=0.01, **about.EDGES), "limits.epsilon_unit=edge and the job"),
     ):
         said = refusal(limits, settings, "B", 100, epsilon=epsilon)
+        assert said is not None
         assert said.startswith(reason)
         assert refusal(limits, settings, "A", 100, epsilon=largest_epsilon(settings, "A", 100)) is None
     assert without(settings, []) == ["B"], "it pays from a ledger all the same"
@@ -710,6 +717,7 @@ def test_what_epsilon_would_bound_is_said_with_the_epsilon() -> None:
     private = parse_job({**content, "preset": "auto"})
     epsilon = largest_epsilon(private, "B")
     told = refusal(LimitSettings(leakage=()), private, "B", epsilon=epsilon)
+    assert told is not None
     assert told.endswith(": the job costs B a total ε of 4 (unit edge, replacement)")
     assert "data init --protect --epsilon" in told
     assert refusal(LimitSettings(leakage=(), max_epsilon=4.01, **about.EDGES), private, "B", epsilon=epsilon) is None

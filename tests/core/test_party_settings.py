@@ -89,16 +89,19 @@ def test_a_file_keeps_words_and_numbers_as_they_are_written(tmp_path):
     feature = settings.nodes.features[0]
     assert isinstance(feature, CategoricalFeatures)
     assert feature.categories == ("007", "7", "on", "2024-01-01")
+    assert settings.nodes.label is not None
     assert settings.nodes.label.classes == ("no", "yes")
     assert settings.nodes.split == SplitFractions(train=0.5, val=0.25, test=0.25, seed=3)
     edges = settings.edges[0]
     assert edges.weight is None
     assert edges.directed is True
+    assert edges.relation is not None
     assert edges.relation.weights == {"off": 0.5, "1": 2.0}
 
 
 def test_numbers_and_booleans_in_settings_are_text():
     settings = parse_party_settings(changed("nodes.label.classes", [0, True]))
+    assert settings.nodes.label is not None
     assert settings.nodes.label.classes == ("0", "true")
 
 

@@ -31,6 +31,7 @@ def privacy(**said: object) -> Settings:
 
 def test_a_job_that_says_an_epsilon_and_a_batch_alone_is_whole() -> None:
     job, chosen = auto(), {each.key: each.value for each in parse_chosen(GIVEN)[1]}
+    assert job.averaging.privacy is not None
     assert job.averaging.at_home is not None
     assert job.averaging.privacy.sampling_rate == 1
     assert (job.model.local.hops, job.data.feature_scaling, job.data.stratify) == (0, "length", False)
@@ -57,6 +58,8 @@ def test_what_a_job_says_stays() -> None:
 def wander(job: AveragingJob, holders: int = 4) -> float:
     """How far the noise of all rounds moves a weight, by the noise that is really added."""
     plan, own, rule = job.training_plan, job.averaging.privacy, job.averaging.rule.model_dump()
+    assert plan is not None
+    assert own is not None
     step = job.train.learning_rate / (1 - rule["momentum"])
     moved: float = step * math.sqrt(job.train.epochs) * plan.multiplier * own.clip / (own.batch * math.sqrt(holders))
     return moved

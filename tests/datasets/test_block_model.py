@@ -173,6 +173,7 @@ def masks_of(graph):
 
 def test_a_split_has_the_fractions_of_every_class_and_follows_its_seed():
     found, again, other = (split_randomly(GRAPH, HALF.model_copy(update={"seed": seed})) for seed in (0, 0, 1))
+    assert GRAPH.labels is not None
     masks = masks_of(found)
     for mask, share in zip(masks, (0.5, 0.25, 0.25), strict=True):
         counts = GRAPH.labels[mask].bincount() / GRAPH.labels.bincount()

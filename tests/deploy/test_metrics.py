@@ -86,6 +86,7 @@ def job_process(kit: Kit, job_id: str) -> Iterator[int]:
     code = "import time; print(flush=True); time.sleep(60)"
     words = ["-c", code, "veilgraph.deploy.part", kit.path, kit.jobs / job_id]
     process = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
     try:
         process.stdout.readline()  # until Python is there it is no more than a page or two
         deadline = time.monotonic() + 10
@@ -126,6 +127,7 @@ def test_the_state_and_progress_of_a_job_are_read_from_its_folder(bank: Kit) -> 
     with job_process(bank, JOBS[2]):
         running = jobs.now()[1]
         assert (running.state, running.epoch) == ("running", 20)
+        assert running.quiet_s is not None
         assert running.quiet_s < 60
     assert jobs.now()[1].state == "stopped"
 
@@ -168,9 +170,11 @@ def test_bytes_and_epsilon_are_those_of_the_newest_session(bank: Kit) -> None:
     (part / "alignment_traffic.json").write_text("[]")
     os.utime(part / "alignment_traffic.json", (1, 1))
     found = traffic_of(bank, job)
+    assert found is not None
     assert (found.sent, found.received) == (6, 7)
     (part / "sending.json").write_text(json.dumps({"traffic": [], "session": {"sent": 70, "received": 80}}))
     found = traffic_of(bank, job)
+    assert found is not None
     assert (found.sent, found.received) == (70, 80)
     assert epsilon_of(bank, job) is None
     ledger = part / "ledger.jsonl"

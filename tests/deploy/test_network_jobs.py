@@ -184,6 +184,7 @@ def test_a_private_job_is_in_every_holders_ledger_for_life_and_the_others_heard_
     for party in HOLDERS:
         kit = Kit.open(consortium.network.kits[party])
         party_file = kit.site.party_file
+        assert party_file is not None
         lines = (party_file.parent / "ledger" / "lifetime.jsonl").read_text().splitlines()
         assert sum(json.loads(line)["count"] for line in lines[1:]) == private[party].releases
         stands[party] = (json.loads(lines[0])["id"], len(lines))
@@ -199,6 +200,7 @@ def test_a_site_knows_by_its_own_kit_what_a_job_sent_and_spent(private: Mapping[
     """Nobody is asked."""
     for party, found in private.items():
         assert found.job.state == "done"
+        assert found.traffic is not None
         assert found.traffic.sent == sum(row["bytes"] for row in found.rows if row["direction"] == "sent") > 0
         assert found.epsilon == (None if party == DEALER else pytest.approx(float(found.ledger[-1]["total"])))
 

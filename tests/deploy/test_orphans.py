@@ -74,6 +74,7 @@ class Begun:
     def said(self) -> int:
         """The next process that one of the last parent's descendants says to have begun."""
         told = self.parents[-1].stdout
+        assert told is not None  # all of them share it
         self.pids.append(int(told.readline()))
         return self.pids[-1]
 

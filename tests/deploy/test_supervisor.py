@@ -307,6 +307,7 @@ def test_an_end_of_the_site_ends_its_processes(tmp_path: Path) -> None:
     own.close()
     assert own.running() == 0
     outcome = Outcome.read(tmp_path / "jobs" / made.id)
+    assert outcome is not None
     assert outcome.failure is not None
 
 

@@ -61,7 +61,7 @@ def _stack(last: Path | None) -> Walk:
     frame = sys._getframe(2)
     while frame is not None:
         files.append(Path(frame.f_code.co_filename))
-        frame = frame.f_back
+        frame = frame.f_back  # type: ignore[assignment]
     names = [str(file.relative_to(SOURCE).with_suffix("")) for file in reversed(files) if SOURCE in file.parents]
     return tuple(name for place, name in enumerate(names) if not place or names[place - 1] != name)
 

@@ -37,6 +37,7 @@ def test_the_attack_succeeds_on_plain_embeddings_and_less_on_hidden_ones(made: M
 def test_what_is_useful_is_kept(made: Made) -> None:
     assert made.before.useful.accuracy.value > 0.9
     assert made.after.useful.accuracy.value > made.before.useful.accuracy.value - 0.1
+    assert made.before.links is not None
     assert made.before.links.value > 0.6
 
 

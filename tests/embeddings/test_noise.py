@@ -42,6 +42,7 @@ def release(
 def test_a_delta_of_one_edge_is_refused(tmp_path: Path) -> None:
     found = world()
     few = NoiseSettings(name="noise", dim=4, epsilon=3.0, degree_bound=4, delta=1 / found.pairs.shape[1])
+    assert few.delta is not None
     assert few.delta * found.num_nodes < 1
     with refused(ConfigError, key="method.delta"):
         release(tmp_path, found, few)

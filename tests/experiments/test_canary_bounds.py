@@ -199,6 +199,7 @@ def test_with_noise_in_every_hop_releases_move_by_nearly_all_that_is_counted(nam
     game, coins = GAMES[name][0], torch.arange(20_000) % 2 == 0
     assert isinstance(game, Hops)
     scores, moved = game.play(coins).scores, game.plan.moved
+    assert moved is not None
     squared = float(scores[coins].mean() - scores[~coins].mean()) / 2
     assert squared == pytest.approx((share * moved) ** 2, rel=0.1)
 

@@ -86,6 +86,7 @@ def test_noise_is_added_to_clipped_gradients_of_single_nodes(
 
 def test_it_learns_without_noise_and_nothing_where_all_is_noise(graph: PartyGraph) -> None:
     labels = graph.labels
+    assert labels is not None
 
     def accuracy(how: Gap) -> float:
         found = gap_logits(graph, how, 0).argmax(dim=1)[graph.test_mask]
@@ -126,6 +127,7 @@ def test_the_jobs_are_of_their_level(graph: PartyGraph) -> None:
     for level, unit in (("edge", "edge"), ("node", "node-edges")):
         for epsilon in (*EPSILONS, math.inf):
             privacy = job_of(TINY, level, epsilon, 0).privacy
+            assert privacy is not None
             assert (privacy.unit, privacy.epsilon_total) == (unit, None if math.isinf(epsilon) else epsilon)
     assert most_neighbours(graph.edge_index, 300) > 4
     assert most_neighbours(bounded(graph, 4).edge_index, 300) <= 4

@@ -31,6 +31,7 @@ def test_both_engines_agree(tmp_path, monkeypatch):
     assert real.best_epoch == twin.best_epoch
     assert (real.engine, twin.engine) == ("federated", "plaintext")
     assert real.key != twin.key
+    assert real.sent_bytes is not None
     assert set(real.sent_bytes) == {"A", "B", "server"}
     assert all(count > 0 for count in real.sent_bytes.values())
     assert twin.sent_bytes is None

@@ -73,6 +73,7 @@ def test_every_place_is_a_job_of_its_data_set_divided_at_random():
         assert (job.paradigm, job.data.dataset, job.data.split) == ("node-dp", entry.dataset, (0.5, 0.25, 0.25))
         assert job.duties.releasing == ("B",)
         released = node_dp(job).release
+        assert released.features is not None
         assert released.labels is None
         if entry.kind == "federated":
             assert entry.column == f"LPGNN ε = {released.features.epsilon}"

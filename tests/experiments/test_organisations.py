@@ -137,7 +137,7 @@ def as_aligned(graph, rows, common):
         edges,
         num_classes=graph.num_classes,
         num_common=common,
-        **labels,
+        **labels,  # type: ignore[arg-type]
     )
 
 
@@ -171,6 +171,7 @@ def test_the_comparison(tmp_path, monkeypatch, capsys):
     mean = (first["federated"]["test_auc"] + second["federated"]["test_auc"]) / 2
     assert lines[5].startswith(f"| federated | {mean:.3f} ± ")
     summary = RunDirectory.open(tmp_path / "out" / "seed-1" / "run").summary
+    assert summary is not None
     assert second["federated"]["test_accuracy"] == summary["test_accuracy"]
     assert comparison.main(["small", "--out", str(tmp_path / "out")]) == 1
     assert "choose another --out" in capsys.readouterr().err
@@ -196,7 +197,7 @@ def test_horizontal_holders_tables_give_back_their_parts(tmp_path, suffix):
         assert sorted(rows) == part.ids.tolist()
         assert (np.diff(rows) < 0).any()
         assert torch.equal(back.graph.features, graph.features.to_dense()[at])
-        assert torch.equal(back.graph.labels, graph.labels[at])
+        assert torch.equal(back.graph.labels, graph.labels[at])  # type: ignore[index]
         for mask in ("train_mask", "val_mask", "test_mask"):
             assert torch.equal(getattr(back.graph, mask), getattr(graph, mask)[at])
         assert pairs(back.graph, rows) == pairs(graph, part.ids.numpy())

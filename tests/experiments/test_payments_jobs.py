@@ -22,12 +22,14 @@ def world() -> PaymentsWorld:
 def test_rows_of_jobs_are_these_customers(world: PaymentsWorld) -> None:
     """Their labels are the truth's, and nobody else's."""
     (labelled, *_) = paradigm_of(job := payments_jobs.job("vertical", world)).data.load(job).graphs
+    assert labelled.labels is not None
     assert labelled.labels.bool().tolist() == world.launders[payments_jobs.common(world)].tolist()
     for paradigm in ("horizontal", "averaging"):
         inputs = paradigm_of(job := payments_jobs.job(paradigm, world)).data.load(job)
         names = np.array(sorted({name for each in inputs.ids.values() for name in each})).astype(np.int64)
         for bank, part in enumerate(parts_of(inputs.graphs, inputs.ids)):
             customers = names[part.ids.numpy()]
+            assert part.graph.labels is not None
             own = (part.graph.labels >= 0).numpy()
             assert part.graph.labels[own].bool().tolist() == world.launders[customers[own]].tolist()
             assert (world.customers.first[customers[own]] == bank).all()

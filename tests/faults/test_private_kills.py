@@ -51,6 +51,7 @@ def once_job(folder: Path) -> JobSettings:
     privacy = private(schedule="once", predictions=2)
     settings = table_job(folder, privacy, {"model": {**INDIVIDUAL, "local": {"model": "appnp"}}})
     for path in (settings.data.parties or {}).values():
+        assert path is not None
         accepted = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], **about.ROWS, "max_epsilon": BUDGET}}
         path.write_text(yaml.safe_dump(accepted))
     return settings

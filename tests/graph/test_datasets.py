@@ -153,6 +153,7 @@ def test_amazon(tmp_path):
     assert pooled.num_edges == 50 * 49
     assert pooled.num_classes == 2
     assert sorted(pooled.features[1].tolist()) == [4, 5, 6, 7]
+    assert pooled.labels is not None
     assert pooled.labels[:12].tolist() == [-1] * 9 + [1, 0, 0]
     for mask, of_class in ((pooled.train_mask, [14, 2]), (pooled.val_mask, [8, 1]), (pooled.test_mask, [14, 2])):
         assert torch.bincount(chosen(pooled.labels, mask)).tolist() == of_class
@@ -180,6 +181,7 @@ def test_musae(tmp_path):
     pooled = pool(load_parties(settings, 0), "A")
     assert (pooled.num_nodes, pooled.num_features, pooled.num_edges) == (12, 4714, 2 * 13)
     assert bool((pooled.edge_index[0] != pooled.edge_index[1]).all())
+    assert pooled.labels is not None
     assert pooled.labels.tolist() == [0, 1] * 6
     assert sorted(pooled.features.to_dense().sum(1).tolist()) == [0, *[2] * 11]
     assert pooled.features.to_dense().max() == 1
@@ -283,6 +285,7 @@ class TestPublicData:
         assert sum(party.num_edges for party in parties) == 2 * 175608
         assert sum(party.num_features for party in parties) == 25
         labels = parties[0].labels
+        assert labels is not None
         assert torch.bincount(labels + 1).tolist() == [2295, 7236, 693]
         counts = [len(members(mask)) for mask in (parties[0].train_mask, parties[0].val_mask, parties[0].test_mask)]
         assert counts == [3171, 1587, 3171]

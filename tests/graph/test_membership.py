@@ -37,6 +37,8 @@ def batch(graphs: int = 24) -> Data:
 def test_labels_and_masks_of_graphs_are_those_of_their_nodes() -> None:
     data = batch()
     graph = PartyGraph.from_data("A", data)
+    assert graph.labels is not None
+    assert graph.train_mask is not None
     assert torch.equal(graph.labels, data.y[data.batch])
     assert torch.equal(graph.train_mask, data.train_mask[data.batch])
     assert len(data.y) == 24  # the user's own is as it was
@@ -67,6 +69,7 @@ def test_graphs_are_dealt_whole(by: str) -> None:
     homes: dict[int, str] = {}
     for part in parts:
         part.graph.validate()
+        assert part.graph.membership is not None
         for number in part.graph.membership.unique().tolist():
             assert homes.setdefault(number, part.graph.party) == part.graph.party
     assert len(homes) == 24
@@ -77,6 +80,8 @@ def test_numbers_of_floating_point_are_targets() -> None:
     data = batch().update({"y": torch.arange(24.0)})
     graph = PartyGraph.from_data("A", data)
     assert graph.labels is None
+    assert graph.targets is not None
     assert torch.equal(graph.targets, data.y[data.batch])
     (first, *_) = split_by_nodes(data, names=["A", "B"], seed=1)
+    assert first.graph.targets is not None
     assert torch.equal(first.graph.targets, graph.targets[first.ids])

@@ -254,4 +254,5 @@ def test_features_of_edges_go_with_their_edges():
     numbers = torch.arange(20.0).unsqueeze(1).repeat(1, 2)
     data = Data(x=torch.ones(6, 2), edge_index=edge_index, edge_attr=numbers)
     for part in split_vertically(data, names=["A", "B"], label_holder="A", seed=0):
+        assert part.edge_features is not None
         assert torch.equal(edge_index[:, part.edge_features[:, 0].long()], part.edge_index)

@@ -38,6 +38,7 @@ def graph(**changes: Any) -> PartyGraph:
 
 def of_each(made: PartyGraph) -> dict[str, set[tuple[int, ...]]]:
     """Relation → its edges."""
+    assert made.edge_relation is not None
     named = [made.relations[place].name for place in made.edge_relation.tolist()]
     found: dict[str, set[tuple[int, ...]]] = {relation.name: set() for relation in made.relations}
     for name, edge in zip(named, made.edge_index.T.tolist(), strict=True):
@@ -116,6 +117,7 @@ def test_pooled_they_stay_each_holders_own_where_that_is_asked() -> None:
     assert pooled.relations == (Relation("bank/calls"), Relation("bank/pays", 1), Relation("shop/edges"))
     assert of_each(pooled)["shop/edges"] == set(map(tuple, graph().edge_index.T.tolist()))
     assert of_each(pooled)["bank/pays"] == of_each(graph())["pays"]
+    assert pooled.edge_weight is not None
     assert pooled.edge_weight.tolist() == [1.0] * 4 + [0.5] * 4
     assert pool([graph(**labels), other], "bank").relations == ()
 

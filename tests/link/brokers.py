@@ -125,6 +125,7 @@ class Broker:
         return self.log.read_text(encoding="utf-8") if self.log.exists() else ""
 
     def _listens(self) -> bool:
+        assert self.process is not None
         assert self.process.poll() is None, self.said()
         with suppress(OSError), socket.create_connection((self.listen.host, self.listen.port), 1.0):
             return True

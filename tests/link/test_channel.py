@@ -110,6 +110,7 @@ def test_extra_is_limited() -> None:
 def test_an_unknown_kind_of_frame_is_the_peers_fault() -> None:
     bank, shop = pair()
     sealing = bank._sealing
+    assert sealing is not None
     head = channels._HEAD.pack(200, 9, 0, 0)
     frame = head + sealing.controls.encrypt(channels._nonce(9, 0), b"", sealing.context + head)
     with refused(ProtocolError, code="frame-kind", value=200, party="bank"):

@@ -32,6 +32,7 @@ def test_a_failed_party_ends_every_wait_of_the_others() -> None:
             with refused(PeerFailed, party="A") as caught:
                 wait.result(timeout=30)
             assert "secret" not in str(caught.value)
+            assert caught.value.__cause__ is not None
             assert caught.value.__cause__.__cause__ is cause
     assert hub.link("B").receive("C", Tag(Kind.SEED)).item() == 1
     with refused(PeerFailed, code="closed", key="share/step 0/round 0", party="A"):

@@ -88,6 +88,7 @@ def test_a_real_timer_counts_and_ends_with_the_log() -> None:
     log.add(("C",), "k", "again")
     log.add(("C",), "k", "again")
     timer = log._timer
+    assert timer is not None
     assert timer.daemon
     assert timer.interval == EVERY_S
     log.close()

@@ -124,6 +124,7 @@ def test_a_machine_of_the_party_file_may_die_and_serves_job_after_job(alone, tmp
         address = f"127.0.0.1:{free.getsockname()[1]}"
     (tmp_path / "party.yaml").write_text(PARTY.format(address=address))
     named = read_party_settings(tmp_path / "party.yaml").machines
+    assert named is not None
     machines = named.within(tmp_path)
     assert veilgraph("net", "machine-secret", tmp_path / "party.yaml").exit_code == 0
 

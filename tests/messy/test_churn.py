@@ -67,6 +67,7 @@ def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def of(predicted: Predictions) -> dict[str, torch.Tensor]:
+    assert predicted.ids is not None
     return dict(zip(predicted.ids, predicted.probabilities, strict=True))
 
 

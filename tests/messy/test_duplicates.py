@@ -42,6 +42,7 @@ def test_one_row_of_an_id_counts_in_every_file(
     tmp_path: Path, which: str, named: list[str], x: list[float], calls: list[float | None], labels: list[int]
 ) -> None:
     found = read(tmp_path, duplicates=which)
+    assert found.labels is not None
     assert found.written.to_pylist() == named
     assert found.ids.to_pylist() == [each.strip().lower() for each in named]
     assert found.values[0].tolist() == x

@@ -54,6 +54,8 @@ def init(folder, *files, more=()):
 def test_the_node_table_has_most_ids_and_nothing_beside_the_label_is_a_feature(bank, order, label):
     nodes = init(bank, *order, more=label).nodes
     assert (nodes.file.name, nodes.id, nodes.join) == ("customers.csv", "customer_id", ())
+    assert nodes.label is not None
+    assert nodes.label.file is not None
     assert (nodes.label.file.name, nodes.label.id, nodes.label.column) == ("cases.csv", None, "fraud")
     assert [each.columns for each in nodes.features] == [("age",)]
 
@@ -78,6 +80,7 @@ def test_ids_of_digits_are_known_by_what_other_files_have(tmp_path, edges):
     write(tmp_path / "payments.csv", {"payer": drawn.choices(ids, k=3000), "payee": drawn.choices(ids, k=3000)})
     files = ["cases.csv", "customers.csv", *(["payments.csv"] if edges else [])]
     nodes = init(tmp_path, *files, more=("--label", "fraud")).nodes
+    assert nodes.label is not None
     assert (nodes.file.name, nodes.id, nodes.label.id or nodes.id) == ("customers.csv", "who", named)
 
 
@@ -99,6 +102,7 @@ def test_of_two_files_with_the_same_ids_the_one_of_more_columns_is_the_node_tabl
     nodes = init(tmp_path, "a_usage.csv", "b_clients.csv").nodes
     assert nodes.file.name == "b_clients.csv"
     assert [each.file.name for each in nodes.join] == ["a_usage.csv"]
+    assert nodes.label is not None
     assert nodes.label.file is None
 
 

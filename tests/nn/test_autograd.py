@@ -77,6 +77,8 @@ def test_gradients_are_those_of_torch(count: int, monkeypatch: pytest.MonkeyPatc
     backward(number)
     assert number == 0
     for one, other in zip(leaves, ours, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
         assert torch.equal(one.grad, other.grad)
 
 

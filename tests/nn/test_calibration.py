@@ -39,6 +39,7 @@ def test_no_probability_is_too_small() -> None:
     loss = corrected_cross_entropy(logits, torch.tensor([0]), LabelResponse(30.0, 2).transition())
     loss.backward()
     assert torch.isfinite(loss)
+    assert logits.grad is not None
     assert torch.isfinite(logits.grad).all()
 
 
@@ -72,6 +73,7 @@ def test_weighted_classes_are_right_on_average_and_in_the_same_order() -> None:
     own, labels = drawn()
     judged = slice(0, 1500)
     found = fitted(own[judged], labels[judged], balanced_weights(labels, 2))
+    assert found is not None
     told = found.of(own)
     rate = float(labels[1500:].double().mean())
     assert float(own[1500:, 1].mean()) > 10 * rate
@@ -87,6 +89,7 @@ def test_few_validation_nodes_stay_near_what_the_weights_say(count: int) -> None
     weights = balanced_weights(labels, 2)
     none = labels[:5000] == 0  # not one of class 1 among them
     found = fitted(own[:5000][none][:count], labels[:5000][none][:count], weights)
+    assert found is not None
     mean = float(found.of(own)[:, 1].mean())
     assert RATE / 4 < mean < 4 * RATE
     if not count:
@@ -105,6 +108,7 @@ def test_of_more_classes_a_node_keeps_their_order() -> None:
     logits = 3 * torch.randn(900, 5, generator=generator)
     labels = torch.multinomial((logits / 3).softmax(1), 1, generator=generator).ravel()
     found = fitted(logits[:600].softmax(1), labels[:600])
+    assert found is not None
     assert found.scale == pytest.approx(1 / 3, rel=0.25)
     assert found.shifts == (0.0,) * 5
     assert torch.equal(found.of(logits.softmax(1)).argmax(1), logits.argmax(1))
@@ -117,6 +121,8 @@ def test_perturbed_labels_are_corrected_for() -> None:
     transition = torch.tensor([[0.8, 0.2], [0.2, 0.8]], dtype=torch.float64)
     rate = float(labels.double().mean())
     with_it, without = fitted(own, seen, None, transition), fitted(own, seen)
+    assert with_it is not None
+    assert without is not None
     assert float(with_it.of(own)[:, 1].mean()) == pytest.approx(rate, abs=0.02)
     assert abs(float(without.of(own)[:, 1].mean()) - rate) > 0.05
 

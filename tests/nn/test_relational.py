@@ -91,6 +91,7 @@ def reached(relations: tuple[Relation, ...], kinds: list[int], hops: int = 2) ->
     )
     h = random_rows(DIM, nodes).requires_grad_()
     build(relations, hops=hops)(h, h, graph, None)[0].sum().backward()
+    assert h.grad is not None
     return [node for node in range(nodes) if bool((h.grad[node] != 0).any())]
 
 

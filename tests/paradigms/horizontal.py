@@ -54,6 +54,7 @@ def valued(parts: Sequence[HorizontalPart], times: float = 1.0, plus: float = 0.
 
 def _with_targets(graph: PartyGraph, times: float, plus: float) -> PartyGraph:
     x, labels = graph.features.to_dense(), graph.labels
+    assert labels is not None
     y = torch.where(labels >= 0, times * (20 + 7 * x[:, 0] + 3 * x[:, 1] ** 2) + plus, torch.nan)
     return replace(graph, labels=None, num_classes=None, targets=y)
 

@@ -56,6 +56,7 @@ def brought(folder: Path, graphs: Sequence[PartyGraph]) -> Settings:
 
 def perturbed(run: Path, party: str) -> Tensor:
     kept = RunDirectory.open(run).party(party).keeper.get("own_release")
+    assert kept is not None
     return kept[0]["labels"]
 
 
@@ -65,6 +66,7 @@ def paid(run: Path, party: str) -> list[dict[str, Any]]:
 
 def with_others(graph: PartyGraph) -> PartyGraph:
     """Every label is another class, those of test nodes too."""
+    assert graph.labels is not None
     return replace(graph, labels=(graph.labels + 1) % CLASSES)
 
 

@@ -18,6 +18,7 @@ DROPPING: dict[str, Any] = {
 
 
 def by_id(found: Predictions) -> dict[str, Tensor]:
+    assert found.ids is not None
     return dict(zip(found.ids, found.probabilities, strict=True))
 
 

@@ -60,6 +60,7 @@ def trained(folder: Path, settings: dict[str, Any]) -> TrainResult:
 def shares(run: TrainResult) -> tuple[float, float, float]:
     """Of the test nodes: the true share of class 1, what the network says it is, and what is predicted."""
     graph = graphs()["A"]
+    assert graph.labels is not None
     assert graph.test_mask is not None
     found = run.predictions
     said = [float(chances[graph.test_mask, 1].mean()) for chances in (found.uncalibrated, found.probabilities)]
@@ -113,6 +114,7 @@ def test_weights_that_follow_from_all_holders_labels_are_taken_back(tmp_path: Pa
     counts = torch.stack([labels.bincount(minlength=3) for labels in training_labels(run)]).sum(0)
     assert len(set(counts.tolist())) == 3, "classes alike would hide weights that are left out"
     found = load_predictions(run.party("A")).calibration
+    assert found is not None
     assert found.shifts == pytest.approx((counts * 3 / counts.sum()).log().tolist(), abs=1e-6)
 
 
@@ -162,5 +164,6 @@ def test_with_private_labels_it_learns_from_the_perturbed_ones(
     assert all(transition is not None for *_, transition in seen)
     store = RunDirectory.open(run.path).party("A")
     true, (_, labels, *_) = load_party(store.graph_path), seen[0]
+    assert true.labels is not None
     assert true.val_mask is not None
     assert not torch.equal(labels, true.labels[true.val_mask])

@@ -234,6 +234,7 @@ def test_other_releases_of_saved_graphs_are_kept_for_life_too(tmp_path: Path, ki
     path = (settings.data.graphs or {})[who]
     graph = load_party(path)
     if kind == "label":
+        assert graph.labels is not None
         labels = graph.labels.clone()
         labels[graph.train_mask] = (labels[graph.train_mask] + 1) % 3
         save_party(replace(graph, labels=labels), path)

@@ -131,6 +131,7 @@ def test_the_twin_learns_and_judges_the_same_from_the_same_labels(tmp_path: Path
     run = train(settings, tmp_path / "run")
     parts, first = [], 0
     for graph in graphs:
+        assert graph.labels is not None
         labels = graph.labels.clone()
         labels[nodes_perturbed(graph, SPLITS)] = perturbed(run.path, graph.party)
         parts.append(HorizontalPart(replace(graph, labels=labels), torch.arange(first, first + graph.num_nodes)))
@@ -158,6 +159,7 @@ def gradients_at_server(folder: Path, private: Settings) -> tuple[Tensor, Tensor
     view = load_view(RunDirectory.open(run.path), SERVER)
     gradient = view.received(Kind.GRADIENT, "A", 2)[0].tensor()
     mine = graphs[0]
+    assert mine.labels is not None
     assert mine.train_mask is not None
     told = mine.labels.clone()
     if private:
@@ -183,6 +185,7 @@ def test_every_holder_that_has_labels_pays_once_in_a_run(tmp_path: Path) -> None
     masks: dict[str, Any] = dict.fromkeys(("labels", "num_classes", *SPLITS))
     run = train(saved(tmp_path / "data", [*graphs, replace(last, **masks)], PRIVATE), tmp_path / "run")
     for graph in graphs:
+        assert graph.labels is not None
         nodes = nodes_perturbed(graph, SPLITS)
         assert len(nodes) == int(sum(int(getattr(graph, split).sum()) for split in SPLITS))
         told = perturbed(run.path, graph.party)
@@ -246,6 +249,7 @@ def test_a_training_says_what_to_expect_of_true_labels(tmp_path: Path) -> None:
         lines = list(csv.DictReader((store.path / "predictions.csv").read_text(encoding="utf-8").splitlines()))
         found = torch.tensor([int(line["class"]) for line in lines])
         assert graph.labels is not None
+        assert graph.test_mask is not None
         right += int((found == graph.labels)[graph.test_mask].sum())
         total += int(graph.test_mask.sum())
     assert abs(float(expected) / 100 - right / total) < 0.15, "of 700 nodes, at four standard errors"
@@ -288,11 +292,14 @@ def test_an_audit_holds_gradients_against_the_ledger(
     settings = saved(tmp_path / "data", graphs, {"label_privacy": {"epsilon": 2.0, "canaries": 250}})
     train(settings, tmp_path / "run", record_views=True)
     kept = load_party(RunDirectory.open(tmp_path / "run").party("B").graph_path)
+    assert graphs[1].labels is not None
+    assert kept.labels is not None
     assert torch.equal(kept.labels, graphs[1].labels), "canaries are in what is learned from alone"
     result = audit(tmp_path / "run", AuditPlan(attacks=("epsilon",)))
     found = [each for each in result.findings if each.adversary == SERVER]
     assert {each.target for each in found} == {"A", "B"}
     for each in found:
+        assert each.value is not None
         assert each.limit == 2.0
         assert (each.value.low > 2.0) == bool(leak)
         assert (each in result.failed) == bool(leak)

@@ -67,6 +67,7 @@ def test_figures_are_those_of_the_predictions_that_holders_have(tmp_path: Path) 
     for part in parts:
         values = written_values(run.path, part.graph.party)
         assert list(values) == [str(node) for node in part.ids.tolist()]
+        assert part.graph.targets is not None
         assert part.graph.test_mask is not None
         true += part.graph.targets[part.graph.test_mask].tolist()
         said += [values[str(node)] for node in part.ids[part.graph.test_mask].tolist()]
@@ -180,6 +181,7 @@ def test_what_such_a_job_cannot_say(change: Settings, about: About) -> None:
 
 
 def outside(graph: PartyGraph) -> PartyGraph:
+    assert graph.targets is not None
     return replace(graph, targets=torch.where(graph.targets.isnan(), graph.targets, graph.targets + 1e6))
 
 
@@ -224,6 +226,7 @@ def test_numbers_are_refused_by_a_job_that_learns_classes_with_the_way_out(tmp_p
 
 
 def z_of(part: HorizontalPart, scale: Tensor) -> Tensor:
+    assert part.graph.targets is not None
     return (part.graph.targets[part.graph.train_mask].double() - scale.mean()) / scale.std(correction=0)
 
 
@@ -247,12 +250,13 @@ def test_the_server_works_out_training_targets_up_to_unit_and_zero_point(combine
     settings = twin_job(2, task={"name": "values"}, combine=combine)
     parts = twin_parts(settings)
     _, transcripts = federate(settings, parts, 1)
-    every = torch.cat([part.graph.targets[part.graph.train_mask].double() for part in parts])
+    every = torch.cat([part.graph.targets[part.graph.train_mask].double() for part in parts])  # type: ignore[index]
     seen = transcripts[SERVER]
     for part in parts:
         gradient = sent(seen, Kind.GRADIENT, part.graph.party, SERVER, 2)
         embedding = sent(seen, Kind.COMBINED, SERVER, part.graph.party, 2)
         rows = gradient.abs().sum(dim=1) > 0
+        assert part.graph.train_mask is not None
         assert torch.equal(rows, part.graph.train_mask), "and which nodes are trained on"
         weight = torch.linalg.svd(gradient[rows])[2][0]
         known = torch.stack(

@@ -68,6 +68,8 @@ def test_it_is_chosen_on_validation_nodes_alone(tmp_path: Path) -> None:
     settings = small_job(2, DROPOUT, EARLY)
     parties = small_parties(2)
     labels, test_mask = parties[0].labels, parties[0].test_mask
+    assert labels is not None
+    assert test_mask is not None
     other = replace(parties[0], labels=torch.where(test_mask, (labels + 1) % CLASSES, labels))
     one = train(settings, tmp_path / "one", parties=parties)
     two = train(settings, tmp_path / "two", parties=[other, parties[1]])

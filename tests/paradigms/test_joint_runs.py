@@ -234,6 +234,7 @@ def tables(tmp_path: Path) -> JobSettings:
 
 def accepts(settings: JobSettings, party: str, **limits: Any) -> None:
     path = (settings.data.parties or {})[party]
+    assert path is not None
     said = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], **about.ROWS, "max_epsilon": 1.6, **limits}}
     path.write_text(yaml.safe_dump(said))
 

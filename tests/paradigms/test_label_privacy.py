@@ -69,6 +69,7 @@ def learned(graph: PartyGraph) -> Tensor:
 def perturbed(run: Path, party: str = "A") -> Tensor:
     """The labels that it learned from."""
     kept = RunDirectory.open(run).party(party).keeper.get("own_release")
+    assert kept is not None
     return kept[0]["labels"]
 
 
@@ -85,6 +86,7 @@ def test_nothing_that_others_get_depends_on_labels_beyond_the_perturbed_ones(
     """Bit for bit the same messages, whatever the true labels are, where the perturbed ones come out alike."""
     graphs = small_parties(2)
     labels = graphs[0].labels
+    assert labels is not None
     others = [replace(graphs[0], labels=(labels + 1) % 3), graphs[1]]
     drawn = torch.arange(len(learned(graphs[0]))) % 3
     monkeypatch.setattr(LabelResponse, "release", lambda *_: drawn)
@@ -140,6 +142,7 @@ def test_it_is_perturbed_once_in_a_run(tmp_path: Path) -> None:
     settings = saved(tmp_path / "data", graphs)
     run = train(settings, tmp_path / "run")
     told, nodes, labels = perturbed(run.path), learned(graphs[0]), graphs[0].labels
+    assert labels is not None
     assert 0.2 < float((told == labels[nodes]).double().mean()) < 1
     (entry,) = paid(run.path)
     assert entry["event"] == {"kind": "local", "epsilon": 2.0, "unit": "label"}
@@ -167,6 +170,7 @@ def test_labels_that_changed_in_a_run_are_sent_as_they_were(tmp_path: Path) -> N
     settings = saved(tmp_path / "data", graphs)
     run = train(settings, tmp_path / "run")
     store, mine = RunDirectory.open(run.path).party("A"), graphs[0]
+    assert mine.labels is not None
     for labels in (mine.labels, (mine.labels + 1) % 3):
         with publisher_of(store, settings, replace(mine, labels=labels), None, begun=True) as door:
             assert isinstance(door, LabelPublisher)
@@ -209,6 +213,8 @@ def gradients_at_server(folder: Path, epsilon: float | None, classes: int) -> tu
     view = load_view(RunDirectory.open(run.path), SERVER)
     (gradient,) = (seen.tensor() for seen in view.received(Kind.GRADIENT, "A", 0))
     mine = graphs[0]
+    assert mine.labels is not None
+    assert mine.train_mask is not None
     assert torch.equal(gradient.abs().sum(dim=1) > 0, mine.train_mask), "who is trained on is not hidden"
     told = mine.labels.clone()
     if epsilon is not None:

@@ -220,6 +220,9 @@ def test_whatever_changes_the_same_release_is_of_use_and_costs_nothing(tmp_path:
     """A release that followed a change would tell that there was one; so would a refusal of a value out of range."""
     run = train(saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "run").path
     before, mine = predict(run).probabilities, load_party(graph(run, "B"))
+    assert mine.labels is not None
+    assert mine.train_mask is not None
+    assert mine.val_mask is not None
     at = torch.arange(60) == int(mine.train_mask.nonzero()[0])
     changes: dict[str, dict[str, Any]] = {
         "features": {"features": mine.features.to_dense() * 0.5},

@@ -53,6 +53,7 @@ def test_aligned_trained_and_predicted_with_one_release(tmp_path: Path) -> None:
     for party in ("A", "B", "C", SERVER):
         assert {record.kind for record in disclosed(run.path, party)} == kinds_sent(run.path, party)
     before = run.predictions
+    assert before.ids is not None
     assert sorted(before.ids) == [f"n{node:02}" for node in range(COMMON)]
     assert before.csv().splitlines()[0] == "id,class,p_cat,p_dog,p_emu"
     assert all(line.split(",")[1] in CLASSES for line in before.csv().splitlines()[1:])

@@ -39,6 +39,7 @@ ONE, TWO = Counter(sums=1), Counter(sums=2)
 def sums(run: Path) -> Tensor:
     """That the learner kept, in a run of graphs from memory."""
     found = FolderKeeper(run / "parties" / LEARNER).get(OWN_RELEASE)
+    assert found is not None
     return found[0]["sums"]
 
 
@@ -78,6 +79,7 @@ def test_whatever_changes_the_same_sums_are_of_use_and_cost_nothing(tmp_path: Pa
     model, before = RunDirectory.open(run).party(LEARNER).model_path.read_bytes(), predict(run).probabilities
     at = graph(run, LEARNER)
     mine = load_party(at)
+    assert mine.labels is not None
     changes: dict[str, dict[str, Any]] = {
         "edges": {"edge_index": mine.edge_index.flip(0)[:, 1:]},
         "weights": {"edge_weight": torch.full((mine.num_edges,), 0.5)},
@@ -108,7 +110,7 @@ def test_another_job_is_given_the_same_sums_and_other_noise_adds(tmp_path: Path)
     train(again, tmp_path / "again")
     lifetime = lifetime_at(beside((settings.data.graphs or {})[LEARNER]))
     assert lifetime.total() == pytest.approx(3.0, rel=1e-6)
-    assert (lifetime.about.unit, lifetime.about.neighbours) == ("edge", "replacement")
+    assert (lifetime.about.unit, lifetime.about.neighbours) == ("edge", "replacement")  # type: ignore[union-attr]
     another = with_overrides(settings, {"privacy.epsilon_total": 2.0})
     with refused((BudgetSpent, ConfigError), party=LEARNER):
         train(another, tmp_path / "another")

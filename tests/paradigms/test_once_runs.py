@@ -339,7 +339,9 @@ def tables(tmp_path: Path) -> JobSettings:
 
 def change_table(settings: JobSettings, party: str) -> None:
     """One value more in one row of its table."""
+    assert settings.data.parties is not None
     file = settings.data.parties[party]
+    assert file is not None
     table = file.parent / "nodes.csv"
     lines = table.read_text(encoding="utf-8").splitlines()
     values = lines[5].split(",")

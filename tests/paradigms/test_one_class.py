@@ -20,6 +20,8 @@ from veilgraph.runtime.launch.jobs import train
 def graphs() -> list[PartyGraph]:
     holders = split_vertically(synthetic_data(80, 6, 3, 0), names=list("AB"), label_holder="A", seed=0, num_classes=3)
     first, labels = holders[0], holders[0].labels
+    assert first.train_mask is not None
+    assert labels is not None
     return [replace(first, labels=torch.where(first.train_mask, 0, labels)), holders[1]]
 
 

@@ -155,6 +155,8 @@ def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[st
     last = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()
     records = [DisclosureRecord.model_validate_json(line) for line in last]
     totals = {one.work: one.epsilon_total for one in records if one.kind == "masked"}
+    assert totals["predict"] is not None
+    assert totals["train"] is not None
     assert totals["predict"] > totals["train"], "a prediction is one release more"
 
 

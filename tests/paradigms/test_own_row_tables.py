@@ -182,6 +182,7 @@ def test_jobs_of_one_range_after_another_find_no_declared_value(parties: dict[st
     for range_ in ({"high": 0.5}, {"high": 1 - 2**-40}, {"low": 2**-40}, {"low": 0.2, "high": 0.3}):
         settings = perturbed(parties, {"model": {"initial": {"release": range_}}})
         said = refusal_of(own, settings, named=True)
+        assert said is not None
         reasons.add(said.partition("does not hold")[2])
     assert len(reasons) == 1
     for range_ in ({}, {"low": -1.0, "high": 2.0}):

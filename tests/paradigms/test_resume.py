@@ -313,6 +313,7 @@ def test_killed_early_and_late(tmp_path: Path) -> None:
     moments = {tmp_path / "early": 1, tmp_path / "late": 40}
     script = [sys.executable, "-c", TRAIN_IN_FORKS, str(tmp_path / "job.yaml"), *map(str, moments)]
     with subprocess.Popen(script, stdout=subprocess.PIPE, env=one_thread(), text=True) as host:
+        assert host.stdout is not None
         for run, line in moments.items():
             name, pid = json.loads(host.stdout.readline())
             assert name == str(run)

@@ -397,6 +397,7 @@ def noise_of(settings: JobSettings, kind: Kind, publishers: int = 1) -> tuple[fl
         publishers: how many of them are added up.
     """
     own = plan(settings, settings.duties.publishing[0])
+    assert own is not None
     gradient = kind in (Kind.GRADIENT, Kind.MASKED_GRADIENT)
     clip = own.settings.gradient_clip if gradient else own.settings.clip
     joint, holders = settings.privacy and settings.privacy.joint_noise, len(settings.duties.publishing)

@@ -127,9 +127,11 @@ def test_canaries_are_kept_for_all_sessions_of_a_run(tmp_path: Path) -> None:
         with publisher_of(store, settings, graph, None, begun=begun) as door:
             assert isinstance(door, NoisedPublisher)
             kept = store.canaries()
+            assert kept is not None
             assert (kept.count, kept.nodes) == (30, NODES)
             x = rows(NODES).requires_grad_()
             door.embeddings(x, 0).sum().backward()
+            assert x.grad is not None
             return x.grad[kept.rows]
 
     first = planted(begun=False)
@@ -168,6 +170,8 @@ def audited(settings: JobSettings, folder: Path) -> dict[PartyId, tuple[OneRunBo
     found = {}
     for holder in settings.duties.publishing:
         of, canaries = plan(settings, holder), PartyStore(folder / holder).canaries()
+        assert of is not None
+        assert canaries is not None
         seen = list(received(recording, holder))
         assert len(seen) == of.releases, "not every release is looked at"
         assert recording.paid[holder].total() == (of.releases if of.event is not None else 0)

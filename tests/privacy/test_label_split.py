@@ -204,6 +204,7 @@ def test_a_data_sets_labels_are_not_released_with_a_split_by_classes(tmp_path: P
     whole = load_whole(by_node.data, "B", by_node.seed)
     fractions = SplitFractions(**FRACTIONS, stratify=False, seed=by_node.seed)
     drawn = draw_splits(np.zeros(len(whole.features), np.int32), fractions, "synthetic")
+    assert whole.train_mask is not None
     assert whole.train_mask.tolist() == (drawn == 0).tolist(), "of its place alone, whatever its label"
     with refused(ConfigError, key="stratify", value=False):
         local_job(2, {"data": {"stratify": False}})

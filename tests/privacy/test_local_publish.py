@@ -55,6 +55,7 @@ def test_the_room_that_it_states_is_there(
     with opened(tmp_path_factory.mktemp("ledger"), budget) as ledger:
         door = publisher(ledger, epsilon, labels)
         room = door.room()
+        assert room is not None
         assert times - 1 <= room <= times, "one less where the sum, rounded up, is above the budget"
         for _ in range(times + 1):
             if not door.room():
@@ -110,6 +111,7 @@ def test_the_partys_own_limit_is_the_budget_and_a_ledger_beside_a_release_is_not
     job = local_job(3)
     graph, store = local_parties(job)[1], PartyStore(tmp_path)
     with publisher_of(store, job, graph, 1.5, begun=False) as door:
+        assert door is not None
         assert door.budget == 1.5
     (tmp_path / LEDGER).unlink()
     (tmp_path / f"{RELEASE}.safetensors").touch()

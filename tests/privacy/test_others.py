@@ -47,6 +47,7 @@ def test_every_publication_that_depends_on_a_holders_data_is_paid_for_by_it(
     settings = private(holders, method)
     for changed in settings.data.names[:2]:  # the label holder, and one that is not
         found = plan(settings, changed)
+        assert found is not None
         depends = dependent(tmp_path / changed, settings, changed)
         assert changed in depends
         assert len(depends) == 1 + found.others
@@ -73,6 +74,7 @@ def test_what_a_ledger_counts_is_what_all_holders_published(tmp_path: Path, meth
             others["others"] = sum(each.total() for each in beside) - 3 * (holder != run.label_party)
         assert run.paid[holder] == published[holder] + others
         found = plan(settings, holder)
+        assert found is not None
         assert run.paid[holder].total() == found.releases
         assert found.epsilon_total == total({GaussianEvent(NOISE): found.releases}, found.delta)
 

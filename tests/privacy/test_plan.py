@@ -51,6 +51,7 @@ def test_an_edge_or_a_node_needs_as_much_noise_as_the_rows_that_it_changes(unit:
     assert found.rows == rows > 1
     assert found.multiplier / row.multiplier == pytest.approx(rows if mechanism == "laplace" else math.sqrt(rows))
     assert 5 * (1 - 1e-3) < found.epsilon_total <= 5
+    assert found.event is not None
     assert (found.event.unit, found.event.neighbours) == (unit, "replacement")
     assert planned(settings, "B", nodes=3).rows == 3, "no more rows change than there are"
 

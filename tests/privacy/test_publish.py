@@ -58,6 +58,7 @@ def test_clipping_has_the_gradient_of_its_formula() -> None:
     assert torch.autograd.gradcheck(lambda values: clip_rows(values, 2.0, 2), (x,))
     zero = torch.zeros(2, 3, requires_grad=True)
     clip_rows(zero, 1.0, 2).sum().backward()
+    assert zero.grad is not None
     assert torch.equal(zero.grad, torch.ones(2, 3))
 
 
@@ -69,6 +70,8 @@ def test_the_gradient_of_what_is_released_is_that_of_the_clipped_rows(mechanism:
         door.embeddings(x, 0).backward(wanted)
     plain = x.detach().clone().requires_grad_()
     clip_rows(plain, 2.0, 1 if mechanism == "laplace" else 2).backward(wanted)
+    assert x.grad is not None
+    assert plain.grad is not None
     assert float((x.grad - plain.grad).abs().max()) < 1e-12
     lengths = x.detach().norm(dim=1)
     assert bool((lengths > 2).any())
@@ -126,7 +129,7 @@ def test_each_release_is_paid_for_before_it_is_made(ledger: Ledger) -> None:
         assert spent.releases == {"embeddings": 3, "gradients": 3}
         assert spent.epsilon_total == pytest.approx(next(iter(ledger.totals().values())))
         assert spent.epsilon_release < spent.epsilon_total
-        for step in range(ledger.room(door.plan.event) or 0):
+        for step in range(ledger.room(door.plan.event) or 0):  # type: ignore[arg-type]
             door.embeddings(rows(4, 4), step)
         with pytest.raises(BudgetSpent):
             door.embeddings(rows(4, 4), step)
@@ -149,12 +152,13 @@ def test_steps_to_come_are_paid_for_at_once(ledger: Ledger) -> None:
 def test_a_budget_is_told_in_training_steps(ledger: Ledger) -> None:
     with publisher(ledger, noise_multiplier=5) as door:
         steps = door.affordable_steps()
+        assert steps is not None
         assert steps > 20
         assert door.refusal() == ""
         door.expect(steps, 0)
         assert door.affordable_steps() == 0
         assert door.refusal() == "", "the inference has its room"
-        while ledger.room(door.plan.event):
+        while ledger.room(door.plan.event):  # type: ignore[arg-type]
             door.embeddings(rows(4, 4), 0)
         assert "0 more releases fit the budget of A and an inference needs 1" in door.refusal()
         assert "privacy.epsilon_total" in door.refusal()
@@ -169,7 +173,7 @@ def test_who_has_no_room_over_all_runs_is_told_of_that_limit(tmp_path: Path) -> 
         publisher(opened, noise_multiplier=5) as door,
     ):
         assert door.refusal() == ""
-        while opened.room(door.plan.event):
+        while opened.room(door.plan.event):  # type: ignore[arg-type]
             door.embeddings(rows(4, 4), 0)
         assert "limits.max_epsilon at A" in door.refusal()
         assert "epsilon_total" not in door.refusal()

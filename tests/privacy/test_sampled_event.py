@@ -148,6 +148,7 @@ def test_more_terms_noise_and_draws_cost_more() -> None:
 def test_a_gaussian_that_stands_in_is_no_harder_to_tell_apart() -> None:
     event, steps, failure = SampledEvent(4.0, 0.05, 5), 60, DELTA * 1e-4
     composed = accountant.composed(0.0, [(event, steps)])
+    assert composed is not None
     mu = stand_in(composed, failure)
     for at in np.linspace(0, 12, 61):
         bound = failure + (1 - failure) * accountant.gaussian_delta(float(at), mu)
@@ -162,6 +163,7 @@ def test_a_gaussian_that_stands_in_is_no_harder_to_tell_apart() -> None:
 def test_what_stands_in_bounds_a_long_tail_between_the_places_that_are_looked_at_too() -> None:
     """Few terms are drawn, and one that is tells much: the tail decides, where little but the failure is left of δ."""
     failure, composed = DELTA / 20, accountant.composed(0.0, [(SampledEvent(1.0, 0.01, 1), 100)])
+    assert composed is not None
     mu = stand_in(composed, failure)
     places = [float(place) for place in np.linspace(0, 1.05 * float(composed.get_epsilon(failure)), 300)]
     bounds = [failure + (1 - failure) * accountant.gaussian_delta(place, mu) for place in places]

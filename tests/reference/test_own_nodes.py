@@ -207,6 +207,7 @@ def test_their_features_and_edges_matter_and_their_labels_do_not() -> None:
     other = federate(settings, [graphs[0], fewer], 3).label_holder.logits
     assert float((other - logits).abs().max()) > 1e-5
     labels = graphs[0].labels
+    assert labels is not None
     changed = torch.cat([labels[:NODES], (labels[NODES:] + 1) % CLASSES])
     same = federate(settings, [replace(graphs[0], labels=changed), graphs[1]], 3).label_holder.logits
     assert float((same - logits).abs().max()) < 1e-6
@@ -235,6 +236,9 @@ def test_isolated_trains_on_all_its_nodes_and_is_judged_on_the_common_ones() -> 
     settings = small_job(2, {"train": {"epochs": 3}})
     graphs = parties(2)
     labels, train_mask, test_mask = graphs[0].labels, graphs[0].train_mask, graphs[0].test_mask
+    assert labels is not None
+    assert train_mask is not None
+    assert test_mask is not None
     assert bool(train_mask[NODES:].any())
     assert bool(test_mask[NODES:].any())
 
@@ -328,6 +332,8 @@ def test_scores_are_of_the_common_nodes() -> None:
     graphs = parties(2)
     federation = federate(job(2, "individual", 1), graphs, 2)
     labels, test_mask = graphs[0].labels, graphs[0].test_mask
+    assert labels is not None
+    assert test_mask is not None
     scores = federation.label_holder.scores()
     correct = federation.label_holder.logits.argmax(dim=1) == labels[:NODES]
     assert scores.values["test_accuracy"] == float(correct[test_mask[:NODES]].double().mean())

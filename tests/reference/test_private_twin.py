@@ -175,6 +175,7 @@ def test_all_rows_of_a_gradient_are_noised_and_embeddings_are_within_reach_of_th
     }
     plain, private = federate(job(2, model), graphs, 2), federate(job(2, model, privacy), graphs, 2)
     train = graphs[0].train_mask
+    assert train is not None
     for federation, expected in ((plain, int(train.sum())), (private, len(train))):
         gradients = [
             message.tensor

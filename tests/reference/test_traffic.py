@@ -71,6 +71,7 @@ def sent(out: Path) -> dict[PartyId, int]:
 def test_a_job_sends_what_the_plan_says(changes: dict[str, Any], tmp_path: Path) -> None:
     settings = job(changes)
     costs = planned(settings)
+    assert costs is not None
     train(settings, tmp_path / "run")
     assert costs.sent() == sent(tmp_path / "run")
 
@@ -87,6 +88,7 @@ def test_a_job_in_blocks_of_rows_sends_what_the_plan_says(tmp_path: Path, monkey
     costs = planned(settings)
     train(settings, tmp_path / "run")
     assert len(short(load_parties(settings.data, 0)[0].num_nodes)) > AHEAD
+    assert costs is not None
     assert costs.sent() == sent(tmp_path / "run")
 
 

@@ -125,10 +125,12 @@ def test_one_step_moves_what_the_formula_says() -> None:
     h0 = (whole * 4096).round() / 4096 @ start
     pieces = [twin.holders[graph.party].contribute(1, h0, h0, None)[0] for graph in graphs]
     labels, mask = graphs[0].labels, graphs[0].train_mask
+    assert labels is not None
     assert mask is not None
     logits = twin.head(twin.server.deep(sum(pieces), None), twin._label_adjacency, None)
     loss = torch.nn.functional.cross_entropy(logits[mask], labels[mask])
     loss.backward()
+    assert start.grad is not None
     expected = (start - 0.1 * start.grad).detach()
     weights = federate(settings, graphs, 1).weights()
     ours = torch.cat([weights[f"{graph.party}/W"] for graph in graphs])

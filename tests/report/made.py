@@ -47,6 +47,7 @@ def two_classes(run: Path, by: str = "auc") -> Path:
     (run / "job.yaml").write_text(yaml.safe_dump(merge(job, {"train": {"select_by": by}})))
     path = run / "parties" / "A" / "graph.safetensors"
     graph = load_party(path)
+    assert graph.labels is not None
     labels = (graph.labels > 0).long()
     one = (labels + torch.arange(len(labels)) % 7 / 4) / 3
     save_party(replace(graph, labels=labels, num_classes=2), path)

@@ -41,6 +41,7 @@ def job(epochs: int = 200, *, holders: int = 2, model: dict[str, Any] | None = N
 
 
 def rows(table: Table | None) -> list[tuple[str, ...]]:
+    assert table is not None
     return list(zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True))
 
 
@@ -113,6 +114,7 @@ def test_it_says_which_delta_figures_are_at_and_from_when_one_is_refused() -> No
     (note,) = at(job(noise_multiplier=5, delta=1e-3), 2708)[1]
     assert note.startswith("every holder refuses the job: privacy.delta=0.001 with 2708 common nodes")
     needed = NeededNoise(job(epsilon_total=4), [4], 19717).table()
+    assert needed is not None
     assert "δ = 1e-06" in str(needed.caption)
 
 
@@ -128,6 +130,7 @@ def test_the_noise_for_a_horizon_is_what_a_lifetime_ledger_has_room_for(
     found = NeededNoise(settings, [4.0], horizon=Horizon(jobs, predictions)).facts
     (row,) = [row for row in found if row["schedule"] == schedule and row["holder"].startswith("B")]
     planned = plan(settings, "B")
+    assert planned is not None
     assert row["releases"] == jobs * planned.releases + predictions * planned.inference
     event, keys = event_of(row["noise_multiplier"]), np.arange(3, dtype=np.uint64)
     ledger = Lifetime(tmp_path / "ledger", "B", Budget(4.0), Marks(tmp_path / "marks"))

@@ -110,6 +110,7 @@ def test_what_a_job_has_otherwise_than_those_that_were_measured_is_said() -> Non
     def caption(hops: int, dim: int, **more: Any) -> str:
         job = once_job(2, **{**HOPS, "aggregation": {"hops": hops, "dim": dim}, **more})
         table = expected_table(job, {4.0: 4.0})
+        assert table is not None
         return str(table.caption).partition("on them.")[2]
 
     assert caption(2, 64) == ""
@@ -120,6 +121,7 @@ def test_what_a_job_has_otherwise_than_those_that_were_measured_is_said() -> Non
     job = parse_job({"paradigm": "node-dp", "release": {"features": {"epsilon": 1}}, "privacy": learner})
     assert [each["measured_with"] for each in expected_facts(job, {4.0: 4.0})] == [{"privacy.aggregation.hops": 3}]
     table = expected_table(job, {4.0: 4.0})
+    assert table is not None
     assert str(table.caption).endswith("privacy.aggregation.hops was 3, and is 2 here.")
 
 
@@ -143,6 +145,7 @@ def test_a_curve_is_of_one_neighbouring_relation() -> None:
 def test_one_job_of_a_horizon_has_the_noise_that_the_total_needs_and_its_own_epsilon() -> None:
     job = once_job(2, **HOPS)
     planned = plan(job, "B")
+    assert planned is not None
     assert NeededNoise(job, [4.0]).facts[-1]["noise_multiplier"] == planned.multiplier, (
         "as the job itself would have it"
     )

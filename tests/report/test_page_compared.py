@@ -102,11 +102,17 @@ def test_differences_have_intervals_and_say_whether_they_are_chance(tmp_path: Pa
         return f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})"
 
     alone, pooled = by_name["A alone"], by_name["pooled"]
+    assert alone.to_job is not None
+    assert pooled.to_job is not None
+    assert pooled.gain is not None
     assert row("A alone") == f"A alone–{signed(alone.to_job['auc'])}less, by more than chance"
     assert float(alone.to_job["auc"].high or 0) < 0
     assert row("pooled") == f"pooled{signed(pooled.gain['auc'])}{signed(pooled.to_job['auc'])}{'more than chance'}"
     assert row("vertical").endswith("––")
     over, (first, other) = made.over_home, (by_name[name].figures["auc"].value for name in ("vertical", "A: <i>"))
+    assert over is not None
+    assert first is not None
+    assert other is not None
     assert over.value == pytest.approx(first - other, abs=2e-6)  # of the best at home, not of the network alone
     assert f"AUC {signed(over)} above the best at home, more than chance. The best at home is 'A: <i>'" in page.text
     assert "more than chance" in verdict(read_comparison(tmp_path / "study"))

@@ -142,6 +142,7 @@ def test_sums_move_between_neighbouring_edges_as_the_plan_counts(privacy: Mappin
     """Through the learner: its own rows, its own networks between the hops, and the same outcomes in both worlds."""
     settings, graph = job(privacy), learner_graph()
     planned = release_plan(node_dp(settings), "A", NODES)
+    assert planned is not None
     if privacy is EDGE:
         gone = ((graph.edge_index == graph.edge_index[0, 0]) | (graph.edge_index == graph.edge_index[1, 0])).all(dim=0)
     else:
@@ -182,10 +183,12 @@ def test_without_noise_they_are_the_plain_sums_of_what_nodes_are_taken_for(
         summed = dense @ functional.normalize(rows.double())
         found.append(summed * (clip / summed.norm(dim=1, keepdim=True).clamp_min(clip)) if clip < math.inf else summed)
         rows = learner._hops.opinion(torch.cat(found, dim=1))
+    assert learner._sums is not None
     assert learner._sums.shape == (NODES, HOPS * CLASSES)
     torch.testing.assert_close(learner._sums, torch.cat(found, dim=1), rtol=0, atol=1e-6)
     train, labels = common.train_mask, common.labels
     assert train is not None
+    assert labels is not None
     for hop in range(1, HOPS):
         taken = learner._hops.opinion(learner._sums[:, : hop * CLASSES])
         assert torch.equal(taken[train].argmax(dim=1), labels[train]), (
@@ -198,11 +201,13 @@ def test_the_noise_is_the_plans_and_on_every_sum() -> None:
     noisy = trained(settings, graph, door(settings, fixed_secrets("first")))._sums
     quiet_job = job(noise_multiplier=0)
     quiet = trained(quiet_job, graph, door(quiet_job))._sums
+    assert noisy is not None
+    assert quiet is not None
     first = slice(0, CLASSES)  # later ones differ by their rows as well
     assert float((noisy - quiet)[:, first].std()) == pytest.approx(2.0, rel=0.2)
     assert bool((noisy != quiet).all())
     again = trained(settings, graph, door(settings, fixed_secrets("second")))._sums
-    assert not torch.equal(again, noisy), "of secret randomness, and not of the job's seed"
+    assert not torch.equal(again, noisy), "of secret randomness, and not of the job's seed"  # type: ignore[arg-type]
 
 
 def test_what_is_the_same_in_another_order_has_the_same_sums() -> None:
@@ -219,7 +224,8 @@ def test_what_is_the_same_in_another_order_has_the_same_sums() -> None:
     dense = torch.zeros(NODES, NODES, dtype=torch.float64)
     dense[graph.edge_index[1], graph.edge_index[0]] = 1
     assert torch.equal(torch.from_numpy(pairs.toarray()), dense[order][:, order])
-    assert torch.equal(learner._sums[order], at.given)
+    assert at.given is not None
+    assert torch.equal(learner._sums[order], at.given)  # type: ignore[index]
 
 
 # An attack: is there an edge between two nodes?
@@ -233,6 +239,8 @@ def game(settings: JobSettings, games: int) -> tuple[float, float]:
     """
     graph = learner_graph(own=False)
     assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert graph.test_mask is not None
     target = int(graph.test_mask.nonzero()[0])
     apart = graph.with_edges(~(graph.edge_index == target).any(dim=0))
     friend = int((graph.train_mask & (graph.labels == 2)).nonzero()[0])
@@ -243,6 +251,7 @@ def game(settings: JobSettings, games: int) -> tuple[float, float]:
         scores = []
         for world in (linked, apart):
             learner = trained(settings, world, door(settings, fixed_secrets(f"{number}{world is linked}")))
+            assert learner._sums is not None
             at_target = learner._sums[target].reshape(HOPS, CLASSES)[:, 2]
             scores.append((float(at_target[0]), float(learner.probabilities()[target, 2])))
         by_sums.append(scores[0][0] > scores[1][0])
@@ -260,6 +269,7 @@ def test_an_edge_shows_without_noise_and_no_more_than_epsilon_allows_with_it() -
     assert found[1] > 0.5
     private = job(epsilon_total=1.0, delta=1e-3)
     planned = release_plan(node_dp(private), "A", NODES)
+    assert planned is not None
     mu, games = planned.clips / planned.multiplier, 12
     most = 0.5 * (1 + math.erf(mu / 2))  # who sees both worlds side by side: Φ(μ/√2)
     assert most < 0.65

@@ -168,9 +168,13 @@ def test_what_leaves_a_holder_is_what_its_mechanism_released_and_hellos(name: st
     learner, private = settings.data.label_party, node_dp(settings).release.labels
     for party in settings.duties.releasing:
         publisher = publisher_for(settings, graphs[party])
+        assert publisher is not None
         common = graphs[party].common_part()
         expected = {Kind.PERTURBED_FEATURES: publisher.features(common.features)}
         if private is not None and private.holder == party:
+            assert common.labels is not None
+            assert common.train_mask is not None
+            assert common.val_mask is not None
             known = common.train_mask | common.val_mask
             values = torch.full_like(common.labels, -1)
             values[known] = publisher.labels(common.labels[known])
@@ -234,6 +238,7 @@ def test_a_holder_without_room_stops_all_before_anything_is_sent(tmp_path: Path)
     settings = JOBS["private labels"]
     graphs = local_parties(settings)
     unlimited = publisher_for(settings, graphs[1])
+    assert unlimited is not None
     with Ledger.open(tmp_path / "ledger.jsonl", 1e-12, 9.0, job=settings.hash()) as ledger:
         publisher = LocalPublisher(unlimited.mechanism, unlimited.response, ledger, fixed_secrets("limited"))
         assert publisher.room() == 1, "a release is 4 of features and 2 of labels"
@@ -250,6 +255,7 @@ def test_how_much_more_a_budget_has_room_for_is_not_told(tmp_path: Path) -> None
     settings = JOBS["private labels"]
     graphs, told = local_parties(settings), set()
     unlimited = publisher_for(settings, graphs[1])
+    assert unlimited is not None
     for budget, room in ((6.0, 1), (60.0, 10)):
         with Ledger.open(tmp_path / f"{room}.jsonl", 1e-12, budget, job=settings.hash()) as ledger:
             publisher = LocalPublisher(unlimited.mechanism, unlimited.response, ledger, fixed_secrets("limited"))

@@ -48,6 +48,7 @@ def party(given: bool = False) -> PartyGraph:
 
 def told(graph: PartyGraph) -> Tensor:
     """Exclusive or."""
+    assert graph.labels is not None
     first = torch.where(torch.rand(NODES, generator=torch.Generator().manual_seed(2)) < 0.5, 1.0, -1.0)
     return torch.stack([first, first * (2.0 * graph.labels - 1)], dim=1)
 
@@ -73,6 +74,7 @@ def learner(
 
 
 def accuracy(graph: PartyGraph, logits: Tensor) -> float:
+    assert graph.labels is not None
     right = logits.argmax(dim=1) == graph.labels[: graph.common]
     return float(right[graph.common_part().test_mask].double().mean())
 
@@ -94,6 +96,7 @@ def test_it_is_chosen_where_releases_or_columns_say_what_no_discriminant_can(sel
 def test_it_is_left_out_where_releases_are_nothing_but_noise() -> None:
     """Of twenty networks on noise one in six would be taken at most by the rule; far fewer where others are better."""
     graph = party()
+    assert graph.labels is not None
     first = torch.nn.functional.one_hot(graph.labels, CLASSES) + 0.7 * drawn(NODES, CLASSES, seed=4)
     taken = 0
     for seed in range(5):

@@ -70,6 +70,7 @@ def opened_in(settings: JobSettings, graphs: list[PartyGraph], monkeypatch: pyte
 def without_features(holders: int) -> list[PartyGraph]:
     """Holders whose rows are zero, so that what is opened is noise."""
     data = small_data()
+    assert data.x is not None
     data.x = torch.zeros_like(data.x)
     return small_parties(holders, data=data)
 
@@ -129,6 +130,7 @@ def test_gradients_of_rounds_are_summed_so_and_those_of_the_label_holder_have_no
     assert float(total(put["gradients"]).var()) == pytest.approx(4 / 3 * whole, rel=0.15)
     assert float(rows.var()) == pytest.approx(float(total(put["gradients"]).var()), rel=1e-9)
     planned = plan(settings, "A")
+    assert planned is not None
     deep = planned.mechanism("gradients", alone=True)
     assert deep.variance == pytest.approx(whole, rel=1e-12)
 

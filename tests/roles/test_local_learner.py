@@ -69,10 +69,14 @@ def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetw
     blocks, labels = [AffineFeatures(learner.features)], None
     for graph in graphs[1:]:
         publisher, part = publisher_for(settings, graph), graph.common_part()
+        assert publisher is not None
         mechanism = publisher.mechanism
         values = unpacked(publisher.features(part.features), part.num_nodes, mechanism)
         blocks.append(AffineFeatures(values, mechanism.scale, mechanism.offset))
         if private is not None and private.holder == graph.party:
+            assert part.labels is not None
+            assert part.train_mask is not None
+            assert part.val_mask is not None
             known, released = part.train_mask | part.val_mask, part.labels.clone()
             released[known] = publisher.labels(part.labels[known])
             labels = NoisyLabels(released, LabelResponse(private.epsilon, CLASSES).transition(), private)
@@ -184,12 +188,14 @@ def test_the_learner_is_told_whether_releases_add_to_its_own_data(epsilon: float
     graphs = local_parties(settings)
     if adds:
         few, train = graphs[0].with_edges(torch.arange(graphs[0].num_edges) < 10), graphs[0].train_mask
+        assert train is not None
         graphs[0] = replace(few, val_mask=~train, test_mask=None)
     learner = learner_of(settings, graphs)
     for epoch in range(1, 80):
         train_step(learner, epoch, epoch)
     learner.forward(99, None)
     found = learner.alone()
+    assert found is not None
     assert found["adds"] is adds
     assert found["hops"] in TRIED
     words = alone_words({"alone": {"A": found}}, CLASS_MEASURES)
@@ -205,8 +211,12 @@ def test_private_labels_are_those_that_were_released() -> None:
     graphs = local_parties(settings)
     released = exchange(settings, graphs).releases["A"].labels(NODES)
     learner = learner_of(settings, graphs)
+    assert released is not None
+    assert learner.graph.labels is not None
     assert torch.equal(learner.graph.labels, released.values)
     assert graphs[1].labels is not None
+    assert graphs[1].train_mask is not None
+    assert graphs[1].val_mask is not None
     known = graphs[1].train_mask | graphs[1].val_mask
     assert torch.equal(released.values >= 0, known), "nothing is released of test nodes"
     kept = float((released.values == graphs[1].labels)[known].double().mean())

@@ -58,6 +58,7 @@ def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
 def noised(settings: JobSettings, graph: PartyGraph) -> Tensor:
     """What the holder must have released, with the same secrets."""
     planned = plan(settings, graph.party, NODES)
+    assert planned is not None
     rows = by_hand(settings, graph)[: graph.common]
     return planned.mechanism("embeddings").release(rows, fixed_secrets(f"noise of {graph.party}"))
 
@@ -70,8 +71,10 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, me
     got = work(settings, graphs, {}).learner.released
     pieces = [noised(settings, graph) for graph in graphs[1:]]
     expected = torch.cat(pieces, dim=1) if strategy == "concat" else torch.stack(pieces).mean(dim=0)
+    assert got is not None
     assert got.shape == (NODES, DIM * (holders - 1) if strategy == "concat" else DIM)
     planned = plan(settings, "B", NODES)
+    assert planned is not None
     moved = planned.mechanism("embeddings").cell / 2 if settings.passes.is_masked else 0.0  # off the noise's grid
     assert float((got - expected).abs().max()) < moved + 1e-8
 
@@ -81,6 +84,7 @@ def test_with_a_degree_bound(unit: str) -> None:
     settings = job(2, unit=unit, degree_bound=2, epsilon_total=5)
     graphs = small_parties(2)
     session = work(settings, graphs, {})
+    assert session.learner.released is not None
     bounded = noised(settings, graphs[1])
     assert float((session.learner.released - bounded).abs().max()) < 1e-8
     unbounded = job(2, epsilon_total=5)
@@ -104,6 +108,7 @@ def test_a_release_that_one_has_not_or_whose_data_have_changed_is_made_anew(held
     rows = torch.zeros(NODES, DIM, dtype=torch.float64)
     session = work(settings, graphs, held, rows if held["A"] else None)
     assert all(role.is_new and role.release_number == 3 for role in session.roles.values())
+    assert session.learner.released is not None
     assert bool(session.learner.released.any())
 
 
@@ -134,6 +139,7 @@ def test_what_is_noised_jointly_is_the_twins(holders: int, colluding: int) -> No
     graphs = with_own_nodes(small_parties(holders), (5, 4, 0, 3, 1, 0)[:holders])
     session = work(settings, graphs, {})
     pieces = [noised(settings, graph) for graph in graphs[1:]]
+    assert session.learner.released is not None
     assert float((session.learner.released - torch.stack(pieces).mean(dim=0)).abs().max()) < 1e-14
     share = (0.5 * 0.7) ** 2 / (holders - 1 - colluding)
     assert noise_variance(session.learner.session, NODES).tolist() == pytest.approx([share / (holders - 1)] * DIM)
@@ -143,6 +149,8 @@ def test_what_is_noised_jointly_stays_on_the_grid_of_its_noise() -> None:
     """Where numbers are so large that others would be moved by secret rounding, and their low bits not be 0."""
     settings = job(3, {"model": {"combine": {"bits": 44}}}, clip=400.0, joint_noise={"colluding": 0})
     planned, got = plan(settings, "B", NODES), work(settings, small_parties(3), {}).learner.released
+    assert planned is not None
+    assert got is not None
     cells = 2 * got / planned.mechanism("embeddings").cell
     assert float(got.abs().max()) > 64
     assert torch.equal(cells, cells.round())

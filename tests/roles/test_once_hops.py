@@ -67,6 +67,8 @@ def weighted(graph: PartyGraph) -> PartyGraph:
 def by_hand(settings: JobSettings, graph: PartyGraph, length: float) -> Tensor:
     """What the holder must have released, with dense matrices and the same secrets; own rows as long as the others."""
     planned, privacy = plan(settings, graph.party, NODES), settings.privacy
+    assert planned is not None
+    assert privacy is not None
     kept = torch.ones(graph.num_edges, dtype=torch.bool)
     if privacy.unit == "node" and privacy.degree_bound is not None:
         kept = bound_degrees(graph.edge_index, graph.num_nodes, privacy.degree_bound)
@@ -106,6 +108,7 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, un
     got, clear = learner.released, vertical(settings).gives_columns
     pieces = [by_hand(settings, graph, LENGTHS.get(unit, 1.0)) for graph in graphs[1:]]
     expected = torch.cat(pieces, dim=1) if strategy == "concat" else torch.stack(pieces).mean(dim=0)
+    assert got is not None
     matrices = HOPS + (not clear)
     assert got.shape == expected.shape == (NODES, matrices * DIM * (holders - 1 if strategy == "concat" else 1))
     assert float((got - expected).abs().max()) < 1e-4, "but for the grid"
@@ -124,6 +127,8 @@ def test_noise_is_in_every_matrix_and_the_label_holder_reckons_with_it() -> None
     learner = work(settings, small_parties(3), {}).learner
     assert noise_variance(learner.session, NODES).tolist() == pytest.approx([2 * 9 / 4] * 3 * DIM)
     quiet = work(job(3, noise_multiplier=0), small_parties(3), {}).learner.released
+    assert quiet is not None
+    assert learner.released is not None
     first = slice(0, DIM)
     assert float((learner.released - quiet)[:, first].var()) == pytest.approx(4.5, rel=0.3)
     assert float(quiet[:, first].norm(dim=1).max()) <= 1.0
@@ -135,6 +140,8 @@ def test_own_rows_have_less_noise_than_sums_and_the_label_holder_reckons_with_it
     settings = job(3, {"model": {"combine": {"strategy": "concat"}}}, **UNITS[unit], noise_multiplier=0.2)
     quiet = job(3, {"model": {"combine": {"strategy": "concat"}}}, **UNITS[unit], noise_multiplier=0)
     made = [work(each, small_parties(3), {}).learner for each in (settings, quiet)]
+    assert made[0].released is not None
+    assert made[1].released is not None
     variances = noise_variance(made[0].session, NODES)
     of_rows = 0.04 / LENGTHS[unit] ** 2
     assert variances.tolist() == pytest.approx(2 * [*[of_rows] * DIM, *[0.04] * HOPS * DIM])
@@ -185,15 +192,19 @@ def test_who_releases_own_rows_in_the_clear_has_to_accept_it_by_name() -> None:
         accepting = limits.model_copy(update={"leakage": ("own-columns",)})
         assert refusal(accepting, settings, "B", NODES, epsilon=4) is None
     costs = [plan(each, "B", NODES) for each in (noised, clear)]
+    assert costs[0] is not None
+    assert costs[1] is not None
     assert costs[0].multiplier == costs[1].multiplier, "of an edge they say nothing, so nothing is saved or paid"
 
 
 def test_a_sum_clip_that_is_given_is_what_sums_are_shortened_to_and_cost() -> None:
     given = {**UNITS["node-edges"], "aggregation": {"hops": HOPS, "dim": DIM, "sum_clip": 0.5}}
     planned = plan(job(2, **given, noise_multiplier=1.0), "B", NODES)
+    assert planned is not None
     assert planned.clips == pytest.approx(math.sqrt(10 * HOPS * (40 + 0.25)))
     assert list(planned.longest) == pytest.approx([math.sqrt(9 * HOPS * (40 + 0.25)), 0.5, 0.5])
     released = work(job(2, **given, noise_multiplier=0), small_parties(2), {}).learner.released
+    assert released is not None
     assert float(released[:, DIM : 2 * DIM].norm(dim=1).max()) == pytest.approx(0.5)
 
 
@@ -210,12 +221,16 @@ def test_a_sum_clip_that_is_given_is_what_sums_are_shortened_to_and_cost() -> No
 def test_the_plan_costs_what_the_hops_cost_together(unit: str, clips: float) -> None:
     """μ² = (sensitivity/σ)²: 2K; 4D, K(D + B²) with B² = D, or 4(D + B²) + (K − 1)(2D + 4B²), and own rows' share."""
     fixed = plan(job(2, **UNITS[unit], noise_multiplier=3.0), "B", NODES)
+    assert fixed is not None
+    assert fixed.event is not None
     assert (fixed.releases, fixed.event.unit) == (1, UNITS[unit]["unit"])
     assert fixed.event.mu(1) == pytest.approx(math.sqrt(clips) / 3)
     assert fixed.epsilon_total == pytest.approx(gaussian_epsilon(math.sqrt(clips) / 3, fixed.delta))
     wanted = plan(job(2, **UNITS[unit], epsilon_total=4), "B", NODES)
+    assert wanted is not None
     assert 3.99 < wanted.epsilon_total <= 4
     label_holder = plan(job(2, **UNITS[unit], epsilon_total=4), "A", NODES)
+    assert label_holder is not None
     assert label_holder.epsilon_total == 0
 
 

@@ -117,6 +117,8 @@ def test_labels_of_test_nodes_change_nothing() -> None:
     settings = small_job(2)
     graphs = small_parties(2)
     labels, test_mask = graphs[0].labels, graphs[0].test_mask
+    assert labels is not None
+    assert test_mask is not None
     other = replace(graphs[0], labels=torch.where(test_mask, (labels + 1) % CLASSES, labels))
     one, two = federate(settings, graphs, 4).weights(), federate(settings, [other, graphs[1]], 4).weights()
     assert all(torch.equal(one[name], two[name]) for name in one)

@@ -104,6 +104,7 @@ def test_loss_in_batches_has_the_weights_of_all_training_nodes() -> None:
     """Of a batch the weighted mean over its training nodes; the weights are of all of them, not of the batch's."""
     graph = a_graph()
     labels = graph.labels
+    assert labels is not None
     each = functional.cross_entropy(LOGITS, labels, reduction="none")
     plain, balanced = objective(graph), objective(graph, class_weights="balanced")
     weights = balanced_weights(labels[:4], 2)[labels].float()
@@ -123,6 +124,10 @@ def test_an_opinion_is_calibrated_on_the_validation_nodes_and_knows_training_lab
     """Test labels and those of nobody's split change nothing: the figures on test nodes would be of their own."""
     graph = a_graph()
     labels, train, val, test = graph.labels, graph.train_mask, graph.val_mask, graph.test_mask
+    assert labels is not None
+    assert train is not None
+    assert val is not None
+    assert test is not None
     right = functional.one_hot(labels, 2).float() * 2 - 1
     logits = torch.where(val[:, None], right, -right)  # sure where it is right: validation nodes alone
     log_probabilities, opinion = objective(graph).opinion(logits)
@@ -162,6 +167,8 @@ def test_auc_chooses_by_the_classes_that_validation_nodes_have(caplog: pytest.Lo
 def test_that_validation_nodes_are_of_one_class_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     labelled, *others = small_parties(2)
     labels, val = labelled.labels, labelled.val_mask
+    assert labels is not None
+    assert val is not None
     graphs = [replace(labelled, val_mask=val & (labels == labels[val][0])), *others]
     job = small_job(2, {"train": {"epochs": 2, "select_by": "auc"}})
     train(job, tmp_path / "run", parties=graphs)
@@ -208,6 +215,7 @@ def test_a_run_keeps_the_best_epoch_by_the_figure_and_resumes(
     best = max(run.metrics, key=lambda r: (sign * r[f"val_{select_by}"], -r["val_loss"], -r["epoch"]))
     assert run.summary["best_epoch"] == best["epoch"]
     graph = small_parties(2)[0]
+    assert graph.labels is not None
     for part in ("val", "test"):
         mask = getattr(graph, f"{part}_mask")
         chances, labels = run.predictions.uncalibrated[mask], graph.labels[mask]

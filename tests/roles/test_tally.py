@@ -36,6 +36,7 @@ def labelled(nodes: int, seed: int) -> tuple[PartyGraph, torch.Tensor]:
 
 
 def part_of(graph: PartyGraph, rows: torch.Tensor) -> PartyGraph:
+    assert graph.labels is not None
     masks = {name: getattr(graph, name)[rows] for name in ("train_mask", "val_mask", "test_mask")}
     return replace(graph, features=graph.features[rows], labels=graph.labels[rows], **masks)
 

@@ -37,6 +37,7 @@ def test_columns_are_read_and_go_both_ways(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     write(tmp_path / "nodes.csv", {"id": ["u", "v", "007"], "x": [1, 2, 3]})
     graph = build(party(edges=[{"features": FEATURES}]), tmp_path).graph
+    assert graph.edge_features is not None
     np.testing.assert_allclose(graph.edge_features.numpy(), np.concatenate([wanted, wanted]), rtol=1e-6)
 
 
@@ -46,6 +47,7 @@ def test_a_dropped_edge_takes_its_features_along(tmp_path: Path) -> None:
     write(tmp_path / "nodes.csv", {"id": ["u", "v", "007"], "x": [1, 2, 3]})
     write(tmp_path / "edges.csv", COLUMNS)
     weighted = build(party(edges=[{"features": ["fee"], "weight": "amount", "directed": True}]), tmp_path).graph
+    assert weighted.edge_features is not None
     assert weighted.edge_features.tolist() == [[-2], [0.5]]
 
 
@@ -100,6 +102,7 @@ def test_written_tables_have_them(tmp_path: Path) -> None:
     export_party(Export(graph, ["u", "v", "w"], np.arange(3)), tmp_path / "party.yaml", "csv", {})
     settings = read_party_settings(tmp_path / "party.yaml")
     found = build(settings, tmp_path).graph
+    assert found.edge_features is not None
     assert torch.equal(found.edge_features, features)
     assert torch.equal(found.edge_index, graph.edge_index)
 

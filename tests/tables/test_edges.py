@@ -27,8 +27,10 @@ def test_weights_and_relations(tmp_path):
     }
     table = read(tmp_path, columns, weight="amount", relation=RELATION | {"other": "drop"}, unknown="drop")
     assert (table.source.tolist(), table.target.tolist()) == ([0, 0], [1, 0])
+    assert table.weight is not None
     np.testing.assert_array_equal(table.weight, np.array([6, 2], np.float32))
     assert table.relations == ("card", "cash")
+    assert table.relation is not None
     assert table.relation.tolist() == [1, 0]
     assert (table.rows.tolist(), table.dropped.tolist(), table.other) == ([2, 2], [1, 1], 2)
 
@@ -36,6 +38,7 @@ def test_weights_and_relations(tmp_path):
 def test_relations_alone_are_weights_unless_all_are_one(tmp_path):
     columns = {"a": ["u", "v"], "b": ["v", "u"], "kind": ["cash", "card"]}
     table = read(tmp_path, columns, relation=RELATION)
+    assert table.weight is not None
     assert table.weight.tolist() == [2.0, 0.5]
     plain = read(tmp_path, columns, relation=RELATION | {"weights": {"card": 1, "cash": 1}})
     assert plain.weight is None

@@ -35,6 +35,7 @@ def test_nodes_labels_further_tables_and_edges_alike(tmp_path, suffix):
     )
     built = build(settings, tmp_path)
     assert built.ids.to_pylist() == ["ab-7", "üx", "c"]
+    assert built.graph.labels is not None
     assert built.graph.labels.tolist() == [0, 1, 0]
     assert built.graph.features.tolist() == [[1, 10], [2, 0], [3, 30]]
     assert built.graph.edge_index.tolist() == [[0, 2], [1, 0]]

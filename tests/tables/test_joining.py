@@ -25,7 +25,9 @@ def test_labels_of_a_file_are_joined_by_id(tmp_path, suffix):
     columns = {"customer": ["x", "?", "u", "w"], "fraud": ["yes", "never read", "no", None]}
     write(tmp_path / f"l.{suffix}", columns)
     table = read_nodes(party(label=LABEL | {"file": f"l.{suffix}"}, split=FRACTIONS), tmp_path)
+    assert table.labels is not None
     assert table.labels.tolist() == [0, MISSING, MISSING, 1]
+    assert table.splits is not None
     assert table.splits[1] == table.splits[2] == MISSING
     assert [(each.rows, each.unknown, each.without) for each in table.counts] == [(4, 0, 0), (4, 1, 1)]
 
@@ -50,6 +52,8 @@ def test_the_split_beside_the_labels_is_taken_and_else_the_node_tables(tmp_path)
     elsewhere = read_nodes(party(label=LABEL, split=SPLIT), tmp_path).splits
     write(tmp_path / "labels.csv", {"customer": list("uvwx"), "fraud": ["no"] * 4, "part": ["train"] * 4})
     beside = read_nodes(party(label=LABEL, split=SPLIT), tmp_path).splits
+    assert elsewhere is not None
+    assert beside is not None
     assert (elsewhere.tolist(), beside.tolist()) == ([1] * 4, [0] * 4)
 
 
@@ -125,6 +129,8 @@ def test_several_tables_and_labels_among_them(tmp_path):
         tmp_path,
     )
     np.testing.assert_array_equal(table.values[1], [np.nan, 2, 3, 4])
+    assert table.labels is not None
+    assert table.splits is not None
     assert (table.labels.tolist(), table.splits.tolist()) == ([0, -1, -1, 1], [1, -1, -1, 0])
 
 

@@ -44,7 +44,9 @@ def test_reading_all_kinds_of_columns(tmp_path):
     np.testing.assert_array_equal(table.values[0], np.array([1.5, np.nan, -2, 3], np.float32))
     np.testing.assert_array_equal(table.values[1], np.array([1, 0, np.nan, 1], np.float32))
     assert table.values[2].tolist() == [1, MISSING, OTHER, 0]
+    assert table.labels is not None
     assert table.labels.tolist() == [1, -1, 0, -1]
+    assert table.splits is not None
     assert table.splits.tolist() == [0, -1, 1, -1]
 
 
@@ -163,6 +165,7 @@ def test_booleans_and_integers_as_classes(tmp_path):
     for values, classes in (([True, False], ["false", "true"]), ([1, 0], [0, 1])):
         write(tmp_path / "n.parquet", GOOD | {"y": values})
         table = read_nodes(party(["x"], LABEL | {"classes": classes}, SPLIT, nodes="n.parquet"), tmp_path)
+        assert table.labels is not None
         assert table.labels.tolist() == [1, 0]
 
 

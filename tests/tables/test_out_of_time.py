@@ -17,6 +17,7 @@ WANTED = [0, 1, 1, 2, -1, -1]
 
 def splits(folder, **changes):
     found = read_nodes(party(label=LABEL, split=SPLIT, **changes), folder).splits
+    assert found is not None
     return found.tolist()
 
 
@@ -40,6 +41,7 @@ def test_dates_of_parquet_and_of_a_format(tmp_path):
     written = [None if day is None else f"{day[8:]}.{day[5:7]}.{day[:4]}" for day in days]
     write(tmp_path / "nodes.csv", NODES | {"when": written})
     found = read_nodes(party(label=LABEL, split=SPLIT | {"format": "%d.%m.%Y"}), tmp_path).splits
+    assert found is not None
     assert found.tolist() == WANTED
 
 
@@ -47,6 +49,7 @@ def test_the_date_may_be_beside_the_labels_or_in_a_further_table(tmp_path):
     write(tmp_path / "nodes.csv", {"id": list("zyxwvu"), "x": list(range(6))})
     write(tmp_path / "labels.csv", {name: NODES[name] for name in ("id", "y", "when")})
     found = read_nodes(party(label=LABEL | {"file": "labels.csv"}, split=SPLIT), tmp_path).splits
+    assert found is not None
     assert found.tolist() == WANTED[::-1]
     assert splits(tmp_path, join=[{"file": "labels.csv"}]) == WANTED[::-1]
 

@@ -34,6 +34,7 @@ def test_the_example_makes_a_graph(tmp_path):
     assert built.graph.features[1].tolist() == pytest.approx([42.5, 0.39, 0, 0, 1, 0, 1, 0])
     assert built.graph.features[2].tolist() == pytest.approx([51, 0, 0.002, 0, 0, 0, 0, 1])
     assert built.graph.edge_index.tolist() == [[0, 1], [1, 0]]
+    assert built.graph.edge_weight is not None
     assert built.graph.edge_weight.tolist() == [0.5, 0.5]
 
 

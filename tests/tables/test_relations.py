@@ -34,6 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def of_each(graph: PartyGraph) -> dict[str, list[tuple[float, ...]]]:
     """Relation → its edges with their weights."""
+    assert graph.edge_relation is not None
     weight = [1.0] * graph.num_edges if graph.edge_weight is None else graph.edge_weight.tolist()
     found: dict[str, list[tuple[float, ...]]] = {relation.name: [] for relation in graph.relations}
     for place, edge, each in zip(graph.edge_relation.tolist(), graph.edge_index.T.tolist(), weight, strict=True):

@@ -138,7 +138,9 @@ def test_every_file_of_a_party_has_a_format_of_its_own(tmp_path):
     (tmp_path / "labels.csv").write_bytes("id;Straße;p\nu;ä;train\nv;o;val\nw;o;test\n".encode("cp1252"))
     graph = build(settings, tmp_path).graph
     assert graph.features.tolist() == [[1, 1.5], [2, 7], [3, 7]]
+    assert graph.labels is not None
     assert graph.labels.tolist() == [1, 0, 0]
+    assert graph.edge_weight is not None
     assert graph.edge_weight.tolist() == [2.5, 2.5]
     assert [each.form for each in describe_party(settings, tmp_path).files] == [
         "delimiter ',', encoding utf-8",
@@ -159,6 +161,7 @@ def test_markers_are_no_value_in_every_kind_of_column(tmp_path, name):
     table = read_nodes(party(features, label, fractions, nodes=name, missing_values=["", "NA", "n/a"]), tmp_path)
     np.testing.assert_array_equal(table.values[0], [1, np.nan, np.nan])
     assert table.values[1].tolist() == [-1, 0, 1]
+    assert table.labels is not None
     assert table.labels.tolist() == [0, -1, 1]
     with refused(DataError, key="x", value=2) as caught:
         read_nodes(party(features, nodes=name), tmp_path)

@@ -34,13 +34,17 @@ def read(folder: Path, text: str, **nodes: Any) -> NodeTable:
 def test_a_target_is_a_number_or_unknown_and_then_in_no_split(tmp_path: Path) -> None:
     rows = "".join(f"n{row},1,{row * 1.5 if row % 5 else ''}\n" for row in range(40))
     table = read(tmp_path, "id,x,price\n" + rows, target="price", split=FRACTIONS)
+    assert table.targets is not None
+    assert table.splits is not None
     known = ~np.isnan(table.targets)
     assert table.targets[known].tolist() == [row * 1.5 for row in range(40) if row % 5]
     assert Counter(table.splits[known].tolist()) == {0: 16, 1: 8, 2: 8}
     assert (table.splits[~known] == -1).all()
     back = table.take(np.arange(40)[::-1])
+    assert back.targets is not None
     assert np.array_equal(back.targets, table.targets[::-1], equal_nan=True)
     shown = describe_party(settings(target="price", split=FRACTIONS), tmp_path)
+    assert shown.target is not None
     assert (shown.target.minimum, shown.target.missing) == (1.5, 8)
     assert party_tables(shown)[-1].title == "Target"
 
@@ -50,6 +54,7 @@ def test_a_split_by_a_column_is_of_nodes_with_a_target(tmp_path: Path) -> None:
     with refused(DataError, key="part"):
         read(tmp_path, "id,x,price,part\na,1,,train\nb,1,2,val\n", target="price", split=split)
     table = read(tmp_path, "id,x,price,part\na,1,,\nb,1,2,val\n", target="price", split=split)
+    assert table.splits is not None
     assert table.splits.tolist() == [-1, 1]
 
 
@@ -57,6 +62,8 @@ def test_a_split_by_a_column_is_of_nodes_with_a_target(tmp_path: Path) -> None:
 def test_graphs_are_divided_whole(by: dict[str, Any], tmp_path: Path) -> None:
     rows = "".join(f"n{row},1,{row % 7},{'ab'[row % 7 % 2]},{row % 7}\n" for row in range(70))
     table = read(tmp_path, "id,x,mol,kind,price\n" + rows, graph="mol", split=FRACTIONS, **by)
+    assert table.graphs is not None
+    assert table.splits is not None
     pairs = set(zip(table.graphs.tolist(), table.splits.tolist(), strict=True))
     assert len(pairs) == len({graph for graph, _ in pairs}) == 7
     assert {split for _, split in pairs} >= {0, 1}

@@ -52,6 +52,7 @@ def test_decay_halves_by_age(tmp_path):
 def test_a_window_of_time(tmp_path, window, kept, suffix):
     columns = ENDS | DATES | {"amount": ["1", "2", "3"]}
     table = read(tmp_path, columns, filter={"column": "date"} | window, weight="amount", file=f"e.{suffix}")
+    assert table.weight is not None
     assert table.weight.tolist() == [[1, 2, 3][row] for row in kept]
     assert (table.outside, table.rows.tolist(), table.other) == (3 - len(kept), [len(kept)], 0)
 
@@ -77,10 +78,12 @@ def test_each_relation_weighs_one_on_average_and_then_its_factor(tmp_path):
         "amount": ["10", "1", "30", "2", "3", "20"],
     }
     table = read(tmp_path, columns, weight="amount", relation=RELATION, normalize="mean", factor=4)
+    assert table.weight is not None
     assert table.weight.tolist() == pytest.approx([1, 4, 3, 8, 12, 2])
     for place, factor in enumerate((0.5, 2.0)):
         assert table.weight[table.relation == place].mean() == pytest.approx(4 * factor)
     again = read(tmp_path, columns, weight="amount", relation=RELATION, normalize=10)
+    assert again.weight is not None
     assert again.weight.tolist() == pytest.approx([0.5, 0.2, 1.5, 0.4, 0.6, 1])
 
 
@@ -92,9 +95,11 @@ def test_two_tables_weigh_alike(tmp_path):
     transfers = {"file": "transfers.csv", "weight": "amount", "directed": True}
     devices = {"file": "devices.csv", "directed": True}
     plain = build(party(edges=[transfers, devices]), tmp_path).graph.edge_weight
+    assert plain is not None
     assert plain.tolist() == [50, 60, 1]
     alike = party(edges=[transfers | {"normalize": "mean"}, devices | {"normalize": "mean", "factor": 0.5}])
     found = build(alike, tmp_path).graph.edge_weight
+    assert found is not None
     assert found.tolist() == pytest.approx([50 / 55, 60 / 55, 0.5])
     described = describe_party(alike, tmp_path)
     assert [each.relations[0].mean_weight for each in described.edges] == pytest.approx([1, 0.5])
@@ -114,6 +119,8 @@ def test_one_edge_changes_the_others_weights_by_a_mean_and_not_by_a_number(tmp_p
         read(tmp_path, ENDS | DATES | {"amount": ["1", "2", last]}, decay=DECAY, factor=3, **{"weight": log})
         for last in ("3", "300")
     ]
+    assert own[0].weight is not None
+    assert own[1].weight is not None
     np.testing.assert_array_equal(own[0].weight[:2], own[1].weight[:2])
 
 

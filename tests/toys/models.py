@@ -83,5 +83,6 @@ class Smoothed(Classes):
     def loss(self, network: Averaged, own: Own, generator: torch.Generator) -> Tensor:
         graph, given = own.graph, self.given
         assert isinstance(given, SmoothedSettings)
+        assert graph.labels is not None
         logits = self.logits(network, own, generator)[graph.train_mask]
         return functional.cross_entropy(logits, graph.labels[graph.train_mask], label_smoothing=given.smoothing)

@@ -59,9 +59,9 @@ def test_a_new_network_scores_as_constant_velocity_does_in_a_loop() -> None:
                             guess = now if before is None else 2 * now - before
                             squares.append(((guess - then) ** 2).sum())
                     if all(place is not None for place in path):
-                        last, went = path[OBSERVE - 1], path[OBSERVE - 1] - path[OBSERVE - 2]
+                        last, went = path[OBSERVE - 1], path[OBSERVE - 1] - path[OBSERVE - 2]  # type: ignore[operator]
                         off = [
-                            np.linalg.norm(last + step * went - path[OBSERVE - 1 + step])
+                            np.linalg.norm(last + step * went - path[OBSERVE - 1 + step])  # type: ignore[operator]
                             for step in range(1, PREDICT + 1)
                         ]
                         average.append(np.mean(off))

@@ -56,6 +56,7 @@ def test_each_trial_reaches_what_the_label_holder_reaches_alone(tmp_path: Path) 
                 settings = with_overrides(job, {**trial.settings, "seed": job.seed + place})
                 inputs = paradigm_of(settings).data.load(settings)
                 mine = paradigm_of(settings).baselines.alone(inputs, "A", lambda records: None)
+                assert mine is not None
                 assert mine.summary["val_accuracy"] == reached
     again = module.tune_alone(job, tmp_path / "out", trials=4, seeds=2, space=SPACE)
     assert again.trials[:3] == found.trials
@@ -70,6 +71,8 @@ def test_neither_test_nodes_nor_others_data_choose(tmp_path: Path, monkeypatch: 
     def changed(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Any:
         for seed, inputs in whole(job, seeds, party):
             own, *others = inputs.graphs
+            assert own.labels is not None
+            assert own.test_mask is not None
             own = replace(own, labels=torch.where(own.test_mask, 1 - own.labels.clamp(max=1), own.labels))
             others = [replace(each, features=torch.zeros(each.num_nodes, 2)) for each in others]
             yield seed, Inputs(inputs.settings, [own, *others])

@@ -57,9 +57,13 @@ def test_with_every_decision_made_nothing_is_left_to_decide(messy, tmp_path):
     born = next(each for each in nodes.features if isinstance(each, DateFeatures))
     assert str(born.date.days_since)[:10] == "2024-04-15"
     (transfers,) = settings.edges
+    assert transfers.filter is not None
     assert (transfers.filter.column, str(transfers.filter.before)[:10]) == ("booked_at", "2024-04-15")
+    assert transfers.relation is not None
     assert set(transfers.relation.weights) == {"Überweisung", "Lastschrift"}
     described = describe_party(settings, tmp_path)
+    assert described.classes is not None
+    assert described.splits is not None
     assert min(described.classes.values()) > 0
     assert min(described.splits.values()) > 0
 
@@ -80,6 +84,7 @@ def test_every_decision_names_the_option_that_makes_it(messy, tmp_path):
     suggested = next(word for word in said.split() if word.startswith("confirmed_at:")).rstrip(")")
     _, dated = init(messy["bank"], tmp_path / "dated.yaml", "--split", suggested)
     splits = describe_party(dated, tmp_path).splits
+    assert splits is not None
     assert splits["train"] / sum(splits.values()) == pytest.approx(0.6, abs=0.02)
     assert splits["val"] / sum(splits.values()) == pytest.approx(0.2, abs=0.02)
 
@@ -182,6 +187,7 @@ def test_no_class_that_one_label_has_is_written_where_it_is_protected(tmp_path, 
         with_classes(tmp_path / "p.yaml", "usual, other, rare, never")
         settings = read_party_settings(tmp_path / "p.yaml")
     found = describe_party(settings, tmp_path).classes
+    assert found is not None
     assert found["rare"] == 1
     assert ("never" in found) != written
 

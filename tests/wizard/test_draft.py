@@ -85,6 +85,7 @@ def test_what_is_guessed_passes_the_check_of_all_rows(tables):
     assert (settings.nodes.id, settings.nodes.encoding, settings.nodes.decimal) == ("Kundennummer", "cp1252", ",")
     assert settings.nodes.missing_values == ("NA",)
     assert (settings.ids.strip, settings.ids.lower) == (True, True)
+    assert settings.nodes.label is not None
     assert (str(settings.nodes.label.file), settings.nodes.label.id) == ("labels.csv", "customer_id")
     assert settings.nodes.label.classes == ("no", "yes")
     assert [(str(each.file), each.id, each.prefix) for each in settings.nodes.join] == [
@@ -102,7 +103,9 @@ def test_what_is_guessed_passes_the_check_of_all_rows(tables):
     }
     (edges,) = settings.edges
     assert (edges.source, edges.target, edges.normalize) == ("payer", "payee", "mean")
+    assert edges.weight is not None
     assert (edges.weight.column, edges.weight.scale) == ("amount", "log")
+    assert edges.relation is not None
     assert edges.relation.weights == {"card": 1, "cash": 1, "no": 1}
     described = describe_party(settings, tables)
     assert described.nodes == N
@@ -230,6 +233,7 @@ def test_ends_of_edges_are_named_by_an_option(tmp_path):
     assert "--ends" in str(error.value)
     (edges,) = guess(samples, Choices.read(ends=("buyer:recipient",))).edges
     assert (edges.source.name, edges.target.name) == ("buyer", "recipient")
+    assert edges.weight is not None
     assert edges.weight.name == "value"
 
 
@@ -284,6 +288,7 @@ def test_a_column_of_splits_and_a_label_in_the_node_table(tmp_path):
     )
     settings = settings_of(tmp_path, "nodes.parquet")
     assert settings.nodes.split_column == "split"
+    assert settings.nodes.label is not None
     assert settings.nodes.label.classes == ("false", "true")
     assert describe_party(settings, tmp_path).splits == {"train": 2, "val": 1, "test": 1}
 

@@ -35,6 +35,8 @@ def training_steps(labels: Labels, steps: int, *, spread: float = 0.3, rate: flo
     for _ in range(steps):
         z, w = rows.clone().requires_grad_(True), weight.clone().requires_grad_(True)
         torch.nn.functional.cross_entropy((z @ w.T)[:training], truth[:training]).backward()
+        assert z.grad is not None
+        assert w.grad is not None
         found.append(z.grad.numpy())
         weight = weight - rate * w.grad
     return np.stack(found)

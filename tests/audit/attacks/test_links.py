@@ -99,6 +99,7 @@ class TestAttacks:
     @pytest.mark.parametrize("number", [0, 1, 3, 4])
     def test_attacks_without_attributes_do_not_read_them(self, nothing, number):
         knowledge, attacked = nothing
+        assert knowledge.shadow is not None
         blind = Knowledge(
             NodeRows(knowledge.target.outputs),
             knowledge.partial,

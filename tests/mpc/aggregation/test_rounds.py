@@ -37,6 +37,7 @@ def test_the_sum_is_that_of_who_sent_values(count, size, seed, data):
     values = ring_values(NAMES[:count], size, seed)
     played = play(round_of(count, threshold, seed), values, dropped)
     assert played.server.counted == counted_of(NAMES[:count], dropped)
+    assert played.total is not None
     assert torch.equal(played.total, add(values[name] for name in played.server.counted))
 
 

@@ -85,6 +85,7 @@ def secret(results: dict[PartyId, object]) -> Tensor:
     """The whole number that a wire of the program is, as a number with a sign: int64."""
     holders = [name for name in results if name not in (SERVER, TWIN)]
     public = wire(results).public
+    assert public is not None
     masks = [wire(results, holder).mask for holder in holders]
     assert torch.equal(wire(results, SERVER).mask, sum(masks[1:], start=masks[0])), "the dealer has other masks"
     return (public - sum(masks[1:], start=masks[0])).to(torch.int64)

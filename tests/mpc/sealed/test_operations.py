@@ -51,6 +51,7 @@ def agree(program: Any, holders: int, units: float = 0.0, unit: float = UNIT) ->
     assert found.bits == expected.bits
     assert found.shape == expected.shape == wire(results, SERVER).shape
     assert {wire(results, name).bits for name in NAMES[:holders]} == {found.bits}
+    assert expected.public is not None
     error = (secret(results).to(torch.float64) * 2.0**-found.bits - expected.public).abs()
     assert error.max() <= units * unit
 

@@ -75,6 +75,8 @@ def graph(nodes: int, edges: Iterable[tuple[int, int]], trained: Tensor | None =
 
 def without(whole: PartyGraph, node: int) -> PartyGraph:
     """The same with a node's features zero, no edge at it, and without its label: absent."""
+    assert whole.labels is not None
+    assert whole.train_mask is not None
     features, labels, mask = whole.features.clone(), whole.labels.clone(), whole.train_mask.clone()
     features[node], labels[node], mask[node] = 0.0, -1, False
     kept = whole.with_edges((whole.edge_index != node).all(dim=0))

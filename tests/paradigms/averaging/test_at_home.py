@@ -118,6 +118,7 @@ def home(own: Own, epochs: int = 60, hops: int = 1) -> Personalised:
 
 def right(logits: Tensor, own: Own, mask: Tensor | None) -> float:
     assert mask is not None
+    assert own.graph.labels is not None
     return float((logits[mask].argmax(dim=1) == own.graph.labels[mask]).float().mean())
 
 
@@ -138,8 +139,9 @@ def test_it_begins_as_the_averaged_network_and_learns_from_edges() -> None:
 
 def test_what_would_be_worse_on_validation_nodes_is_not_kept() -> None:
     own = own_of()
+    assert own.graph.labels is not None
     perfect = 4.0 * torch.eye(2)[own.graph.labels]
-    misled = replace(own.graph, labels=torch.where(own.graph.train_mask, 1 - own.graph.labels, own.graph.labels))
+    misled = replace(own.graph, labels=torch.where(own.graph.train_mask, 1 - own.graph.labels, own.graph.labels))  # type: ignore[arg-type]
     found = home(Own.of(misled, torch.float32))
     with torch.no_grad():
         found.learn(perfect)

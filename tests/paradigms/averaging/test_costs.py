@@ -40,6 +40,7 @@ def test_a_job_sends_what_the_plan_says(changes: tuple[Settings, ...], tmp_path:
 
 def _as_planned(settings: AveragingJob, tmp_path: Path) -> None:
     costs = planned(settings)
+    assert costs is not None
     train(settings, tmp_path / "run")
     sent = dict.fromkeys((*settings.data.names, SERVER), 0)
     for row in json.loads((tmp_path / "run" / "traffic.json").read_text()):

@@ -84,6 +84,7 @@ def test_the_twin_learns_and_judges_the_same_from_the_same_labels(tmp_path: Path
     run = train(settings, tmp_path / "run")
     learned = []
     for graph in graphs:
+        assert graph.labels is not None
         labels = graph.labels.clone()
         labels[nodes_perturbed(graph, SPLITS)] = perturbed(run.path, graph.party)
         learned.append(replace(graph, labels=labels))
@@ -112,6 +113,8 @@ def test_what_a_holder_has_by_itself_is_of_true_labels(tmp_path: Path) -> None:
     settings = saved(tmp_path / "data", graphs, PRIVATE)
     bare = settings.model_copy(update={"label_privacy": None})
     ours, theirs = (alone(each, graphs[0], lambda _: None) for each in (settings, bare))
+    assert ours is not None
+    assert theirs is not None
     assert lasting(ours.metrics) == lasting(theirs.metrics)
 
 

@@ -47,6 +47,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[Seen]]
 
 
 def other(graph: PartyGraph) -> PartyGraph:
+    assert graph.labels is not None
     order = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(3))
     return replace(graph, features=-3 * graph.features, labels=graph.labels.flip(0), edge_index=order[graph.edge_index])
 

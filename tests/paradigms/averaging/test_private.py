@@ -72,6 +72,7 @@ def test_a_run_is_its_twin_with_the_same_noise_and_tells_sums_of_gradients_alone
     masked = [entry for entry in sent if entry["kind"].lower() == "masked"]
     assert sum(entry["messages"] for entry in masked) == rounds
     assert sum(entry["bytes"] for entry in masked) == rounds * (HEADER_BYTES + 8 * size)
+    assert settings.training_plan is not None
     facts = run.summary["privacy"]["A"]
     assert facts["releases"] == {CHANNEL: rounds}
     assert facts["epsilon_total"] == pytest.approx(settings.training_plan.epsilon_total)
@@ -118,6 +119,7 @@ def test_what_a_holder_adds_is_its_noisy_gradient_no_loss_and_1() -> None:
     assert torch.allclose(found[:-EXTRA], exact / 7 + decay, atol=2.0)  # noise of deviation 1 over a batch of 7
     assert float((found[:-EXTRA] - exact / 7 - decay).std()) == pytest.approx(1 / 7, rel=0.5)
     assert found[-EXTRA:].tolist() == [0.0, 1.0]
+    assert graph.train_mask is not None
     empty = replace(graph, train_mask=torch.zeros_like(graph.train_mask))
     assert PrivateTraining(settings, empty).summand(net, publisher, 0)[-1] == 1  # that it has none does not show
     bare = replace(graph, labels=None, num_classes=None, train_mask=None, val_mask=None, test_mask=None)
@@ -129,6 +131,7 @@ def test_what_a_holder_adds_is_its_noisy_gradient_no_loss_and_1() -> None:
 @contextmanager
 def publisher(settings: AveragingJob, folder: Path, account: Account | None = None) -> Iterator[SampledPublisher]:
     plan = settings.training_plan
+    assert plan is not None
     path = folder / "ledger.jsonl"
     with closing(Ledger.open(path, 1e-5, plan.settings.epsilon_total, job=settings.hash())) as own:
         yield SampledPublisher(plan, own, system_secrets, account)
@@ -163,6 +166,7 @@ def test_every_round_is_paid_for_before_it_is_computed_and_none_is_made_beyond_t
 def test_the_ledger_for_life_refuses_a_second_job_beyond_the_total(tmp_path: Path) -> None:
     settings = job()
     plan = settings.training_plan
+    assert plan is not None
     cost = price(plan.event, plan.steps, 1e-5)
     once, twice = epsilon(cost, 1e-5), epsilon(cost.times(2), 1e-5)
     assert plan.epsilon_total < once < twice
@@ -214,6 +218,7 @@ def test_tables_pay_for_life_and_a_limit_that_holds_needs_no_name_in_leakage(tmp
 def test_where_one_holder_has_no_room_for_life_all_hear_of_it_and_nobody_pays(tmp_path: Path) -> None:
     settings = job({"data": {"feature_scaling": "none"}})
     plan = settings.training_plan
+    assert plan is not None
     parties = export(tmp_path, settings)
     train(over(parties, settings), tmp_path / "run")
     cost, delta = price(plan.event, plan.steps, plan.delta), plan.delta
@@ -267,6 +272,8 @@ def test_a_delta_that_a_job_leaves_out_fits_the_training_nodes_by_public_knowled
         job({"averaging": {"privacy": {**given, "delta": each}}}) for each in (None, fitting_delta(round(batch / rate)))
     )
     plans = [each.training_plan for each in (left_out, said)]
+    assert plans[0] is not None
+    assert plans[1] is not None
     assert plans[0].delta == pytest.approx(delta)
     assert plans[0].multiplier == plans[1].multiplier
     assert plans[0].epsilon_total == plans[1].epsilon_total

@@ -30,6 +30,7 @@ def worlds() -> tuple[Tensor, Tensor, Tensor]:
     net = network(job({"model": {"dim": 8}}))
     whole = graph(6, [(0, 1), (0, 2), (0, 3), (1, 0), (2, 0), (3, 0)])
     whole.features[0] = 40 * net.input.weight.detach().sum(0)
+    assert whole.labels is not None
     whole.labels[:4] = whole.labels[0]
     here, gone = Terms(whole, 1, torch.float64), Terms(without(whole, 0), 1, torch.float64)
     with_it = torch.stack([here.gradient(net, each) for each in range(6)])

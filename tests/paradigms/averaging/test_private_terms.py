@@ -89,6 +89,7 @@ def test_a_term_is_the_loss_that_the_network_over_the_whole_graph_has_at_its_nod
     settings = job(local(name, hops), {"averaging": {"privacy": {"degree_bound": bound}}})
     edges = [(0, 1), (1, 2), (2, 3), (3, 0), (4, 1), (1, 4), (5, 4), (2, 0)]
     whole, net = graph(6, edges), network(settings)
+    assert whole.labels is not None
     terms = Terms(whole, hops, torch.float64)
     everything = Adjacency.from_graph(whole, torch.float64)
     for node in range(6):

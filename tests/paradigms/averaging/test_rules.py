@@ -47,6 +47,7 @@ def test_momentum_of_fedsgd_is_that_of_torch_and_is_kept_from_round_to_round() -
 def test_fedsgd_is_gradient_descent_on_all_graphs_side_by_side() -> None:
     settings = job(STILL, by("fedsgd"), {"averaging": {"local_epochs": 1}, "train": {"learning_rate": 0.3}})
     whole = side_by_side(graphs(settings))
+    assert whole.labels is not None
     assert whole.train_mask is not None
     own, classes = Own.of(whole, torch.float64), whole.num_classes or 0
     network = AveragedNetwork(

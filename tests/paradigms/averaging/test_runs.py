@@ -80,15 +80,16 @@ def test_the_loss_of_a_round_is_of_its_first_local_epoch_with_the_weights_that_a
 def test_a_rare_class_weighs_as_much_as_another_over_all_holders() -> None:
     def lopsided(graph: PartyGraph) -> PartyGraph:
         assert graph.labels is not None
+        assert graph.train_mask is not None
         few = (graph.labels != 0) | (torch.arange(graph.num_nodes) % 5 == 0)
         return replace(graph, train_mask=graph.train_mask & few)
 
     own = [lopsided(graph) for graph in graphs(job())]
     plain, alike = (PlainAveraging(job({"train": {"class_weights": weights}}), own) for weights in ("none", "balanced"))
     losses = plain.round(1), alike.round(1)
-    counts = torch.stack([graph.labels[graph.train_mask].bincount(minlength=3) for graph in own]).sum(0)
+    counts = torch.stack([graph.labels[graph.train_mask].bincount(minlength=3) for graph in own]).sum(0)  # type: ignore[index]
     assert torch.equal(alike.network.facts.long(), counts)
-    assert abs(losses[0] - losses[1]) > 1e-3
+    assert abs(losses[0] - losses[1]) > 1e-3  # type: ignore[operator]
 
 
 @pytest.mark.cases(1)
@@ -212,6 +213,7 @@ def test_tables_are_read_and_scaled_together(tmp_path: Path) -> None:
     ready = twin.task.own(own.graph, LearningStreams(settings.seed, "A"))
     mine = twin.infer("A").softmax(dim=1)
     calibration = twin.task.judging.calibration(twin.network, ready, mine)
+    assert calibration is not None
     names = node_ids(own.ids.numpy())
     for rows, told in ((mine, run.predictions.uncalibrated), (calibration.of(mine), run.predictions.probabilities)):
         expected = dict(zip(names, rows, strict=True))

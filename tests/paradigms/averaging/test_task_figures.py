@@ -46,7 +46,7 @@ def test_errors_are_those_of_all_predictions(task: str) -> None:
     found = twin.scores().values
     for split in ("train", "val", "test"):
         masks = [getattr(graph, f"{split}_mask") for graph in graphs]
-        true = np.concatenate([graph.targets[mask] for graph, mask in zip(graphs, masks, strict=True)])
+        true = np.concatenate([graph.targets[mask] for graph, mask in zip(graphs, masks, strict=True)])  # type: ignore[index]
         said = [twin.predictions(graph.party).columns["value"][mask] for graph, mask in zip(graphs, masks, strict=True)]
         guessed = torch.cat(said).numpy()
         assert found[f"{split}_rmse"] == pytest.approx(mean_squared_error(true, guessed) ** 0.5, rel=1e-9)
@@ -63,6 +63,7 @@ def test_targets_too_small_to_add_up_are_refused() -> None:
 
 def test_a_node_without_a_target_is_in_no_split() -> None:
     (graph, *_) = graphs_for("values")
+    assert graph.targets is not None
     unknown = graph.targets.clone()
     unknown[0] = torch.nan  # a training node
     with refused(DataError, key="train_mask"):
@@ -128,6 +129,7 @@ def test_what_histograms_say_is_within_its_bound(linked: int, others: int, bins:
         (binned_auc(*counts), roc_auc_score(truth, scores)),
         (binned_precision(*counts), average_precision_score(truth, scores)),
     ):
+        assert found is not None
         assert abs(found[0] - exact) <= found[1] + 1e-9
     order = scores.argsort()
     assert bool((bins_of(scores, bins)[order].diff() >= 0).all())
@@ -145,6 +147,8 @@ def test_links_are_scored_split_by_split() -> None:
         own, said = truth[split == place], scores[split == place]
         for figure, metric in (("auc", roc_auc_score), ("ap", average_precision_score)):
             value, error = summary[f"{name}_{figure}"], summary[f"{name}_{figure}_error"]
+            assert value is not None
+            assert error is not None
             assert abs(value - metric(own, said)) <= error + 1e-9
     loss = torch.nn.functional.binary_cross_entropy_with_logits(scores[split == 1], truth[split == 1].double())
     assert found.val_loss == pytest.approx(float(loss))
@@ -181,6 +185,9 @@ def test_a_graph_is_what_its_nodes_are_together(readout: str) -> None:
 
 def test_what_is_of_a_graph_is_the_same_at_its_nodes() -> None:
     (graph, *_) = graphs_for("graphs")
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert graph.membership is not None
     labels, train = graph.labels.clone(), graph.train_mask.clone()
     labels[1], train[2] = 1 - labels[1], ~train[2]
     across = torch.cat([graph.edge_index, torch.tensor([[0], [6]])], dim=1)

@@ -124,7 +124,7 @@ def as_data(kind: type, graph: PartyGraph) -> object:
     given = {"x": graph.features, "edge_index": graph.edge_index, "n_id": torch.arange(graph.num_nodes)}
     if graph.membership is not None:
         first = torch.arange(0, graph.num_nodes, 6)
-        given |= {"batch": graph.membership, "y": graph.labels[first]}
+        given |= {"batch": graph.membership, "y": graph.labels[first]}  # type: ignore[index]
         return kind(**given, **{name: getattr(graph, name)[first] for name in ("train_mask", "val_mask", "test_mask")})
     if graph.targets is not None:
         given["y"] = graph.targets

@@ -106,6 +106,7 @@ def test_trees_see_own_columns_and_own_edges_alone() -> None:
     job, graphs = small_job(2, BLOCKS), small_graphs(nodes=40, training=20)
     own = replace(graphs[0], num_common=30)
     known = examples_of(job, own)
+    assert known is not None
     assert known.rows.shape == (20, 3 * 5 + 1)
     plain = own_data(job, own)
     found = with_scores(plain, own, job, known, 3).features
@@ -132,6 +133,7 @@ def test_a_later_prediction_has_the_same_trees_whatever_has_become_of_labels(tmp
     run = trained(tmp_path, small_graphs(nodes=40, training=20))
     before, path = predict(run).uncalibrated, run / "parties" / "A" / "graph.safetensors"
     graph = load_party(path)
+    assert graph.labels is not None
     others: dict[str, Any] = {"labels": (graph.labels + 1) % 3, "train_mask": torch.arange(40) < 4}
     save_party(replace(graph, **others), path)
     assert float((predict(run).uncalibrated - before).abs().max()) < 4e-3

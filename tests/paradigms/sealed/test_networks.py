@@ -101,6 +101,9 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     job = small_job(2, *changes, BALANCED, MARGINS)
     graphs = graphs_of(job, training=training)
     own, plan = together(job, graphs)[1]["A"], plan_of(job)
+    assert own.rows is not None
+    assert own.labels is not None
+    assert own.weights is not None
     z = whole_rows(job, graphs, own.rows)
     begun = trained_twin(job, graphs, 1)
     first = [weight * 2.0**-WEIGHT_BITS for weight in begun.network.initial(WEIGHT_BITS)]
@@ -114,11 +117,13 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     begun.step(1)
     decay = plan.trials[0].weight_decay * min(1, 140 / training)
     for zeroth, weight, found in zip(first, second, numbers(begun), strict=True):
+        assert weight.grad is not None
         expected = 0.9 * (weight.detach() - zeroth) - 0.75 * (weight.grad + decay * weight.detach())
         off = found - weight.detach() - expected
         assert float(off.abs().max()) < ALMOST * float(expected.abs().max())
     margins = begun.predict()
     logits = logits_by(z, numbers(begun))
+    assert margins is not None
     assert torch.allclose(margins, logits[:, 1:] - logits[:, :1], atol=1e-3)
 
 
@@ -190,6 +195,8 @@ def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_no
             program.network.arrive(step, program.learned)
             passed.append(program.network.forward(program.learned, some, 1.0))
         assert isinstance(passed[0].left, torch.Tensor)
+        assert passed[0].hidden is not None
+        assert passed[1].hidden is not None
         assert torch.allclose(passed[0].hidden[0].known, passed[1].hidden[0].known * passed[0].left, atol=1e-3)
         assert not torch.equal(passed[0].left, torch.as_tensor(passed[2].left))
         found.append(passed[0].left)
@@ -200,6 +207,8 @@ def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_no
     assert not torch.equal(*found)
     keeps.restore(whole.shares(), training=False)
     predicted, expected = whole.predict(), keeps.predict()
+    assert predicted is not None
+    assert expected is not None
     assert torch.allclose(predicted, expected, atol=1e-3)
 
 
@@ -251,8 +260,10 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
                     program.restore(kept, training=True)
                 if step % 2:
                     own, told = program.predict(), program.score(step)
+                    assert own is not None
                     tried = [own, (own + taken[-1]) / 2] if taken else [own]
                     rights = [right(each) for each in tried]
+                    assert told is not None
                     assert int(told) == max(rights)
                     taken.append(tried[rights.index(max(rights))])
                     chosen.add(rights.index(max(rights)))
@@ -262,6 +273,7 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
             predicted.restore(best, training=False)
             found = predicted.predict()
         assert members == list(range(len(trials)))
+        assert found is not None
         assert torch.allclose(found, taken[-1], atol=1e-3)
         hidden = context.plan.hidden * sum(OTHERS[trial].deep for trial in trials[:-1])
         layers = numbers(predicted)[0][:, 3 : 3 + hidden]
@@ -304,6 +316,7 @@ def test_in_one_place_a_mean_is_taken_where_the_job_takes_one(scaling: str) -> N
             graph = replace(graph, labels=labels)
             found, expected = in_one_place(job, graph, lambda _: None).output, chosen_twin(alone, [graph]).predict()
             own = trained_twin(alone, [graph], 4).predict(), trained_twin(alone, [graph], 2).predict()
+            assert expected is not None
             assert float((found[:, 1:] - found[:, :1] - expected).abs().max()) < 1e-3, seed
             means += all(each is None or not torch.allclose(expected, each, atol=1e-3) for each in own)
     assert bool(means) == (scaling == "standard")
@@ -315,6 +328,7 @@ def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:
         own_data(small_job(), graphs[0])
     own_data(small_job(2, DIRECTED), graphs[0])
     back = graphs_of(small_job(2, WEIGHTS))[0]
+    assert back.edge_weight is not None
     uneven = replace(back, edge_weight=back.edge_weight * torch.linspace(1, 2, back.num_edges))
     with refused(DataError, key="model.directed", value=False, party="A"):
         own_data(small_job(2, WEIGHTS), uneven)
@@ -351,14 +365,18 @@ def test_the_sequence_and_sizes_of_messages_are_those_of_other_data_of_the_same_
 def test_the_twin_counts_every_node_or_pair_that_is_right(changes: Settings, classes: int) -> None:
     """A difference of two floating numbers plus the second is not always the first."""
     graphs = small_graphs(nodes=480, training=40)
+    assert graphs[0].labels is not None
     graphs[0] = replace(graphs[0], labels=graphs[0].labels % classes, num_classes=classes)
     for select_by in ("accuracy", "auc"):
         job = small_job(2, changes, {"train": {"select_by": select_by, "learning_rate": 0.7}})
         program, own = trained_twin(job, graphs), together(job, graphs)[1]["A"]
         logits, y = program.network.predict(program.weights).public, own.judged_labels
+        assert logits is not None
         assert own.judged is not None
+        assert y is not None
         logits = logits[own.judged] - logits[own.judged].mean(1, keepdim=True)
         right, most = program.score(3), most_right(y, select_by)
+        assert right is not None
         if select_by == "accuracy":
             assert (float(right), most) == (int((logits.argmax(1) == y).sum()), len(y))
             continue
@@ -374,6 +392,7 @@ def test_pairs_of_validation_nodes_of_one_class_are_refused() -> None:
     graphs = small_graphs()
     labels, val = graphs[0].labels, graphs[0].val_mask
     assert labels is not None
+    assert val is not None
     graphs[0] = replace(graphs[0], val_mask=val & (labels == 1))
     with refused(DataError, key="train.select_by", value="auc", party="A"):
         together(small_job(2, {"train": {"select_by": "auc"}}), graphs)

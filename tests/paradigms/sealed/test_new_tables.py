@@ -162,12 +162,14 @@ def test_new_nodes_are_predicted_as_the_twin_does(tables: Tables, graphs: dict[P
         assert float((known.uncalibrated - tables.twin(graphs)(known.nodes)).abs().max()) < 4e-3
         return
     found = predict(tables.run)
+    assert found.ids is not None
     assert set(NEW) < set(found.ids)
     expected = tables.twin(graphs)(None)
     assert float((found.uncalibrated - expected).abs().max()) < 4e-3
     before = dict(zip(found.ids, found.uncalibrated, strict=True))
     tables.restore()
     again = predict(tables.run)
+    assert again.ids is not None
     assert not set(NEW) & set(again.ids)
     moved = [float((row - before[name]).abs().max()) for name, row in zip(again.ids, again.uncalibrated, strict=True)]
     assert max(moved) > 1e-2

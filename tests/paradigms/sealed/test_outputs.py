@@ -342,6 +342,8 @@ def test_of_released_weights_many_columns_make_training_rows_and_their_classes()
     found = outcomes(job, graphs, one_step)
     released, x = found["B"][1]["B"]["own"], own_data(job, graphs[1]).features
     errors = torch.linalg.lstsq(x.T, released).solution
+    assert graphs[0].train_mask is not None
+    assert graphs[0].labels is not None
     assert torch.equal(errors.abs().amax(1) > 0.01, graphs[0].train_mask)
     trained_on = graphs[0].train_mask
     assert torch.equal(errors.argmax(1)[trained_on], graphs[0].labels[trained_on])

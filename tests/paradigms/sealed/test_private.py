@@ -92,6 +92,7 @@ def counted(job: SealedJob, graphs: list[PartyGraph]) -> tuple[Tensor, Tensor]:
     assert not hasattr(machine, "counted"), "half of the steps come before votes"
     before = program.network.predict(program.weights).public
     program.step(job.train.epochs // 2)
+    assert before is not None
     assert machine.asked == deviation_of(job, context.sizes.nodes), (
         "what the ledger counts is what is asked of the dealer"
     )
@@ -171,6 +172,7 @@ def test_every_node_votes_once_where_classes_are_equally_likely(classes: int) ->
     expected = torch.nn.functional.one_hot(torch.tensor([0, 1, 0]), classes)
     assert torch.equal(secret(found), expected)
     twin = wire(found, TWIN).public
+    assert twin is not None
     assert torch.equal(twin, expected.double())
 
 
@@ -193,6 +195,7 @@ def test_one_edge_moves_votes_by_no_more_than_is_paid_for(directed: bool) -> Non
         key = frozenset((int(one), int(other)) for one, other in edges.T)
         found[key] = counted(job, with_edges(graphs, 1, edges))[0]
     plan = release_plan(job, "B", 100)
+    assert plan is not None
     furthest = 0.0
     for one, other in itertools.combinations(found, 2):
         if len({frozenset(pair) for pair in one ^ other}) == 1:
@@ -204,6 +207,9 @@ def test_noise_is_what_the_ledger_says() -> None:
     """√2 over its deviation is the μ of the event that is paid for, and the dealer draws so much."""
     job = small_job(2, voting(epsilon_total=2))
     plan, deviation = release_plan(job, "B", 5000), deviation_of(job, 5000)
+    assert plan is not None
+    assert plan.event is not None
+    assert deviation is not None
     assert math.sqrt(2) / deviation == pytest.approx(plan.event.mu(1), rel=1e-12)
     assert plan.delta == 1e-5
     counted(job, small_graphs(2))
@@ -324,6 +330,8 @@ def shown(block: str) -> float:
         context, data = together(job, with_edges(small_graphs(), 1, pairs(*edges)))
         found.append(trained(SealedProgram(Silent(list(data)), context), 3)[1])
     there, absent = found
+    assert there is not None
+    assert absent is not None
     return float((there - absent).abs().max())
 
 

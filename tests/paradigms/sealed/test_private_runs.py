@@ -216,6 +216,7 @@ def test_a_lifetime_ledger_bounds_all_runs_together(tmp_path: Path) -> None:
         train(job, tmp_path / run)
         assert torch.equal(predict(tmp_path / run).classes, predict(tmp_path / run).classes)
         ledger = ledger_at(Organisation(read_party_settings(folder / "party.yaml"), folder))
+        assert ledger is not None
         totals.append(ledger.total())
     assert totals[0] == pytest.approx(EPSILON, rel=1e-6)
     assert 1.3 * totals[0] < totals[1] <= 7

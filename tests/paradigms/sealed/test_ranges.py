@@ -130,6 +130,7 @@ def test_training_succeeds_where_each_holder_has_a_hub(blocks: list[str] | None,
         if epoch % 5 == 0 and (right := float(program.score(epoch) or 0)) > most:
             most, found = right, program.predict()
     labels, asked = graphs[0].labels, graphs[0].test_mask
+    assert found is not None
     assert labels is not None
     assert float((found[:, 0] == labels)[asked].double().mean()) > 0.8
     assert not machine.beyond
@@ -151,6 +152,7 @@ def test_what_is_opened_is_tested_closer_the_more_edges_a_node_may_have(degree: 
         value = torch.full((1,), share * 2.0 ** (bits + BITS)).to(torch.int64)
         program.network.watched.append(program._machine.constant(value, BITS))
         program.step(step)
+        assert program.outside.public is not None
         assert bool(program.outside.public.sum()) == failed
 
 
@@ -274,6 +276,7 @@ def test_first_weights_are_tested_when_they_are_made_of_what_rows_count() -> Non
         program.learned[0] = program._machine.constant(rows, WEIGHT_BITS)
         assert program.weights  # made of what rows count now
         program.begin()
+        assert program.before.public is not None
         assert bool(program.before.public.sum()) == failed
 
 

@@ -66,6 +66,7 @@ def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJo
     for weight, expected in zip(layers(run.path), numbers(twin), strict=True):
         assert float((weight - expected).abs().max()) < 3e-3
     predicted = twin.predict()
+    assert predicted is not None
     assert (run.predictions.classes == predicted[:, 0]).sum() >= len(predicted) - 1
     assert "loss" not in run.metrics[-1]
 

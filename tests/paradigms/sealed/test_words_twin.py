@@ -22,6 +22,8 @@ def test_predicts_the_same_margins(training: int, directed: bool) -> None:
     job = small_job(2, STEPS, changes)
     graphs = small_graphs(2, training=training, directed=directed)
     sparse, dense = chosen_words_twin(job, graphs), chosen_twin(job, graphs)
+    assert sparse.taken is not None
+    assert dense.taken is not None
     assert sparse.taken[0] == dense.taken[0]
     torch.testing.assert_close(sparse.predict(), dense.predict(), rtol=1e-4, atol=1e-4)
 

@@ -28,7 +28,7 @@ from veilgraph.tables.encode import fit_encoding
 
 SPLITS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
 ALMOST = 0.02
-REVEALED = ["own-margins", "own-classes", "confirmed-ends", "column-statistics"]
+REVEALED = ["own-margins", "own-classes", "confirmed-edges", "column-statistics"]
 
 
 def written(found: Banks, folder: Path, **limits: object) -> dict[PartyId, Path]:
@@ -125,3 +125,26 @@ def test_other_jobs_leave_edges_to_others_out(tmp_path: Path) -> None:
     inside = (graph.edge_index < graph.common).all(0)
     assert built.graph.num_nodes == graph.common
     assert built.graph.num_edges == int((inside * (1 + graph.edge_index[0] % 2)).sum())
+
+
+def test_a_prediction_is_of_the_books_as_they_are_now(tmp_path: Path) -> None:
+    """One bank closes an account: the others' edges to it are used no more, and all the rest is predicted."""
+    found = banks()
+    files = written(found, tmp_path)
+    train(job_of(files), tmp_path / "run")
+    accounts = tmp_path / "B" / "accounts.csv"
+    head, gone, *rest = accounts.read_text().splitlines()
+    accounts.write_text("\n".join([head, *rest]) + "\n")
+    payments = tmp_path / "B" / "payments.csv"
+    closed, lines = gone.split(",")[0], payments.read_text().splitlines()
+    kept = [line for line in lines if [closed, "B"] not in (line.split(",")[:2], line.split(",")[2:])]
+    assert len(kept) < len(lines)
+    payments.write_text("\n".join(kept) + "\n")
+    before = load_predictions(RunDirectory.open(tmp_path / "run").party("B")).ids
+    predict(tmp_path / "run")
+    run = RunDirectory.open(tmp_path / "run")
+    after = load_predictions(run.party("B")).ids
+    assert before is not None
+    assert after is not None
+    assert set(before) - set(after) == {closed}
+    assert len(load_predictions(run.party("A")).probabilities) == by_name(found)["A"].common

@@ -36,9 +36,9 @@ SCORES: Final = Revelation[UnionJob]("union-scores", "Every holder learns at eve
     "holders' validation nodes the network classifies rightly, or how many pairs of them it ranks rightly, of how "
     "many; this depends on all holders' features, edges and labels.",
     lambda job: f"train.select_by={job.train.select_by}", _all)
-ENDS: Final = Revelation[UnionJob]("confirmed-ends",
-    "A holder learns which of its edges to nodes of another holder that one has as well, and no other edge of it.",
-    lambda _: "paradigm=union", _all)
+EDGES: Final = Revelation[UnionJob]("confirmed-edges", "A holder learns which of its edges to nodes of another holder "
+    "that one has as well; of others between them it can test pairs of ids that it guesses, and sees how many have the "
+    "same end.", lambda _: "paradigm=union", _all)
 
 _OWN: Final = "Opens the predictions of the receiver's own nodes to it, and nothing else: the mask is of these values."
 _COUNT: Final = "Opens one or two numbers at every evaluation: the mask is of these values."
@@ -59,7 +59,7 @@ ROWS: Final[tuple[MessageSpec[UnionJob], ...]] = (
         forms=(WireFormat("0, 1", "uint8 [32]", "collection with sums"),)),
     *PASSES,
     MessageSpec(Kind.NODE_LIST, TO_HOLDER, "hashes of the sender's edges with the receiver's nodes, and padding",
-        "none", _ADDRESS, (ENDS,), forms=(WireFormat("0, 0", "uint8 [edges, rounded up; 16]", "set-up"),)),
+        "none", _ADDRESS, (EDGES,), forms=(WireFormat("0, 0", "uint8 [edges, rounded up; 16]", "set-up"),)),
     MessageSpec(Kind.NODE_PLACES, TO_HOLDER, "the rows of the sender's ends of these edges in this session", "random",
         "Drawn at random by the sender.", forms=(WireFormat("0, 0", "int64 [edges, rounded up]", "set-up"),)),
     MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the predicted classes of the receiver's nodes",
