@@ -18,7 +18,6 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.core.errors import DataError
 from veilgraph.core.files import locked
 from veilgraph.deploy import control, demo
-from veilgraph.deploy.control import Presence
 from veilgraph.deploy.demo import free_port
 from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.join import JobNews, tell_waiting
@@ -178,7 +177,7 @@ def test_join_takes_a_kit_and_its_own_party_file(kits: Path, party: Path, tmp_pa
 
 def test_status_says_who_deals_and_who_is_there(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roles = Kit.open(kits / "ops@example.org").roles.model_copy(update={"dealer": "notary"})
-    sites = (Presence("bank", "connected"), Presence("shop", "not connected"), Presence("notary", "connected"))
+    sites: dict[str, control.State] = {"bank": "connected", "shop": "not connected", "notary": "connected"}
     jobs = (control.JobStatus("1", "fraud", "running", "2026-01-01", "epoch 3", 3, 8),)
     monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus(sites, roles, jobs))
     said = veilgraph("net", "status", "--kit", kits / "ops@example.org").stdout
@@ -191,7 +190,7 @@ def test_status_says_who_deals_and_who_is_there(kits: Path, monkeypatch: pytest.
     assert told["sites"][1] == {"name": "shop", "state": "not connected"}
     facts = {"job_id": "1", "name": "fraud", "status": "running", "submitted": "2026-01-01", "says": "epoch 3"}
     assert told["jobs"] == [{**facts, "epoch": 3, "epochs": 8}]
-    monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus(sites[1:2], roles, ()))
+    monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus({"shop": "not connected"}, roles, ()))
     assert f"connected: nobody; {deals}" in veilgraph("net", "status", "--kit", kits / "ops@example.org").stdout
 
 
@@ -207,11 +206,7 @@ def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch:
     ops = SimpleNamespace(jobs=lambda *_: said)
     monkeypatch.setattr(control, "administrator", lambda kit, connect_s: nullcontext(ops))
     found = control.status(Kit.open(kits / "ops@example.org"))
-    assert [(site.name, site.state) for site in found.sites] == [
-        ("bank", "connected"),
-        ("shop", "not connected"),
-        ("localhost", "connected"),
-    ]
+    assert found.sites == {"bank": "connected", "shop": "not connected", "localhost": "connected"}
     failed, running = found.jobs
     assert (running.epoch, running.epochs, running.says) == (10, 40, "shop waits for a person")
     assert (failed.job_id, failed.status, failed.says) == ("2" * 32, "failed", "")

@@ -262,6 +262,21 @@ def test_messages_without_data_fill_the_window_and_of_many_peers_each_has_less()
     there.close()
 
 
+def test_a_receipt_is_for_several_messages() -> None:
+    """Else every short message costs two."""
+    there = HostileBroker(broker().kits)
+    links = joined(30.0, there)
+    for step in range(200):
+        for sender, receiver in (("A", "B"), ("B", "A")):
+            links[sender].send(receiver, Tag(Kind.SHARE, step), torch.ones(3))
+            links[receiver].receive(sender, Tag(Kind.SHARE, step))
+    closed(links)
+    there.close()
+    pieces = sum(each[:1] == b"\x02" and each[1] == FrameKind.PIECE for each in there.seen)
+    assert pieces == 400
+    assert 2 <= sum(each[:1] == b"\x03" for each in there.seen) < pieces // 2
+
+
 def test_a_broker_reads_nothing() -> None:
     there = HostileBroker(broker().kits)
     links = joined(10.0, there)

@@ -218,7 +218,7 @@ def status_command(
     from veilgraph.report.tables import table
 
     echo(f"connected: {', '.join(found.connected) or 'nobody'}; {found.roles}")
-    results().print(table(None, ("site", "is"), ((site.name, site.state) for site in found.sites)))
+    results().print(table(None, ("site", "is"), found.sites.items()))
     results().print(
         _with_ids(
             ("job", "name", "status", "submitted", "newest"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, Self
 
@@ -105,6 +105,8 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 
 Level = Literal["info", "warning", "error"]
+Report = Callable[[str], None]
+"""Takes a line, or an ``Event``, when something happens that a person wants to know."""
 
 
 class Event(str):

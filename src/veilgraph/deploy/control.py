@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -26,14 +26,6 @@ State = Literal["connected", "not connected"]
 
 
 @dataclass(frozen=True)
-class Presence:
-    """A party's site."""
-
-    name: PartyId
-    state: State
-
-
-@dataclass(frozen=True)
 class JobStatus:
     """One submitted job."""
 
@@ -53,34 +45,33 @@ class JobStatus:
 class ProjectStatus:
     """Which sites are there, who is who, and what was submitted, newest first."""
 
-    sites: tuple[Presence, ...]
+    sites: Mapping[PartyId, State]
     roles: Roles
     jobs: tuple[JobStatus, ...]
 
     @property
     def connected(self) -> tuple[PartyId, ...]:
         """Names of the sites that are."""
-        return tuple(site.name for site in self.sites if site.state == "connected")
+        return tuple(site for site, state in self.sites.items() if state == "connected")
 
     def record(self) -> dict[str, Any]:
         """All of it, for other programs."""
-        sites = [asdict(site) for site in self.sites]
+        sites = [{"name": site, "state": state} for site, state in self.sites.items()]
         roles = self.roles.model_dump(mode="json", include={"project", "server", "dealer"})
         return {**roles, "sites": sites, "jobs": [asdict(job) for job in self.jobs]}
 
 
 def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
     """Who is connected and which jobs there are; raises ``LinkError``: no connection."""
-    roles = kit.roles
-    sites = parties_of(roles)
+    sites = parties_of(kit.roles)
     with administrator(kit, connect_s) as ops:
         said = ops.jobs(sites, _ASK_S)
-    presences = tuple(Presence(site, "connected" if site in said else "not connected") for site in sites)
+    states: dict[PartyId, State] = {site: "connected" if site in said else "not connected" for site in sites}
     words: dict[str, list[Word]] = {}
     for each in chain.from_iterable(said.values()):
         words.setdefault(each.job, []).append(each)
     jobs = [_status(job_id, each) for job_id, each in words.items()]
-    return ProjectStatus(presences, roles, tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True)))
+    return ProjectStatus(states, kit.roles, tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True)))
 
 
 def parties_of(roles: Roles) -> tuple[PartyId, ...]:

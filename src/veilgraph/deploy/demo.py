@@ -20,10 +20,11 @@ import yaml
 
 from veilgraph.core.errors import LinkTimeout, RunError
 from veilgraph.core.files import locked, os_errors_as, private_folder, whole_file, write_whole
+from veilgraph.core.text import Report
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import provision, read_project
-from veilgraph.deploy.submit import Report, submit
+from veilgraph.deploy.submit import submit
 from veilgraph.graph.settings import DataSettings
 from veilgraph.mpc.ring import available_cores
 from veilgraph.protocol.job_file import read_job

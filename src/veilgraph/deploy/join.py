@@ -16,7 +16,7 @@ from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.core.files import check_private, locked
-from veilgraph.core.text import Event, Level
+from veilgraph.core.text import Event, Level, Report
 from veilgraph.core.threads import stopped_by_signals
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.broker import BrokerProcess
@@ -25,7 +25,7 @@ from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit, SiteFile
 from veilgraph.deploy.metrics.door import Address, watched
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
-from veilgraph.deploy.site_process import Report, SiteWatch, alive, begun_here, last_ended
+from veilgraph.deploy.site_process import SiteWatch, alive, begun_here, last_ended
 from veilgraph.deploy.supervisor import Site, Supervisor, attend
 from veilgraph.protocol.consent import all_waiting
 from veilgraph.protocol.party_settings import read_party_settings

@@ -20,7 +20,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.text import Event
+from veilgraph.core.text import Event, Report
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.https import (
     Door,
@@ -41,7 +41,6 @@ from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 MAX_IDS: Final = 10_000
 MAX_BODY_BYTES: Final = 1 << 20
 
-Report = Callable[[str], None]
 Counted = Callable[[str, int, float], None]
 """Told of an exchange: path, status, seconds."""
 

@@ -19,15 +19,13 @@ from typing import Final
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import locked, private_folder
-from veilgraph.core.text import Event
+from veilgraph.core.text import Event, Report
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.progress import site_processes
 
 _POLL_S: Final = 0.2
 LAST_S: Final = 60.0
 """Longest wait for the processes of the last start: three times what they are given (``GRACE_S``)."""
-
-Report = Callable[[str], None]
 
 
 def last_ended(kit: Kit, stopped: threading.Event, look: Callable[[], None], report: Report) -> bool:
@@ -63,7 +61,6 @@ PARENT_VARIABLE: Final = "VEILGRAPH_PARENT_PROCESS"
 """Of a process's environment: the id of the one that began it, which may be gone before it looks for it."""
 GRACE_S: Final = 20.0
 """In which a job's process may end by itself."""
-_EVERY_S: Final = 1.0
 
 
 def begun_here() -> Mapping[str, str]:
@@ -71,7 +68,7 @@ def begun_here() -> Mapping[str, str]:
     return {PARENT_VARIABLE: str(os.getpid())}
 
 
-def end_with_parent(grace_s: float = 0.0, every_s: float = _EVERY_S) -> None:
+def end_with_parent(grace_s: float = 0.0, every_s: float = 1.0) -> None:
     """From now on this process ends so long after the one that began it, and those that it begins likewise with it."""
     parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
     os.environ.update(begun_here())

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
+from veilgraph.core.text import Report
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.asking import Asking, administrator, not_connected
 from veilgraph.deploy.failures import CONSEQUENCES, errors_of, sites_of
@@ -24,10 +25,9 @@ from veilgraph.protocol.job import JobSettings
 _REJOIN_S: Final = 120.0
 _ANSWER_S: Final = 20.0
 _POLL_S: Final = 1.0
+_WITHIN_S: Final = (3.0, 12.0)  # for answers: the longest after a poll that some site left open, as a busy one does
 _CAUSE_S: Final = 5.0  # in which the others say what they know of a failure: the first may not know why
 _SILENT_S: Final = 60.0  # a site that does not answer for so long is lost
-
-Report = Callable[[str], None]
 
 
 def submit(
@@ -97,10 +97,12 @@ def check_names(settings: JobSettings) -> None:
 def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, ...], roles: Roles) -> None:
     """Waits until the job has ended at every site."""
     said, heard, failed_at = "", dict.fromkeys(sites, time.monotonic()), 0.0
-    known: dict[PartyId, Word] = {}
+    known, within_s = dict[PartyId, Word](), _WITHIN_S[0]
     for _ in count():
         with suppress(LinkError):
-            for site, words in ops.jobs(sites, _POLL_S * 3).items():
+            answered = ops.jobs(sites, within_s)
+            within_s = _WITHIN_S[0] if len(answered) == len(sites) else min(2 * within_s, _WITHIN_S[1])
+            for site, words in answered.items():
                 of_none = Word(job=job_id, state="ended")
                 known[site] = word = next((each for each in words if each.job == job_id), of_none)
                 heard[site] = time.monotonic()

@@ -12,8 +12,9 @@ NATS loses messages: when a broker ends, when a connection does, when a consumer
 peer's receipt for it, or for a later one, has come; pieces of ``WINDOW_BYTES`` at most are on their way to a peer.
 Pieces are taken in their one order: message for message, piece for piece, as their sealed heads say. A receiver that
 sees a later piece repeats its newest receipt, as does one whose connection was made anew, and the sender then sends
-again all that is not acknowledged. Where nothing comes back, it sends its oldest piece again, as a probe. Who has no
-room for more of a peer's keeps its receipts back until there is some.
+again all that is not acknowledged. Where nothing comes back, it sends its oldest piece again, as a probe. A receipt
+waits for more pieces for 50 ms, or for a quarter of the window: it is for all pieces before it. Who has no room for
+more of a peer's keeps its receipts back until there is some.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ _HELLO, _FRAME, _RECEIPT = b"\x01", b"\x02", b"\x03"
 _BOOKKEEPING_BYTES: Final = 1 << 10
 """What a piece costs beside its bytes: else a window of empty messages would have no end."""
 _RETRY_S: Final = 0.2
+_SHORT_BYTES: Final = 64 << 10
+"""Longest message that its sender's own thread may send: waking another would take longer."""
+_RECEIPT_S: Final = 0.05
+"""How long a receipt for pieces may wait for later pieces, which it acknowledges as well."""
 _PING_EVERY_S: Final = 1.0
 _ROOM_S: Final = 0.01
 """How often a peer that waits for room is looked after: room comes when the role receives, which wakes nobody here."""
@@ -71,8 +76,9 @@ log = logging.getLogger("veilgraph")
 class NatsLink(MailboxLink):
     """One party's end of a job, on a connection of its own with a broker.
 
-    Sends are queued and go out in the background, one message at a time per receiver, once the two have authenticated
-    each other. A peer that gave no sign of life for ``silence_s`` has failed, as has one that says that it stopped.
+    Sends are queued, and all but short ones go out in the background, one message at a time per receiver, once the two
+    have authenticated each other. A peer that gave no sign of life for ``silence_s`` has failed, as has one that says
+    that it stopped.
 
     Args:
         names: peer → the name in its certificate; ``own_name`` is that in this party's, by default ``party``.
@@ -152,7 +158,16 @@ class NatsLink(MailboxLink):
             self._check_sends(to, tag, closed=self._closing.is_set())
             route.queue.append((header, data))
             route.queued_bytes += size
-        route.wake.set()
+        if data.nbytes > _SHORT_BYTES or not route.serving.acquire(blocking=False):
+            route.wake.set()
+            return
+        try:
+            if route.peer.ready.is_set() and (piece := route.next_piece(time.monotonic())) is not None:
+                self._publish(route, _FRAME, piece)
+        finally:
+            route.serving.release()
+        if route.queue:
+            route.wake.set()
 
     def close(self) -> None:
         """Sends what is queued, tells the peers, then ends; messages not yet received are dropped."""
@@ -204,12 +219,13 @@ class NatsLink(MailboxLink):
         while not self._closed.is_set():
             if not pause_s or route.wake.wait(pause_s):
                 route.wake.clear()
-            pause_s = self._tend(route)
+            with route.serving:
+                pause_s = self._tend(route)
 
     def _tend(self, route: _Route) -> float:
         """Does what is due for a peer; returns the seconds until something may be due again."""
         now, peer, has_room = time.monotonic(), route.peer, self._mailbox.has_room(route.peer.name)
-        for receipt in route.owed(of_pieces=has_room):
+        for receipt in route.owed(now, of_pieces=has_room):
             self._publish(route, _RECEIPT, receipt)
         if peer.failure is None and peer.silent():
             peer.fail_silent(self._trouble)
@@ -234,7 +250,7 @@ class NatsLink(MailboxLink):
             self._publish(route, _FRAME, frame)
         if (piece := route.next_piece(now)) is None:
             soon_s = _RETRY_S if route.kept else _PING_EVERY_S
-            return min(route.ping_at - now, soon_s if has_room else _ROOM_S)
+            return min(route.ping_at - now, soon_s if has_room else _ROOM_S, _RECEIPT_S)
         self._publish(route, _FRAME, piece)
         return 0.0
 
@@ -273,7 +289,8 @@ class NatsLink(MailboxLink):
             name, said = route.peer.name, {_HELLO: "hello", _RECEIPT: "receipt"}.get(kind) or claimed_kind(content)
             words = f"refused a forged {said} that claims to be of {name}: {error}"
             self._refusals.add((name,), said, words)
-        route.wake.set()
+        if kind != _FRAME:
+            route.wake.set()
 
     def _take_frame(self, route: _Route, frame: bytes | bytearray | memoryview) -> None:
         kind, number, index, _ = stated_head(frame)
@@ -282,7 +299,7 @@ class NatsLink(MailboxLink):
             return
         receipt = bytes(frame[:HEAD_BYTES]) + route.peer.take(frame)
         if kind != FrameKind.PING:
-            route.owe(kind, receipt)
+            route.owe(kind, receipt, len(frame))
 
 
 class _Route:
@@ -290,7 +307,7 @@ class _Route:
 
     def __init__(self, peer: Peer, subject: str, window: int) -> None:
         self.peer, self.subject, self._window = peer, subject, window
-        self.changed, self.wake = threading.Condition(), threading.Event()
+        self.changed, self.wake, self.serving = threading.Condition(), threading.Event(), threading.Lock()
         self.queue: deque[tuple[bytes, memoryview]] = deque()
         self.queued_bytes = 0
         self.kept: dict[bytes, bytearray] = {}
@@ -303,6 +320,7 @@ class _Route:
         self._repeats = self._wanted = False
         self._quiet_since, self._probe_s = 0.0, _PROBE_S
         self._owed: dict[int, bytes] = {}
+        self._owed_bytes, self._due_at = 0, 0.0
         self._newest = b""
         self._last = b""
         self._told = False
@@ -354,8 +372,8 @@ class _Route:
         """What was sent may be lost, and so may be the receipts for what came."""
         with self.changed:
             self._repeats, self.greet_at = True, 0.0
-        self.owe_newest()
         self.wake.set()
+        self.owe_newest()
 
     def take_receipt(self, content: memoryview) -> None:
         """Forgets what the peer has; ``ProtocolError`` where it is not the peer's receipt."""
@@ -413,10 +431,16 @@ class _Route:
 
     # Of what this end takes
 
-    def owe(self, kind: int, receipt: bytes) -> None:
-        """Has a receipt sent."""
+    def owe(self, kind: int, receipt: bytes, size: int) -> None:
+        """Has a receipt sent: for pieces after ``_RECEIPT_S``, or once a quarter of the window came."""
         with self.changed:
+            if FrameKind.PIECE not in self._owed:
+                self._due_at, self._owed_bytes = time.monotonic() + _RECEIPT_S, 0
             self._owed[kind] = receipt
+            self._owed_bytes += size + _BOOKKEEPING_BYTES
+            if kind != FrameKind.PIECE or self._owed_bytes >= self._window // 4:
+                self._due_at = 0.0
+                self.wake.set()
             if kind == FrameKind.PIECE or (kind == FrameKind.CONFIRMATION and not self._newest):
                 self._newest = receipt
 
@@ -425,9 +449,12 @@ class _Route:
         with self.changed:
             if self._newest:
                 self._owed.setdefault(FrameKind.PIECE, self._newest)
+                self._due_at = 0.0
+                self.wake.set()
 
-    def owed(self, *, of_pieces: bool) -> Sequence[bytes]:
+    def owed(self, now: float, *, of_pieces: bool) -> Sequence[bytes]:
         """Receipts to be sent now; who gets none of pieces sends no more than a window."""
         with self.changed:
-            now = [kind for kind in self._owed if of_pieces or kind != FrameKind.PIECE]
-            return [self._owed.pop(kind) for kind in now]
+            of_pieces &= now >= self._due_at
+            due = [kind for kind in self._owed if of_pieces or kind != FrameKind.PIECE]
+            return [self._owed.pop(kind) for kind in due]
