@@ -1,8 +1,10 @@
 """What a union is worth: banks of made-up worlds alone, together without edges across, and as a union.
 
     python -m research.unions --seeds 4
+    python -m research.unions --bare
     python -m research.unions --sets
 
+``--bare``: of worlds 0 and 1 the largest bank has no labels, and its own accounts are judged.
 The second are data sets on which nothing was chosen, with their nodes dealt to three holders at random. The figure
 there is test accuracy.
 Every way trains the network of union jobs with the defaults, on floating numbers in one place, as the tests hold the
@@ -16,6 +18,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,9 +56,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--customers", type=int, default=50_000)
+    parser.add_argument("--bare", action="store_true")
     parser.add_argument("--sets", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.bare:
+        for seed in range(2):
+            sys.stdout.write(f"{seed}: {said(bare(seed, asked.customers))}\n")
+        return
     if asked.sets:
         for name, data in SETS.items():
             sys.stdout.write(f"{name}: {said(dealt(data))}\n")
@@ -77,14 +85,26 @@ def said(figures: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
 
 
+def job_of(seed: int, customers: int) -> UnionJob:
+    """Of three banks of a world."""
+    made = {"customers": customers, "transfers": 10 * customers}
+    data = {"dataset": "payments", "holders": 3, "label_holder": "B", "payments": made}
+    return union(parse_job({"paradigm": "union", "seed": seed, "data": data}))
+
+
 def world(seed: int, customers: int) -> dict[str, dict[str, float]]:
     """Name of a way → AUC and average precision, means over the banks, and recall of all banks' alarms together."""
-    made = {"customers": customers, "transfers": 10 * customers}
-    job = union(
-        parse_job({"paradigm": "union", "seed": seed, "data": {"dataset": "payments", "holders": 3, "payments": made}})
-    )
-    graphs, found = every_way(job)
+    graphs, found = every_way(job_of(seed, customers))
     return {way: judged(graphs, logits) for way, logits in found.items()}
+
+
+def bare(seed: int, customers: int) -> dict[str, float]:
+    """What a union is worth to the largest bank where it has no labels."""
+    job = job_of(seed, customers)
+    inputs = PARADIGMS["union"].data.load(job)
+    (first, *others), none = inputs.graphs, {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None}
+    without = replace(first, num_classes=None, **none)  # type: ignore[arg-type]
+    return judged([first], together(job, [without, *others], inputs.ids))
 
 
 def dealt(data: Mapping[str, Any]) -> dict[str, float]:

@@ -161,8 +161,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
             if graph.party in settings.duties.noising and (refused := too_many_units(settings.privacy, graph)):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(data_table(graphs, aligned=settings.is_aligned))
-        joins = settings.inputs.joins_others
-        sizes = {graph.party: size_of(graph, joins_others=joins) for graph in graphs}
+        sizes = {graph.party: size_of(graph, settings.inputs) for graph in graphs}
         costs = _costs_of(settings, graphs[0].common, sizes)
         holders = data_facts(graphs, aligned=settings.is_aligned)
     if costs is not None:

@@ -62,9 +62,9 @@ def check_name(party: str) -> None:
 
 
 def check_common(party: str, num_common: int, num_nodes: int) -> None:
-    """At least one common node, and no more than nodes."""
-    if not 1 <= num_common <= num_nodes:
-        problem = f"{num_common} must lie in 1..{num_nodes}, the number of nodes"
+    """No more common nodes than nodes; 0 of a holder that has edges between others' nodes alone."""
+    if not 0 <= num_common <= num_nodes:
+        problem = f"{num_common} must lie in 0..{num_nodes}, the number of nodes"
         refuse(party, "num_common", problem, "put the common nodes first and give their number")
 
 

@@ -33,6 +33,11 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
     ``nodes`` are common ones, where known. ``named`` adds names of its columns, which others must not see.
     """
     party = own.settings.party
+    if own.settings.has_nodes == (party == job.inputs.across):
+        return (
+            f"its party file has {'' if own.settings.has_nodes else 'no '}nodes, and the job's holder without nodes is "
+            f"{job.inputs.across or 'none'} (across, of paradigm union)"
+        )
     if own.settings.machines is not None and (reason := paradigm_of(job).session.unspreadable(job)) is not None:
         return reason
     if reason := _of_edges(job, party, own.settings.edges) or _of_nodes(own, job, named=named):

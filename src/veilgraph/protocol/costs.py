@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import BOOKKEEPING_BYTES, SLACK_BYTES
 from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.job import InputRules
+
+NO_RULES: Final = InputRules()
 
 
 @dataclass(frozen=True)
@@ -36,19 +40,29 @@ class PartySizes:
     nodes: int = 0
 
 
-def size_of(graph: PartyGraph, *, joins_others: bool = False) -> PartySizes:
+def pairs_of(graph: PartyGraph, rules: InputRules) -> Tensor:
+    """The edges that a holder of nodes of its own brings, each pair once, none from a node to itself: int64 [2, E].
+
+    Where another holder has the edges between nodes of different ones, those among its own nodes alone.
+    """
+    edges: Tensor = torch.unique(graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]], dim=1)
+    return edges if rules.across in (None, graph.party) else edges[:, (edges < graph.common).all(0)]
+
+
+def size_of(graph: PartyGraph, rules: InputRules = NO_RULES) -> PartySizes:
     """Of a holder's graph: of its common nodes or, where edges may join its own nodes to others', of its own ones.
 
-    Of these it counts every pair once, in the direction in which more end at its own, and at a node both ways.
+    Of these it counts every pair once, in the direction in which more end at its own, and at a node both ways. A holder
+    without nodes counts those of others.
     """
     part = graph.common_part()
     training = 0 if part.train_mask is None else int(part.train_mask.sum())
     classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
     validation = 0 if part.val_mask is None else int(part.val_mask.sum())
     edges, most = part.num_edges, math.ceil(part.most_edges_at_a_node())
-    if joins_others:
-        pairs = torch.unique(graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]], dim=1)
-        ways = [ends[ends < graph.common].bincount(minlength=graph.common) for ends in pairs]
+    if rules.joins_others:
+        own = graph.common or graph.num_nodes
+        ways = [ends[ends < own].bincount(minlength=own) for ends in pairs_of(graph, rules)]
         edges, most = max(int(way.sum()) for way in ways), int((ways[0] + ways[1]).max())
     return PartySizes(part.num_features, edges, training, classes, validation, most, graph.common)
 

@@ -128,8 +128,8 @@ def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
     facts = data_facts(graphs, aligned=aligned)
     found = table("Data", ("", *(f">{each['party']}" for each in facts)))
     rows = [dict(_data_rows(each)) for each in facts]
-    for heading in rows[0]:
-        add_row(found, (heading, *(row[heading] for row in rows)))
+    for heading in dict.fromkeys(heading for row in rows for heading in row):
+        add_row(found, (heading, *(row.get(heading, NOTHING) for row in rows)))
     return found
 
 

@@ -203,7 +203,9 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         party=settings.party,
         nodes=table.num_nodes,
         edges=tuple(edges),
-        degrees=(int(incoming.min()), float(np.median(incoming)), int(incoming.max())),
+        degrees=(int(incoming.min()), float(np.median(incoming)), int(incoming.max()))
+        if len(incoming)
+        else (0, 0.0, 0),
         isolated=int(((incoming == 0) & (outgoing == 0)).sum()),
         features=tuple(map(_describe_column, table.columns, table.values)),
         classes=None if label is None or table.labels is None else _count(table.labels, label.classes),

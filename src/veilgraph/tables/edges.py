@@ -231,7 +231,8 @@ class _Reading:
             relation, raw, other = _listed(settings.relation, columns)
             source, target = self._ends(raw)
             rows = np.bincount(relation, minlength=kinds)
-            known = (source >= 0) & (target >= 0) & (np.minimum(source, target) < len(self.ids))
+            own = len(self.ids) or np.iinfo(np.int32).max  # one end's, where there are nodes of its own
+            known = (source >= 0) & (target >= 0) & (np.minimum(source, target) < own)
             if not known.all():
                 source, target, relation = source[known], target[known], relation[known]
             weight = np.ones(len(source), np.float32) if self._has_own else None

@@ -355,6 +355,9 @@ def read_nodes(
     (from 1, without the header), the value and the rule.
     """
     nodes = settings.nodes
+    if not settings.has_nodes:
+        none = pa.array([], pa.string())
+        return NodeTable(base, none, none, (), (), None, None)
     sources, labelled = _sources(nodes, base), _label_source(nodes, base)
     if columns is None:
         columns = choose_columns(nodes, sources[0].path, _names(sources))
@@ -484,6 +487,8 @@ def _read_one(
 
 def read_ids(settings: TableSettings, base: Path) -> list[str]:
     """The ids of the node table, written alike; no other column is read."""
+    if not settings.has_nodes:
+        return []
     source = _source(base / settings.nodes.file, settings.nodes.id, settings.nodes)
     ids: list[str] = read_joined([source], [], settings.ids, settings.nodes.duplicates).ids.to_pylist()
     return ids
@@ -491,12 +496,16 @@ def read_ids(settings: TableSettings, base: Path) -> list[str]:
 
 def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn, ...]:
     """The feature columns that the settings choose in the node table as it is now; only headers are read."""
+    if not settings.has_nodes:
+        return ()
     sources = _sources(settings.nodes, base)
     return choose_columns(settings.nodes, sources[0].path, _names(sources))
 
 
 def other_columns(settings: TableSettings, base: Path) -> tuple[str, ...]:
     """All columns of the files of nodes and labels that are no id, label, target, graph or split; headers are read."""
+    if not settings.has_nodes:
+        return ()
     labelled = _label_source(settings.nodes, base)
     beside = () if labelled is None else labelled.columns
     names = dict.fromkeys((*_names(_sources(settings.nodes, base)), *beside))

@@ -422,11 +422,17 @@ class NodeSettings(TableFile):
         return self.split.by if isinstance(self.split, SplitTimes) else None
 
 
+NO_NODES: Final = NodeSettings(file=Path("none.csv"), id="none", features=())
+"""In place of a node table, of an organisation that has none."""
+
+
 class TableSettings(Settings):
     """One organisation's own tables."""
 
     party: PartyName = Field(description="this organisation's name, as in the job and in its kit")
-    nodes: NodeSettings
+    nodes: NodeSettings = Field(
+        NO_NODES, description="left out: it has none, and edges between those of others, as a payment network"
+    )
     edges: tuple[EdgeSettings, ...] = ()
     ids: IdSettings = Field(
         IdSettings(), description="how ids are written alike; all holders must, who want to find nodes in common"
@@ -450,6 +456,21 @@ class TableSettings(Settings):
                     "columns, in the same order, of every table"
                 )
         return edges
+
+    @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        whose = (each.source_holder is not None and each.target_holder is not None for each in self.edges)
+        if not self.has_nodes and not (self.edges and all(whose)):
+            raise ValueError(
+                "nodes is left out, so edges join nodes of others: give nodes, or edges and for each of their files "
+                "source_holder and target_holder, the columns that say whose both ends are"
+            )
+        return self
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether it has a node table."""
+        return self.nodes != NO_NODES
 
     def hashed(self) -> str:
         """How the tables are read, for a digest; of what a setting adds nothing where it is not given."""
@@ -475,7 +496,12 @@ class TableSettings(Settings):
         """Every file that is read: the node table, edges, further tables of nodes, labels."""
         nodes, label = self.nodes, self.nodes.label
         own = () if label is None or label.file is None else (label.file,)
-        return (nodes.file, *(edges.file for edges in self.edges), *(each.file for each in nodes.join), *own)
+        return (
+            *((nodes.file,) if self.has_nodes else ()),
+            *(edges.file for edges in self.edges),
+            *(each.file for each in nodes.join),
+            *own,
+        )
 
 
 def is_pattern(column: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from tests.roles.federation import Settings, merge
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import POOLED, split_at_home
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.union.inputs import network_of
 from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.protocol.job_file import parse_job
 
@@ -63,3 +65,25 @@ def without(found: Banks, holder: PartyId, other: PartyId) -> Banks:
 
 def by_name(found: Banks) -> Mapping[PartyId, PartyGraph]:
     return {graph.party: graph for graph in found[0]}
+
+
+NET = "N"
+
+
+def with_network(found: Banks, *, knows: bool = False) -> Banks:
+    """The same banks and a network that has the payments between them, which they have in their books if they know."""
+    graphs, ids = found
+    own, names = network_of(NET, graphs, ids)
+    left, kept = list[PartyGraph](), dict[PartyId, list[str]]()
+    for graph in graphs:
+        inside = graph.with_edges((graph.edge_index < graph.common).all(0)).common_part()
+        left.append(graph if knows else inside)
+        kept[graph.party] = ids[graph.party][: left[-1].num_nodes]
+    return [*left, own], {**kept, NET: names}
+
+
+def unlabelled(found: Banks, holder: PartyId) -> Banks:
+    """Where one holder has no labels."""
+    bare = {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None, "num_classes": None}
+    graphs, ids = found
+    return [replace(graph, **bare) if graph.party == holder else graph for graph in graphs], ids  # type: ignore[arg-type]

@@ -94,7 +94,7 @@ def test_what_a_plan_says_is_what_is_sent(tmp_path: Path) -> None:
     job, found = small_job(3, JUDGED), banks()
     run = trained(job, found, tmp_path / "run")
     inputs, session = PARADIGMS["union"].data.accept(job, *found), PARADIGMS["union"].session
-    costs = session.costs(job, 0, {graph.party: size_of(graph, joins_others=True) for graph in inputs.graphs})
+    costs = session.costs(job, 0, {graph.party: size_of(graph, job.inputs) for graph in inputs.graphs})
     assert costs is not None
     kinds = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control"}
     for party in "ABC":
@@ -288,9 +288,6 @@ def test_what_a_union_does_not_have_is_refused_by_name(change: Settings, key: st
 def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     graphs, ids = banks()
     a, rest = graphs[0], graphs[1:]
-    bare = replace(a, labels=None, train_mask=None, val_mask=None, test_mask=None, num_classes=None)
-    with refused(DataError, party="A"):
-        trained(small_job(), ([bare, *rest], ids), tmp_path / "labels")
     strange = {**ids, "A": [*ids["A"][: a.common], *(f"D/{row}" for row in range(a.num_nodes - a.common))]}
     with refused(DataError, key="ids", party="A"):
         trained(small_job(), (graphs, strange), tmp_path / "ids")

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+from numpy.typing import NDArray
 
 from veilgraph.core.files import private_folder, whole_file
 from veilgraph.core.types import PartyId
@@ -26,6 +27,9 @@ _BEGIN: Final = np.datetime64("2025-01-01T00:00:00", "s")
 _CLASSES: Final = ("no", "yes")
 _TRAIN: Final = {"epochs": 100, "select_by": "last", "patience": None}
 _SEALED_TRAIN: Final = {"select_by": "auc"}
+NETWORK: Final = "network"
+"""The organisation that has the transfers between banks, and no customers."""
+_ENDS: Final = {"source": "payer", "source_holder": "payer_bank", "target": "payee", "target_holder": "payee_bank"}
 _JOBS: Final = {"horizontal": False, "averaging": False, "vertical": True, "sealed": True}
 """Paradigm → whether its holders have the same customers: the first bank, the shop and the telecom; else all banks."""
 
@@ -40,10 +44,10 @@ def export_payments(
 
     In a folder for each bank, ``shop`` and ``telecom``: ``nodes``, ``edges`` and ``party.yaml``; at banks also
     ``accounts``, their own customers alone, ``transfers``, their ledger, and ``accounts.yaml``, the party file of both
-    for a union. Beside these ``union.yaml``, ``horizontal.yaml``, ``averaging.yaml``, ``vertical.yaml`` and
-    ``sealed.yaml``, which differ in ``paradigm``, ``data`` and ``train``, and
-    ``truth/`` with ``customers``, ``patterns`` and the ``transfers`` that are part of one. Party files accept what
-    these jobs reveal, and the margins of a sealed one.
+    for a union. ``network`` has ``transfers`` between banks and ``party.yaml``. Beside these ``union.yaml``,
+    ``network.yaml``, a union with it, ``horizontal.yaml``, ``averaging.yaml``, ``vertical.yaml`` and ``sealed.yaml``,
+    which differ in ``paradigm``, ``data``, ``across`` and ``train``, and ``truth/``: ``customers``, ``patterns`` and
+    the ``transfers`` that are part of one. Party files accept what these jobs reveal, and the margins of a sealed one.
 
     Returns:
         Organisation → its party file.
@@ -59,6 +63,8 @@ def export_payments(
         contents = {paradigm: _job(paradigm, world, files) for paradigm in _JOBS}
         accounts = {name: files[name].with_name("accounts.yaml") for name in world.banks}
         contents["union"] = _job("union", world, accounts)
+        accounts[NETWORK] = out / NETWORK / "party.yaml"
+        contents[NETWORK] = _job("union", world, accounts) | {"across": NETWORK}
         jobs = [parse_job(content, paradigm) for paradigm, content in contents.items()]
         jobs.append(parse_job(contents["sealed"] | {"output": "margins"}))
         ids = pa.array(node_ids(np.arange(len(world.customers))))
@@ -67,17 +73,24 @@ def export_payments(
             private_folder(file.parent)
             _write_view(world.view(name), ids, file, format, orders, jobs)
             if name in world.banks:
-                _write_ledger(world, world.banks.index(name), ids, file.with_name(f"transfers.{format}"))
+                seen = world.transfers.seen_by(world.banks.index(name))
+                _write_ledger(world, seen, ids, file.with_name(f"transfers.{format}"))
                 _write_accounts(world.view(name), ids, accounts[name], format, orders, jobs)
-        for paradigm, content in contents.items():
-            write_yaml(content, out / f"{paradigm}.yaml")
+        private_folder(out / NETWORK)
+        across = world.transfers.payer_bank != world.transfers.payee_bank
+        _write_ledger(world, across, ids, out / NETWORK / f"transfers.{format}")
+        edges = {"file": f"transfers.{format}", **_ENDS, "directed": True}
+        mine = [job for job in jobs if NETWORK in job.data.names]
+        write_yaml({"party": NETWORK, "edges": [edges], **accepting(*mine)}, accounts[NETWORK])
+        for name, content in contents.items():
+            write_yaml(content, out / f"{name}.yaml")
         _write_truth(world, ids, private_folder(out / "truth"), format)
     return files
 
 
 def _job(paradigm: str, world: PaymentsWorld, files: Mapping[PartyId, Path]) -> dict[str, Any]:
     holders = (world.banks[0], SHOP, TELECOM) if _JOBS.get(paradigm) else world.banks
-    brought = {name: str(files[name].absolute()) for name in holders}
+    brought = {name: str(file.absolute()) for name, file in files.items() if name in (*holders, NETWORK)}
     return {
         "name": "payments",
         "paradigm": paradigm,
@@ -132,8 +145,7 @@ def _write_accounts(
     """A bank's own customers, and a party file of these and of its ledger."""
     own = np.flatnonzero(~np.isnan(next(iter(seen.columns.values()))))
     nodes = _write_nodes(seen, ids, orders.permutation(own), file.with_name(f"accounts.{suffix}"), "error")
-    edges = {"file": f"transfers.{suffix}", "directed": True}
-    edges |= {"source": "payer", "source_holder": "payer_bank", "target": "payee", "target_holder": "payee_bank"}
+    edges = {"file": f"transfers.{suffix}", **_ENDS, "directed": True}
     mine = [job for job in jobs if job.paradigm == "union"]
     write_yaml({"party": seen.name, "nodes": nodes, "edges": [edges], **accepting(*mine)}, file)
 
@@ -143,9 +155,9 @@ def _named(places: Rows, names: tuple[str, ...]) -> pa.StringArray:
     return pa.array(names).take(pa.array(np.where(places == UNKNOWN, 0, places), mask=places == UNKNOWN))
 
 
-def _write_ledger(world: PaymentsWorld, bank: int, ids: pa.StringArray, path: Path) -> None:
-    """A bank's transfers, as they came, some at a time."""
-    seen = np.flatnonzero(world.transfers.seen_by(bank))
+def _write_ledger(world: PaymentsWorld, which: NDArray[np.bool_], ids: pa.StringArray, path: Path) -> None:
+    """Some transfers, as they came, some at a time."""
+    seen = np.flatnonzero(which)
     banks = pa.array(world.banks)
     parts = (seen[start : start + ROWS_AT_ONCE] for start in range(0, max(len(seen), 1), ROWS_AT_ONCE))
     _write_parts((_ledger(world.transfers.take(rows), rows, ids, banks) for rows in parts), path)

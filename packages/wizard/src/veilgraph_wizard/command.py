@@ -167,9 +167,11 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     from veilgraph.samples.organisations import accepting  # noqa: PLC0415
 
     drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
-    # Of a sealed job scores too: what ``init`` writes where classes are two.
+    # Of a sealed job scores too: what ``init`` writes where classes are two; of a union both ways to have edges across.
+    more: dict[str, object] = {"paradigm": "union", "across": "C", "data": {**drafted, "holders": ["A", "B", "C"]}}
     opened = {"sealed": {"output": "margins"}}
     jobs = [parse_job({"paradigm": each, "data": drafted, **opened.get(each, {})}, "--accept") for each in paradigms]
+    jobs += [parse_job(more, "--accept")] if "union" in paradigms else []
     limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
     comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if limits else []
     if protect is not None:
@@ -181,8 +183,10 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
 
 
-def _says_whose(party: PartySettings) -> bool:
-    return any(each.source_holder is not None or each.target_holder is not None for each in party.edges)
+def _is_union(parties: Sequence[PartySettings]) -> bool:
+    """Whether edges go to nodes of other holders, in all of their tables or in those of one that has nothing else."""
+    whose = [any(edge.source_holder or edge.target_holder for edge in party.edges) for party in parties]
+    return bool(parties) and (all(whose) or not all(party.has_nodes for party in parties))
 
 
 @command("init", "veilgraph init bank.yaml shop.yaml telco.yaml --out job.yaml")
@@ -198,7 +202,7 @@ def init_job_command(
         str | None,
         option(
             "vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes ends of "
-            "edges are, else vertical.",
+            "edges are, or one has edges alone, else vertical.",
             "NAME",
         ),
     ] = None,
@@ -244,7 +248,7 @@ def init_job_command(
         raise ConfigError("--epsilon and --degree-bound are for --protect: say what is to be protected, or leave both")
     drafted = draft_job(
         out.name.split(".")[0] if name is None else name,
-        paradigm or ("union" if parties and all(map(_says_whose, parties.values())) else "vertical"),
+        paradigm or ("union" if _is_union([*parties.values()]) else "vertical"),
         parties or holders,
         label_holder,
         select_by,

@@ -50,13 +50,16 @@ class _Drafting:
 
     def __init__(self, found: Guess, party: str, folder: Path, choices: Choices) -> None:
         self._found, self._party, self._folder, self._choices = found, party, folder, choices
-        self._first = found.nodes[0]
         self._decisions: list[str] = []
         self._used, self._left_out = 0, dict[str, str]()
 
+    @property
+    def _first(self) -> Nodes:
+        """The node table."""
+        return self._found.nodes[0]
+
     def draft(self) -> Draft:
-        found, choices = self._found, self._choices
-        self._check_columns()
+        found = self._found
         lines = [
             f"# Guessed from {ROWS} rows of each file at most; lines with 'decide' are for you to settle.",
             "# Then: veilgraph data check. docs/tables.md explains every key.",
@@ -65,8 +68,20 @@ class _Drafting:
             f"party: {_text(self._party)}  # this holder's name in the job",
             f"ledger: {_text(f'{self._party}-ledger')}  # a folder: what is ever released with noise is counted there",
             *self._ids(),
-            *("nodes:", *(f"  {line}" for line in self._file(self._first.sample))),
         ]
+        if found.nodes:
+            self._check_columns()
+            lines += self._nodes()
+        else:
+            lines.append("# nodes: none of its own; the job names this holder in across (docs/union.md)")
+        lines += ["edges:"] if found.edges else []
+        for each in found.edges:
+            lines += self._edges(each)
+        return Draft("\n".join(lines) + "\n", tuple(self._decisions), columns_used(self._used, self._left_out))
+
+    def _nodes(self) -> list[str]:
+        found, choices = self._found, self._choices
+        lines = ["nodes:", *(f"  {line}" for line in self._file(self._first.sample))]
         doubt = "  # decide: what all holders call a node by" if choices.id is None else ""
         lines.append(f"  id: {_text(self._first.id.name)}{doubt}")
         if doubt:
@@ -91,11 +106,7 @@ class _Drafting:
                 "numbers of them, dates, truth values or few different texts, or one of edges "
                 f"({columns_used(0, self._left_out)})"
             )
-        lines += [f"  {line}" for line in self._labels()]
-        lines += ["edges:"] if found.edges else []
-        for each in found.edges:
-            lines += self._edges(each)
-        return Draft("\n".join(lines) + "\n", tuple(self._decisions), columns_used(self._used, self._left_out))
+        return lines + [f"  {line}" for line in self._labels()]
 
     def _decide(self, what: str) -> None:
         if what not in self._decisions:
@@ -325,7 +336,8 @@ class _Drafting:
             f"{', '.join(names)} the holders' names in the job?"
         )
         lines.append("directed: true")
-        lines.append("unknown: drop  # an edge to an id of this holder's that is no node's; or error")
+        if self._found.nodes:
+            lines.append("unknown: drop  # an edge to an id of this holder's that is no node's; or error")
         yield from _item(lines, "  ")
 
     def _edges(self, edges: Edges) -> Iterator[str]:

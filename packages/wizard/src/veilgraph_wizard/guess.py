@@ -80,7 +80,7 @@ class Guess:
     """What the files seem to be.
 
     Attributes:
-        nodes: the node table, then further ones.
+        nodes: the node table, then further ones; none of a holder of edges between others' nodes.
         label: the column of classes; None where none seems to be one.
         label_file: what it is in, where that is a file of its own.
         split: the column that names splits.
@@ -127,6 +127,8 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
                 "ends of its edges, as in --ends buyer:seller, or leave it out and write its part of the party file by "
                 "hand (docs/tables.md)"
             )
+    if not nodes and edges and all(each.holders is not None for each in edges):
+        return Guess((), None, None, None, tuple(edges), alike=False)
     if not nodes:
         raise DataError(f"{samples[0].path}: none of the files is of nodes; give one with a row per node and its id")
     if choices.id is not None:

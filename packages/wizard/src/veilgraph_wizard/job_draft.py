@@ -38,6 +38,7 @@ _APART: Final = "each brings its own party file: veilgraph net join KIT --party 
 _NOISED: Final = "what leaves has noise, and a holder's ledger counts it: veilgraph budget; docs/privacy.md"
 _SLOTS: Final = "decide: the most edges that any holder can have, both directions counted; all seem to have as many"
 _DEGREE: Final = "decide: the most edges that a node can have at all holders together; null: each tells its own"
+_ACROSS: Final = "it has no nodes, and the edges between those of different holders: docs/union.md"
 _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 
@@ -112,6 +113,9 @@ def draft_job(
     if here:
         data = {"parties": {settings.party: str(path) for path, settings in here.items()}}
     content: dict[str, Any] = {"name": name, "paradigm": paradigm, "data": data}
+    across = [each.party for each in here.values() if not each.has_nodes]
+    if across:
+        content["across"] = across[0]
     is_aligned = parse_job({"paradigm": paradigm}).is_aligned
     if protected is not None:
         content |= protected.settings(paradigm)
@@ -119,7 +123,10 @@ def draft_job(
         data["label_holder"] = _label_holder(names, list(here.values()), label_holder)
     elif label_holder is not None:
         data["label_holder"] = _named(names, label_holder)
+    elif (first := next((each.party for each in here.values() if each.nodes.label is not None), names[0])) != names[0]:
+        data["label_holder"] = first
     comments = {
+        "across": _ACROSS,
         "parties": _HERE,
         "holders": _APART,
         "privacy": _NOISED,

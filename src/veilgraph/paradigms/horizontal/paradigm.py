@@ -99,6 +99,8 @@ class SameColumnsData(seam.Data[J]):
         found = []
         for party, path in (job.data.parties or {}).items():
             own = Organisation.read(path, party)
+            if not own.settings.has_nodes:
+                continue
             columns: list[Compared] = [*feature_columns(own.settings, own.folder), *edge_columns(own.settings.edges)]
             nodes = own.settings.nodes
             found.append((party, columns, column_hashes(columns, predicted(nodes), None, split_hash(nodes, ""))))
@@ -150,7 +152,13 @@ def collect(own: Preparation) -> Prepared:
     identity = _fresh_identity(link, settings.data.names)
     if organisation is None:
         return Prepared(identity, {})
-    party, others = organisation.settings, [holder for holder in settings.data.names if holder != link.party]
+    party, names = organisation.settings, [name for name in settings.data.names if name != settings.inputs.across]
+    folder, others = organisation.folder, [holder for holder in names if holder != link.party]
+    joined = others if settings.inputs.joins_others else ()
+    if not party.has_nodes:
+        table = read_table(party, folder, None, "none")
+        built = build_graph(party, folder, table, fit_encoding(table, "none"), then=own.then, others=joined)
+        return Prepared(identity, {"nodes": 0}, built)
     columns = feature_columns(party, organisation.folder) if encoding is None else encoding.columns
     compared: list[Compared] = [*columns, *edge_columns(party.edges)]
     split = split_hash(party.nodes, identity) if encoding is None else None  # in a prediction nothing learns
@@ -159,14 +167,12 @@ def collect(own: Preparation) -> Prepared:
     if encoding is not None:
         table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, own.streams)
     else:
-        first = received.get(settings.data.names[0], mine)  # all holders' columns stand as the first holder's do
+        first = received.get(names[0], mine)  # all holders' columns stand as the first holder's do
         table = read_nodes(party, organisation.folder, in_order(columns, mine, first), own.streams)
-        encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, settings.data.names))
+        encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, names))
     order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large
     per_node = link.party in settings.inputs.per_node
-    joined = others if settings.inputs.joins_others else ()
-    folder = organisation.folder
     built = build_graph(party, folder, table, encoding, per_node=per_node, then=own.then, others=joined)
     return Prepared(identity, {"nodes": built.graph.common}, built)
 

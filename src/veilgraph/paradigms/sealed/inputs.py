@@ -191,7 +191,7 @@ def with_scores(own: OwnData, graph: PartyGraph, job: SealedJob, examples: Examp
     if examples is None:
         return own
     seen = _seen_by_trees(job, graph)[: graph.common]
-    if seen.shape[1] != examples.rows.shape[1] or int(examples.labels.max()) >= classes:
+    if seen.shape[1] != examples.rows.shape[1] or bool((examples.labels >= classes).any()):
         raise RunError(
             f"party {graph.party!r}: trees of the block {BOOSTING} were fitted to other columns or classes than there "
             f"are now, {graph.num_features} and {classes}; give those that the run was trained on, or train anew",
@@ -199,7 +199,10 @@ def with_scores(own: OwnData, graph: PartyGraph, job: SealedJob, examples: Examp
             key=BOOSTING,
             party=graph.party,
         )
-    return replace(own, features=torch.cat([own.features, examples.scores(seen, classes)], 1))
+    scores = examples.scores(seen, classes)
+    if not job.is_aligned:  # of a holder without labels they are 0, which is then what others' are in the mean
+        scores = scores - scores.mean(0)
+    return replace(own, features=torch.cat([own.features, scores], 1))
 
 
 def _seen_by_trees(job: SealedJob, graph: PartyGraph) -> Tensor:

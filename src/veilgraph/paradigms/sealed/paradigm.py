@@ -132,7 +132,8 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
         sent.setdefault(name, Counter()).update(cost.sent)
     if evaluations:  # the label holder then tells all other parties what came of each
         rounds[_EVALUATIONS] += evaluations
-        others = 1 if sizes.blocks else len(sizes.columns)  # where each holder judges, the server alone is told
+        # Where each judges, the server is told, and who has no rows.
+        others = 1 + len(sizes.blocks) - len(sizes.owners) if sizes.blocks else len(sizes.columns)
         sent[_EVALUATIONS][context.label_party] += evaluations * others * JUDGEMENT_BYTES
     parties = (*sizes.columns, SERVER)
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]

@@ -68,7 +68,7 @@ class Sizes:
         edges: holder → padded number of its directed edges.
         max_degree: bound of every node's degree over all holders, the node itself included; ``max_degree_of``.
         blocks: holder → its own rows, where each has rows of its own, of the same columns; none where all have the same
-        rows.
+        rows. A holder of no rows has the edges between those of others.
     """
 
     nodes: int
@@ -85,6 +85,11 @@ class Sizes:
     def most_opened(self) -> int:
         """``MOST_OPENED``, or less where nodes may have more edges."""
         return MOST_OPENED >> max(0, math.ceil(math.log(self.max_degree / USUAL_DEGREE, 4)))
+
+    @property
+    def owners(self) -> Mapping[PartyId, Block]:
+        """Holder → its own rows, of those that have some."""
+        return {holder: block for holder, block in self.blocks.items() if block.size}
 
 
 @dataclass(frozen=True)
@@ -288,14 +293,14 @@ class Context:
 
     @property
     def learners(self) -> Mapping[PartyId, Block]:
-        """Who has labels, and is told what is predicted, of which rows: one holder of all, or each of its own."""
+        """Who may have labels, and is told what is predicted, of which rows: one holder of all, or each of its own."""
         sizes = self.sizes
-        return sizes.blocks or {self.label_party: Block(slice(0, sizes.nodes), sizes.training, sizes.validation)}
+        return sizes.owners or {self.label_party: Block(slice(0, sizes.nodes), sizes.training, sizes.validation)}
 
     @property
     def abreast(self) -> Sequence[PartyId]:
         """Whose columns stand side by side: all holders', or the first one's where these have the same columns."""
-        return tuple(self.sizes.columns)[: 1 if self.sizes.blocks else None]
+        return tuple(self.sizes.owners)[:1] or tuple(self.sizes.columns)
 
     def width_of(self, holder: PartyId, *blocks: str) -> int:
         """How many columns of these blocks are made of a holder's."""

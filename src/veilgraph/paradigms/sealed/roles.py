@@ -505,9 +505,8 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session, graph)
-        common = graph.common_part()
         self._examples: Examples | None = None
-        self._objective = Objective(common, session.settings.train, torch.float64)
+        self._objective = Objective(self.labelled().common_part(), session.settings.train, torch.float64)
         if self._job.outcome.predicts_named:
             self.predicted = torch.empty(0, dtype=torch.int64) if session.asked is None else session.asked
             self.logits = torch.empty((0, self._objective.classes), dtype=torch.float64)
@@ -520,19 +519,20 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     def with_labels(self) -> OwnData:
         """What it puts in, with the labels that it learns from and judges by."""
-        common, classes = self.graph.common_part(), self._objective.classes
+        common, classes = self.labelled().common_part(), self._objective.classes
         return with_labels(self._own, common, self._job, self.session.streams, classes)
 
-    def seen_by_trees(self) -> PartyGraph:
-        """Whose columns, and whose edges, boosted trees are fitted to."""
+    def labelled(self) -> PartyGraph:
+        """Its graph, to whose columns and edges boosted trees are fitted, and by whose labels it learns and judges."""
         return self.graph
 
     @override
     def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
         """With the trees' scores, of the training nodes of this training or of the one that is predicted with."""
+        self._classes = sizes.classes
         if BOOSTING in plan_of(self._job).blocks:
-            self._examples = examples_of(self._job, self.seen_by_trees()) if self._learns else self._kept_examples()
-        own = with_scores(self._own, self.seen_by_trees(), self._job, self._examples, self._objective.classes)
+            self._examples = examples_of(self._job, self.labelled()) if self._learns else self._kept_examples()
+        own = with_scores(self._own, self.labelled(), self._job, self._examples, sizes.classes)
         return {self.session.link.party: own}
 
     def _kept_examples(self) -> Examples:
@@ -576,7 +576,7 @@ class SealedLabelHolder(SealedHolder, Judge):
             self.logits = logits_of(found)
             return
         classes = found[:, 0].round().to(torch.int64)
-        self.logits = _SURE * nn.functional.one_hot(classes, self._objective.classes).to(torch.float64)
+        self.logits = _SURE * nn.functional.one_hot(classes, self._classes).to(torch.float64)
 
     @override
     def predictions(self) -> Predicted:
@@ -592,7 +592,8 @@ class SealedLabelHolder(SealedHolder, Judge):
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
         """Where margins of all nodes are opened: classes alone say nothing of how sure they are."""
-        return super().calibration(probabilities) if self._job.output == "margins" else None
+        judges = self._job.output == "margins" and self._objective.classes
+        return super().calibration(probabilities) if judges else None
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:
@@ -602,7 +603,7 @@ class SealedLabelHolder(SealedHolder, Judge):
             return _OneNumber(CLASS_MEASURES, math.nan, 0.0, {name: self._right})
         names = [f"{split}_accuracy" for split in ("train", "val", "test")]
         ranks = [f"{split}_{name}" for name in ("auc", "ap") for split in ("val", "test")]
-        if self.predicted is not None:  # none of its nodes, or named ones alone
+        if self.predicted is not None or not self._objective.classes:  # named nodes alone, or no labels
             return Scores(CLASS_MEASURES, math.nan, math.nan, dict.fromkeys([*names, *ranks, "val_f1", "test_f1"]))
         found = self._objective.score(self.logits.detach(), everything=everything)
         if self._job.output == "margins":

@@ -4,6 +4,9 @@ Every holder draws new rows for its nodes in every session, in an order of its o
 edges with that one's nodes, a hash of both ends' ids and the row of its own end, in the order of the hashes and among
 padding. The receiver knows the ids from edges of its own: what it learns is which of these the sender has as well, and
 the rows. An edge that one of the two lacks is left out at the other.
+
+Where one holder has all edges across and no nodes, it alone is told: of every node a hash of its id and its row, among
+rows without a node. It learns which ends of its edges are nodes of the union, and leaves the other edges out.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.sealed.hops import shuffled
 from veilgraph.paradigms.sealed.inputs import edges_once, padded
 from veilgraph.paradigms.sealed.plan import Block
-from veilgraph.paradigms.union.inputs import NOWHERE, Places
+from veilgraph.paradigms.union.inputs import NOWHERE, Places, across
 
 HASH_BYTES: Final = 16
 _WORD_BYTES: Final = 8
@@ -65,12 +68,23 @@ def exchange_rows(
     Raises ``ProtocolError``: what another sent are no rows of its own, one for each node.
     """
     own, block, others = graph.common, blocks[link.party], [holder for holder in blocks if holder != link.party]
-    rows = torch.cat([draw_rows(own, block, secrets), torch.full((graph.num_nodes - own,), NOWHERE)])
+    if not own:
+        return _placed(link, session, graph, ids, blocks)
+    drawn = draw_rows(block.size, block, secrets)
+    rows = torch.cat([drawn[:own], torch.full((graph.num_nodes - own,), NOWHERE)])
+    for other in others:
+        if not blocks[other].size:
+            hashes = [_hashed(f"{link.party}/{text}", session) for text in ids[:own]]
+            _tell(link, other, hashes, rows[:own], drawn[own:], secrets)
+            return Places(rows, block, own, torch.empty((2, 0), dtype=torch.int64))
     names = [*(f"{link.party}/{text}" for text in ids[:own]), *ids[own:]]
     edges, lost = edges_once(graph.edge_index), [torch.empty((2, 0), dtype=torch.int64)]
     shared = {other: _with(edges, own, names, other, session) for other in others}
     for other, mine in shared.items():
-        _tell(link, other, mine, rows, block, secrets)
+        more = padded(len(mine.hashes)) - len(mine.hashes)
+        numbers = np.frombuffer(secrets(_WORD_BYTES * more), np.uint64) % np.uint64(block.size)
+        padding = torch.from_numpy(block.rows.start + numbers.astype(np.int64))
+        _tell(link, other, mine.hashes, rows[mine.own], padding, secrets)
     for other, mine in shared.items():
         told = _hear(link, other, blocks[other])
         at = torch.tensor([told.get(each, NOWHERE) for each in mine.hashes], dtype=torch.int64)
@@ -90,18 +104,42 @@ def _with(edges: Tensor, own: int, names: Sequence[str], other: PartyId, session
     whose = torch.tensor([name.split("/", 1)[0] == other for name in names[own:]], dtype=torch.bool)
     is_other = torch.cat([torch.zeros(own, dtype=torch.bool), whose])
     ends = edges[:, is_other[edges].any(0)]
-    key = session.encode()
-    texts = ("\n".join((names[source], names[target])) for source, target in ends.T.tolist())
-    hashes = [hashlib.blake2b(text.encode(), key=key, digest_size=HASH_BYTES).digest() for text in texts]
+    hashes = [_hashed("\n".join((names[source], names[target])), session) for source, target in ends.T.tolist()]
     comes = is_other[ends[0]]
     return _Edges(ends, hashes, torch.where(comes, ends[1], ends[0]), torch.where(comes, ends[0], ends[1]))
 
 
-def _tell(link: Link, other: PartyId, mine: _Edges, rows: Tensor, block: Block, secrets: SecretSource) -> None:
-    more = padded(len(mine.hashes)) - len(mine.hashes)
-    drawn = np.frombuffer(secrets(_WORD_BYTES * more), np.uint64) % np.uint64(block.size)
-    at = np.concatenate([rows[mine.own].numpy(), block.rows.start + drawn.astype(np.int64)])
-    hashes = [*mine.hashes, *(secrets(HASH_BYTES) for _ in range(more))]
+def _placed(link: Link, session: str, graph: PartyGraph, ids: Sequence[str], blocks: Mapping[PartyId, Block]) -> Places:
+    """Where all holders' nodes are, as each tells the one that has the edges across."""
+    told = dict[PartyId, dict[bytes, int]]()
+    for holder, block in blocks.items():
+        if block.size:
+            told[holder] = _hear(link, holder, block)
+            if sorted(told[holder].values()) != list(range(block.rows.start, block.rows.stop)):
+                raise _no_rows(holder, block)
+    found = (told.get(name.split("/", 1)[0], {}).get(_hashed(name, session), NOWHERE) for name in ids)
+    rows, edges = torch.tensor(list(found)), edges_once(graph.edge_index)
+    lost = edges[:, ~across(edges, rows, blocks)]
+    if lost.shape[1]:
+        log.warning(
+            "%s: %d of its %d edges do not join nodes of two holders of the job: left out",
+            link.party,
+            lost.shape[1],
+            edges.shape[1],
+        )
+    return Places(rows, blocks[link.party], 0, lost)
+
+
+def _hashed(text: str, session: str) -> bytes:
+    return hashlib.blake2b(text.encode(), key=session.encode(), digest_size=HASH_BYTES).digest()
+
+
+def _tell(
+    link: Link, other: PartyId, hashes: Sequence[bytes], rows: Tensor, padding: Tensor, secrets: SecretSource
+) -> None:
+    """Hashes and their rows, and rows of padding under random hashes, in the order of the hashes."""
+    at = torch.cat([rows, padding]).numpy()
+    hashes = [*hashes, *(secrets(HASH_BYTES) for _ in padding)]
     order = sorted(range(len(hashes)), key=hashes.__getitem__)
     told = np.frombuffer(b"".join(hashes[place] for place in order), np.uint8).reshape(-1, HASH_BYTES)
     link.send(other, _EDGES, torch.from_numpy(told.copy()))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,25 +19,29 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import scale_together
+from veilgraph.graph.partition import UNKNOWN
 from veilgraph.graph.party import PartyGraph, rows_between
-from veilgraph.paradigms.sealed.inputs import columns_of, edges_once, ranked_first
+from veilgraph.paradigms.sealed.inputs import columns_of, edges_once, max_degree_of, ranked_first
 from veilgraph.paradigms.sealed.networks.propagation import COINS
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Block, OwnData, Plan, Sizes
 from veilgraph.paradigms.union.settings import UnionJob
+from veilgraph.protocol.costs import pairs_of
 from veilgraph.protocol.judge import balanced_weights
 from veilgraph.tables.encode import Scaling
 
 NOWHERE = -1
 """In place of a row: of a node that is not known to be in the union."""
+Named = tuple[PartyGraph, list[str]]
+"""A graph, and the ids of its rows."""
 
 
 def scale_own(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph]:
     """Graphs with the columns of their own nodes scaled over those of all holders; others' nodes have zeros."""
-    own = [replace(graph, features=rows_between(graph.features, 0, graph.common)) for graph in graphs]
-    scaled = scale_together(own, scaling)
+    own = [replace(graph, features=rows_between(graph.features, 0, graph.common)) for graph in graphs if graph.common]
+    scaled = {part.party: part.features.to_dense() for part in scale_together(own, scaling)}
     return [
-        replace(graph, features=longer(part.features.to_dense(), graph.num_nodes))
-        for graph, part in zip(graphs, scaled, strict=True)
+        replace(graph, features=longer(scaled[graph.party], graph.num_nodes)) if graph.common else graph
+        for graph in graphs
     ]
 
 
@@ -45,16 +50,38 @@ def longer(rows: Tensor, count: int) -> Tensor:
     return torch.cat([rows, rows.new_zeros((count - len(rows), rows.shape[1]))])
 
 
+def network_of(party: PartyId, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Named:
+    """The graph of a holder that has the edges of some holders' graphs between nodes of different ones, and its ids."""
+    ends = list[list[str]]()
+    for graph in graphs:
+        names = [f"{graph.party}/{text}" if row < graph.common else text for row, text in enumerate(ids[graph.party])]
+        across = graph.edge_index[:, (graph.edge_index >= graph.common).any(0)]
+        ends += [[names[row] for row in edge] for edge in across.T.tolist()]
+    found, places = np.unique(np.array(ends, dtype=np.str_).reshape(-1, 2), return_inverse=True)
+    edges = torch.unique(torch.from_numpy(places.reshape(-1, 2).T.copy()), dim=1)
+    return PartyGraph(party, torch.zeros((len(found), 1)), edges, num_common=0), found.tolist()
+
+
+def with_no_labels(graph: PartyGraph) -> PartyGraph:
+    """With labels that are all unknown, where it has none."""
+    if graph.labels is not None:
+        return graph
+    nowhere = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    unknown = torch.full((graph.num_nodes,), UNKNOWN)
+    return replace(graph, labels=unknown, train_mask=nowhere, val_mask=nowhere, test_mask=nowhere)
+
+
 def both_ways(graph: PartyGraph) -> PartyGraph:
     """Each pair of nodes once in both directions: what a holder makes of its nodes' columns at home is over these."""
     edges = graph.edge_index
     return replace(graph, edge_index=edges_once(torch.cat([edges, edges.flip(0)], 1)), edge_weight=None)
 
 
-def put_in(plan: Plan, graph: PartyGraph) -> OwnData:
+def put_in(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
     """Columns of a holder's own nodes, and edges into these and, where they have a direction, against it out of these.
 
-    Nodes are numbered as in the graph. Raises ``DataError``: an edge has a weight, or goes one way where none should.
+    Without nodes it puts in all edges. Nodes are numbered as in the graph. Raises ``DataError``: an edge has a weight,
+    or goes one way where none should.
     """
     if graph.edge_weight is not None:
         raise DataError(
@@ -62,7 +89,7 @@ def put_in(plan: Plan, graph: PartyGraph) -> OwnData:
             key="model.edge_weights",
             value=False,
         )
-    edges = edges_once(graph.edge_index)
+    edges = pairs_of(graph, job.inputs)
     turned = edges_once(edges.flip(0))
     if not plan.directed and not torch.equal(edges, turned):
         raise DataError(
@@ -71,20 +98,31 @@ def put_in(plan: Plan, graph: PartyGraph) -> OwnData:
             key="model.directed",
             value=False,
         )
-    into, out = (each[:, each[1] < graph.common] for each in (edges, turned))
-    return OwnData(columns_of(plan, both_ways(graph)), into, turned=out if plan.directed else None)
+    into, out = (each[:, each[1] < (graph.common or graph.num_nodes)] for each in (edges, turned))
+    columns = columns_of(plan, both_ways(graph)) if graph.common else graph.features[:0].double()
+    return OwnData(columns, into, turned=out if plan.directed else None)
 
 
 def with_own_labels(own: OwnData, graph: PartyGraph, job: UnionJob, streams: LearningStreams, classes: int) -> OwnData:
     """With the labels of its own training nodes and of those that steps are judged by, in an order of its own.
 
-    Raises ``DataError``: it has no labels, no training node or, where steps are judged, no validation node.
+    Raises ``DataError``: it has labels, and no training node or, where steps are judged, no validation node; or it has
+    none, and says how well the model does.
     """
     labels, train, val = graph.labels, graph.train_mask, graph.val_mask
-    if labels is None or train is None or val is None or not bool(train.any()):
+    if labels is None or train is None or val is None:
+        if graph.party != job.data.label_party:
+            return own
         raise DataError(
-            f"party {graph.party!r}: labels: it has none, or no node of its own to train on, and in a union every "
-            "holder learns from labels of its own; give labels and a split"
+            f"party {graph.party!r}: labels: it has none, and is who says how well the model does; set "
+            "data.label_holder to a holder that has labels",
+            key="data.label_holder",
+            value=graph.party,
+            party=graph.party,
+        )
+    if not bool(train.any()):
+        raise DataError(
+            f"party {graph.party!r}: labels: there is no node of its own to train on; mark some, or leave labels out"
         )
     rows = _drawn(train, streams, "rows")
     own = replace(own, rows=rows, labels=labels[rows])
@@ -116,16 +154,28 @@ def blocks_of(rows: Mapping[PartyId, int], counts: Mapping[PartyId, tuple[int, i
 
 
 def union_sizes(
+    job: UnionJob,
     blocks: Mapping[PartyId, Block],
-    columns: Mapping[PartyId, int],
+    columns: int,
     edges: Mapping[PartyId, int],
     classes: int,
-    max_degree: int,
+    neighbours: Mapping[PartyId, int],
 ) -> Sizes:
-    """What all parties know."""
+    """What all parties know; a node has edges at its own holder, and at one that has the edges across."""
     counts = (sum(getattr(block, name) for block in blocks.values()) for name in ("size", "training", "validation"))
     nodes, training, validation = counts
-    return Sizes(nodes, training, classes, columns, edges, max_degree, validation, blocks=blocks)
+    most = max(own for holder, own in neighbours.items() if blocks[holder].size)
+    degree = max_degree_of(job, [most + sum(own for holder, own in neighbours.items() if not blocks[holder].size)])
+    of_each = dict.fromkeys(blocks, columns)
+    return Sizes(nodes, training, classes, of_each, edges, degree, validation, blocks=blocks)
+
+
+def across(edges: Tensor, rows: Tensor, blocks: Mapping[PartyId, Block]) -> Tensor:
+    """Whether each edge [2, E] joins nodes of different holders that are both in the union: bool [E]."""
+    starts = torch.tensor([block.rows.start for block in blocks.values() if block.size])
+    ends = rows[edges].contiguous()
+    homes = torch.searchsorted(starts, ends, right=True)
+    return (ends != NOWHERE).all(0) & (homes[0] != homes[1])
 
 
 @dataclass(frozen=True)

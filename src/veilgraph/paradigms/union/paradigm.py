@@ -20,18 +20,19 @@ from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
-from veilgraph.paradigms.sealed.inputs import max_degree_of, neighbours_told, padded, plan_of
+from veilgraph.paradigms.sealed.inputs import neighbours_told, padded, plan_of
 from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, costs_of, network_words
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, width_of
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
-from veilgraph.paradigms.union.inputs import blocks_of, scale_own, union_sizes
-from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder
+from veilgraph.paradigms.union.inputs import blocks_of, network_of, scale_own, union_sizes
+from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder, UnionNetwork
 from veilgraph.paradigms.union.rows import ROWS
 from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.paradigms.union.twin import alone, pooled
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.costs import Costs, PartySizes, size_of
+from veilgraph.protocol.job import InputRules
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, RoleContext
@@ -42,9 +43,26 @@ _LIKELY: Final = 8190  # edges of a node, where tables do not say
 class _UnionData(SameColumnsData[UnionJob]):
     @override
     def load(self, job: UnionJob) -> Inputs:
-        found = load_at_home(job.data, job.seed) if job.data.graphs is None else load_named_graphs(job.data)
-        graphs, ids = map(list, zip(*found, strict=True))
-        return self.accept(job, graphs, {graph.party: each for graph, each in zip(graphs, ids, strict=True)})
+        if job.data.graphs is not None:
+            graphs, ids = map(list, zip(*load_named_graphs(job.data), strict=True))
+            return self.accept(job, graphs, {graph.party: each for graph, each in zip(graphs, ids, strict=True)})
+        found = load_at_home(job.data.model_copy(update={"holders": job.owners}), job.seed)
+        parts = {graph.party: (graph, each) for graph, each in found}
+        if job.across is not None:
+            names = {graph.party: each for graph, each in found}
+            parts[job.across] = network_of(job.across, [graph for graph, _ in found], names)
+        whole = [parts[name] for name in job.data.names]
+        return self.accept(job, [graph for graph, _ in whole], {graph.party: each for graph, each in whole})
+
+    @override
+    def label_party(self, job: UnionJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        super().label_party(job, graphs)
+        labelled = [graph.party for graph in graphs if graph.labels is not None]
+        return self.labels_at(job, [graph.party for graph in graphs], labelled)
+
+    @override
+    def labels_at(self, job: UnionJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
+        return job.data.label_holder or next(iter(labelled), holders[0])
 
     @staticmethod
     @override
@@ -55,6 +73,14 @@ class _UnionData(SameColumnsData[UnionJob]):
     def accept(self, job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
         """Graphs whose first nodes are a holder's own; those behind are others', and named ``holder/id``."""
         for graph in graphs:
+            if (graph.common == 0) != (graph.party == job.across):
+                raise DataError(
+                    f"party {graph.party!r}: num_common: it has {graph.common:,} nodes of its own, and across="
+                    f"{job.across or 'null'} names the one holder that has none; set across to that holder, or null",
+                    key="across",
+                    value=job.across,
+                    party=graph.party,
+                )
             for text in ids[graph.party][graph.common :]:
                 if text.split("/", 1)[0] not in job.data.names or "/" not in text:
                     raise DataError(
@@ -72,19 +98,22 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
 
     @override
     def costs(self, job: UnionJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
-        """Beside it two holders tell each other 24 bytes of each edge between their nodes, once a session."""
+        """Beside it two holders tell each other 24 bytes of each edge between their nodes, once a session.
+
+        With ``across`` each of the others tells that one as much of each of its rows.
+        """
         judged = MOST_JUDGED // len(sizes) if job.passes.evaluates else 0
         blocks = blocks_of(
-            {holder: padded(own.nodes) for holder, own in sizes.items()},
+            {holder: padded(own.nodes) if own.nodes else 0 for holder, own in sizes.items()},
             {holder: (own.training, min(own.validation, judged)) for holder, own in sizes.items()},
         )
-        degrees = (neighbours_told(job, holder, own.neighbours or _LIKELY) for holder, own in sizes.items())
         whole = union_sizes(
+            job,
             blocks,
-            {holder: own.columns for holder, own in sizes.items()},
+            next(own.columns for own in sizes.values() if own.nodes),
             {holder: padded(own.edges) for holder, own in sizes.items()},
             max(own.classes for own in sizes.values()),
-            max_degree_of(job, degrees),
+            {holder: neighbours_told(job, holder, own.neighbours or _LIKELY) for holder, own in sizes.items()},
         )
         every = job.train.evaluate_every if job.passes.evaluates else None
         return costs_of(Context(whole, plan_of(job), job.data.label_party, {}), job.train.epochs, every)
@@ -95,20 +124,21 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
             return dict(seam.NO_NUMBERS)
         judged = (0, MOST_JUDGED if job.passes.evaluates else 0)
         many = (1, seam.MAX_NODES)
+        edges: dict[str, seam.Range] = {"edges": many, "neighbours": (1, LARGEST_DEGREE)}
+        if party == job.across:
+            return {**seam.NO_NUMBERS, **edges}
         return {
-            **{"rows": many, "features": (1, seam.MAX_FEATURES), "edges": many, "neighbours": (1, LARGEST_DEGREE)},
-            **{"classes": (2, LARGEST_DIVISOR), "training": (0, seam.MAX_NODES), "validation": judged},
+            **{"rows": many, "features": (1, seam.MAX_FEATURES), **edges},
+            **{"classes": (0, LARGEST_DIVISOR), "training": (0, seam.MAX_NODES), "validation": judged},
         }
 
     @override
     def unread_bytes(self, job: UnionJob, hellos: Mapping[PartyId, Hello]) -> int:
         plan, (one, *_) = plan_of(job), [hello for hello in hellos.values() if hello.rows]
-        nodes = sum(hello.rows for hello in hellos.values())
-        columns = sum(
-            width_of(block, one.features, one.classes) * (1 + block.startswith("each.")) for block in plan.blocks
-        )
+        nodes, classes = (sum(hello.rows for hello in hellos.values()), max(hello.classes for hello in hellos.values()))
+        columns = sum(width_of(block, one.features, classes) * (1 + block.startswith("each.")) for block in plan.blocks)
         learned = sum(hello.training + hello.validation for hello in hellos.values())
-        width = max(columns, one.classes + job.model.hidden, 256)
+        width = max(columns, classes + job.model.hidden, 256)
         slots = nodes + max(hello.edges for hello in hellos.values())
         matrix = 2 * nodes * width + learned * width + 4 * slots
         return WIDE_BYTES * matrix + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
@@ -117,7 +147,8 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
         if aligned.graph is None:
             return UnionDealer(session)
-        return UnionHolder(session, aligned.graph, aligned.ids or ())
+        kind = UnionNetwork if session.link.party == union(session.settings).across else UnionHolder
+        return kind(session, aligned.graph, aligned.ids or ())
 
 
 class _UnionPrivacy(SameColumnsPrivacy[UnionJob]):
@@ -127,7 +158,7 @@ class _UnionPrivacy(SameColumnsPrivacy[UnionJob]):
         return math.inf
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        return size_of(graph, joins_others=True).neighbours or 0
+        return size_of(graph, InputRules(joins_others=True)).neighbours or 0
 
 
 class _UnionGuarantee(seam.Guarantee[UnionJob]):
@@ -137,9 +168,9 @@ class _UnionGuarantee(seam.Guarantee[UnionJob]):
 
 class _UnionBaselines(seam.Baselines[UnionJob]):
     @override
-    def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
+    def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
         graph = next(graph for graph in inputs.graphs if graph.party == holder)
-        return alone(union(inputs.settings), graph, inputs.ids[holder], progress)
+        return None if graph.labels is None else alone(union(inputs.settings), graph, inputs.ids[holder], progress)
 
     @override
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
@@ -148,18 +179,28 @@ class _UnionBaselines(seam.Baselines[UnionJob]):
 
 class _UnionWords(seam.Words[UnionJob]):
     def describe(self, job: UnionJob) -> list[str]:
-        names = listed(job.data.names)
+        names = listed(job.owners)
         told = "the class" if job.output == "classes" else "a score of every class"
         judged = ", and at every evaluation how well the step does over all" if job.passes.evaluates else ""
+        who_has = ", also to nodes of each other"
+        addressed = (
+            "Two holders tell each other hashes of the edges between their nodes: each learns which of those that it "
+            "has the other has as well, and these alone are used."
+        )
+        if job.across is not None:
+            who_has = f"; {job.across} has those between nodes of different ones, and no nodes"
+            addressed = (
+                f"Every holder tells {job.across} hashes of its nodes: it learns which ends of its edges are nodes of "
+                "the job, and uses the edges that join two of these. Nobody else sees whether such an edge is there."
+            )
         return [
-            f"{names} have the same columns of nodes of their own, labels of these, and edges between them, also to "
-            "nodes of each other. All that they compute with is masked: nobody sees another's features, edges, "
-            "degrees, labels or training nodes, nor any weight, gradient or score.",
+            f"{names} have the same columns of nodes of their own, labels of these, and edges between them{who_has}. "
+            "All that they compute with is masked: nobody sees another's features, edges, degrees, labels or training "
+            "nodes, nor any weight, gradient or score.",
             network_words(job, plan_of(job)),
             f"Every holder learns {told} that is predicted for each of its own nodes{judged}. The server deals random "
             "numbers, sees no message between holders, and must not collude with one of them.",
-            "Two holders tell each other hashes of the edges between their nodes: each learns which of those that it "
-            "has the other has as well, and these alone are used.",
+            addressed,
             "All are told sizes: rounded numbers of nodes and edges, columns, training and validation nodes, classes.",
         ]
 
@@ -170,6 +211,8 @@ class _UnionWords(seam.Words[UnionJob]):
         )
 
     def part_of(self, job: UnionJob, holder: PartyId) -> str:
+        if holder == job.across:
+            return "edges across"
         return "holder, reports" if holder == job.data.label_party else "holder"
 
     def server_part(self, job: UnionJob) -> str:
@@ -177,7 +220,7 @@ class _UnionWords(seam.Words[UnionJob]):
 
     def verdict(self, job: UnionJob, what: str, nodes: str) -> str:
         return (
-            f"{listed(job.data.names)} trained one model together that predicts {what}, each for its own nodes; "
+            f"{listed(job.owners)} trained one model together that predicts {what}, each for its own nodes; "
             f"{job.data.label_party} scored it on its {nodes}, and nobody sees the model."
         )
 

@@ -1,4 +1,4 @@
-"""The parties of a union run the program of sealed jobs: holders with nodes and labels of their own, and the dealer."""
+"""The parties of a union run the program of sealed jobs: holders of nodes or of edges alone, and the dealer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import DataError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.horizontal.roles import worth
-from veilgraph.paradigms.sealed.inputs import max_degree_of, neighbours_told, padded, plan_of
+from veilgraph.paradigms.sealed.inputs import neighbours_told, padded, plan_of
 from veilgraph.paradigms.sealed.plan import OwnData, Sizes
-from veilgraph.paradigms.sealed.roles import SealedDealer, SealedLabelHolder, SealedRole, check_learning
+from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder, SealedRole, check_learning
 from veilgraph.paradigms.union.addresses import exchange_rows
 from veilgraph.paradigms.union.inputs import (
     Places,
@@ -23,6 +22,7 @@ from veilgraph.paradigms.union.inputs import (
     put_in,
     union_sizes,
     with_coins,
+    with_no_labels,
     with_own_labels,
 )
 from veilgraph.paradigms.union.settings import union
@@ -36,18 +36,19 @@ from veilgraph.protocol.role import RoleContext
 class _UnionRole(SealedRole):
     @override
     def sizes(self, hellos: Mapping[PartyId, Hello]) -> Sizes:
-        same_count("columns", {holder: hello.features for holder, hello in hellos.items()})
-        classes = same_count("classes", {holder: hello.classes for holder, hello in hellos.items()})
-        for holder, hello in hellos.items() if self._trains else ():
-            check_learning(self._job, holder, hello)
+        job = union(self.session.settings)
+        columns = same_count("columns", {holder: hellos[holder].features for holder in job.owners})
+        classes = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}
+        if self._trains:
+            check_learning(job, job.data.label_party, hellos[job.data.label_party])
         counts = {holder: (hello.training, hello.validation) for holder, hello in hellos.items()}
-        blocks = blocks_of({holder: hello.rows for holder, hello in hellos.items()}, counts)
         return union_sizes(
-            blocks,
-            {holder: hello.features for holder, hello in hellos.items()},
+            job,
+            blocks_of({holder: hello.rows for holder, hello in hellos.items()}, counts),
+            columns,
             {holder: hello.edges for holder, hello in hellos.items()},
-            classes,
-            max_degree_of(self._job, (hello.neighbours for hello in hellos.values())),
+            same_count("classes", classes),
+            {holder: hello.neighbours for holder, hello in hellos.items()},
         )
 
 
@@ -55,19 +56,14 @@ class UnionDealer(_UnionRole, SealedDealer):
     """Deals randomness; no message to it depends on anybody's data."""
 
 
-class UnionHolder(_UnionRole, SealedLabelHolder, SharedJudge):
-    """Has nodes, columns, edges and labels of its own, and learns what is predicted of its nodes.
+class UnionNetwork(_UnionRole, SealedHolder):
+    """Has edges, and learns which of their ends are nodes of the union; ``ids`` are of the rows of its graph.
 
-    ``ids`` are of the rows of its graph, in which those that edges join its own nodes to come last. Raises
-    ``DataError``: it has no labels, or its edges do not fit the job.
+    Nodes of its own come first; those that edges join to these, or to each other, follow. Raises ``DataError``: its
+    edges do not fit the job.
     """
 
     def __init__(self, session: RoleContext, graph: PartyGraph, ids: Sequence[str]) -> None:
-        if graph.labels is None:
-            raise DataError(
-                f"party {graph.party!r}: labels: it has none, and in a union every holder learns from labels of its "
-                "own; give labels and a split"
-            )
         super().__init__(session, graph)
         self._ids = ids
         self._places: Places | None = None
@@ -75,24 +71,16 @@ class UnionHolder(_UnionRole, SealedLabelHolder, SharedJudge):
 
     @override
     def put_in(self) -> OwnData:
-        return put_in(plan_of(self._job), self.graph)
-
-    @override
-    def with_labels(self) -> OwnData:
-        session = self.session
-        job, classes = union(session.settings), self._objective.classes
-        return with_own_labels(self._own, self.graph, job, session.streams, classes)
-
-    @override
-    def seen_by_trees(self) -> PartyGraph:
-        return both_ways(self.graph)
+        job = union(self.session.settings)
+        return put_in(plan_of(job), self.graph, job)
 
     @override
     def hello(self) -> Hello:
-        size = size_of(self.graph, joins_others=True)
+        size = size_of(self.graph, self._job.inputs)
         own = {
             "nodes": 0,
-            "rows": padded(size.nodes),
+            "rows": padded(size.nodes) if size.nodes else 0,
+            "features": size.columns if size.nodes else 0,
             "edges": padded(size.edges),
             "neighbours": neighbours_told(self._job, self.graph.party, size.neighbours or 0),
         }
@@ -104,6 +92,20 @@ class UnionHolder(_UnionRole, SealedLabelHolder, SharedJudge):
         self._sizes = sizes
         self._places = exchange_rows(session.link, name, self.graph, self._ids, sizes.blocks, session.secrets)
         return {session.link.party: with_coins(self._places.of(own), sizes.nodes, session.secrets)}
+
+
+class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
+    """Has nodes, columns, edges and perhaps labels of its own, and learns what is predicted of its nodes."""
+
+    @override
+    def with_labels(self) -> OwnData:
+        session = self.session
+        job, classes = union(session.settings), self._objective.classes
+        return with_own_labels(self._own, self.graph, job, session.streams, classes)
+
+    @override
+    def labelled(self) -> PartyGraph:
+        return both_ways(with_no_labels(self.graph))
 
     @override
     def learn(self, found: Tensor | None) -> None:
@@ -120,6 +122,13 @@ class UnionHolder(_UnionRole, SealedLabelHolder, SharedJudge):
         self._right = right / max(most, 1)
 
     @override
+    def audience(self) -> list[PartyId]:
+        across = union(self.session.settings).across
+        return super().audience() + ([across] if across is not None and self.reports else [])
+
+    @override
     def alone(self) -> Record | None:
+        if self.graph.labels is None:
+            return None
         found = alone(union(self.session.settings), self.graph, self._ids, lambda _: None)
         return worth(self.scores(everything=True), found)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from veilgraph.core.types import PartyId
@@ -50,6 +50,11 @@ class UnionJob(SealedJob):
         "margins",
         description="what a holder learns of its own nodes; margins: as of a sealed job, so that it can rank them",
     )
+    across: PartyId | None = Field(
+        None,
+        description="the holder that has all edges between nodes of different holders, and no nodes: a payment "
+        "network; null: both ends' holders have them",
+    )
     named_nodes: None = Field(None, description="every holder's nodes are all predicted, to that holder")
     release: Literal["none"] = Field("none", description="all weights stay in shares")
     privacy: None = Field(None, description="null: a union has no differential privacy")
@@ -63,6 +68,27 @@ class UnionJob(SealedJob):
         if said.get("data.dataset") is not None and said.get("data.dataset") != "payments":
             yield Choice("model.directed", False, "edges of this data set go both ways")
 
+    @model_validator(mode="after")
+    def _check_across(self) -> Self:
+        if self.across is not None and self.across not in self.data.names:
+            raise ValueError(
+                f"across={self.across!r} is not one of the holders {', '.join(self.data.names)}; name one of them, or "
+                "leave it out"
+            )
+        if self.across == self.data.label_party:
+            raise ValueError(
+                f"across={self.across!r} has no nodes, and is who says how well the model does: set data.label_holder "
+                "to a holder that has labels"
+            )
+        if self.across is not None and len(self.data.names) < 3:
+            raise ValueError(f"across={self.across!r} has edges between others' nodes: name two other holders or more")
+        return self
+
+    @property
+    def owners(self) -> tuple[PartyId, ...]:
+        """The holders that have nodes."""
+        return tuple(name for name in self.data.names if name != self.across)
+
     @property
     @override
     def is_aligned(self) -> bool:
@@ -71,13 +97,13 @@ class UnionJob(SealedJob):
     @property
     @override
     def duties(self) -> Duties:
-        return Duties(publishing=self.data.names, scoring=self.data.names)
+        return Duties(publishing=self.data.names, scoring=self.owners)
 
     @property
     @override
     def inputs(self) -> InputRules:
         rules: dict[PartyId, tuple[str, int | None]] = dict.fromkeys(self.data.names, ("model.max_degree", None))
-        return InputRules(weights=False, degree_rules=rules, joins_others=True)
+        return InputRules(weights=False, degree_rules=rules, joins_others=True, across=self.across)
 
 
 def union(job: JobSettings) -> UnionJob:

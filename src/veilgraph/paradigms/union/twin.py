@@ -14,18 +14,20 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.partition import POOLED
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.inputs import examples_of, max_degree_of, padded, plan_of, with_scores
+from veilgraph.paradigms.sealed.inputs import examples_of, padded, plan_of, with_scores
 from veilgraph.paradigms.sealed.plan import Context, OwnData
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.twin import in_one_place
 from veilgraph.paradigms.union.inputs import (
     NOWHERE,
     Places,
+    across,
     blocks_of,
     both_ways,
     put_in,
     union_sizes,
     with_coins,
+    with_no_labels,
     with_own_labels,
 )
 from veilgraph.paradigms.union.settings import UnionJob
@@ -38,18 +40,21 @@ def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, 
     plan, data, counts = plan_of(job), dict[PartyId, OwnData](), dict[PartyId, tuple[int, int]]()
     classes = max(graph.num_classes or 0 for graph in graphs)
     for graph in graphs:
-        seen, party = both_ways(graph), graph.party
-        own = with_scores(put_in(plan, graph), seen, job, examples_of(job, seen), classes)
+        own, party = put_in(plan, graph, job), graph.party
+        if graph.common:
+            seen = both_ways(with_no_labels(graph))
+            own = with_scores(own, seen, job, examples_of(job, seen), classes)
         data[party] = own = with_own_labels(own, graph, job, LearningStreams(job.seed, party), classes)
         counts[party] = 0 if own.rows is None else len(own.rows), 0 if own.judged is None else len(own.judged)
     blocks = blocks_of({graph.party: graph.common for graph in graphs}, counts)
-    own_sizes = {graph.party: size_of(graph, joins_others=True) for graph in graphs}
+    own_sizes = {graph.party: size_of(graph, job.inputs) for graph in graphs}
     sizes = union_sizes(
+        job,
         blocks,
-        {party: size.columns for party, size in own_sizes.items()},
+        next(graph.num_features for graph in graphs if graph.common),
         {party: padded(size.edges) for party, size in own_sizes.items()},
         classes,
-        max_degree_of(job, (size.neighbours or 0 for size in own_sizes.values())),
+        {party: size.neighbours or 0 for party, size in own_sizes.items()},
     )
     rows = rows_by_id(graphs, ids)
     places = {
@@ -61,10 +66,13 @@ def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, 
         )
         for graph in graphs
     }
-    confirmed = _confirmed(graphs, places, sizes.nodes)
+    confirmed = _confirmed(graphs, places, sizes.nodes) if job.across is None else {}
     for graph in graphs:
         party, edges = graph.party, graph.edge_index
-        lost = edges[:, ~torch.isin(_keys(places[party][edges], sizes.nodes), confirmed[party])]
+        if job.across is None:
+            lost = edges[:, ~torch.isin(_keys(places[party][edges], sizes.nodes), confirmed[party])]
+        else:
+            lost = edges[:, ~across(edges, places[party], blocks)] if party == job.across else edges[:, :0]
         at = Places(places[party], blocks[party], graph.common, lost)
         data[party] = with_coins(at.of(data[party]), sizes.nodes, system_secrets)
     return Context(sizes, plan, job.data.label_party, data)
@@ -115,20 +123,22 @@ def pooled(
     """Trains the job's network on all nodes and edges in one place; ``output`` is of every holder's in turn."""
     rows = rows_by_id(graphs, ids)
     starts, edges = 0, list[Tensor]()
+    owners = [with_no_labels(graph) for graph in graphs if graph.common]
     for graph in graphs:
         others = [rows.get(text, NOWHERE) for text in ids[graph.party][graph.common :]]
         places = torch.cat([torch.arange(starts, starts + graph.common), torch.tensor(others, dtype=torch.int64)])
         found = places[graph.edge_index]
         edges.append(found[:, (found != NOWHERE).all(0)])
         starts += graph.common
-    names = [name for name in ("labels", *MASKS) if all(getattr(graph, name) is not None for graph in graphs)]
+    names = [name for name in ("labels", *MASKS) if all(getattr(graph, name) is not None for graph in owners)]
     whole = replace(
-        graphs[0],
+        owners[0],
         party=POOLED,
-        features=torch.cat([graph.features[: graph.common] for graph in graphs]),
+        features=torch.cat([graph.features[: graph.common] for graph in owners]),
         edge_index=torch.unique(torch.cat(edges, 1), dim=1),
+        num_classes=max(graph.num_classes or 0 for graph in owners),
         num_common=None,
-        **{name: torch.cat([getattr(graph, name)[: graph.common] for graph in graphs]) for name in names},  # type: ignore[arg-type]
+        **{name: torch.cat([getattr(graph, name)[: graph.common] for graph in owners]) for name in names},  # type: ignore[arg-type]
     )
     return _in_one_place(job, whole, [str(row) for row in range(starts)], progress)
 
@@ -150,4 +160,4 @@ def _in_one_place(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress
 
 def _of_one(job: UnionJob, graph: PartyGraph) -> UnionJob:
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
-    return job.model_copy(update={"data": data, "output": "margins"})
+    return job.model_copy(update={"data": data, "output": "margins", "across": None})

@@ -341,7 +341,7 @@ def _told_views(run: RunDirectory) -> bool:
     if size is None or not all(store.graph_path.is_file() for store in stores):
         return False
     graphs = [load_party(store.graph_path) for store in stores]
-    sizes = {graph.party: size_of(graph, joins_others=settings.inputs.joins_others) for graph in graphs}
+    sizes = {graph.party: size_of(graph, settings.inputs) for graph in graphs}
     costs = paradigm_of(settings).session.costs(settings, graphs[0].common, sizes)
     about = "twice the bytes that are sent"
     if costs is not None:  # at both ends of each message, and what a holder hid in it; parties alike, about

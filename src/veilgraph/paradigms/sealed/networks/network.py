@@ -201,12 +201,12 @@ class Network:
             return self.machine.put(holder, context.of(holder, "features"), shape, BITS)
 
         if sizes.blocks:
-            self.columns = [joined([own(holder, block.size) for holder, block in sizes.blocks.items()])]
+            self.columns = [joined([own(holder, block.size) for holder, block in sizes.owners.items()])]
         else:
             self.columns = [own(holder, sizes.nodes) for holder in sizes.columns]
         for each in self._propagations:
             each.enter(transposed=trains)
-        if len(sizes.blocks) > 1 and self.relations:
+        if len(sizes.blocks) > 1 and self.relations and len(sizes.owners) == len(sizes.blocks):
             into, out = (self.edges.of(list(sizes.blocks), [way]) for way in (False, self.context.plan.directed))
             check_double_entry(self.machine, self.context, into, out)
 
@@ -228,7 +228,7 @@ class Network:
         found = {
             f"roots.{place}": Kept(each, "roots", (sizes.nodes, 1), FINE_BITS)
             for place, each in enumerate(self._propagations)
-            if not each.is_owned
+            if not (each.is_owned or sizes.blocks)  # which has other rows in every session
         }
         found["rows"] = Kept(self, "rows", (self._row_count, 1 + columns), BITS)
         if self.context.plan.standard:

@@ -88,7 +88,8 @@ class Propagation:
     @property
     def is_owned(self) -> bool:
         """Whether every node's degree is known to a holder: the one with edges, or the one whose own row it is."""
-        return len(self.holders) == 1 or bool(self._context.sizes.blocks)
+        sizes = self._context.sizes
+        return len(self.holders) == 1 or (bool(sizes.blocks) and len(sizes.owners) == len(sizes.blocks))
 
     def enter(self, *, transposed: bool) -> None:
         """The holders put their edges in, and the degrees that they know; once a session.
@@ -100,7 +101,7 @@ class Propagation:
         self._edges.enter(self.holders, (False, True) if both else self._ways)
         if self.is_owned:
             everywhere = {self.holders[0]: slice(0, context.sizes.nodes)}
-            rows = {holder: block.rows for holder, block in context.sizes.blocks.items()} or everywhere
+            rows = {holder: block.rows for holder, block in context.sizes.owners.items()} or everywhere
             self.roots = joined([self._own_roots(holder, at) for holder, at in rows.items()])
 
     def _own_roots(self, holder: PartyId, rows: slice) -> Wire:
@@ -121,7 +122,7 @@ class Propagation:
         for holder in self.holders:
             own = self._context.data.get(holder)
             if own is not None:
-                total += own.degrees(nodes) + (holder == self.holders[0])
+                total += own.degrees(nodes, self._ways) + (holder == self.holders[0])
         return self._machine.summands(total, (nodes,), self._edges.weight_bits)
 
     def neighbours(self, wire: Wire) -> Summands:
