@@ -151,7 +151,7 @@ class JointRows(Game):
                 released = door.summand(rows if place == 0 else torch.zeros_like(rows), 0)
                 claim = door.spent().epsilon_total if place == 0 else claim
             masks = PairwiseMasks(name, keys[name], system_secrets(SEED_BYTES))
-            hidden.append(masks.hide_exactly(released, BITS, "rows", 0, ""))
+            hidden.append(masks.hide(released, BITS, "rows", 0, "", exactly=True))
             if place >= self.holders - self.colluding:
                 known += released
         opened = open_sum(hidden, BITS, torch.float64, "the sum", "")

@@ -319,9 +319,11 @@ def test_noisy_gradients_leave_their_grid_as_well(monkeypatch: pytest.MonkeyPatc
     cell = GRADIENT_BITS + int(math.log2(planned.mechanism("gradients").cell))
     hide, given = PairwiseMasks.hide, dict[PartyId, Tensor]()
 
-    def noted(self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
+    def noted(
+        self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str, **how: bool
+    ) -> Tensor:
         given[self._party] = values
-        return hide(self, values, bits, purpose, step, remedy)
+        return hide(self, values, bits, purpose, step, remedy, **how)
 
     monkeypatch.setattr(PairwiseMasks, "hide", noted)
 

@@ -236,7 +236,9 @@ def test_limits_of_the_job_and_of_the_plan_gate(tmp_path: Path) -> None:
     assert failed["label-gradient"].limit == 1.0, "the job's limit on another figure is gone"
 
 
-def without_mask(self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
+def without_mask(
+    self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str, **how: bool
+) -> Tensor:
     return ring.encode(values, bits, purpose, remedy)
 
 

@@ -114,7 +114,7 @@ def ledger_of(party: Path) -> Lifetime:
 def events(party: Path) -> list[Event]:
     ledger = ledger_of(party)
     with ledger.lines.held():
-        return [entry.release for entry in ledger.lines.entries for _ in range(entry.count)]
+        return [entry.event for entry in ledger.lines.entries for _ in range(entry.count)]
 
 
 def never(length: int) -> bytes:

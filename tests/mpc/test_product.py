@@ -20,7 +20,7 @@ from veilgraph.mpc.product import (
     result_mask_name,
     static_mask_name,
 )
-from veilgraph.mpc.ring import FLOAT64, DenseOperand, LimbOperand
+from veilgraph.mpc.ring import FLOAT64, limb_operand, matmul, transposed_matmul
 
 MIN, MAX = -(2**63), 2**63 - 1
 
@@ -84,13 +84,13 @@ def test_the_shares_add_up_to_the_product_for_any_ring_elements(
     gradients = {name: uniform(generator, nodes, dim) for name in names}
     results = product_session(matrices, weights, gradients, dim, 2, keep_bytes, block_bytes)
     blocks = {owner: add([weights[name][owner] for name in names]) for owner in names}
-    forward = add([DenseOperand(matrices[owner]).times(blocks[owner]) for owner in names])
+    forward = add([matmul(matrices[owner], blocks[owner]) for owner in names])
     gradient = add(list(gradients.values()))
     for step in range(2):
         assert torch.equal(add([results[name][0][step][0] for name in names]), forward)
         for owner in names:
             backward = add([results[name][0][step][1][owner] for name in names])
-            assert torch.equal(backward, DenseOperand(matrices[owner]).transposed_times(gradient))
+            assert torch.equal(backward, transposed_matmul(matrices[owner], gradient))
 
 
 def a_session(holders=3, steps=2):
@@ -224,7 +224,7 @@ def test_the_dealers_halves_are_those_of_the_formula_and_are_all_it_sends():
 def test_products_by_limbs_as_on_a_gpu_change_nothing(monkeypatch):
     """The operands that a GPU would have, on the CPU: the same messages and shares, to the bit."""
     matrices, plain = a_session()
-    monkeypatch.setattr(ring, "dense_operand", lambda matrix, device: LimbOperand(matrix, device, FLOAT64))
+    monkeypatch.setattr(ring, "dense_operand", lambda matrix, device: limb_operand(matrix, device, FLOAT64))
     _, limbs = a_session()
     for name, (results, view) in plain.items():
         for one, other in zip(results, limbs[name][0], strict=True):

@@ -174,7 +174,7 @@ def test_without_ids_everybody_pays_for_whatever_is_released(tmp_path: Path) -> 
 def total_of(of: Lifetime, releases: int) -> float:
     """What so many like the first come to."""
     with of.lines.held():
-        event = of.lines.entries[0].release
+        event = of.lines.entries[0].event
     assert isinstance(event, GaussianEvent)
     return accountant.total({event: releases}, of.delta)
 

@@ -28,7 +28,6 @@ from veilgraph.privacy.event import sensitivity_in_clips
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import JamesStein, Laplace
-from veilgraph.privacy.plan import for_unit
 from veilgraph.privacy.release_cache import LifetimeCache, Release
 from veilgraph.privacy.settings import MECHANISMS
 
@@ -211,7 +210,7 @@ def test_two_snapshots_of_a_history_are_under_the_claim(tmp_path, name, snapshot
 @only_noise
 def test_rows_that_change_together_are_under_the_claim_for_their_unit(tmp_path, name):
     mechanism = built(name, "replacement", ROWS)
-    claim = claimed(tmp_path, for_unit(mechanism.event(), "node", ROWS))
+    claim = claimed(tmp_path, mechanism.event().of_unit("node", ROWS))
     bound = proven_by_rows(name, mechanism, "replacement", 1, known, together=ROWS)
     assert 0.3 * claim < bound <= claim
 
@@ -271,7 +270,7 @@ def test_mutant_one_noise_for_all_releases(tmp_path, name, neighbours):
 @pytest.mark.parametrize("mutate", [halve_the_noise, forget_to_clip, share_noise_between_rows])
 def test_mutant_where_rows_change_together(tmp_path, monkeypatch, name, mutate):
     mechanism = built(name, "replacement", ROWS)
-    claim = claimed(tmp_path, for_unit(mechanism.event(), "node", ROWS))
+    claim = claimed(tmp_path, mechanism.event().of_unit("node", ROWS))
     mutate(monkeypatch)
     assert proven_by_rows(name, mechanism, "replacement", 1, known, together=ROWS) > claim
 

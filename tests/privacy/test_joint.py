@@ -193,7 +193,7 @@ class Holders:
         for name in self.names:
             with NoisedPublisher(self.plan, None, self.source) as door:
                 released[name] = door.summand(rows[name], 0)
-            hidden.append(self.masks[name].hide_exactly(released[name], BITS, "rows", self.step, ""))
+            hidden.append(self.masks[name].hide(released[name], BITS, "rows", self.step, "", exactly=True))
         return open_sum(hidden, BITS, torch.float64, "the sum", ""), released
 
 
@@ -243,7 +243,7 @@ def test_a_missing_summand_opens_nothing() -> None:
     rows = zeros(holders.names)
     with NoisedPublisher(holders.plan, None, system_secrets) as door:
         hidden = [
-            holders.masks[name].hide_exactly(door.summand(rows[name], 0), BITS, "rows", 1, "")
+            holders.masks[name].hide(door.summand(rows[name], 0), BITS, "rows", 1, "", exactly=True)
             for name in holders.names[:3]
         ]
     total = torch.stack(hidden).sum(dim=0)
@@ -255,7 +255,7 @@ def test_what_the_ring_does_not_hold_exactly_is_refused(what: str) -> None:
     masks = PairwiseMasks("B", {"C": bytes(32)}, bytes(32))
     values = gaussian((5, 2), 1e-4 if what == "finer" else 1.0, system_secrets)
     with refused(RangeOverflow, key="rows", value=BITS):
-        masks.hide_exactly(values / (3 if what == "division" else 1), BITS, "rows", 1, "")
+        masks.hide(values / (3 if what == "division" else 1), BITS, "rows", 1, "", exactly=True)
 
 
 # The same bytes in two sums

@@ -377,8 +377,10 @@ def test_mutant_embeddings_without_a_mask(monkeypatch: pytest.MonkeyPatch, setti
 def test_mutant_one_holders_embedding_without_a_mask(monkeypatch: pytest.MonkeyPatch, party: str) -> None:
     hide = PairwiseMasks.hide
 
-    def hidden(self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
-        masked = hide(self, values, bits, purpose, step, remedy)
+    def hidden(
+        self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str, **how: bool
+    ) -> Tensor:
+        masked = hide(self, values, bits, purpose, step, remedy, **how)
         return ring.encode(values, bits, purpose, remedy) if self._party == party else masked & ((1 << 50) - 1)
 
     monkeypatch.setattr(PairwiseMasks, "hide", hidden)

@@ -253,42 +253,25 @@ def random_scalar(secrets: SecretSource) -> int:
 
 def check_ids(party: PartyId, ids: Sequence[str]) -> None:
     """Refuses ids that cannot be aligned. The messages name rows, never ids: they may be read elsewhere."""
+
+    def refusal(code: str, value: int, said: str) -> DataError:
+        return DataError(said, code=code, key="ids", value=value, party=party)
+
     if not 1 <= len(ids) <= MAX_IDS:
-        raise DataError(
-            f"{party} has {len(ids)} ids to align; between 1 and {MAX_IDS} are possible",
-            code="count-of-ids",
-            key="ids",
-            value=len(ids),
-            party=party,
-        )
+        said = f"{party} has {len(ids)} ids to align; between 1 and {MAX_IDS} are possible"
+        raise refusal("count-of-ids", len(ids), said)
     rows: dict[str, int] = {}
     for row, value in enumerate(ids):
         if not isinstance(value, str) or not value:
-            raise DataError(
-                f"{party}'s id in row {row} is empty or no text; give every row an id or leave it out",
-                code="empty-id",
-                key="ids",
-                value=row,
-                party=party,
-            )
+            said = f"{party}'s id in row {row} is empty or no text; give every row an id or leave it out"
+            raise refusal("empty-id", row, said)
         if (first := rows.setdefault(value, row)) != row:
-            raise DataError(
-                f"{party}'s rows {first} and {row} have the same id; keep one row per id",
-                code="id-twice",
-                key="ids",
-                value=row,
-                party=party,
-            )
+            raise refusal("id-twice", row, f"{party}'s rows {first} and {row} have the same id; keep one row per id")
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise DataError(
-                f"{party}'s id in row {row} is not Unicode text; read the file as UTF-8",
-                code="not-unicode",
-                key="ids",
-                value=row,
-                party=party,
-            ) from error
+            said = f"{party}'s id in row {row} is not Unicode text; read the file as UTF-8"
+            raise refusal("not-unicode", row, said) from error
 
 
 def _check_any(common: Tokens, holders: Sequence[PartyId]) -> None:

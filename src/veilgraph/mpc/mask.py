@@ -105,6 +105,17 @@ _WORDS: Final = 10
 INTEGER_BITS: Final = 64 * _WORDS  # whole numbers that are summed under masks are taken mod 2^640
 
 
+def agreed(private: X25519PrivateKey, public: bytes, purpose: str, party: PartyId) -> bytes:
+    """32 bytes that who has either private key derives for a purpose; ``ProtocolError``: ``party``'s key is invalid."""
+    try:
+        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:
+        raise ProtocolError(
+            f"{party} offered an invalid X25519 public key: {error}", code="bad-public-key", party=party
+        ) from error
+    return derive_key(secret, purpose)
+
+
 class PairwiseMasks:
     """One holder's ends of the keys, of 32 bytes, shared with each other holder; ``rounding_key`` is its alone."""
 
@@ -134,13 +145,8 @@ class PairwiseMasks:
         public = torch.frombuffer(bytearray(private.public_key().public_bytes_raw()), dtype=torch.uint8)
         keys = {}
         for peer, received in exchange(link, peers, Tag(Kind.KEY, 0, round_), public).items():
-            try:
-                secret = private.exchange(X25519PublicKey.from_public_bytes(received.numpy().tobytes()))
-            except ValueError as error:
-                raise ProtocolError(
-                    f"{peer} sent {link.party} an invalid X25519 public key: {error}", code="bad-public-key", party=peer
-                ) from error
-            keys[peer] = derive_key(secret, "pairwise/" + "/".join(sorted([link.party, peer])))
+            purpose = "pairwise/" + "/".join(sorted([link.party, peer]))
+            keys[peer] = agreed(private, received.numpy().tobytes(), purpose, peer)
         return cls(link.party, keys, secrets(SEED_BYTES) if rounding_key is None else rounding_key)
 
     def mask(self, purpose: str, step: int, shape: tuple[int, ...]) -> Tensor:
@@ -162,30 +168,23 @@ class PairwiseMasks:
             totals = [total + sign * each for total, each in zip(totals, expanded, strict=True)]
         return [total % (1 << INTEGER_BITS) for total in totals]
 
-    def hide(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
+    def hide(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str, *, exactly: bool = False) -> Tensor:
         """``values`` in fixed point, their low bits moved by ``SecretRounding``, under this holder's mask.
 
         Their dtype, float32 or float64, says how many digits they have. ``purpose`` with ``step`` names the mask; never
-        used twice in a session. ``remedy`` is the setting to change when they do not fit, of the ``RangeOverflow``.
+        used twice in a session. ``exactly``: they are multiples of one step that all have, so that low bits say nothing
+        and stay. Raises ``RangeOverflow``: they do not fit, or are no such multiples; ``remedy`` is the setting to
+        change.
         """
-        return self._hide(values, bits, purpose, step, remedy, self.rounding)
-
-    def hide_exactly(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
-        """As ``hide``, of multiples of one step that all have, so that low bits say nothing; else ``RangeOverflow``."""
-        return self._hide(values, bits, purpose, step, remedy, None)
-
-    def _hide(
-        self, values: Tensor, bits: int, purpose: str, step: int, remedy: str, rounding: SecretRounding | None
-    ) -> Tensor:
-        encoded = encoded_for_sum(values, bits, self._party, purpose, remedy, len(self._keys) + 1, rounding)
+        rounding, parties = None if exactly else self.rounding, len(self._keys) + 1
+        encoded = encoded_for_sum(values, bits, self._party, purpose, remedy, parties, rounding)
         return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
     def hidden_for(
         self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str, *, exactly: bool = False
     ) -> Tensor:
         """As ``hide``, for a message; where the party's view is recorded, what is under the mask is noted there."""
-        hide = self.hide_exactly if exactly else self.hide
-        hidden = hide(values, bits, purpose, tag.step, remedy)
+        hidden = self.hide(values, bits, purpose, tag.step, remedy, exactly=exactly)
         if isinstance(link, RecordedLink):
             link.note(tag, lambda: hidden - self.mask(purpose, tag.step, tuple(values.shape)))
         return hidden
@@ -294,7 +293,4 @@ def open_shares(link: Link, others: Iterable[PartyId], tag: Tag, share: Tensor) 
 
 def masked_sum(pieces: Sequence[Tensor]) -> Tensor:
     """Twin of ``hide`` and ``open_sum``: the sum, float64."""
-    total = pieces[0].to(torch.float64, copy=True)
-    for piece in pieces[1:]:
-        total += piece
-    return total
+    return add([piece.to(torch.float64) for piece in pieces])

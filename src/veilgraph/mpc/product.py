@@ -42,7 +42,7 @@ from veilgraph.graph.party import rows_between
 from veilgraph.link.collectives import broadcast, exchange, gather, receive_as
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.mpc.ring import DenseOperand, RemadeOperand, StaticOperand
+from veilgraph.mpc.ring import StaticOperand
 
 BLOCK_BYTES: Final = 1 << 26  # of the widest matrix in a block of rows
 
@@ -95,7 +95,7 @@ def seeded_operand(
     def expanded() -> StaticOperand:
         return ring.dense_operand(expand(seed, purpose, shape), device)
 
-    return expanded() if keep else RemadeOperand(expanded)
+    return expanded() if keep else ring.remade_operand(expanded)
 
 
 class Dealer:
@@ -235,7 +235,7 @@ class SecureProduct:
         part = rows_between(matrix, rows.start, rows.stop)
         mask = expand(self._seed, static_mask_name(number), tuple(part.shape))
         tag = Tag(Kind.STATIC_DIFFERENCE, 0, number)
-        broadcast(self._link, self._others, tag, ring.dense(part, to_ring) - mask)
+        broadcast(self._link, self._others, tag, to_ring(part.to_dense()) - mask)
         differences = {
             other: ring.dense_operand(
                 receive_as(self._link, other, tag, (part.shape[0], self._features[other]), torch.int64), self._device
@@ -246,7 +246,7 @@ class SecureProduct:
         if keeps:
             operand = ring.static_operand(part, to_ring, self._device)
         else:  # too large to keep twice: converted in every product
-            operand = RemadeOperand(lambda: DenseOperand(to_ring(part)))
+            operand = ring.remade_operand(lambda: ring.dense_operand(to_ring(part)))
         return _Block(rows, operand, differences)
 
     def prepare(self, direction: Direction, step: int, block: int = 0) -> Prepared:

@@ -24,13 +24,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from itertools import pairwise
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, RangeOverflow
 
@@ -201,7 +200,8 @@ def _overflow(what: str, bits: int, room: int, remedy: str) -> str:
 def fractional_bits(values: Tensor, most: int = MAX_DETECTED_BITS) -> int:
     """The fewest fractional bits that hold ``values`` exactly, at most ``most`` (then values are rounded)."""
     bits = 0
-    for part in torch.split(_stored(values), _CHECKED_ROWS):
+    stored = values.values() if values.layout == torch.sparse_csr else values
+    for part in torch.split(stored, _CHECKED_ROWS):
         numbers = part.to(torch.float64)
         while bits < most and not torch.equal(scaled := numbers * 2.0**bits, scaled.round()):
             bits += 1
@@ -210,99 +210,65 @@ def fractional_bits(values: Tensor, most: int = MAX_DETECTED_BITS) -> int:
     return bits
 
 
-def _stored(matrix: Tensor) -> Tensor:
-    return matrix.values() if matrix.layout == torch.sparse_csr else matrix
+@dataclass(frozen=True)
+class StaticOperand:
+    """A matrix A [N, F] that stays the same for a whole job and is multiplied many times, int64 (exact) or floating.
+
+    ``times``: A·right, [F, d] → [N, d]; ``transposed_times``: Aᵀ·right, [N, d] → [F, d].
+    """
+
+    times: Callable[[Tensor], Tensor]
+    transposed_times: Callable[[Tensor], Tensor]
 
 
-class StaticOperand(Protocol):
-    """A matrix A [N, F] that stays the same for a whole job and is multiplied many times."""
-
-    def times(self, right: Tensor) -> Tensor:
-        """A·right: [F, d] → [N, d]."""
-
-    def transposed_times(self, right: Tensor) -> Tensor:
-        """Aᵀ·right: [N, d] → [F, d]."""
-
-
-class DenseOperand(StaticOperand):
-    """A dense static matrix, int64 (exact in the ring) or floating."""
-
-    def __init__(self, matrix: Tensor) -> None:
-        self._matrix = matrix.contiguous()
-
-    @override
-    def times(self, right: Tensor) -> Tensor:
-        return matmul(self._matrix, right)
-
-    @override
-    def transposed_times(self, right: Tensor) -> Tensor:
-        return transposed_matmul(self._matrix, right)
-
-
-class RemadeOperand(StaticOperand):
+def remade_operand(make: Callable[[], StaticOperand]) -> StaticOperand:
     """A static matrix that is made anew in every product, for those too large to keep."""
-
-    def __init__(self, make: Callable[[], StaticOperand]) -> None:
-        self._make = make
-
-    @override
-    def times(self, right: Tensor) -> Tensor:
-        return self._make().times(right)
-
-    @override
-    def transposed_times(self, right: Tensor) -> Tensor:
-        return self._make().transposed_times(right)
+    return StaticOperand(lambda right: make().times(right), lambda right: make().transposed_times(right))
 
 
-class SparseOperand(StaticOperand):
-    """A sparse static matrix, int64 (exact in the ring) or floating, in row slices for the thread pool.
+def _sparse_operand(matrix: sp.csr_array) -> StaticOperand:
+    """A sparse static matrix in row slices for the thread pool.
 
     The transposed product reads the same slices as columns of Aᵀ: it streams the right factor once and writes into a
     small [F, d] matrix, three times faster than rows of Aᵀ that gather from all over it.
     """
+    starts, slices = _row_slices(matrix)
 
-    def __init__(self, matrix: sp.csr_array) -> None:
-        self._starts, self._slices = _row_slices(matrix)
-
-    @override
-    def times(self, right: Tensor) -> Tensor:
+    def times(right: Tensor) -> Tensor:
         operand = right.detach().contiguous().numpy()
-        parts = _in_parallel([partial(operator.matmul, part, operand) for part in self._slices], "sparse")
+        parts = _in_parallel([partial(operator.matmul, part, operand) for part in slices], "sparse")
         return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
-    @override
-    def transposed_times(self, right: Tensor) -> Tensor:
+    def transposed_times(right: Tensor) -> Tensor:
         operand = right.detach().contiguous().numpy()
-        bounds = zip(self._slices, pairwise(self._starts), strict=True)
+        bounds = zip(slices, pairwise(starts), strict=True)
         work = [partial(operator.matmul, part.T, operand[start:stop]) for part, (start, stop) in bounds]
         return torch.from_numpy(reduce(operator.add, _in_parallel(work, "sparse")))
 
+    return StaticOperand(times, transposed_times)
 
-class LimbOperand(StaticOperand):
+
+def limb_operand(matrix: Tensor, device: torch.device, limbs: Limbs | None = None) -> StaticOperand:
     """A dense static int64 matrix A [N, F] whose limbs lie on a device, where products are computed.
 
     Right factors come from the CPU and results go back to it. Limbs of A and of Aᵀ take 16 bytes an element together
     with int8 limbs and 48 with float64.
     """
+    cut, moved = limbs or limbs_of(device), matrix.to(device)
 
-    def __init__(self, matrix: Tensor, device: torch.device, limbs: Limbs | None = None) -> None:
-        self._device, self._limbs = device, limbs or limbs_of(device)
-        self._rows, self._columns = matrix.shape
-        moved = matrix.to(device)
-        self._matrix, self._transposed = (_side_by_side(each, self._limbs) for each in (moved, moved.t()))
+    def product(left: list[Tensor], rows: int, right: Tensor) -> Tensor:
+        return _times(left, right.to(device), cut, rows).cpu()
 
-    @override
-    def times(self, right: Tensor) -> Tensor:
-        return _times(self._matrix, right.to(self._device), self._limbs, self._rows).cpu()
-
-    @override
-    def transposed_times(self, right: Tensor) -> Tensor:
-        return _times(self._transposed, right.to(self._device), self._limbs, self._columns).cpu()
+    sides = [partial(product, _side_by_side(each, cut), len(each)) for each in (moved, moved.t())]
+    return StaticOperand(*sides)
 
 
 def dense_operand(matrix: Tensor, device: torch.device = CPU) -> StaticOperand:
     """A dense static matrix whose products are computed on ``device``; floating ones on the CPU."""
-    return DenseOperand(matrix) if device.type == "cpu" or matrix.is_floating_point() else LimbOperand(matrix, device)
+    if device.type != "cpu" and not matrix.is_floating_point():
+        return limb_operand(matrix, device)
+    matrix = matrix.contiguous()
+    return StaticOperand(partial(matmul, matrix), partial(transposed_matmul, matrix))
 
 
 def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor], device: torch.device = CPU) -> StaticOperand:
@@ -324,27 +290,16 @@ def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor], device: 
         sparse = sp.csr_array(convert(matrix).numpy())
     if sparse.nnz >= _SPARSE_BELOW * max(rows * columns, 1):
         return dense_operand(torch.from_numpy(sparse.toarray()), device)
-    return SparseOperand(sparse)
-
-
-def dense(operand_matrix: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:
-    """The matrix of ``static_operand`` as a strided tensor."""
-    if operand_matrix.layout == torch.sparse_csr:
-        return convert(operand_matrix.to_dense())
-    return convert(operand_matrix)
+    return _sparse_operand(sparse)
 
 
 def matmul(left: Tensor, right: Tensor) -> Tensor:
     """left·right for int64 (mod 2^64) or floating matrices; rows are divided over the machine's cores."""
-    rows = left.shape[0]
     if left.is_floating_point() or left.is_meta:
         return left @ right
-    out = torch.empty(rows, right.shape[1], dtype=torch.int64)
-    kernel = _integer_kernel()
-    right = right.contiguous()
-    parts = min(available_cores(), max(1, rows // _MIN_ROWS_PER_THREAD))
-    bounds = [rows * part // parts for part in range(parts + 1)]
-    _in_parallel([partial(kernel, left[a:b], right, out[a:b]) for a, b in pairwise(bounds)], "dense")
+    out = torch.empty(left.shape[0], right.shape[1], dtype=torch.int64)
+    kernel, right = _integer_kernel(), right.contiguous()
+    _in_parallel([partial(kernel, left[rows], right, out[rows]) for rows in _row_parts(left)], "dense")
     return out
 
 
@@ -352,11 +307,17 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     """leftᵀ·right for int64 (mod 2^64) or floating matrices, without a transposed copy of all of ``left``."""
     if left.is_floating_point() or left.is_meta:
         return left.t() @ right
-    rows, right = left.shape[0], right.contiguous()
+    right = right.contiguous()
+    return reduce(
+        torch.add,
+        _in_parallel([partial(_transposed_part, left[rows], right[rows]) for rows in _row_parts(left)], "dense"),
+    )
+
+
+def _row_parts(matrix: Tensor) -> list[slice]:
+    rows = matrix.shape[0]
     parts = min(available_cores(), max(1, rows // _MIN_ROWS_PER_THREAD))
-    bounds = [rows * part // parts for part in range(parts + 1)]
-    sums = _in_parallel([partial(_transposed_part, left[a:b], right[a:b]) for a, b in pairwise(bounds)], "dense")
-    return sum(sums[1:], start=sums[0])
+    return [slice(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]
 
 
 def _transposed_part(left: Tensor, right: Tensor) -> Tensor:

@@ -170,7 +170,7 @@ def _composed(mu: float, events: tuple[tuple[Event, int], ...], delta: float) ->
 
 def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
     """``dp_accounting``'s accountant with one Gaussian release of ``mu`` and these; None: losses are unbounded."""
-    bounded = [(event.largest_loss, count) for event, count in events if type(event).distribution is Event.distribution]
+    bounded = [(event.epsilon, count) for event, count in events if type(event).distribution is Event.distribution]
     loss_range = mu * mu / 2 + 10 * mu + 2 * sum(largest * count for largest, count in bounded)
     if math.isinf(loss_range):
         return None
@@ -217,18 +217,19 @@ _MARGIN = 1 + 1e-9
 _TOLERANCE = 1e-4  # of a multiplier found by numerical accounting, relative
 
 
-def classical_multiplier(epsilon: float, delta: float, *, as_in_the_paper: bool = False) -> float:
-    """The textbook's noise over the sensitivity, sqrt(2·ln(1.25/δ))/ε, for one release of ε < 1, or ``ConfigError``.
-
-    ``as_in_the_paper`` uses it at any ε, as VFGNN does; the release may then cost more. Source: Dwork & Roth 2014,
-    theorem A.1; VFGNN definition 3.
-    """
+def _check_target(epsilon: float, delta: float, releases: int = 1) -> None:
     check_positive("epsilon", epsilon)
     _check_delta(delta)
-    if epsilon >= 1 and not as_in_the_paper:
-        raise ConfigError(
-            f"epsilon={epsilon!r}: the classical calibration is proven for epsilon < 1 only; use the analytic one"
-        )
+    check_whole("releases", releases, 1)
+
+
+def classical_multiplier(epsilon: float, delta: float) -> float:
+    """The textbook's noise over the sensitivity, sqrt(2·ln(1.25/δ))/ε, at any ε, as VFGNN uses it.
+
+    It is proven for ε < 1: from there on the release may cost more. Source: Dwork & Roth 2014, theorem A.1; VFGNN
+    definition 3.
+    """
+    _check_target(epsilon, delta)
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
@@ -237,8 +238,7 @@ def analytic_multiplier(epsilon: float, delta: float) -> float:
 
     Source: Balle & Wang 2018, algorithm 1.
     """
-    check_positive("epsilon", epsilon)
-    _check_delta(delta)
+    _check_target(epsilon, delta)
     low, high = 0.0, 1.0
     while gaussian_delta(epsilon, high) <= delta:
         low, high = high, 2 * high
@@ -250,9 +250,7 @@ def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -
 
     Never more than pure composition asks for, releases / ε; less where δ allows it. As ``least_multiplier``.
     """
-    check_positive("epsilon", epsilon_total)
-    _check_delta(delta)
-    check_whole("releases", releases, 1)
+    _check_target(epsilon_total, delta, releases)
     enough = releases / epsilon_total * _MARGIN
     return enough if releases == 1 else least_multiplier(LaplaceEvent, epsilon_total, delta, releases, enough)
 
@@ -265,9 +263,7 @@ def least_multiplier(
     ``event_of`` is multiplier → event: the more noise, the less it costs. ``guess`` is where to begin; best from above.
     Raises ``ConfigError``: an argument is out of range, or no noise is enough.
     """
-    check_positive("epsilon", epsilon_total)
-    _check_delta(delta)
-    check_whole("releases", releases, 1)
+    _check_target(epsilon_total, delta, releases)
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
 
     def excess(multiplier: float) -> float:

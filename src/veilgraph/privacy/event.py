@@ -45,12 +45,14 @@ class Event(ABC):
     Attributes:
         kind: its name in ``EVENTS`` and in ledgers.
         is_of_rows: whether what it says of a unit bounds what it says of each row of it; not where rows are unclipped.
+        units: that it can be about.
     """
 
     __slots__ = ()
     kind: ClassVar[str]
     is_numeric: ClassVar[bool] = False
     is_of_rows: ClassVar[bool] = True
+    units: ClassVar[tuple[Unit, ...]] = get_args(Unit)
 
     if TYPE_CHECKING:
 
@@ -62,6 +64,11 @@ class Event(ABC):
         def neighbours(self) -> Neighbours:
             """The neighbouring relation."""
 
+    def __post_init__(self) -> None:
+        for name, known in (("unit", self.units), ("neighbours", get_args(Neighbours))):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name}={getattr(self, name)!r} of an event must be one of {', '.join(known)}")
+
     @property
     def scope(self) -> Scope:
         """Unit and relation together."""
@@ -71,11 +78,6 @@ class Event(ABC):
     def epsilon(self) -> float:
         """Pure ε of one release (δ = 0); infinite where there is none."""
         return math.inf
-
-    @property
-    def largest_loss(self) -> float:
-        """How far the privacy loss of one release is looked at, numerically; what is beyond it counts as δ."""
-        return self.epsilon
 
     def mu(self, releases: int) -> float:
         """Sensitivity over standard deviation of so many releases together; 0 if the noise is not Gaussian."""
@@ -98,7 +100,10 @@ class Event(ABC):
         return finest
 
     def of_unit(self, unit: Literal["edge", "node"], rows: int) -> Event:
-        """What it says, under replacement, of a unit of so many of its rows; ``ConfigError``: nothing of these."""
+        """What it says, under replacement, of a unit of so many ≥ 1 of its rows, where it is about a row.
+
+        Raises ``ConfigError``: nothing is proven of these.
+        """
         raise ConfigError(f"unit={unit!r}: events of kind {self.kind} are of unit {self.unit!r} alone; protect that")
 
 
@@ -129,9 +134,8 @@ class GaussianEvent(Event):
     unit: Unit = "row"
 
     def __post_init__(self) -> None:
+        Event.__post_init__(self)
         check_positive("noise_multiplier", self.noise_multiplier)
-        _check_known("neighbours", self.neighbours, Neighbours)
-        _check_known("unit", self.unit, Unit)
 
     @override
     def mu(self, releases: int) -> float:
@@ -220,9 +224,8 @@ class LaplaceEvent(Event):
     unit: Unit = "row"
 
     def __post_init__(self) -> None:
+        Event.__post_init__(self)
         check_positive("scale_multiplier", self.scale_multiplier)
-        _check_known("neighbours", self.neighbours, Neighbours)
-        _check_known("unit", self.unit, Unit)
 
     @property
     @override
@@ -242,9 +245,6 @@ class LaplaceEvent(Event):
         return LaplaceEvent(self.scale_multiplier / rows, "replacement", unit)
 
 
-LocalUnit = Literal["node", "label"]  # what a node perturbs by itself: its features, or its label
-
-
 @dataclass(frozen=True, slots=True)
 class LocalEvent(Event):
     """One release under local differential privacy: a node perturbed a value of its own before anybody saw it.
@@ -253,12 +253,13 @@ class LocalEvent(Event):
     """
 
     kind: ClassVar[str] = "local"
+    units: ClassVar[tuple[Unit, ...]] = ("node", "label")  # a node's features, or its label
     epsilon: float
-    unit: LocalUnit = "node"
+    unit: Unit = "node"
 
     def __post_init__(self) -> None:
+        Event.__post_init__(self)
         check_positive("epsilon", self.epsilon)
-        _check_known("unit", self.unit, LocalUnit)
 
     @property
     def neighbours(self) -> Neighbours:
@@ -286,6 +287,7 @@ class SampledEvent(Event):
     kind: ClassVar[str] = "sampled"
     is_numeric: ClassVar[bool] = True
     is_of_rows: ClassVar[bool] = False
+    units: ClassVar[tuple[Unit, ...]] = ("node-edges",)
     noise_multiplier: float
     sampling_rate: float
     terms: int
@@ -293,12 +295,10 @@ class SampledEvent(Event):
     unit: Unit = "node-edges"
 
     def __post_init__(self) -> None:
+        Event.__post_init__(self)
         check_positive("noise_multiplier", self.noise_multiplier)
         check_positive("sampling_rate", self.sampling_rate, most=1.0)
-        check_whole("terms", self.terms, 1)
-        check_positive("terms", self.terms, most=2.0**31)
-        _check_known("neighbours", self.neighbours, Neighbours)
-        _check_known("unit", self.unit, Literal["node-edges"])
+        check_positive("terms", check_whole("terms", self.terms, 1), most=2.0**31)
 
     @property
     def removed(self) -> int:
@@ -418,8 +418,3 @@ def check_positive(name: str, value: object, most: float = math.inf) -> None:
     if not number or not math.isfinite(value) or not 0 < value <= most:  # type: ignore[operator, arg-type]
         bound = "" if math.isinf(most) else f", at most {most:g}"
         raise ConfigError(f"{name}={value!r} must be a finite number > 0{bound}", key=name, value=value)
-
-
-def _check_known(name: str, value: object, known: object) -> None:
-    if value not in get_args(known):
-        raise ConfigError(f"{name}={value!r} of an event must be one of {', '.join(get_args(known))}")

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.files import locked, os_errors_as
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, Neighbours, Scope, Unit, to_json
+from veilgraph.privacy.event import Event, Neighbours, Scope, Unit
 from veilgraph.privacy.ledger_files import ChainedFile, Line, Payment, now
 from veilgraph.privacy.lifetime_ledger import Account
 
@@ -73,7 +73,7 @@ class Ledger:
         self._totals: dict[Scope, float] = {}
         self._paid = {(entry.channel, entry.content) for entry in file.entries if entry.content}
         for entry in file.entries:
-            self._count(entry.channel, entry.release, entry.count)
+            self._count(entry.channel, entry.event, entry.count)
 
     @classmethod
     def open(
@@ -183,7 +183,7 @@ class Ledger:
             time=now(),
             step=step,
             channel=channel,
-            event=to_json(event),
+            event=event,
             count=count,
             total=total if math.isfinite(total) else None,
             content=content,

@@ -37,17 +37,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Final, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
 from veilgraph.core.chain import digest, drop_torn
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import append, locked, os_errors_as, private_folder, read_json, sync_folder, write_whole
 from veilgraph.core.secrets import SEED_BYTES, kept_secret, system_secrets
-from veilgraph.privacy.event import Event, from_json, not_a_release
+from veilgraph.privacy.event import Event, from_json, not_a_release, to_json
 from veilgraph.privacy.lifetime_costs import Keys, keyed_hashes
 
 
@@ -67,15 +67,14 @@ class Payment(Line):
 
     time: str
     channel: Annotated[str, Field(min_length=1)]
-    event: dict[str, Any]
+    event: Annotated[
+        Event,
+        PlainValidator(lambda event: event if isinstance(event, Event) else from_json(event)),
+        PlainSerializer(to_json),
+    ]
     count: Annotated[int, Field(ge=1)]
     content: str = ""
     previous: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = "0" * 64
-
-    @property
-    def release(self) -> Event:
-        """The event of each of the releases."""
-        return from_json(self.event)
 
 
 Head = TypeVar("Head", bound=Line)
@@ -133,7 +132,6 @@ class ChainedFile(Generic[Head, Paid]):
                 self.header = self._head.model_validate_json(line)
             else:
                 entry = self._entry.model_validate_json(line)
-                _ = entry.release
                 if entry.previous != self.digests[-1]:
                     raise RunError(f"{where}: the line before it was removed or changed since; {self.way_out}")
                 self.entries.append(entry)

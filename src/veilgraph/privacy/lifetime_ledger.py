@@ -20,7 +20,7 @@ import numpy as np
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.secrets import derive_key
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, Neighbours, Scope, Unit, to_json
+from veilgraph.privacy.event import Event, Neighbours, Scope, Unit
 from veilgraph.privacy.ledger_files import Entry, LifetimeFile, Marks, cohort_name, now
 from veilgraph.privacy.lifetime_costs import Costs, Keys, keyed_hashes, price
 
@@ -119,7 +119,7 @@ class Lifetime:
                     run=run,
                     job=job,
                     channel=channel,
-                    event=to_json(event),
+                    event=event,
                     count=count,
                     delta=delta,
                     cohort=self.lines.keep_cohort(keys),  # not before: refused jobs must not fill the disk
@@ -223,7 +223,7 @@ class Lifetime:
 
     def _look(self) -> None:
         for entry in self.lines.entries[self._read :]:
-            event, keys = entry.release, self.lines.cohort(entry.cohort)
+            event, keys = entry.event, self.lines.cohort(entry.cohort)
             self._costs.add(keys, price(event, entry.count, self.delta))
             self._events.add(event)
             self._first = self._first or event

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import scipy.sparse as sp
 import torch
@@ -58,7 +58,9 @@ class FeatureMechanism(ABC):
     @classmethod
     def of(cls, settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
         """What a job asks for, of a holder with so many columns; raises ``ConfigError`` where they do not fit."""
-        return cls(settings.epsilon, settings.low, settings.high, features)
+        takes = {"sampled": cls.has_sampled, "delta": cls.has_delta}
+        more: dict[str, Any] = {name: getattr(settings, name) for name, takes_it in takes.items() if takes_it}
+        return cls(settings.epsilon, settings.low, settings.high, features, **more)
 
     @property
     def centre(self) -> float:
@@ -66,14 +68,14 @@ class FeatureMechanism(ABC):
         return self.low + (self.high - self.low) / 2
 
     @property
-    @abstractmethod
     def scale(self) -> float:
         """What a released value is multiplied by before ``offset`` is added, for an unbiased estimate."""
+        return 1.0
 
     @property
-    @abstractmethod
     def offset(self) -> float:
         """See ``scale``."""
+        return 0.0
 
     @abstractmethod
     def variance(self, x: Tensor) -> Tensor:
@@ -188,14 +190,6 @@ class _Additive(FeatureMechanism):
         super().__post_init__()
         _ = self._rows  # refuses what cannot be calibrated
 
-    @property
-    def scale(self) -> float:
-        return 1.0
-
-    @property
-    def offset(self) -> float:
-        return 0.0
-
     def variance(self, x: Tensor) -> Tensor:
         return torch.full(x.shape, self._rows.variance, dtype=torch.float64)
 
@@ -219,13 +213,6 @@ class AnalyticGaussian(_Additive):
     has_delta: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = True
     delta: float
-
-    @classmethod
-    @override
-    def of(cls, settings: FeatureReleaseSettings, features: int) -> AnalyticGaussian:
-        if settings.delta is None:
-            raise ConfigError("delta: mechanism='gaussian' needs a δ; give one")
-        return cls(settings.epsilon, settings.low, settings.high, features, settings.delta)
 
     @override
     def event(self) -> Event:
@@ -305,11 +292,6 @@ class MultiBit(FeatureMechanism):
     has_sampled: ClassVar[bool] = True
     sampled: int | None = None
 
-    @classmethod
-    @override
-    def of(cls, settings: FeatureReleaseSettings, features: int) -> MultiBit:
-        return MultiBit(settings.epsilon, settings.low, settings.high, features, settings.sampled)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         best = best_sample_size(self.epsilon, self.features)
@@ -335,6 +317,7 @@ class MultiBit(FeatureMechanism):
         return best_sample_size(self.epsilon, self.features) if self.sampled is None else self.sampled
 
     @property
+    @override
     def scale(self) -> float:
         """d(β − α)/(2m)·(e^{ε/m} + 1)/(e^{ε/m} − 1)."""
         return self.features * (self.high - self.low) / (2 * self.sample_size) * (GRID / self._steps)

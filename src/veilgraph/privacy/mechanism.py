@@ -187,7 +187,7 @@ class Gaussian(_NoisyRows):
     @override
     def for_one(cls, epsilon: float, delta: float, clips: float, calibration: Calibration) -> float:
         if calibration == "classical":
-            return clips * accountant.classical_multiplier(epsilon, delta, as_in_the_paper=True)
+            return clips * accountant.classical_multiplier(epsilon, delta)
         return clips * accountant.analytic_multiplier(epsilon, delta)
 
     @classmethod

@@ -62,58 +62,17 @@ def rows_changed_by_edge(degree_bound: int | None, hops: int, num_nodes: int, *,
     ``ConfigError`` where an argument is out of range, or a needed degree bound is missing.
     """
     check_whole("num_nodes", num_nodes, 0)
-    if hops == 0:
+    if check_whole("hops", hops, 0) == 0:
         return 0
-    bound = _bound(degree_bound, "edge", hops)
-    return min(num_nodes, 4 * _reach(bound, hops if source_degrees else hops - 1, num_nodes))
+    further = check_whole("degree_bound", degree_bound, 1) - 1
+    return min(num_nodes, 4 * sum(int(further**hop) for hop in range(hops + source_degrees)))
 
 
 def rows_changed_by_node(degree_bound: int | None, hops: int, num_nodes: int) -> int:
     """How many published rows one node's features can change; count 1 of the head. As ``rows_changed_by_edge``."""
     check_whole("num_nodes", num_nodes, 0)
-    if hops == 0:
-        return min(num_nodes, 1)
-    bound = _bound(degree_bound, "node", hops)
-    return min(num_nodes, 1 + bound * _reach(bound, hops - 1, num_nodes))
-
-
-def for_unit(event: Event, unit: Literal["edge", "node"], rows: int) -> Event:
-    """What a release whose noise was chosen for single rows says about an edge or a node of so many rows, ≥ 1.
-
-    It is under replacement, with the noise over C·√rows (Gaussian) or C·rows (Laplace, whose clip is in ℓ1).
-    """
-    if event.unit != "row":
-        raise ConfigError(f"unit={event.unit!r}: only an event about rows can be read as one about an edge or a node")
-    check_whole("rows", rows, 1)
-    return event.of_unit(unit, rows)
-
-
-def why_degree_bound(unit: Unit, hops: int) -> str | None:
-    """Why a guarantee about ``unit`` over ``hops`` hops needs a degree bound; None where it needs none."""
-    if unit not in ("edge", "node") or hops == 0:
-        return None
-    return (
-        f"one {unit} can change every row that {hops} hops reach from it, and without a bound on the edges at a node "
-        "that is every row"
-    )
-
-
-def _bound(degree_bound: int | None, unit: Unit, hops: int) -> int:
-    check_whole("hops", hops, 0)
-    if degree_bound is None:
-        raise ConfigError(f"degree_bound: missing: {why_degree_bound(unit, hops)}; give one, or protect rows")
-    return check_whole("degree_bound", degree_bound, 1)
-
-
-def _reach(degree_bound: int, radius: int, num_nodes: int) -> int:
-    """T(radius), or N if that is less."""
-    shell = reach = 1
-    for _ in range(radius):
-        shell *= degree_bound - 1
-        reach += shell
-        if shell == 0 or reach >= num_nodes:
-            break
-    return min(num_nodes, reach)
+    bound = check_whole("degree_bound", degree_bound, 1) if check_whole("hops", hops, 0) else 1
+    return min(num_nodes, reach(hops, bound))
 
 
 def aggregation_sensitivity(
@@ -132,42 +91,29 @@ def aggregation_sensitivity(
     ``own_share``: what part of the square is the own row's; None: λ is 1. Raises ``ConfigError`` where nothing is
     proven of such a unit and relation, or a bound is missing or out of range.
     """
-    own, sums = _squares(unit, neighbours, hops, degree_bound, sum_clip, public_rows=public_rows)
-    if own_share is None or own == 0:
-        return math.sqrt(own + sums)
-    return math.sqrt(sums / (1 - own_share))
-
-
-def _squares(
-    unit: Unit,
-    neighbours: Neighbours,
-    hops: int,
-    degree_bound: int | None,
-    sum_clip: float | None,
-    *,
-    public_rows: bool,
-) -> tuple[float, float]:
-    """Δ_0² where λ is 1, and Σ Δ_k² of the hops."""
     check_whole("hops", hops, 1)
-    if unit == "edge" and neighbours == "replacement":
-        return 0.0, 2.0 * hops
-    if unit == "node" and neighbours == "replacement" and not public_rows:
-        return 4.0, 4.0 * check_whole("degree_bound", degree_bound, 1)
-    if unit != "node-edges":
+    is_replaced = neighbours == "replacement"
+    # Δ_0² where λ is 1, and Σ Δ_k² of the hops.
+    own, sums = 0.0, 2.0 * hops
+    if unit == "node" and is_replaced and not public_rows:
+        own, sums = 4.0, 4.0 * check_whole("degree_bound", degree_bound, 1)
+    elif unit == "node-edges":
+        bound = check_whole("degree_bound", degree_bound, 1)
+        if sum_clip is None or not 0 < sum_clip <= bound:
+            raise ConfigError(f"sum_clip={sum_clip!r} must be above 0 and at most the degree bound, {bound}")
+        first, later = bound + sum_clip**2, 2 * bound + 4 * sum_clip**2
+        own = 0.0 if public_rows else 4.0 if is_replaced else 1.0
+        sums = hops * (later if is_replaced else first)
+        if is_replaced and not public_rows:
+            sums = 4 * first + (hops - 1) * later
+    elif not (unit == "edge" and is_replaced):
         raise ConfigError(
             f"unit={unit!r} with neighbours={neighbours!r}: nothing is proven of noise in every hop for these; take "
             "edge or node with replacement, or node-edges"
         )
-    bound = check_whole("degree_bound", degree_bound, 1)
-    if sum_clip is None or not 0 < sum_clip <= bound:
-        raise ConfigError(f"sum_clip={sum_clip!r} must be above 0 and at most the degree bound, {bound}")
-    row = sum_clip**2
-    if neighbours == "zero-out":
-        return float(not public_rows), hops * (bound + row)
-    later = 2 * bound + 4 * row
-    if public_rows:
-        return 0.0, hops * later
-    return 4.0, 4 * (bound + row) + (hops - 1) * later
+    if own_share is None or own == 0:
+        return math.sqrt(own + sums)
+    return math.sqrt(sums / (1 - own_share))
 
 
 def sensitivity_of(privacy: PrivacySettings, *, public_rows: bool = False) -> float | None:
@@ -183,14 +129,6 @@ def sensitivity_of(privacy: PrivacySettings, *, public_rows: bool = False) -> fl
         public_rows=public_rows,
         own_share=privacy.own_share,
     )
-
-
-def own_length(privacy: PrivacySettings) -> float:
-    """λ: how long own rows are before their noise, of a job that releases them."""
-    moved, share = sensitivity_of(privacy), privacy.own_share
-    if moved is None or share is None:
-        return 1.0
-    return moved * math.sqrt(share) / (1.0 if privacy.relation == "zero-out" else 2.0)
 
 
 def rows_moved(privacy: PrivacySettings) -> int:
@@ -308,8 +246,7 @@ class Plan:
     @property
     def matrices(self) -> int:
         """How many with noise a release is made of."""
-        hops = self.settings.aggregation
-        return 1 if hops is None else len(self.longest)
+        return len(self.longest)
 
     @property
     def longest(self) -> tuple[float, ...]:
@@ -322,11 +259,14 @@ class Plan:
 
     @property
     def own_length(self) -> float:
-        """With noise in every hop: how long nodes' own rows are before their noise; 0 where they are not released."""
-        hops = self.settings.aggregation
+        """λ: with noise in every hop, how long own rows are before their noise; 0 where they are not released."""
+        privacy, hops = self.settings, self.settings.aggregation
         if hops is None or not (self.own_rows and hops.releases_own_rows):
             return 0.0
-        return own_length(self.settings)
+        moved, share = sensitivity_of(privacy), privacy.own_share
+        if moved is None or share is None:
+            return 1.0
+        return moved * math.sqrt(share) / sensitivity_in_clips(privacy.relation)
 
     @property
     def event(self) -> Event | None:
@@ -349,7 +289,7 @@ class Plan:
             event = MECHANISMS[self.settings.mechanism](self.settings.clip, self.multiplier).event(relation)
         else:
             event = JointGaussianEvent(self.multiplier, relation, "row", joint.holders, joint.colluding)
-        return for_unit(event, unit, self.rows) if unit in ("edge", "node") else event
+        return event.of_unit(unit, self.rows) if unit in ("edge", "node") else event
 
     @property
     def epsilon_bound(self) -> float:

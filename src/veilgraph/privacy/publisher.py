@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import torch
 from scipy.sparse import csr_array
@@ -311,8 +311,11 @@ class NoisedPublisher(PaidPublisher):
         return released
 
     def _in_place_of(self, rows: Tensor, released: Tensor, channel: Channel) -> Tensor:
-        clip, order = self.plan.clip(channel), self.plan.settings.order
-        return cast(Tensor, _Released.apply(rows, released, clip, order))  # type: ignore[no-untyped-call]
+        """Released values to the bit, with the gradient of the clipped rows."""
+        if not rows.requires_grad:
+            return released
+        clipped = self._clipped(rows, channel)
+        return released + (clipped - clipped.detach())
 
     def draw_release(self, mechanism: Mechanism, shape: tuple[int, ...]) -> Future[Tensor]:
         """Draw a release's noise in the background, before its values are known."""
@@ -394,25 +397,3 @@ def clip_rows(rows: Tensor, clip: float, order: int) -> Tensor:
     """Rows, Tensor[N, d], of at most that length: min(1, C/‖x‖)·x (VFGNN, Algorithm 1, line 1); short ones stay."""
     lengths: Tensor = torch.linalg.vector_norm(rows, order, dim=1, keepdim=True)
     return rows * (clip / lengths.clamp_min(clip))
-
-
-class _Released(torch.autograd.Function):
-    """Released values in place of the rows, with the gradient of the clipped rows, as of ``clip_rows``."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, released: Tensor, clip: float, order: int) -> Tensor:  # noqa: ANN401 - torch's
-        ctx.save_for_backward(rows)
-        ctx.clip, ctx.order = clip, order
-        return released
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401 - torch's
-        (rows,) = ctx.saved_tensors
-        gradient = gradients[0].to(rows.dtype)
-        lengths = torch.linalg.vector_norm(rows, ctx.order, dim=1, keepdim=True)
-        bounded = lengths.clamp_min(ctx.clip)
-        factors = ctx.clip / bounded
-        # Of a row that is too long: f·(g - ∂‖x‖·(x·g)/‖x‖), f = C/‖x‖; ∂‖x‖ is x/‖x‖, in ℓ1 the sign of x.
-        along = torch.linalg.vecdot(rows, gradient).unsqueeze(1) * (factors / bounded * (lengths > ctx.clip))
-        slope, step = (rows, along / bounded) if ctx.order == 2 else (rows.sign(), along)
-        return torch.addcmul(gradient * factors, slope, step, value=-1), None, None, None

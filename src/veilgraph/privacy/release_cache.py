@@ -20,7 +20,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -136,15 +136,20 @@ class _Batch(TypedDict):
 class _Kept:
     """One release's rows, sorted by the keys of their nodes.
 
-    ``digests`` are uint8[n, 16], of the rows before noise, for the owner's log alone; ``batch`` int64[n], the index of
-    each row's draw in ``batches``.
+    ``tensors`` are ``keys``, int64 of the same bits as ``Keys``; ``digests``, uint8 [n, 16], of the rows before noise,
+    for the owner's log alone; ``rows``; and ``batch``, int64 [n], the index of each row's draw in ``batches``.
     """
 
-    keys: Keys
-    digests: NDArray[np.uint8]
-    rows: Tensor
-    batch: NDArray[np.int64]
-    batches: list[_Batch] = field(default_factory=list)
+    tensors: dict[str, Tensor]
+    batches: list[_Batch]
+
+    @property
+    def keys(self) -> Keys:
+        return self.tensors["keys"].numpy().view(np.uint64)
+
+    def draws(self, places: NDArray[np.int64]) -> list[_Batch]:
+        """Each draw that rows at these places came of."""
+        return [self.batches[number] for number in np.unique(self.tensors["batch"].numpy()[places])]
 
 
 @contextmanager
@@ -212,13 +217,12 @@ class LifetimeCache(ReleaseCache):
                 kept = self._with(kept, new, digests[new], make(choose_rows(rows, torch.from_numpy(new))))
                 self._save(path, kept)
                 places, _ = self._known(kept)
-            used = [kept.batches[number] for number in np.unique(kept.batch[places])]
             try:
-                self._pay(of, used)
+                self._pay(of, kept.draws(places))
             except BudgetSpent:
                 self._save(path, before)  # what was paid for is not lost for a draw that is not
                 raise
-            return kept.rows[torch.from_numpy(places)]
+            return kept.tensors["rows"][torch.from_numpy(places)]
 
     def _pay(self, of: Release, draws: list[_Batch]) -> None:
         """From the run's ledger, for all rows by a name of their draws; and for life, each draw by its own nodes."""
@@ -247,9 +251,9 @@ class LifetimeCache(ReleaseCache):
         places, known = self._known(kept)
         lifetime = self._account.lifetime
         owing = [] if known.all() else [self._payers(np.flatnonzero(~known))]
-        for number in np.unique(kept.batch[places[known]]):
-            keys = lifetime.lines.cohort(kept.batches[number]["cohort"])
-            if not lifetime.has_paid(of.channel, kept.batches[number]["content"], keys):
+        for draw in kept.draws(places[known]):
+            keys = lifetime.lines.cohort(draw["cohort"])
+            if not lifetime.has_paid(of.channel, draw["content"], keys):
                 owing.append(keys)
         return np.unique(np.concatenate(owing)) if owing else None
 
@@ -268,25 +272,25 @@ class LifetimeCache(ReleaseCache):
         cohort = self._account.lifetime.lines.keep_cohort(self._payers(new))
         batch = _Batch(content=new_name(), cohort=cohort, time=now())
         keys, first = np.unique(self._each[new], return_index=True)
-        made = made[torch.from_numpy(first)]
-        if self._whole or not len(kept.keys):
-            return _Kept(keys, digests[first], made, np.zeros(len(keys), np.int64), [batch])
-        all_keys = np.concatenate([kept.keys, keys])
-        order = np.argsort(all_keys, kind="stable")
-        return _Kept(
-            all_keys[order],
-            np.concatenate([kept.digests, digests[first]])[order],
-            torch.cat([kept.rows, made])[torch.from_numpy(order)],
-            np.concatenate([kept.batch, np.full(len(keys), len(kept.batches))])[order],
-            [*kept.batches, batch],
-        )
+        before = [] if self._whole else kept.batches
+        tensors = {
+            "keys": torch.from_numpy(keys.view(np.int64)),
+            "digests": torch.from_numpy(digests[first]),
+            "rows": made[torch.from_numpy(first)],
+            "batch": torch.full((len(keys),), len(before)),
+        }
+        if before:
+            tensors = {name: torch.cat([kept.tensors[name], part]) for name, part in tensors.items()}
+            order = torch.from_numpy(np.argsort(tensors["keys"].numpy().view(np.uint64), kind="stable"))
+            tensors = {name: part[order] for name, part in tensors.items()}
+        return _Kept(tensors, [*before, batch])
 
     def _log_stale(self, channel: str, kept: _Kept, places: NDArray[np.int64], digests: NDArray[np.uint8]) -> None:
         """Tell the owner, and nobody else, that records have changed since they were released."""
-        stale = (kept.digests[places] != digests).any(axis=1)
+        stale = (kept.tensors["digests"].numpy()[places] != digests).any(axis=1)
         if not stale.any():
             return
-        drawn = min(kept.batches[number]["time"] for number in np.unique(kept.batch[places[stale]]))
+        drawn = min(draw["time"] for draw in kept.draws(places[stale]))
         log.warning(
             "%s: %s: of %d nodes the data have changed since they were released (%s), and this job sends what was "
             "released; another `snapshot` in the job releases all of them anew, for which every node pays%s",
@@ -311,28 +315,16 @@ class LifetimeCache(ReleaseCache):
 
     def _load(self, path: Path) -> _Kept:
         if not path.is_file():
-            nobody = np.empty(0, np.uint64)
-            digests = np.empty((0, _DIGEST_BYTES), np.uint8)
-            return _Kept(nobody, digests, torch.empty(0, 0), np.empty(0, np.int64))
+            keys, digests = torch.empty(0, dtype=torch.int64), torch.empty(0, _DIGEST_BYTES, dtype=torch.uint8)
+            return _Kept({"keys": keys, "digests": digests, "rows": torch.empty(0, 0), "batch": keys}, [])
         tensors, facts = load_tensors(path)
         with undamaged(path, "restore it, or delete it, and the holder releases anew and pays"):
-            return _Kept(
-                tensors["keys"].numpy().view(np.uint64),
-                tensors["digests"].numpy(),
-                tensors["rows"],
-                tensors["batch"].numpy(),
-                adapter_of(list[_Batch]).validate_python(facts["batches"]),
-            )
+            kept = {name: tensors[name] for name in ("keys", "digests", "rows", "batch")}
+            return _Kept(kept, adapter_of(list[_Batch]).validate_python(facts["batches"]))
 
     def _save(self, path: Path, kept: _Kept) -> None:
         private_folder(self._folder)
-        tensors = {
-            "keys": torch.from_numpy(kept.keys.view(np.int64).copy()),
-            "digests": torch.from_numpy(kept.digests.copy()),
-            "rows": kept.rows,
-            "batch": torch.from_numpy(kept.batch.copy()),
-        }
-        save_tensors(path, tensors, {"batches": kept.batches})
+        save_tensors(path, kept.tensors, {"batches": kept.batches})
         sync_folder(self._folder)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.mpc.sealed import comparison, hops
-from veilgraph.mpc.sealed.correlations import Form, Stream
+from veilgraph.mpc.sealed.correlations import NOBODY, Form, Stream
 from veilgraph.mpc.sealed.machine import DealerMachine
 
 Patch = pytest.MonkeyPatch
@@ -80,7 +80,7 @@ def cuts_alike(patch: Patch) -> None:
 
     def with_one_seed(self: DealerMachine, *arguments: object) -> None:
         init(self, *arguments)  # type: ignore[arg-type]
-        self.dealer.own = Stream(bytes(32))
+        self.dealer.streams[NOBODY] = Stream(bytes(32))
 
     patch.setattr(DealerMachine, "__init__", with_one_seed)
 

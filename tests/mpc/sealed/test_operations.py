@@ -311,7 +311,7 @@ def test_what_others_are_told_of_weights_is_uniform_and_new_in_every_session() -
     def program(machine: Machine) -> object:
         own = machine.party in ("A", "")
         graph: Any = machine.hidden_graph("A", edges if own else None, 5, 10, weights if own else None, BITS)
-        return getattr(graph, "masked_weights", None)
+        return getattr(graph, "weights", None)
 
     told = [run(program, secrets=fixed_secrets("session", number))["B"] for number in range(20)]
     highest = torch.stack([one < 0 for one in told if isinstance(one, torch.Tensor)]).double()

@@ -13,7 +13,7 @@ from tests.paradigms.cutting import CutError, cut_at
 from veilgraph.audit.sealing import low_bits_in_common, opened
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.view import Seen, read_view
-from veilgraph.mpc.sealed.correlations import Stream
+from veilgraph.mpc.sealed.correlations import NOBODY, Stream
 from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.runtime.launch.jobs import resume, train
@@ -64,6 +64,6 @@ def draws_of_the_place(patch: pytest.MonkeyPatch) -> None:
     """The dealer's own draws follow from the place in the program, in every session alike."""
 
     def at(self: DealerMachine, place: str) -> None:
-        self.dealer.own = Stream(sha256(place.encode()).digest())
+        self.dealer.streams[NOBODY] = Stream(sha256(place.encode()).digest())
 
     patch.setattr(DealerMachine, "at", at)

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource, derive_key
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange
 from veilgraph.mpc import shamir
+from veilgraph.mpc.mask import agreed
 
 SIGNATURE_BYTES = 64
 
@@ -155,16 +156,6 @@ def commitment(own_mask: int) -> bytes:
     return derive_key(shamir.to_bytes(own_mask), "commitment")
 
 
-def _agreed(private: X25519PrivateKey, public: bytes, purpose: str, party: PartyId) -> bytes:
-    try:
-        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError as error:
-        raise ProtocolError(
-            f"{party} offered an invalid X25519 public key: {error}", code="bad-public-key", party=party
-        ) from error
-    return derive_key(secret, purpose)
-
-
 class Sealing:
     """What a holder encrypts for another one alone, and opens of it, with its private key of the round."""
 
@@ -189,7 +180,7 @@ class Sealing:
 
     def _cipher(self, sender: PartyId, receiver: PartyId, public: bytes, peer: PartyId) -> AESGCM:
         purpose = f"shares/{self._round.name}/{sender} to {receiver}"
-        return AESGCM(_agreed(self._private, public, purpose, peer))
+        return AESGCM(agreed(self._private, public, purpose, peer))
 
 
 def own_mask(round_: Round, seed: int, size: int) -> Tensor:
@@ -205,5 +196,5 @@ def pairwise_mask(
     ``private`` is the mask key of one of the two, ``public`` of the other's.
     """
     names = "/".join(sorted([holder, peer]))
-    mask = expand(_agreed(private, public, f"pair/{round_.name}/{names}", peer), "mask", (size,))
+    mask = expand(agreed(private, public, f"pair/{round_.name}/{names}", peer), "mask", (size,))
     return mask if holder < peer else mask.neg_()

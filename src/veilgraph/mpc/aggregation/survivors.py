@@ -70,11 +70,7 @@ class SurvivorRecord:
             + bytes(holder in survivors for holder in self._holders)
             for one, survivors in self.sums.items()
         ]
-        return (
-            torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).view(-1, self.width)
-            if rows
-            else (torch.zeros(0, self.width, dtype=torch.uint8))
-        )
+        return torch.from_numpy(np.frombuffer(bytearray(b"".join(rows)), np.uint8).reshape(len(rows), self.width))
 
     def merge(self, rows: Tensor, sender: PartyId) -> None:
         """Take over a holder's record, uint8 [sums, width]; ``ProtocolError``: it is none, or differs from this."""

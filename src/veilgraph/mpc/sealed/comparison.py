@@ -169,7 +169,7 @@ class Negative(Operation[Bit]):
     @override
     def hold(self, holder: Holder) -> Bit:
         tag, public = holder.next(Kind.MASKED_BITS), self.wire.known
-        (*terms, sign_mask), masks = holder.correlations.shared(tag, *self._forms)
+        (*terms, sign_mask), masks = holder.shared(tag, *self._forms)
         digits = planes.to_planes(public.reshape(-1))
         factors = ~digits
         factors[-1] = -1  # the highest bit is no part of the comparison: both are said to agree there

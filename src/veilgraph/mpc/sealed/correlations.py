@@ -1,7 +1,7 @@
 """Correlated randomness at both of its ends: what the dealer and one holder both expand, and what the dealer sends.
 
 Where all holders get shares of a value that the dealer makes, all but the last draw theirs; the last one is sent what
-is missing. ``DealtCorrelations`` is all that a holder asks: holders among themselves could be another source.
+is missing.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ Message: TypeAlias = tuple[Sequence[PartyId], Sequence[PartyId], int]
 Round: TypeAlias = Sequence[Message]  # messages that wait for the rounds before
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
+NOBODY: Final = ""  # in place of a holder
 REMEDY: Final = "lower sealed.bits, or scale the columns of the tables"
 _ALIGNED: Final = 8
 
@@ -108,11 +109,17 @@ def _ready(stride: int) -> Tag:
     return Tag(Kind.READY, stride)
 
 
-class DealtCorrelations:
-    """A holder's end: of ``dealer``, who sends the last holder what is missing from the others' shares."""
+class Holder:
+    """A holder's end of a session, with what it has in common with the dealer.
 
-    def __init__(self, link: Link, dealer: PartyId, *, is_last: bool) -> None:
-        self._link, self._dealer, self._is_last, self._pace = link, dealer, is_last, Pace()
+    ``leads``: it is the one that adds what all know. The last holder is sent what is missing from the others' shares.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], dealer: PartyId) -> None:
+        self.link, self.party, self._dealer, self._pace = link, link.party, dealer, Pace()
+        self.others = [holder for holder in holders if holder != link.party]
+        self.leads, self._is_last = link.party == holders[0], link.party == holders[-1]
+        self._operation = -1
         seed = receive_as(link, dealer, Tag(Kind.SEED), (SEED_BYTES,), torch.uint8)
         self._stream = Stream(seed.numpy().tobytes())
 
@@ -130,21 +137,10 @@ class DealtCorrelations:
     def dealt(self, tag: Tag, forms: Sequence[Form]) -> list[Tensor]:
         """What the dealer sends this holder alone."""
         size = size_of(forms)
-        message = receive_as(self._link, self._dealer, Tag(Kind.CORRELATION, tag.step), (size,), torch.uint8)
+        message = receive_as(self.link, self._dealer, Tag(Kind.CORRELATION, tag.step), (size,), torch.uint8)
         for stride in self._pace.count(size):
-            self._link.send(self._dealer, _ready(stride), torch.ones(1, dtype=torch.uint8))
+            self.link.send(self._dealer, _ready(stride), torch.ones(1, dtype=torch.uint8))
         return _unpacked(message, forms)
-
-
-class Holder:
-    """A holder's end of a session; ``leads``: it is the one that adds what all know."""
-
-    def __init__(self, link: Link, holders: Sequence[PartyId], correlations: DealtCorrelations) -> None:
-        self.link, self.party, self.correlations = link, link.party, correlations
-        self.others = [holder for holder in holders if holder != link.party]
-        self.leads = link.party == holders[0]
-        """Whether it is the one that adds what all know."""
-        self._operation = -1
 
     def next(self, kind: Kind) -> Tag:
         """Tag of the messages of the operation that begins."""
@@ -193,21 +189,30 @@ class Dealer(ABC):
 
     @abstractmethod
     def draw(self, holder: PartyId, forms: Sequence[Form]) -> list[Tensor]:
-        """What a holder draws too."""
+        """What a holder draws too; of ``NOBODY`` uniform numbers that nobody else has."""
+
+    @abstractmethod
+    def made(self, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """What ``make`` gives, tensors of such forms."""
 
     @abstractmethod
     def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
         """Send tensors of such forms to one holder."""
 
-    @abstractmethod
     def correct(
         self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
     ) -> list[Tensor]:
         """Send the last holder its shares of what ``make`` gives: others' are drawn. The first may be by XOR."""
+        *before, last = self.holders
+        secrets = self.made(forms, make)
 
-    @abstractmethod
-    def secret(self, forms: Sequence[Form]) -> list[Tensor]:
-        """Uniform numbers that nobody else has."""
+        def missing() -> list[Tensor]:
+            others = zip(*(draws[holder][0] for holder in before), strict=True)
+            signs = [torch.bitwise_xor] * bitwise + [torch.sub] * (len(secrets) - bitwise)
+            return [reduce(sign, shares, secret) for sign, shares, secret in zip(signs, others, secrets, strict=True)]
+
+        self.deal(last, forms, missing)
+        return secrets
 
     def draws(self, forms: Sequence[Form], own: Sequence[Form] = ()) -> Draws:
         """What all holders draw in an operation."""
@@ -228,34 +233,19 @@ class LinkedDealer(Dealer):
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders)
-        seeds = {holder: secrets(SEED_BYTES) for holder in holders}
+        seeds = {holder: secrets(SEED_BYTES) for holder in (*holders, NOBODY)}
         self._link, self.streams = link, {holder: Stream(seed) for holder, seed in seeds.items()}
-        self.own = Stream(secrets(SEED_BYTES))
         self._paces = {holder: Pace() for holder in holders}
-        for holder, seed in seeds.items():
-            link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
+        for holder in holders:
+            link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seeds[holder]), dtype=torch.uint8))
 
     @override
     def draw(self, holder: PartyId, forms: Sequence[Form]) -> list[Tensor]:
         return self.streams[holder].draw(forms)
 
     @override
-    def secret(self, forms: Sequence[Form]) -> list[Tensor]:
-        return self.own.draw(forms)
-
-    @override
-    def correct(
-        self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
-    ) -> list[Tensor]:
-        *before, last = self.holders
-        secrets, corrections = make(), []
-        for place, share in enumerate(secrets):
-            for holder in before:
-                other = draws[holder][0][place]
-                share = share ^ other if place < bitwise else share - other  # noqa: PLW2901 - one holder's after another
-            corrections.append(share)
-        self.deal(last, forms, lambda: corrections)
-        return secrets
+    def made(self, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        return make()
 
     @override
     def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:

@@ -22,9 +22,9 @@ and deals it away. The dealer never sees E, nor the owner m or m'.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import scipy.sparse as sp
@@ -128,55 +128,41 @@ def running(rows: Tensor) -> Tensor:
     return torch.cumsum(rows, 0, dtype=rows.dtype)
 
 
-@dataclass(frozen=True)
+_NO_STEPS: Final = Steps(*[torch.empty(0, dtype=torch.int64)] * 3)
+
+
+@dataclass(frozen=True, eq=False)
+class _OwnEdges:
+    """What the owner alone has: its steps, the random turn that it shares with the dealer, and weights of slots."""
+
+    steps: Steps
+    random_turn: Tensor
+    weights: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
 class HiddenGraph:
     """Directed edges that one holder knows, of a public padded number; what each party has of them is its own.
 
-    Slots are the N nodes and the padded edges; with 0 ``weight_bits`` every edge counts once, else weights are hidden.
+    Attributes:
+        owner: who knows them.
+        nodes: N.
+        slots: n, of the nodes and the padded edges.
+        weight_bits: 0: every edge counts once; else weights are hidden.
+        steps: at the dealer random permutations that the owner has as well, at a holder the steps relative to them.
+        weights: at the dealer the mask u of weights, at a holder E, which all know: [n, 1].
+        own: at the owner alone.
+        adjacency: at the owner, and in the twin, where everybody sees the edges: what each counts, target by source.
     """
 
     owner: PartyId
     nodes: int
     slots: int
     weight_bits: int
-
-
-@dataclass(frozen=True, eq=False)
-class _OwnEdges:
-    """What the owner alone has: its steps, the random turn that it shares with the dealer, edges, weights of slots."""
-
-    steps: Steps
-    random_turn: Tensor
-    adjacency: sp.csr_array
-    weights: Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
-class _HeldGraph(HiddenGraph):
-    """At a holder: steps relative to random permutations, and E [n, 1], which all know; ``own`` at the owner."""
-
-    spread: Tensor
-    turn: Tensor
-    pick: Tensor
-    masked_weights: Tensor | None
+    steps: Steps = _NO_STEPS
+    weights: Tensor | None = None
     own: _OwnEdges | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class _DealtGraph(HiddenGraph):
-    """At the dealer: the random permutations, and the weights' mask u, that it has in common with the owner."""
-
-    spread: Tensor
-    turn: Tensor
-    pick: Tensor
-    weight_mask: Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
-class _PlainGraph(HiddenGraph):
-    """In the twin, where everybody sees the edges: what each counts, target by source."""
-
-    adjacency: sp.csr_array
+    adjacency: sp.csr_array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,32 +177,29 @@ class Hide(Operation[HiddenGraph]):
     weight_bits: int
 
     @property
-    def _slots(self) -> int:
-        return self.nodes + self.padded
+    def _graph(self) -> HiddenGraph:
+        return HiddenGraph(self.owner, self.nodes, self.nodes + self.padded, self.weight_bits)
 
     @property
     def _lengths(self) -> list[int]:
-        return [self._slots, self._slots, self.nodes, *([self._slots] if self.weight_bits else [])]
-
-    @property
-    def _sizes(self) -> tuple[PartyId, int, int, int]:
-        return self.owner, self.nodes, self._slots, self.weight_bits
+        slots = self.nodes + self.padded
+        return [slots, slots, self.nodes, *([slots] if self.weight_bits else [])]
 
     @override
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
         return [[((self.owner,), holders, 8 * sum(self._lengths))]]
 
     @override
-    def hold(self, holder: Holder) -> _HeldGraph:
-        tag = holder.next(Kind.PLACEMENT)
+    def hold(self, holder: Holder) -> HiddenGraph:
+        tag, graph = holder.next(Kind.PLACEMENT), self._graph
         if holder.party == self.owner:
-            return self._own(holder, tag)
+            return self._own(holder, tag, graph)
         relative = receive_as(holder.link, self.owner, tag, (sum(self._lengths),), torch.int64)
-        check_places(relative[: 2 * self._slots + self.nodes], self._slots, self.owner)
+        check_places(relative[: 2 * graph.slots + self.nodes], graph.slots, self.owner)
         spread, turn, pick, *masked = torch.split(relative, self._lengths)
-        return _HeldGraph(*self._sizes, spread, turn, pick, masked[0][:, None] if masked else None)
+        return replace(graph, steps=Steps(spread, turn, pick), weights=masked[0][:, None] if masked else None)
 
-    def _own(self, holder: Holder, tag: Tag) -> _HeldGraph:
+    def _own(self, holder: Holder, tag: Tag, graph: HiddenGraph) -> HiddenGraph:
         edges, owner, one = self.edges, self.owner, 1 << self.weight_bits
         if edges is None or edges.shape[1] > self.padded:
             count = 0 if edges is None else edges.shape[1]
@@ -224,33 +207,38 @@ class Hide(Operation[HiddenGraph]):
                 f"padded={self.padded}: {owner} has {count:,} edges; raise it", key="padded", value=self.padded
             )
         steps = steps_of(edges, self.nodes, self.padded)
-        spread, turn, pick = map(shuffled, holder.correlations.drawn(orders(self._slots)))
-        parts = before(steps.spread, spread), after(steps.turn, turn), before(steps.pick, pick)
-        counts, own_weights, masked = np.ones(edges.shape[1], np.int32), None, None
+        spread, turn, pick = map(shuffled, holder.drawn(orders(graph.slots)))
+        relative = Steps(before(steps.spread, spread), after(steps.turn, turn), before(steps.pick, pick))
+        sent, counts, own_weights, masked = [*vars(relative).values()], np.ones(edges.shape[1], np.int32), None, None
         if self.weight_bits:
             whole = torch.full((edges.shape[1],), one)
             if self.weights is not None:
                 whole = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
             counts, own_weights = whole.numpy(), weights_of(steps, edges, whole, one)[:, None]
-            (mask,) = holder.correlations.drawn([((self._slots, 1), torch.int64)])
+            (mask,) = holder.drawn([((graph.slots, 1), torch.int64)])
             masked = taken(own_weights, inverse(turn)) - mask
-        broadcast(holder.link, holder.others, tag, torch.cat([*parts, *([] if masked is None else [masked[:, 0]])]))
-        adjacency = sp.csr_array((counts, (edges[1].numpy(), edges[0].numpy())), shape=(self.nodes, self.nodes))
-        return _HeldGraph(*self._sizes, *parts, masked, _OwnEdges(steps, turn, adjacency, own_weights))
+            sent.append(masked[:, 0])
+        broadcast(holder.link, holder.others, tag, torch.cat(sent))
+        own = _OwnEdges(steps, turn, own_weights)
+        return replace(graph, steps=relative, weights=masked, own=own, adjacency=_adjacency(edges, counts, self.nodes))
 
     @override
-    def deal(self, dealer: Dealer) -> _DealtGraph:
+    def deal(self, dealer: Dealer) -> HiddenGraph:
         dealer.next()
-        spread, turn, pick = map(shuffled, dealer.draw(self.owner, orders(self._slots)))
-        mask = dealer.draw(self.owner, [((self._slots, 1), torch.int64)])[0] if self.weight_bits else None
-        return _DealtGraph(*self._sizes, spread, turn, pick, mask)
+        graph = self._graph
+        steps = Steps(*map(shuffled, dealer.draw(self.owner, orders(graph.slots))))
+        mask = dealer.draw(self.owner, [((graph.slots, 1), torch.int64)])[0] if self.weight_bits else None
+        return replace(graph, steps=steps, weights=mask)
 
     @override
-    def plain(self) -> _PlainGraph:
+    def plain(self) -> HiddenGraph:
         assert self.edges is not None
         weights = np.ones(self.edges.shape[1]) if self.weights is None else self.weights.to(torch.float64).numpy()
-        places = self.edges[1].numpy(), self.edges[0].numpy()
-        return _PlainGraph(*self._sizes, sp.csr_array((weights, places), shape=(self.nodes, self.nodes)))
+        return replace(self._graph, adjacency=_adjacency(self.edges, weights, self.nodes))
+
+
+def _adjacency(edges: Tensor, counts: np.ndarray[Any, np.dtype[Any]], nodes: int) -> sp.csr_array:
+    return sp.csr_array((counts, (edges[1].numpy(), edges[0].numpy())), shape=(nodes, nodes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,15 +292,11 @@ class Hop(Operation[Summands]):
         total = ((len(self.graphs) - 1) << self.weight_bits) * mask
         if holder.leads:
             total += public << self.weight_bits
-        for graph in self.graphs:
-            assert isinstance(graph, _HeldGraph)
-            if graph.own is not None:
-                total += torch.from_numpy(graph.own.adjacency @ public.numpy())
+        self._add_sums(total, public)
         for portion in self._portions:
             parts = [(holder.next(Kind.MASKED_ROWS), *part) for part in portion]
             # What others wait for goes out before anything is waited for.
             for tag, graph, columns in sorted(parts, key=lambda part: part[1].owner == holder.party):
-                assert isinstance(graph, _HeldGraph)
                 form = self._form(graph, columns)
                 total[:, columns] -= (_own_share if graph.own else _other_share)(holder, graph, tag, form)
         return Summands(total, self.wire.bits + self.weight_bits)
@@ -320,26 +304,29 @@ class Hop(Operation[Summands]):
     @override
     def deal(self, dealer: Dealer) -> Summands:
         for graph, columns in chain(*self._portions):
-            assert isinstance(graph, _DealtGraph)
             _deal_share(dealer, graph, self.wire.mask[:, columns], self._form(graph, columns))
         return Summands(torch.zeros_like(self.wire.mask), self.wire.bits + self.weight_bits)
 
     @override
     def plain(self) -> Summands:
         total = self.wire.known.clone()
-        for graph in self.graphs:
-            assert isinstance(graph, _PlainGraph)
-            total += torch.from_numpy(graph.adjacency @ self.wire.known.numpy())
+        self._add_sums(total, self.wire.known)
         return Summands(total, self.wire.bits + self.weight_bits)
 
+    def _add_sums(self, total: Tensor, known: Tensor) -> None:
+        """Add what this party sees of the graphs: its own edges, or in the twin all."""
+        for graph in self.graphs:
+            if graph.adjacency is not None:
+                total += torch.from_numpy(graph.adjacency @ known.numpy())
 
-def _own_share(holder: Holder, graph: _HeldGraph, tag: Tag, form: Form) -> Tensor:
+
+def _own_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
     """The owner's share of (A + I)·λ."""
     assert graph.own is not None
-    first, second = holder.correlations.dealt(tag, [form] * 2)
+    first, second = holder.dealt(tag, [form] * 2)
     weights, (size, dtype) = graph.own.weights, form
     received = gather(holder.link, holder.others, tag, size if weights is None else (2, *size), dtype)
-    rows = taken(running(taken(first, graph.spread)), graph.own.steps.turn)
+    rows = taken(running(taken(first, graph.steps.spread)), graph.own.steps.turn)
     for masked in received.values():
         rows += taken(masked if weights is None else masked[0], graph.own.random_turn)
     if weights is not None:
@@ -347,31 +334,31 @@ def _own_share(holder: Holder, graph: _HeldGraph, tag: Tag, form: Form) -> Tenso
         for masked in received.values():
             rows -= taken(masked[1], graph.own.random_turn)
     picked = taken(running(rows), graph.own.steps.pick)
-    return differences(picked + taken(second, graph.pick))
+    return differences(picked + taken(second, graph.steps.pick))
 
 
-def _other_share(holder: Holder, graph: _HeldGraph, tag: Tag, form: Form) -> Tensor:
-    spread, mask, picked, *more = holder.correlations.drawn([form] * (4 if graph.weight_bits else 3))
-    masked = taken(running(taken(spread, graph.spread)), graph.turn) + mask
-    if graph.masked_weights is not None:
-        masked = torch.stack([masked, graph.masked_weights * mask + more[0]])
+def _other_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
+    spread, mask, picked, *more = holder.drawn([form] * (4 if graph.weight_bits else 3))
+    masked = taken(running(taken(spread, graph.steps.spread)), graph.steps.turn) + mask
+    if graph.weights is not None:
+        masked = torch.stack([masked, graph.weights * mask + more[0]])
     holder.link.send(graph.owner, tag, masked)
-    return differences(taken(picked, graph.pick))
+    return differences(taken(picked, graph.steps.pick))
 
 
-def _deal_share(dealer: Dealer, graph: _DealtGraph, mask: Tensor, form: Form) -> None:
+def _deal_share(dealer: Dealer, graph: HiddenGraph, mask: Tensor, form: Form) -> None:
     dealer.next()
     forms = [form] * (4 if graph.weight_bits else 3)
 
     def make() -> list[Tensor]:
         draws = [dealer.draw(holder, forms) for holder in dealer.others(graph.owner)]
         spread_shares, turned, pick_shares, *more = map(added, zip(*draws, strict=True))
-        if graph.weight_mask is not None:
-            turned = graph.weight_mask * turned - more[0]
+        if graph.weights is not None:
+            turned = graph.weights * turned - more[0]
         steps = torch.zeros(form[0], dtype=form[1])
         steps[: graph.nodes] = differences(mask)
-        picked = -running(taken(turned, graph.turn))
-        return [taken(steps, graph.spread) - spread_shares, taken(picked, graph.pick) - pick_shares]
+        picked = -running(taken(turned, graph.steps.turn))
+        return [taken(steps, graph.steps.spread) - spread_shares, taken(picked, graph.steps.pick) - pick_shares]
 
     dealer.deal(graph.owner, [form] * 2, make)
 
@@ -399,7 +386,7 @@ class Pick(Operation[Summands]):
         if holder.party != self.owner:
             relative = receive_as(holder.link, self.owner, tag, (self.count,), torch.int64)
             check_places(relative, self.wire.shape[0], self.owner)
-            return Summands(-taken(holder.correlations.drawn([self._form])[0], relative), self.wire.bits)
+            return Summands(-taken(holder.drawn([self._form])[0], relative), self.wire.bits)
         if rows is None:
             raise ConfigError(f"{self.owner} chooses rows and gives none: give {self.count}")
         if tuple(rows.shape) != (self.count,) or len(set(rows.tolist())) < self.count:
@@ -407,10 +394,10 @@ class Pick(Operation[Summands]):
                 f"{self.owner} chooses rows {list(rows.shape)}: give {self.count} different ones, as all know",
                 key="rows",
             )
-        random = shuffled(holder.correlations.drawn([((self.wire.shape[0],), torch.int64)])[0])
+        random = shuffled(holder.drawn([((self.wire.shape[0],), torch.int64)])[0])
         relative = before(rows, random)
         broadcast(holder.link, holder.others, tag, relative)
-        (dealt,) = holder.correlations.dealt(tag, [self._form])
+        (dealt,) = holder.dealt(tag, [self._form])
         return Summands(taken(self.wire.known, rows) - taken(dealt, relative), self.wire.bits)
 
     @override

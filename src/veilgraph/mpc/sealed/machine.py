@@ -23,9 +23,8 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.collectives import broadcast, gather, receive_as
 from veilgraph.mpc.sealed.comparison import Negative
 from veilgraph.mpc.sealed.correlations import (
+    NOBODY,
     Dealer,
-    DealtCorrelations,
-    Draws,
     Form,
     Holder,
     LinkedDealer,
@@ -48,7 +47,10 @@ class Machine(ABC):
     Attributes:
         holders: in the job's order.
         party: which it is.
+        noise: source of the noise that this party adds for all; None at those that add none.
     """
+
+    noise: SecretSource | None = None
 
     def __init__(self, holders: Sequence[PartyId], party: PartyId) -> None:
         self.holders, self.party = tuple(holders), party
@@ -80,7 +82,7 @@ class Machine(ABC):
             if holder.party != owner:
                 public = receive_as(holder.link, owner, tag, size, torch.int64)
                 return Wire(public, torch.zeros((), dtype=torch.int64).expand(size), bits, owner)
-            (mask,) = holder.correlations.drawn(forms)
+            (mask,) = holder.drawn(forms)
             public = holder.encoded(values, size, bits) + mask
             broadcast(holder.link, holder.others, tag, public)
             return Wire(public, mask, bits, owner)
@@ -173,7 +175,7 @@ class Machine(ABC):
         forms: list[Form] = [(left.shape, torch.int64)] * len(pairs)
 
         def hold(holder: Holder) -> Summands:
-            dealt, _ = holder.correlations.shared(holder.next(Kind.CORRELATION), forms)
+            dealt, _ = holder.shared(holder.next(Kind.CORRELATION), forms)
             a, b, c = (wire.known for wire in wires)
             part = a * b * c if holder.leads else torch.zeros_like(a)
             for known, wire in zip((b * c, a * c, a * b), wires, strict=True):
@@ -202,7 +204,11 @@ class Machine(ABC):
 
     def noised(self, summands: Summands, deviation: float) -> Summands:
         """Whole numbers, of 0 fractional bits, plus the dealer's Gaussian noise, rounded to that. No message."""
-        return summands
+        if self.noise is None or not deviation:
+            return summands
+        part, bits = summands.part, summands.bits
+        noise = rounded_gaussian(summands.shape, deviation, bits, self.noise).to(part.dtype)
+        return Summands(part + (noise * 2.0**-bits if part.is_floating_point() else noise), bits)
 
     def negative(self, wire: Wire) -> Bit:
         """Whether each entry of a wire of Z_2^64 is below zero. Three rounds."""
@@ -228,7 +234,7 @@ class Machine(ABC):
         forms: list[Form] = [(wire.shape, torch.int64)]
 
         def hold(holder: Holder) -> Summands:
-            ((both,), _) = holder.correlations.shared(holder.next(Kind.CORRELATION), forms)
+            ((both,), _) = holder.shared(holder.next(Kind.CORRELATION), forms)
             signed = torch.where(bit.known, both - wire.known * bit.mask, wire.known * bit.mask - both)
             clear = wire.known - wire.mask if holder.leads else -wire.mask
             return Summands(signed + torch.where(bit.known, clear, 0), wire.bits)
@@ -291,8 +297,7 @@ class HolderMachine(Machine):
 
     def __init__(self, link: Link, holders: Sequence[PartyId], dealer: PartyId = SERVER) -> None:
         super().__init__(holders, link.party)
-        correlations = DealtCorrelations(link, dealer, is_last=link.party == self.holders[-1])
-        self._holder = Holder(link, self.holders, correlations)
+        self._holder = Holder(link, self.holders, dealer)
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
@@ -304,18 +309,11 @@ class DealerMachine(Machine):
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders, link.party)
-        self.dealer, self._secrets = LinkedDealer(link, self.holders, secrets), secrets
+        self.dealer, self.noise = LinkedDealer(link, self.holders, secrets), secrets
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
         return operation.deal(self.dealer)
-
-    @override
-    def noised(self, summands: Summands, deviation: float) -> Summands:
-        if not deviation:
-            return summands
-        noise = rounded_gaussian(summands.shape, deviation, summands.bits, self._secrets)
-        return Summands(summands.part + noise.to(summands.part.dtype), summands.bits)
 
 
 class PlainMachine(Machine):
@@ -326,7 +324,7 @@ class PlainMachine(Machine):
 
     def __init__(self, holders: Sequence[PartyId], noise: SecretSource = system_secrets) -> None:
         super().__init__(holders, "")
-        self._noise = noise
+        self.noise = noise
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
@@ -336,13 +334,6 @@ class PlainMachine(Machine):
     def choose(self, bit: Bit, left: Wire, right: Wire) -> Summands:
         """Select, for (l − r) + r may differ from l in floating point."""
         return Summands(torch.where(bit.known, left.known, right.known), left.bits)
-
-    @override
-    def noised(self, summands: Summands, deviation: float) -> Summands:
-        if not deviation:
-            return summands
-        noise = rounded_gaussian(summands.shape, deviation, summands.bits, self._noise)
-        return Summands(summands.part + noise.to(torch.float64) * 2.0**-summands.bits, summands.bits)
 
 
 @dataclass
@@ -412,21 +403,9 @@ class _CountingDealer(Dealer):
         return [torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in forms]
 
     @override
-    def draws(self, forms: Sequence[Form], own: Sequence[Form] = ()) -> Draws:
-        last = self.holders[-1]
-        return {last: ([], self.draw(last, own))}  # the sum of one has the shape of all
-
-    @override
-    def secret(self, forms: Sequence[Form]) -> list[Tensor]:
-        return self.draw("", forms)
+    def made(self, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        return self.draw(NOBODY, forms)
 
     @override
     def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
         self._sends(holder, size_of(forms))
-
-    @override
-    def correct(
-        self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
-    ) -> list[Tensor]:
-        self.deal(self.holders[-1], forms, make)
-        return self.draw("", forms)

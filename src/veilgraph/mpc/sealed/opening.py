@@ -8,8 +8,6 @@ e_p = n_p ⊕ b_p. The result is right on average and off by less than one unit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Final
 
@@ -20,7 +18,7 @@ from typing_extensions import override
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.link.collectives import exchange
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, added, size_of
+from veilgraph.mpc.sealed.correlations import NOBODY, Dealer, Form, Holder, Operation, Round, added, size_of
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
 GUARD: Final = 2  # an opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude
@@ -28,91 +26,49 @@ _ONES_32: Final = 0xFFFF_FFFF
 _SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
-@dataclass(frozen=True, eq=False)
 class Open(Operation[Wire]):
     """See ``Machine.open``.
 
     ``by_two``: two holders cut their own summands, and open nothing before the result.
     """
 
-    summands: Summands
-    shift: int
-    ring: Ring
-    bits: int | None
-    by_two: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of what is opened."""
-        return self.summands.shape
-
-    @property
-    def result_bits(self) -> int:
-        """Fractional bits of the result."""
-        return self.summands.bits - self.shift if self.bits is None else self.bits
-
-    @cached_property
-    def part(self) -> Tensor:
-        """A party's summand; without a cut there is no need for more of it than the result has."""
-        return self.summands.part.to(torch.int32) if self.shift == 0 and self.ring == 32 else self.summands.part
-
-    @property
-    def width(self) -> int:
-        """N of the ring that its summands are of."""
-        return 8 * self.part.element_size()
-
-    @property
-    def wraps(self) -> bool:
-        """Whether it counts in the result that the summands' sum wraps around."""
-        return self.ring + self.shift > self.width
-
-    @property
-    def by_bits(self) -> bool:
-        """Whether two holders cut their own summands."""
-        return self.by_two and (self.wraps or self.shift > 0)
-
-    @property
-    def offset(self) -> int:
-        """What makes the value positive; with two holders what makes the cut right on average as well."""
-        if not (self.wraps or self.shift):
-            return 0
-        return (1 << (self.width - GUARD)) - self.by_bits
-
-    @property
-    def dealt(self) -> list[Form]:
-        """What holders get shares of from the dealer."""
-        forms: list[Form] = [(self.shape, DTYPES[self.width])]
+    def __init__(self, summands: Summands, shift: int, ring: Ring, bits: int | None, *, by_two: bool) -> None:
+        self.summands, self.shift, self.ring, self.shape = summands, shift, ring, summands.shape
+        self.result_bits = summands.bits - shift if bits is None else bits
+        # N of the ring of the summands: without a cut there is no need for more of them than the result has.
+        self.width = 32 if shift == 0 and ring == 32 else 8 * summands.part.element_size()
+        self.wraps = ring + shift > self.width  # it counts in the result that the summands' sum wraps around
+        self.by_bits = by_two and (self.wraps or shift > 0)  # two holders cut their own summands
+        # What makes the value positive; with two holders what makes the cut right on average as well.
+        self.offset = (1 << (self.width - GUARD)) - self.by_bits if self.wraps or shift else 0
+        self.plane: Form = (planes.words_for(prod(self.shape)),), torch.int64
+        # What holders get shares of, and what each draws: the mask of the result, before it perhaps the bits b_p.
+        self.dealt: list[Form] = [(self.shape, DTYPES[self.width])]
+        self.own: list[Form] = [(self.shape, DTYPES[ring])]
         if self.wraps:
-            bits = self.ring - (self.width - self.shift)
-            wrap = next(dtype for size, dtype in _SMALLEST.items() if bits <= size)
-            forms += [(self.shape, wrap)] if self.by_bits else [(self.shape, DTYPES[self.ring]), (self.shape, wrap)]
-        return forms
+            lost = ring - (self.width - shift)
+            wrap: Form = self.shape, next(dtype for size, dtype in _SMALLEST.items() if lost <= size)
+            self.dealt += [wrap] if self.by_bits else [*self.own, wrap]
+            if self.by_bits:
+                self.own.insert(0, self.plane)
 
     @property
-    def plane(self) -> Form:
-        """Of one bit of every entry."""
-        return (planes.words_for(prod(self.shape)),), torch.int64
-
-    @property
-    def own(self) -> list[Form]:
-        """What each holder draws: the bits b_p where two holders need them, and the mask of the result."""
-        bits = [self.plane] if self.by_bits and self.wraps else []
-        return [*bits, (self.shape, DTYPES[self.ring])]
+    def _part(self) -> Tensor:
+        return self.summands.part.to(DTYPES[self.width])
 
     @override
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
-        first, result = size_of([self.plane]), prod(self.shape) * self.ring // 8
-        sizes = [first, result] if self.wraps else [result]
-        if not self.by_bits:
-            opened = prod(self.shape) * self.width // 8
-            sizes = [opened, result] if self.wraps else [opened]
+        entries = prod(self.shape)
+        first = size_of([self.plane]) if self.by_bits else entries * self.width // 8
+        result = entries * self.ring // 8
+        sizes = [first, result] if self.wraps else [result if self.by_bits else first]
         return [[(holders, holders, size)] for size in sizes]
 
     @override
     def hold(self, holder: Holder) -> Wire:
         tag = holder.next(Kind.MASKED_WIRE)
-        dealt, (*random, mask) = holder.correlations.shared(tag, self.dealt, self.own)
-        blinded = self.part + dealt[0] + (self.offset if holder.leads else 0)
+        dealt, (*random, mask) = holder.shared(tag, self.dealt, self.own)
+        blinded = self._part + dealt[0] + (self.offset if holder.leads else 0)
         if self.by_bits:
             share = self.cut_by_bits(holder, tag, blinded, dealt, random)
             return Wire(holder.opened(tag, share.to(mask.dtype) + mask), mask, self.result_bits)
@@ -152,19 +108,19 @@ class Open(Operation[Wire]):
         def make() -> list[Tensor]:
             if self.by_bits and self.wraps:
                 first, second = (self.bits_of(own[0]) for _, own in draws.values())
-                return [self.part, (first * second).to(self.dealt[1][1])]
+                return [self._part, (first * second).to(self.dealt[1][1])]
             if self.by_bits:
-                return [self.part]
+                return [self._part]
             if self.wraps:
-                (random,) = dealer.secret(self.dealt[:1])
+                (random,) = dealer.draw(NOBODY, self.dealt[:1])
                 wrap = (random < 0).to(self.dealt[2][1])
-                return [self.part + random, mask - self.cut(random).to(mask.dtype), wrap]
+                return [self._part + random, mask - self.cut(random).to(mask.dtype), wrap]
             if not self.shift:
-                return [self.part + mask]
+                return [self._part + mask]
             # A uniform number whose bits from ``shift`` on are those of a mask of Z_2^32.
-            (random,) = dealer.secret([(self.shape, torch.int64)])
+            (random,) = dealer.draw(NOBODY, [(self.shape, torch.int64)])
             random &= ~(_ONES_32 << self.shift if self.shift < 32 else -(1 << 32))
-            return [self.part + (random | ((mask.to(torch.int64) & _ONES_32) << self.shift))]
+            return [self._part + (random | ((mask.to(torch.int64) & _ONES_32) << self.shift))]
 
         dealer.correct(self.dealt, make, draws)
         return Wire(None, mask, self.result_bits)
