@@ -148,9 +148,7 @@ class Ledger:
         with self._lock:
             missing = count - self._reserved[channel, event]
             if missing > 0:
-                if not self._fits(total := self._total_with(event, missing)):
-                    raise self._refusal(event, channel, step, total)
-                self._pay(event, channel, step, missing, total, content, lifetime=not by_rows)
+                self._pay(event, channel, step, missing, missing, content, by_rows=by_rows)
             self._reserved[channel, event] -= count
 
     def reserve(self, event: Event, channel: str, step: int, count: int) -> int:
@@ -160,31 +158,30 @@ class Ledger:
         ends early has paid for at most ``count`` - 1 releases too many. Errors are those of ``spend``.
         """
         with self._lock:
-            total, most = self._total_with(event, count), count
-            if not self._fits(total):
-                most = self._room(event, count - 1)
-            if most and self._lifetime is not None and (room := self._lifetime.room(event)) is not None:
-                most = max(1, min(most, room))  # none: it says itself why not
-            if most < count:
-                total = self._total_with(event, max(most, 1))
-            if most == 0:
-                raise self._refusal(event, channel, step, total)
-            self._pay(event, channel, step, most, total, "", lifetime=True)
-            return most
+            return self._pay(event, channel, step, count, 1)
 
     def _pay(
-        self, event: Event, channel: str, step: int, count: int, total: float, content: str, *, lifetime: bool
-    ) -> None:
+        self, event: Event, channel: str, step: int, count: int, least: int, content: str = "", *, by_rows: bool = False
+    ) -> int:
+        """Pay for so many releases, or where there is no room for as many as fit, for ``least`` or more."""
+        most, lifetime = count, None if by_rows else self._lifetime
+        if not self._fits(self._total_with(event, count)):
+            most = self._room(event, count - 1)
+        if least <= most and least < count and lifetime is not None and (room := lifetime.room(event)) is not None:
+            most = max(least, min(most, room))  # none: it says itself why not
+        total = self._total_with(event, max(most, least))
+        if most < least:
+            raise self._refusal(event, channel, step, total)
         if self._file is None:
             raise RunError(f"{self.path}: closed, or a write failed; nothing is released without it: resume the run")
-        if self._lifetime is not None and lifetime:
-            self._lifetime.charge(event, channel, count, content=content)
+        if lifetime is not None:
+            lifetime.charge(event, channel, most, content=content)
         entry = _Entry(
             time=now(),
             step=step,
             channel=channel,
             event=event,
-            count=count,
+            count=most,
             total=total if math.isfinite(total) else None,
             content=content,
         )
@@ -197,9 +194,10 @@ class Ledger:
             ) from error
         if content:
             self._paid.add((channel, content))
-        self._count(channel, event, count)
+        self._count(channel, event, most)
         self._totals[event.scope] = total
-        self._reserved[channel, event] += count
+        self._reserved[channel, event] += most
+        return most
 
     def has_paid(self, channel: str, content: str) -> bool:
         """Whether that very release, named by its SHA-256, was paid for: it may be sent again."""
