@@ -35,7 +35,7 @@ def test_no_dropout_is_the_identity(p, source):
 def test_initial_embeddings_are_activated_then_dropped(name):
     h0 = torch.randn(6, 4)
     settings = ModelSettings(dim=4, initial=InitialSettings(activation=name, dropout=0.5))
-    network = HolderNetwork(settings, 2, without_edges(6), STREAMS, torch.float32)
+    network = HolderNetwork(settings, 2, without_edges(6), STREAMS)
     assert torch.equal(network.start(h0, None), ACTIVATIONS[name](h0))
     assert (network.start(h0, generator()) == 0).any()
 

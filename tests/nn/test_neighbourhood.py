@@ -36,7 +36,7 @@ def test_drawn_neighbours_are_distinct_and_no_more_than_the_fanout(fanout: int) 
     other = Sampler(adjacency, 2, fanout).around(torch.tensor([5, 0]), seeded(1))
     assert torch.equal(around.nodes, again.nodes)
     assert not torch.equal(around.nodes, other.nodes)
-    assert around.degrees.tolist() == [11.0] * len(around.nodes)
+    assert around.edges.degrees.tolist() == [11.0] * len(around.nodes)
 
 
 @pytest.mark.cases(1)

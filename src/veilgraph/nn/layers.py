@@ -20,16 +20,10 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
 from veilgraph.nn.propagate import Adjacency
 
-
-def identity(x: Tensor) -> Tensor:
-    """``x`` itself."""
-    return x
-
-
 Activation = Literal["none", "tanh", "relu", "sigmoid"]
 
 ACTIVATIONS: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
-    "none": identity,
+    "none": lambda x: x,
     "tanh": torch.tanh,
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,

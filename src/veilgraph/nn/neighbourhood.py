@@ -28,20 +28,12 @@ class Neighbourhood:
     Attributes:
         nodes: Tensor[n] int64, rows of the holder's graph: the targets, then ring after ring.
         rings: how many nodes lie in the first ring (the targets), the first two, ..., all K + 1.
-        incoming: [n_K−1, n] CSR, the drawn edges of all rings but the outermost, by their target, with their weights.
-        boost: float64 [n_K−1], a node's number of edges over how many were drawn.
-        degrees: Tensor[n] float64, in the whole graph; ``lengths``: of rows in its matrix.
-        kinds: the relations of these edges, where they are told apart.
+        edges: [n_K−1, n], those drawn into all rings but the outermost, ends as places in ``nodes``.
     """
 
     nodes: Tensor
     rings: tuple[int, ...]
-    incoming: sp.csr_array
-    boost: np.ndarray
-    degrees: Tensor
-    lengths: Tensor
-    dtype: torch.dtype
-    kinds: Kinds | None = None
+    edges: Adjacency
 
     @property
     def num_targets(self) -> int:
@@ -51,23 +43,17 @@ class Neighbourhood:
     @property
     def edge_index(self) -> Tensor:
         """Tensor[2, E] int64, source and target as places in ``nodes``."""
-        return Adjacency(self.incoming, self.dtype, self.degrees).edge_index
+        return self.edges.edge_index
 
     @property
     def edge_weight(self) -> Tensor | None:
         """Tensor[E], the edges' weights; None where all are 1."""
-        return Adjacency(self.incoming, self.dtype, self.degrees).edge_weight
+        return self.edges.edge_weight
 
     def layers(self, hops: int) -> Sequence[Adjacency]:
         """One adjacency for each of the K hops, smaller and smaller."""
-        whole, found = self.incoming, []
-        for nodes, targets in zip(self.rings[:0:-1], self.rings[-2::-1], strict=True):
-            edges = whole.indptr[targets]
-            parts = whole.data[:edges], whole.indices[:edges], whole.indptr[: targets + 1]
-            kinds = None if self.kinds is None else self.kinds.within(edges, nodes)
-            of_nodes = self.degrees[:nodes], kinds, self.lengths[:targets], self.boost[:targets]
-            found.append(Adjacency(sp.csr_array(parts, shape=(targets, nodes)), self.dtype, *of_nodes))
-        return found
+        rings = zip(self.rings[-2::-1], self.rings[:0:-1], strict=True)
+        return [self.edges.corner(targets, nodes) for targets, nodes in rings]
 
 
 Edges = Adjacency | Neighbourhood
@@ -79,12 +65,11 @@ class Sampler:
 
     def __init__(self, adjacency: Adjacency, hops: int, fanout: int | None) -> None:
         self.adjacency, self._hops, self._fanout = adjacency, hops, fanout
-        self._degrees = adjacency.degrees.double()
         self._place = np.full(adjacency.num_nodes, -1, dtype=np.int32)
 
     def around(self, targets: Tensor, generator: torch.Generator | None) -> Neighbourhood:
         """The neighbourhood of K hops around targets, Tensor[T] int64, distinct; no generator: all neighbours."""
-        edges = self.adjacency.incoming
+        whole, edges = self.adjacency, self.adjacency.incoming
         place, ring = self._place, targets.numpy()
         place[ring] = np.arange(len(ring))
         nodes, rings = [ring], [len(ring)]
@@ -106,18 +91,13 @@ class Sampler:
         pointers = np.concatenate([[0], *counts]).cumsum()
         chosen = np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
         incoming = sp.csr_array((edges.data[chosen], columns, pointers), shape=(len(pointers) - 1, len(rows)))
+        kinds, degrees = whole.kinds, whole.degrees[rows].double()
+        if kinds is not None:
+            of_each = (whole.of_relation(relation.name).exact_degrees[rows] for relation in kinds.relations)
+            kinds = Kinds(kinds.relations, kinds.places[chosen], tuple(of_each))
         boost = np.concatenate([np.zeros(0), *boosts])
-        kinds = self._kinds(chosen, rows)
-        degrees, lengths, dtype = self._degrees[rows], self.adjacency.lengths[rows], self.adjacency.dtype
-        return Neighbourhood(torch.from_numpy(rows), tuple(rings), incoming, boost, degrees, lengths, dtype, kinds)
-
-    def _kinds(self, places: np.ndarray, rows: np.ndarray) -> Kinds | None:
-        """The relations of the edges in some places, with their degrees at some nodes."""
-        kinds = self.adjacency.kinds
-        if kinds is None:
-            return None
-        whole = [self.adjacency.of_relation(relation.name).exact_degrees for relation in kinds.relations]
-        return kinds.picked(places, [degrees[rows] for degrees in whole])
+        found = Adjacency(incoming, whole.dtype, degrees, kinds, whole.lengths[rows], boost)
+        return Neighbourhood(torch.from_numpy(rows), tuple(rings), found)
 
     def blocks(self, rows: int = 1 << 14) -> Iterator[tuple[slice, Neighbourhood]]:
         """Neighbourhoods with all neighbours around the graph's nodes, ``rows`` at a time, and which rows they are."""

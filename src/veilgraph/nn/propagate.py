@@ -7,7 +7,7 @@ fixed order, so results are bit-identical whatever the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self, cast
@@ -33,28 +33,8 @@ class Kinds:
     places: np.ndarray
     degrees: tuple[Tensor, ...] | None = None
 
-    def picked(self, edges: np.ndarray, degrees: Sequence[Tensor]) -> Kinds:
-        """Those of some edges, by their places, of a neighbourhood with such degrees."""
-        return Kinds(self.relations, self.places[edges], tuple(degrees))
-
-    def within(self, edges: int, nodes: int) -> Kinds:
-        """Those of the first edges of a neighbourhood, of its first nodes."""
-        degrees = None if self.degrees is None else tuple(each[:nodes] for each in self.degrees)
-        return Kinds(self.relations, self.places[:edges], degrees)
-
-    def matrix(self, relation: str, incoming: sp.csr_array) -> tuple[sp.csr_array, Tensor | None]:
-        """The edges of one relation alone, of all edges [T, N], and its degrees where they are a whole graph's."""
-        place = [each.name for each in self.relations].index(relation)
-        mine = self.places == place
-        before = np.concatenate([[0], mine.cumsum()])
-        parts = incoming.data[mine], incoming.indices[mine], before[incoming.indptr]
-        return sp.csr_array(parts, shape=incoming.shape), None if self.degrees is None else self.degrees[place]
-
 
 CPU: Final = torch.device("cpu")
-
-Scale = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(weight, source, target) of every edge to the entries of a matrix, float64."""
 
 
 def first_rows(x: Tensor, count: int) -> Tensor:
@@ -184,9 +164,25 @@ class Adjacency:
         if self.kinds is None:
             return self
         if name not in self._related:
-            matrix, degrees = self.kinds.matrix(name, self.incoming)
+            edges, place = self.incoming, [relation.name for relation in self.relations].index(name)
+            mine = self.kinds.places == place
+            before = np.concatenate([[0], mine.cumsum()])
+            matrix = sp.csr_array((edges.data[mine], edges.indices[mine], before[edges.indptr]), shape=edges.shape)
+            degrees = None if self.kinds.degrees is None else self.kinds.degrees[place]
             self._related[name] = Adjacency(matrix, self.dtype, degrees, boost=self.boost)
         return self._related[name]
+
+    def corner(self, targets: int, nodes: int) -> Adjacency:
+        """The edges into the first ``targets``, which all come from the first ``nodes``, of a neighbourhood."""
+        edges, kinds = self.incoming, self.kinds
+        count = edges.indptr[targets]
+        if kinds is not None:
+            degrees = None if kinds.degrees is None else tuple(each[:nodes] for each in kinds.degrees)
+            kinds = Kinds(kinds.relations, kinds.places[:count], degrees)
+        parts = edges.data[:count], edges.indices[:count], edges.indptr[: targets + 1]
+        lengths, boost = self.lengths[:targets], None if self.boost is None else self.boost[:targets]
+        matrix = sp.csr_array(parts, shape=(targets, nodes))
+        return Adjacency(matrix, self.dtype, self.exact_degrees[:nodes], kinds, lengths, boost)
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -225,12 +221,12 @@ class Adjacency:
 
     def sum(self, x: Tensor) -> Tensor:
         """Weighted sum over neighbours, A·x: Tensor[N, d] to Tensor[T, d]."""
-        return self._product("sum", x, lambda weight, source, target: weight)
+        return self._product("sum", x)
 
     def mean(self, x: Tensor) -> Tensor:
         """Weighted mean over neighbours, (A·x)/degree; zero where a node has none. Tensor[N, d] to Tensor[T, d]."""
         inverse = torch.where(self.exact_degrees > 0, 1 / self.exact_degrees, 0.0).numpy()
-        return self._product("mean", x, lambda weight, source, target: weight * inverse[target])
+        return self._product("mean", x, inverse)
 
     def unit_variance_sum(self, x: Tensor, correlation: float = 0.0) -> Tensor:
         """Weighted sum over neighbours by what its standard deviation is: Tensor[N, d] to Tensor[T, d].
@@ -242,8 +238,7 @@ class Adjacency:
         sums = self.exact_degrees[: self.num_targets]
         deviation = ((1 - correlation) * self.lengths.square() + correlation * sums.square()).sqrt()
         inverse = torch.where(deviation > 0, 1 / deviation, 0.0).numpy()
-        key = f"unit variance {correlation}"
-        return self._product(key, x, lambda weight, source, target: weight * inverse[target])
+        return self._product(f"unit variance {correlation}", x, inverse)
 
     def self_loop_mean(self, x: Tensor, self_weight: float) -> Tensor:
         """(A·x + s·x)/(degree + s) with s = ``self_weight`` > 0: Tensor[N, d] to Tensor[T, d].
@@ -252,8 +247,7 @@ class Adjacency:
         graph's result with s = 1.
         """
         inverse = 1 / (self.exact_degrees + self_weight)
-        scale = inverse.numpy()
-        neighbours = self._product(f"self-loop {self_weight}", x, lambda weight, source, target: weight * scale[target])
+        neighbours = self._product(f"self-loop {self_weight}", x, inverse.numpy())
         own = (self_weight * inverse[: self.num_targets]).to(x).unsqueeze(1)
         return neighbours + own * first_rows(x, self.num_targets)
 
@@ -261,29 +255,40 @@ class Adjacency:
         """D^-1/2·(A + I)·D^-1/2·x with D the degrees of A + I (Kipf & Welling 2017): Tensor[N, d] to Tensor[T, d]."""
         inverse = 1 / (self.exact_degrees + 1)
         root = inverse.sqrt().numpy()
-        neighbours = self._product("gcn", x, lambda weight, source, target: weight * root[source] * root[target])
+        neighbours = self._product("gcn", x, root, root)
         return neighbours + inverse[: self.num_targets].to(x).unsqueeze(1) * first_rows(x, self.num_targets)
 
     def maximum(self, x: Tensor) -> Tensor:
         """Element-wise maximum over neighbours of weight·x, Tensor[T, d]; zero where a node has none."""
-        weights = self._matrix("maximum", CPU, lambda weight, source, target: weight)
+        weights = self._matrix("maximum", CPU)
         # PyTorch has this product for the CPU alone.
         return cast(Tensor, torch.sparse.mm(weights.forward, x.cpu().contiguous(), "amax")).to(x.device)
 
-    def _product(self, key: str, x: Tensor, scale: Scale) -> Tensor:
-        if (boost := self.boost) is None:
-            return self._matrix(key, x.device, scale).times(x)
-        boosted = self._matrix(key, x.device, lambda w, source, target: scale(w * boost[target], source, target))
-        return boosted.times(x)
+    def _product(
+        self, key: str, x: Tensor, of_target: np.ndarray | None = None, of_source: np.ndarray | None = None
+    ) -> Tensor:
+        """The sum over neighbours, each edge's weight times a number of its source and one of its target."""
+        return self._matrix(key, x.device, self.boost, of_source, of_target).times(x)
 
-    def _matrix(self, key: str, device: torch.device, scale: Scale) -> SparseMatrix:
+    def _matrix(
+        self,
+        key: str,
+        device: torch.device,
+        boost: np.ndarray | None = None,
+        of_source: np.ndarray | None = None,
+        of_target: np.ndarray | None = None,
+    ) -> SparseMatrix:
         """The matrix of ``key``, made at first use from float64 entries rounded once to ``dtype``."""
         if (key, device) not in self._matrices:
-            pattern = self.incoming
-            target = np.repeat(np.arange(self.num_targets, dtype=pattern.indices.dtype), np.diff(pattern.indptr))
-            values = torch.from_numpy(scale(pattern.data, pattern.indices, target)).to(self.dtype).numpy()
-            matrix = sp.csr_array((values, pattern.indices, pattern.indptr), pattern.shape)
-            self._matrices[key, device] = SparseMatrix(matrix, device)
+            edges = self.incoming
+            target = np.repeat(np.arange(self.num_targets, dtype=edges.indices.dtype), np.diff(edges.indptr))
+            entries = edges.data
+            for factor, ends in ((boost, target), (of_source, edges.indices), (of_target, target)):
+                entries = entries if factor is None else entries * factor[ends]
+            values = torch.from_numpy(entries).to(self.dtype).numpy()
+            self._matrices[key, device] = SparseMatrix(
+                sp.csr_array((values, edges.indices, edges.indptr), edges.shape), device
+            )
         return self._matrices[key, device]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from veilgraph.nn.propagate import Adjacency, Scale
+from veilgraph.nn.propagate import Adjacency
 from veilgraph_machines.blocks import Block
 from veilgraph_machines.group import MachineGroup
 
@@ -32,8 +33,10 @@ class HaloAdjacency(Adjacency):
         """Element-wise maximum over neighbours: Tensor[n, d] to Tensor[n, d]."""
         return super().maximum(self._with_halo(x))
 
-    def _product(self, key: str, x: Tensor, scale: Scale) -> Tensor:
-        return super()._product(key, self._with_halo(x), scale)
+    def _product(
+        self, key: str, x: Tensor, of_target: np.ndarray | None = None, of_source: np.ndarray | None = None
+    ) -> Tensor:
+        return super()._product(key, self._with_halo(x), of_target, of_source)
 
     def _with_halo(self, x: Tensor) -> Tensor:
         return cast(Tensor, _Halo.apply(x, self._block, self._group))  # type: ignore[no-untyped-call]
