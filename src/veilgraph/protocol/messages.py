@@ -262,6 +262,21 @@ def judgement(ends: Route[JobSettings], when: Condition[Any] = JUDGED) -> Messag
     return MessageSpec(Kind.CONTROL, ends, "best so far? stop?", "none", why, when=(when,), forms=(form,))
 
 
+def summed_rows(
+    kind: Kind,
+    what: str,
+    reveals: tuple[Revelation[J_contra], ...],
+    single: tuple[Revelation[J_contra], ...],
+    *when: Condition[J_contra],
+    forms: tuple[WireFormat, ...],
+) -> tuple[MessageSpec[J_contra], MessageSpec[J_contra]]:
+    """A sum that holders open among themselves: of two, each has the other's part, and learns ``single`` as well."""
+    return (
+        MessageSpec(kind, TO_HOLDER, what, "mask", OPENED, reveals, (MORE_HOLDERS, *when), forms=forms),
+        MessageSpec(kind, TO_HOLDER, what, "none", EXACTLY, (*reveals, *single), (TWO_HOLDERS, *when), forms=forms),
+    )
+
+
 def released_features(told: Revelation[J_contra], *when: Condition[J_contra]) -> MessageSpec[J_contra]:
     """Features that nodes perturbed by themselves, as a paradigm reveals them."""
     ends = Route[JobSettings](

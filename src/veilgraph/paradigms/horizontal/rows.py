@@ -128,23 +128,9 @@ _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid 
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
 _EMBEDDINGS: Final = (WireFormat("s, l", "real [N_p, s_l]", "every pass; fixed first layer: s = 0"),)
 _RETURNED: Final = (WireFormat("s, l", "real [N_p, s_l]", "training, but of a fixed first layer"),)
+_ALONE: Final = (SUMMANDS,)
 _LAYERS: Final = Exposed("embedding", "{sender}'s embedding of layer {round}")
 _GRADIENTS: Final = Exposed("gradients", "{sender}'s gradients of the global embedding of layer {round}")
-
-
-def _summed(
-    kind: Kind,
-    what: str,
-    told: Revelation[HorizontalJob],
-    *when: Condition[HorizontalJob],
-    forms: tuple[WireFormat, ...],
-) -> list[MessageSpec[HorizontalJob]]:
-    """The rows of a sum that holders open among themselves: of two, each has the other's."""
-    of = partial(MessageSpec[HorizontalJob], kind, table.TO_HOLDER, what, forms=forms)
-    return [
-        of("mask", table.OPENED, (told,), (table.MORE_HOLDERS, *when)),
-        of("none", table.EXACTLY, (told, SUMMANDS), (table.TWO_HOLDERS, *when)),
-    ]
 
 
 def _learned(
@@ -171,18 +157,13 @@ def _learned(
 
 # One row, few lines: a table is read across.
 # fmt: off
-_OF_SUMS: Final = (WireFormat("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)
 COLUMN_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
     MessageSpec(Kind.COLUMN_HASHES, table.TO_HOLDER,
         "hashes of feature columns with their settings, of classes, and of the split's key", "none",
         "The receiver, which should have the same, reads neither name nor key, but can test one that it guesses.",
         forms=(WireFormat("0, 0", "uint8 [3 + columns, 16]", "collection"),)),
-    MessageSpec(Kind.COLUMN_SUMS, table.TO_HOLDER,
-        "masked number of rows, sums of columns and of their squares", "mask", table.OPENED,
-        (COLUMNS,), (table.MORE_HOLDERS,), forms=_OF_SUMS),
-    MessageSpec(Kind.COLUMN_SUMS, table.TO_HOLDER,
-        "masked number of rows, sums of columns and of their squares", "none", table.EXACTLY,
-        (COLUMNS,), (table.TWO_HOLDERS,), forms=_OF_SUMS),
+    *table.summed_rows(Kind.COLUMN_SUMS, "masked number of rows, sums of columns and of their squares", (COLUMNS,), (),
+        forms=(WireFormat("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
 )
 """What holders of the same columns tell each other of these, before all else."""
 ROWS: Final[tuple[MessageSpec[HorizontalJob], ...]] = (
@@ -264,17 +245,19 @@ ROWS: Final[tuple[MessageSpec[HorizontalJob], ...]] = (
         "Uniform by itself; the sum tells the receiver where its own embedding is the largest, which it is to learn.",
         (GLOBAL,), (SECURE_MAX,), forms=(WireFormat("s, l", "int64 [⌈N·s_l/64⌉]", "every pass"),)),
     # What holders open among themselves
-    *_summed(Kind.MASKED_GRADIENT, "masked gradients of the shared weights, and the loss", WEIGHTS,
-             forms=(WireFormat("s, 0", "ring [W + 1]", "training"),)),
-    *_summed(Kind.MASKED, "masked numbers of training nodes, losses, class counts and score histograms", TALLIES,
-             CLASSES, forms=(WireFormat("0, 0", "ring [1]", "set-up"),
-                             WireFormat("tally, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
-    *_summed(Kind.MASKED, "masked numbers of training nodes of each class", TALLIES, BALANCED,
-             forms=(WireFormat("1, 0", "ring [C]", "before the first epoch"),)),
-    *_summed(Kind.MASKED, "masked numbers of targets, sums of these, of errors and of squares", VALUE_TALLIES, VALUES,
-             forms=(WireFormat("0, 0", "ring [1]", "set-up"), WireFormat("tally, 0", "ring [15]", "every evaluation"))),
-    *_summed(Kind.MASKED, "masked sums of training targets", TARGETS, SUMS_BEFORE,
-             forms=(WireFormat("1 … 2, 0", "ring [3]; [1]", "before the first epoch"),)),
+    *table.summed_rows(Kind.MASKED_GRADIENT, "masked gradients of the shared weights, and the loss", (WEIGHTS,), _ALONE,
+        forms=(WireFormat("s, 0", "ring [W + 1]", "training"),)),
+    *table.summed_rows(Kind.MASKED,
+        "masked numbers of training nodes, losses, class counts and score histograms", (TALLIES,), _ALONE, CLASSES,
+        forms=(WireFormat("0, 0", "ring [1]", "set-up"),
+               WireFormat("tally, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
+    *table.summed_rows(Kind.MASKED, "masked numbers of training nodes of each class", (TALLIES,), _ALONE, BALANCED,
+        forms=(WireFormat("1, 0", "ring [C]", "before the first epoch"),)),
+    *table.summed_rows(Kind.MASKED,
+        "masked numbers of targets, sums of these, of errors and of squares", (VALUE_TALLIES,), _ALONE, VALUES,
+        forms=(WireFormat("0, 0", "ring [1]", "set-up"), WireFormat("tally, 0", "ring [15]", "every evaluation"))),
+    *table.summed_rows(Kind.MASKED, "masked sums of training targets", (TARGETS,), _ALONE, SUMS_BEFORE,
+        forms=(WireFormat("1 … 2, 0", "ring [3]; [1]", "before the first epoch"),)),
     *COLUMN_ROWS,
 )
 # fmt: on

@@ -137,7 +137,6 @@ _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid 
 _CLEAR: Final = "Not protected: of edges, which ε is about, it says nothing, and of features everything."
 _UNCHANGED: Final = "No layer of the server has changed it."
 _EVERY_H0: Final = (WireFormat("e, 0", "ring [N, d]", "every h⁰"),)
-_H0_GRADIENTS: Final = (WireFormat("e, 0", "ring [N, d]", "training"),)
 _RETURNED: Final = (WireFormat("s, r", "real [N, d]", "training"),)
 
 
@@ -223,17 +222,9 @@ ROWS: Final[tuple[MessageSpec[VerticalJob], ...]] = (
     MessageSpec(Kind.SHARE, table.TO_HOLDER, "additive shares of h0", "share",
         "Uniform by itself; the sum over all holders is h0, which every holder is meant to learn.",
         (H0,), (COLLABORATIVE,), forms=_EVERY_H0),
-    MessageSpec(Kind.MASKED, table.TO_HOLDER, "masked parts of h0", "mask", table.OPENED, (H0,), (SECURE_SUM,
-        table.MORE_HOLDERS),
-        forms=_EVERY_H0),
-    MessageSpec(Kind.MASKED_GRADIENT, table.TO_HOLDER, "masked gradients of h0", "mask", table.OPENED, (H0_GRADIENTS,),
-        (SECURE_SUM, table.MORE_HOLDERS), forms=_H0_GRADIENTS),
-    MessageSpec(Kind.MASKED, table.TO_HOLDER,
-        "masked parts of h0", "none", table.EXACTLY, (H0, SINGLE_H0), (SECURE_SUM, table.TWO_HOLDERS),
-        forms=_EVERY_H0),
-    MessageSpec(Kind.MASKED_GRADIENT, table.TO_HOLDER, "masked gradients of h0", "none", table.EXACTLY, (H0_GRADIENTS,
-        SINGLE_H0),
-        (SECURE_SUM, table.TWO_HOLDERS), forms=_H0_GRADIENTS),
+    *table.summed_rows(Kind.MASKED, "masked parts of h0", (H0,), (SINGLE_H0,), SECURE_SUM, forms=_EVERY_H0),
+    *table.summed_rows(Kind.MASKED_GRADIENT, "masked gradients of h0", (H0_GRADIENTS,), (SINGLE_H0,), SECURE_SUM,
+        forms=(WireFormat("e, 0", "ring [N, d]", "training"),)),
     table.released_features(Revelation[VerticalJob](*table.PERTURBED_FEATURES, _perturbed), OWN_NOISE),
     MessageSpec(Kind.COLUMNS, GIVEN,
         "the common nodes' features as they are", "none", _CLEAR, (OWN_ROWS,), (CLEAR_ROWS,),
