@@ -280,11 +280,14 @@ class LayeredHolder(FactNetwork):
 class LayeredServer(nn.Module):
     """All weights that the server has: Θ_φ of the global updates."""
 
+    _first: FixedInput | None
+
     def __init__(
         self, settings: HorizontalSettings, features: int, streams: LearningStreams, dtype: torch.dtype
     ) -> None:
         super().__init__()
         widths = layer_widths(settings, features)
+        self._dtype, self._is_fixed, self._first = dtype, first_is_fixed(settings), None
         with streams.global_generator("global"):
             self.layers = nn.ModuleList(
                 _ServerLayer(settings, layer, is_last=index == len(widths) - 1) for index, layer in enumerate(widths)
@@ -294,3 +297,11 @@ class LayeredServer(nn.Module):
     def layer(self, index: int) -> _ServerLayer:
         """The part of layer ``index``, from 0."""
         return cast(_ServerLayer, self.layers[index])
+
+    def aggregated(self, index: int, combine: Callable[[], Tensor]) -> Tensor | FixedInput:
+        """What layer ``index``, from 0, updates: what ``combine`` gives, once where that is the same in every pass."""
+        if index or not self._is_fixed:
+            return combine()
+        if self._first is None:
+            self._first = FixedInput.compacted(combine(), self._dtype)
+        return self._first

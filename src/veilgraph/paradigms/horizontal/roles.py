@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import torch
@@ -31,7 +32,6 @@ from veilgraph.paradigms.horizontal.network import (
     LayeredHolder,
     LayeredServer,
     LayerWidths,
-    first_is_fixed,
     layer_widths,
     learning_layers,
     published_layers,
@@ -268,7 +268,6 @@ class HorizontalServer(Role):
         self._secure: MaxServer | None = None
         self._background = Background()
         self._dealt_steps = 0
-        self._first: FixedInput | None = None
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
@@ -308,20 +307,11 @@ class HorizontalServer(Role):
         self._pieces: dict[int, list[Tensor]] = {}
         self._sent: list[Tensor] = []
         for index in range(len(self._widths)):
-            output = self._network.layer(index).update(self._input(step, index), generator)
+            aggregate = self._network.aggregated(index, partial(self._combined, step, index))
+            output = self._network.layer(index).update(aggregate, generator)
             self._sent.append(output)
             for holder, at in self._places.rows.items():
                 self.session.link.send(holder, Tag(Kind.COMBINED, step, index + 1), output.detach().index_select(0, at))
-
-    def _input(self, step: int, index: int) -> Tensor | FixedInput:
-        """What a layer's global update is of: the aggregate over the holders, kept where it is fixed."""
-        if index == 0 and self._first is not None:
-            return self._first
-        combined = self._combined(step, index)
-        if index == 0 and first_is_fixed(self._settings):
-            self._first = FixedInput.compacted(combined, self.session.dtype)
-            return self._first
-        return combined
 
     def _combined(self, step: int, index: int) -> Tensor:
         rows, nodes, width = self._places.rows, self._places.num_nodes, self._widths[index].sent

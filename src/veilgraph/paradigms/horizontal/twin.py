@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.mask import masked_sum
 from veilgraph.nn.layers import Adam
 from veilgraph.nn.propagate import Adjacency, FixedInput
-from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, first_is_fixed, total
+from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, total
 from veilgraph.paradigms.horizontal.node_lists import SHARED
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, HorizontalSettings
 from veilgraph.paradigms.horizontal.tally import LearntSettings, learnt_task
@@ -60,7 +61,6 @@ class LayeredNetwork(Network):
         task: LearntSettings | None = None,
     ) -> None:
         self.train_settings = train
-        self._settings = settings
         parts = counted_parts(settings, parts)
         pooled, learnt = pool_parts(parts).graph, task or LearntSettings()
         outputs = learnt.outputs(pooled)
@@ -90,8 +90,6 @@ class LayeredNetwork(Network):
         self._judge = None if learnt.is_values else Objective(pooled, train, dtype, transition)
         self.optimizer = Adam(self.trained(), lr=train.learning_rate, weight_decay=train.weight_decay)
         self.embeddings: list[Tensor] = []
-        self._dtype = dtype
-        self._first: FixedInput | None = None
 
     def modules(self) -> dict[str, nn.Module]:
         """The shared local weights and the server's, by name."""
@@ -107,18 +105,15 @@ class LayeredNetwork(Network):
         inputs: Sequence[Tensor | FixedInput] = self._features
         self.embeddings = []
         for index in range(len(self.server.layers)):
-            local, server = self.holder.layer(index), self.server.layer(index)
-            combined: Tensor | FixedInput
-            if index == 0 and self._first is not None:
-                combined = self._first
-            else:
-                pieces = [local(h, adjacency) for h, adjacency in zip(inputs, self._adjacencies, strict=True)]
-                combined = server.combine(pieces, self._rows, self._num_nodes, self._degrees)
-                if index == 0 and first_is_fixed(self._settings):
-                    self._first = combined = FixedInput.compacted(combined, self._dtype)
-            self.embeddings.append(server.update(combined, generator))
+            aggregate = self.server.aggregated(index, partial(self._combined, index, inputs))
+            self.embeddings.append(self.server.layer(index).update(aggregate, generator))
             inputs = [self.embeddings[-1][at] for at in self._rows]
         return self.embeddings[-1]
+
+    def _combined(self, index: int, inputs: Sequence[Tensor | FixedInput]) -> Tensor:
+        local = self.holder.layer(index)
+        pieces = [local(h, adjacency) for h, adjacency in zip(inputs, self._adjacencies, strict=True)]
+        return self.server.layer(index).combine(pieces, self._rows, self._num_nodes, self._degrees)
 
     def train_step(self, epoch: int) -> float:
         """One forward and backward pass and one update; returns the training loss.
