@@ -309,54 +309,6 @@ class _HopNetwork(nn.Module):
         return logits
 
 
-class _HopLearner(nn.Module):
-    """A network after each hop, each of the sums of all hops until then."""
-
-    def __init__(
-        self,
-        settings: KPropSettings,
-        train: TrainSettings,
-        objective: Objective,
-        hops: int,
-        streams: LearningStreams,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__()
-        self._train, self._objective, self._streams, self._dtype = train, objective, streams, dtype
-        self._classes = objective.classes
-        with streams.global_generator("hops"):
-            made = [_HopNetwork(hop * self._classes, self._classes, settings, dtype) for hop in range(1, hops + 1)]
-        self._networks = made
-        self.networks = nn.ModuleList(made)
-        self._learnt = 0
-
-    def opinion(self, sums: Tensor) -> Tensor:
-        """What each node is taken for after k hops, from Tensor[N, k·c]: its label where learnt from, else
-        probabilities.
-        """
-        with torch.no_grad():
-            return self._objective.opinion(self.logits(sums))[1]
-
-    def logits(self, sums: Tensor) -> Tensor:
-        """Those of the network after so many hops: Tensor[N, k·c] to Tensor[N, c]."""
-        network: _HopNetwork = self._networks[sums.shape[1] // self._classes - 1]
-        found: Tensor = network(sums.to(self._dtype), None)
-        return found
-
-    def learn(self, sums: Tensor) -> None:
-        """Trains the networks of the k hops that there are sums of, Tensor[N, k·c], but those trained before."""
-        sums = sums.to(self._dtype)
-        for hop in range(self._learnt + 1, sums.shape[1] // self._classes + 1):
-            self._learn(hop, sums[:, : hop * self._classes])
-            self._learnt = hop
-
-    def _learn(self, hop: int, sums: Tensor) -> None:
-        network = self._networks[hop - 1]
-        network.scale(sums)
-        dropout = partial(self._streams.generator, "hop dropout", hop)
-        learn(network, self._train, self._objective, partial(network, sums), dropout)
-
-
 class Bystander(IdleRole):
     """A party that takes no part in learning: the server, and the holders that released."""
 
@@ -493,9 +445,12 @@ class EdgePrivateLearner(LocalLearner):
         self._edges = graph.common_part()
         privacy = settings.privacy
         hops = 0 if privacy is None or privacy.aggregation is None else privacy.aggregation.hops
-        self._hops = _HopLearner(settings.model, settings.train, self._objective, hops, session.streams, session.dtype)
+        self._classes = classes = self._objective.classes
+        with session.streams.global_generator("hops"):
+            each = [_HopNetwork(hop * classes, classes, settings.model, session.dtype) for hop in range(1, hops + 1)]
+        self._after, self._learnt = each, 0
         self._sums: Tensor | None = None
-        networks = {"network": self._network, "hops": self._hops}
+        networks = {"network": self._network, "hops": nn.ModuleDict({"networks": nn.ModuleList(each)})}
         self.model = PartyModel(session, networks, trained=list(self._network.parameters()))
 
     @override
@@ -504,7 +459,7 @@ class EdgePrivateLearner(LocalLearner):
         if epoch is None and not self._learns:
             first, opinion = self._objective.opinion(self.logits)
             self._alone = first
-            second, _ = self._objective.opinion(self._hops.logits(self._summed(opinion)))
+            second, _ = self._objective.opinion(self._logits_after(self._summed(opinion)))
             candidates = [first, second, first + second]
             self.logits = candidates[self._objective.simplest(candidates)]
 
@@ -518,7 +473,22 @@ class EdgePrivateLearner(LocalLearner):
             self.forward(0, None)
             _, opinion = self._objective.opinion(self.logits)
         with self.session.trace.span("hops"):
-            self._hops.learn(self._summed(opinion))
+            self._learn_after(self._summed(opinion))
+
+    def _logits_after(self, sums: Tensor) -> Tensor:
+        """Those of the network after the k hops of ``sums``, Tensor[N, k·c]: Tensor[N, c]."""
+        logits: Tensor = self._after[sums.shape[1] // self._classes - 1](sums.to(self.session.dtype), None)
+        return logits
+
+    def _learn_after(self, sums: Tensor) -> None:
+        """Trains the networks of the k hops that there are sums of, Tensor[N, k·c], but those trained before."""
+        sums, streams = sums.to(self.session.dtype), self.session.streams
+        for hop in range(self._learnt + 1, sums.shape[1] // self._classes + 1):
+            network, known = self._after[hop - 1], sums[:, : hop * self._classes]
+            network.scale(known)
+            dropout = partial(streams.generator, "hop dropout", hop)
+            learn(network, self.session.settings.train, self._objective, partial(network, known), dropout)
+            self._learnt = hop
 
     def _summed(self, opinion: Tensor) -> Tensor:
         """The noisy sums of all hops, Tensor[C, K·c], of ``opinion``, Tensor[C, c]: made now if they never were."""
@@ -535,5 +505,6 @@ class EdgePrivateLearner(LocalLearner):
     def _next(self, sums: Tensor) -> Tensor:
         """What each node is taken for after the hops so far; a network of theirs is trained first, in a training."""
         if self._learns:
-            self._hops.learn(sums)
-        return self._hops.opinion(sums)
+            self._learn_after(sums)
+        with torch.no_grad():
+            return self._objective.opinion(self._logits_after(sums))[1]
