@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
+from veilgraph_testing.vertical import NoisyNetwork
+
 from research.horizontal import train_horizontal
 from research.local import train_local
 from research.sealed_twin import train_sealed
@@ -17,7 +19,7 @@ from research.store import Finished, Store, identity, package_version, training_
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated, pooled
+from veilgraph.paradigms.vertical.twin import isolated, pooled
 from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -235,4 +237,4 @@ def _twin(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) ->
             for party, plan_ in planned.items()
             if plan_ is not None
         }
-        return fit(PlainNetwork(job, graphs, job.data.label_party, publishers=publishers), progress)
+        return fit(NoisyNetwork(job, graphs, job.data.label_party, publishers=publishers), progress)

@@ -19,6 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from veilgraph_testing.twins import PlainAveraging
+from veilgraph_testing.vertical import NoisyNetwork
 
 from research import private_averaging
 from research.figures import Figures, shown
@@ -28,7 +29,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.horizontal.twin import alone as own_network
-from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
+from veilgraph.paradigms.vertical.twin import isolated
 from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.settings import LabelPrivacySettings
@@ -70,7 +71,7 @@ def accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
     label_party = settings.data.label_party
     mine = next(graph for graph in graphs if graph.party == label_party)
     told = None if epsilon is None else perturbed(mine, epsilon)
-    return float(fit(PlainNetwork(settings, graphs, label_party, perturbed=told)).summary["test_accuracy"])
+    return float(fit(NoisyNetwork(settings, graphs, label_party, perturbed=told)).summary["test_accuracy"])
 
 
 def alone(dataset: str, seed: int) -> float:

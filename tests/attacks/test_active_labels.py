@@ -6,6 +6,7 @@ from functools import cached_property
 
 import pytest
 import torch
+from veilgraph_testing.vertical import weights_of
 
 from research.active_labels import amplify
 from tests.roles.federation import federate, small_job, small_parties
@@ -37,7 +38,7 @@ def test_a_holders_longer_steps_go_unnoticed_and_are_its_own(monkeypatch: pytest
     deviation.__set_name__(PartyModel, "optimizer")
     monkeypatch.setattr(PartyModel, "optimizer", deviation)
     weights = federate(settings, graphs, STEPS, None, keep_transcripts=False).weights(0)
-    for name, expected in twins[1].weights().items():
+    for name, expected in weights_of(twins[1]).items():
         torch.testing.assert_close(weights[name].double(), expected.double(), atol=1e-4, rtol=0)
     own = f"{adversary}/W"
-    assert float((twins[0].weights()[own] - twins[1].weights()[own]).abs().max()) > 1e-2
+    assert float((weights_of(twins[0])[own] - weights_of(twins[1])[own]).abs().max()) > 1e-2

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from veilgraph_testing.vertical import weights_of
 
 from research.horizontal import separate
 from research.ppgnn import as_vertical, ppgnn, two_stages
@@ -55,7 +56,7 @@ def test_the_logits_are_those_of_the_equation(monkeypatch) -> None:
     with pytest.raises(InterruptedError):
         ppgnn(settings, parts)
     (network,) = made
-    weights = [network.weights()[f"{party}/W"].float() for party in ("A", "B")]
+    weights = [weights_of(network)[f"{party}/W"].float() for party in ("A", "B")]
     assert not torch.equal(*weights)
     with torch.no_grad():
         expected = eq_23(parts, weights, network.head.output)

@@ -21,7 +21,7 @@ from veilgraph.paradigms.vertical.network import (
     init_std,
     init_weight,
 )
-from veilgraph.paradigms.vertical.twin import PlainCollaborative, PlainOwn
+from veilgraph.paradigms.vertical.twin import PlainEmbedding
 
 NAMES = ["A", "B", "C", "D", "E"]
 FORMS = ["dense", "binary", "sparse"]
@@ -57,7 +57,7 @@ def closeness(one, other):
 
 def with_twin(settings, matrices, dim, steps, bits):
     """The protocol beside its plaintext twin, which is given the protocol's own gradients."""
-    twin = PlainCollaborative(settings, matrices, streams(list(matrices)), bits, dim, torch.float64)
+    twin = PlainEmbedding(settings, matrices, streams(list(matrices)), dim, torch.float64, feature_bits=bits)
     results = embed_session(settings, matrices, dim=dim, steps=steps, bits=bits, gradient=pull)
     plain = []
     for step in range(steps):
@@ -179,7 +179,7 @@ def test_own_weights_follow_their_twin(method, forms, nodes, columns, dim, seed)
     matrices = matrices_of(forms, nodes, columns, seed)
     chosen = InitialSettings(method=method)
     results = embed_session(chosen, matrices, dim=dim, steps=8, bits=12, gradient=pull, after_learn=descend)
-    twin = PlainOwn(chosen, matrices, streams(list(matrices)), dim, torch.float64, summed=method == "secure-sum")
+    twin = PlainEmbedding(chosen, matrices, streams(list(matrices)), dim, torch.float64)
     for step in range(9):
         plain = twin.embed()
         for name in matrices:

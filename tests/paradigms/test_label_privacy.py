@@ -12,6 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from veilgraph_testing.vertical import NoisyNetwork, weights_of
 
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
@@ -25,7 +26,6 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.publisher import OPEN
@@ -111,12 +111,12 @@ def test_the_twin_learns_and_judges_the_same_from_the_same_labels(tmp_path: Path
     graphs = small_parties(2)
     settings = saved(tmp_path / "data", graphs, 1.0)
     run = train(settings, tmp_path / "run")
-    twin = PlainNetwork(settings, graphs, "A", perturbed=perturbed(run.path))
+    twin = NoisyNetwork(settings, graphs, "A", perturbed=perturbed(run.path))
     found = fit(twin)
     for ours, theirs in zip(run.metrics, found.metrics, strict=True):
         assert {name: ours[name] for name in JUDGED} == pytest.approx({name: theirs[name] for name in JUDGED})
     assert run.summary["best_epoch"] == found.summary["best_epoch"]
-    bare = fit(PlainNetwork(settings, graphs, "A"))
+    bare = fit(NoisyNetwork(settings, graphs, "A"))
     assert abs(bare.metrics[-1]["val_loss"] - found.metrics[-1]["val_loss"]) > 1e-3
 
 
@@ -124,10 +124,10 @@ def test_the_twin_learns_the_same_batch_by_batch(tmp_path: Path) -> None:
     graphs, change = small_parties(2), {"train": {"batch_size": 20, "select_by": "last"}}
     settings = saved(tmp_path / "data", graphs, 1.0, change)
     run = train(settings, tmp_path / "run")
-    twin = PlainNetwork(settings, graphs, "A", perturbed=perturbed(run.path))
+    twin = NoisyNetwork(settings, graphs, "A", perturbed=perturbed(run.path))
     for epoch in range(1, settings.train.epochs + 1):
         twin.train_step(epoch)
-    assert apart(joint_model(run.path), twin.weights()) < 1e-9
+    assert apart(joint_model(run.path), weights_of(twin)) < 1e-9
 
 
 def apart(weights: dict[str, Tensor], others: dict[str, Tensor]) -> float:

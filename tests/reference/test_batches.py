@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from veilgraph_testing.vertical import weights_of
 
 from tests import nightly
 from tests.errors import refused
@@ -39,9 +40,9 @@ DROPOUT: Settings = {
 def assert_twins(path: Path, settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
     result = train(settings, path, parties=graphs)
     twin = PlainNetwork(settings, graphs, "A")
-    start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
+    start = {name: weight.detach().clone() for name, weight in weights_of(twin).items()}
     losses = [twin.train_step(epoch) for epoch in range(1, settings.train.epochs + 1)]
-    ours, expected = joint_model(path), twin.weights()
+    ours, expected = joint_model(path), weights_of(twin)
     assert ours.keys() == expected.keys()
     for name, weight in expected.items():
         assert float((ours[name].double() - weight.double()).detach().abs().max()) <= 1e-6, name

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.vertical import weights_of
 
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.runs import assert_same_run
@@ -83,7 +84,7 @@ def test_every_weight_equals_the_twins(method: str, rounds: int, holders: int) -
         job(holders, method, rounds, dropout_everywhere(), chosen), parties(holders), steps=8
     )
     owners = [] if method == "individual" else ["A/W_own", "B/W_own"]
-    assert [name for name in twin.weights() if name.endswith("W_own")] == owners
+    assert [name for name in weights_of(twin) if name.endswith("W_own")] == owners
     assert federation.label_holder.logits.shape == (NODES, CLASSES)
 
 
@@ -142,12 +143,12 @@ def test_own_nodes_without_edges_change_nothing(method: str) -> None:
     plain = small_parties(2)
     lonely = [replace(grown, edge_index=graph.edge_index) for grown, graph in zip(parties(2), plain, strict=True)]
     for one, other in zip(
-        weights_of(federate(settings, plain, 5)), weights_of(federate(settings, lonely, 5)), strict=True
+        shared_weights(federate(settings, plain, 5)), shared_weights(federate(settings, lonely, 5)), strict=True
     ):
         assert float((one - other).abs().max()) < 1e-6
 
 
-def weights_of(federation: Federation) -> list[Tensor]:
+def shared_weights(federation: Federation) -> list[Tensor]:
     found = federation.weights()
     return [found[name] for name in sorted(found) if not name.endswith("W_own")]
 
@@ -282,8 +283,8 @@ def test_a_trained_model_predicts_a_grown_graph(method: str, rounds: int) -> Non
     assert logits.shape == (NODES + 30, CLASSES)
     on_grown = PlainNetwork(settings, grown, "A")
     with torch.no_grad():
-        for name, weight in on_grown.weights().items():
-            weight.copy_(twin.weights()[name])
+        for name, weight in weights_of(on_grown).items():
+            weight.copy_(weights_of(twin)[name])
     assert float((logits - on_grown.infer()).abs().max()) < 1e-4
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.vertical import weights_of
 
 from tests import about
 from tests.paradigms.cutting import as_training_leaves_it
@@ -138,10 +139,10 @@ def test_every_weight_equals_the_twins_with_what_was_released(
     settings = job(tmp_path / "data", release, graphs, LAST, changes)
     run = train(settings, tmp_path / "run")
     twin = PlainNetwork(settings, [as_released(run.path, settings, graph, graphs) for graph in graphs], "A")
-    start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
+    start = {name: weight.detach().clone() for name, weight in weights_of(twin).items()}
     for epoch in range(1, settings.train.epochs + 1):
         twin.train_step(epoch)
-    ours, expected = joint_model(run.path), twin.weights()
+    ours, expected = joint_model(run.path), weights_of(twin)
     assert ours.keys() == expected.keys()
     for name, weight in expected.items():
         assert float((ours[name] - weight).detach().abs().max()) <= TOLERANCE, name

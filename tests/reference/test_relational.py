@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from veilgraph_testing.vertical import weights_of
 
 from tests.paradigms.runs import joint_model
 from tests.reference.twins import assert_twins
@@ -58,7 +59,7 @@ def test_every_weight_equals_the_twins_in_batches_of_drawn_neighbourhoods(tmp_pa
     result, twin = train(settings, tmp_path / "run", parties=graphs), PlainNetwork(settings, graphs, "A")
     for epoch in range(1, settings.train.epochs + 1):
         twin.train_step(epoch)
-    ours, expected = joint_model(tmp_path / "run"), twin.weights()
+    ours, expected = joint_model(tmp_path / "run"), weights_of(twin)
     assert ours.keys() == expected.keys()
     for name, weight in expected.items():
         assert float((ours[name].double() - weight.double()).detach().abs().max()) <= 1e-6, name

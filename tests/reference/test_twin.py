@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_testing.vertical import weights_of
 
 from tests import nightly
 from tests.reference.twins import assert_twins, odd_parties
@@ -121,7 +122,7 @@ def test_one_step_moves_what_the_formula_says() -> None:
     graphs = small_parties(2)
     twin = PlainNetwork(settings, graphs, "A")
     whole = torch.cat([graph.features.double() for graph in graphs], dim=1)
-    start = torch.cat([twin.weights()[f"{graph.party}/W"] for graph in graphs]).clone().requires_grad_(True)
+    start = torch.cat([weights_of(twin)[f"{graph.party}/W"] for graph in graphs]).clone().requires_grad_(True)
     h0 = (whole * 4096).round() / 4096 @ start
     pieces = [twin.holders[graph.party].contribute(1, h0, h0, None)[0] for graph in graphs]
     labels, mask = graphs[0].labels, graphs[0].train_mask
@@ -164,7 +165,7 @@ def test_appnp_in_rounds_is_appnp_on_the_pooled_graph(holders: int) -> None:
     everything = pool(graphs, "A")
     pooled = PlainNetwork(small_job(holders, merge(APPNP, one)), [everything], POOLED)
     with torch.no_grad():
-        for name, weight in pooled.weights().items():
+        for name, weight in weights_of(pooled).items():
             if name == f"{POOLED}/W":
                 weight.copy_(torch.cat([weights[f"{graph.party}/W"] for graph in graphs]))
             else:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 import torch
+from veilgraph_testing.vertical import NoisyNetwork, weights_of
 
 from tests.roles.federation import (
     Federation,
@@ -18,7 +19,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
 
 STEPS = 20 if "VEILGRAPH_NIGHTLY" in os.environ else 8
@@ -34,18 +34,18 @@ def assert_twins(
     *,
     steps: int = STEPS,
     tolerance: float = TOLERANCE,
-) -> tuple[Federation, PlainNetwork]:
+) -> tuple[Federation, NoisyNetwork]:
     """Trains both and compares every weight and the logits."""
     publishers = {graph.party: publisher_of(settings, graph.party) for graph in graphs}
-    twin = PlainNetwork(settings, graphs, settings.data.label_party, custom, publishers)
-    start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
+    twin = NoisyNetwork(settings, graphs, settings.data.label_party, custom, publishers=publishers)
+    start = {name: weight.detach().clone() for name, weight in weights_of(twin).items()}
     for epoch in range(1, steps + 1):
         twin.train_step(epoch)
     bits = vertical(settings).feature_bits
     if bits is None:
         bits = max(fractional_bits(graph.common_part().features) for graph in graphs)
     federation = federate(settings, graphs, steps, custom, keep_transcripts=False)
-    ours, expected = federation.weights(bits), twin.weights()
+    ours, expected = federation.weights(bits), weights_of(twin)
     assert ours.keys() == expected.keys()
     for name, weight in expected.items():
         assert ours[name].shape == weight.shape

@@ -157,23 +157,21 @@ class Inferences:
     hops: int
 
 
-class InitialWeights(Protocol):
-    """What an adversary can compute of the initial W, h^0 = X·W."""
+@dataclass(frozen=True, eq=False)
+class InitialWeights:
+    """What an adversary can compute of the initial W, h^0 = X·W.
 
-    @property
-    def words(self) -> str:
-        """What that is, a sentence."""
+    Attributes:
+        words: what that is, a sentence.
+        is_all: whether it is all of W, if its seeds are right.
+        has_others: whether W has parts that others drew.
+        weights: holder → the known part of W of its columns, [F_owner, d].
+    """
 
-    @property
-    def is_all(self) -> bool:
-        """Whether it is all of W, if its seeds are right."""
-
-    @property
-    def has_others(self) -> bool:
-        """Whether W has parts that others drew."""
-
-    def weights(self, owner: PartyId) -> Floats:
-        """The known part of W of a holder's columns, [F_owner, d]."""
+    words: str
+    is_all: bool
+    has_others: bool
+    weights: Callable[[PartyId], Floats]
 
 
 class Audited(Protocol):

@@ -12,7 +12,7 @@ from veilgraph.audit.reconstruction import complete_columns, gram_estimate, proj
 from veilgraph.audit.statistics import measure
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.paradigms.vertical.network import InitialSettings, init_std
-from veilgraph.paradigms.vertical.twin import PlainCollaborative
+from veilgraph.paradigms.vertical.twin import PlainEmbedding
 
 NODES, OWN, PRIVATE, WIDTH = 90, 6, 14, 4
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.4
@@ -29,7 +29,7 @@ def known() -> np.ndarray:
 
 
 class Opened:
-    """What PlainCollaborative opens over some steps with random gradients, and B_t of each holder."""
+    """What PlainEmbedding opens over some steps with random gradients, and B_t of each holder."""
 
     def __init__(self, steps: int) -> None:
         random = torch.Generator().manual_seed(2)
@@ -39,7 +39,7 @@ class Opened:
         }
         settings = InitialSettings(learning_rate=RATE, momentum=MOMENTUM, weight_decay=DECAY)
         streams = {name: LearningStreams(1, name) for name in x}
-        twin = PlainCollaborative(settings, x, streams, 40, WIDTH, torch.float64)
+        twin = PlainEmbedding(settings, x, streams, WIDTH, torch.float64, feature_bits=40)
         self.own, self.private = x["A"].numpy(), x["B"].numpy()
         self.weight_std = init_std(settings, OWN + PRIVATE, WIDTH)
         momentum, scale = {name: torch.zeros(NODES, WIDTH).double() for name in x}, 1.0

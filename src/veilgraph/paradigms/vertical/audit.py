@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -30,6 +29,7 @@ from veilgraph.protocol.evidence import (
     Audited,
     Evidence,
     Inferences,
+    InitialWeights,
     Noisy,
     NoisySeries,
     OpenedSum,
@@ -60,14 +60,12 @@ class VerticalSource(Source):
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
         if view.party == SERVER:
             yield from _at_server(trained)
-            return
-        yield from (*_initial(trained), *_combined(trained), *_columns(trained))
-        given = "" if view.party == view.settings.data.label_party else ", which it must be given"
-        yield Evidence(
-            "inference", f"predictions of joint inferences with its own features changed{given}", view.others
-        )
-        if view.party != view.settings.data.label_party:
-            yield from (*_returned(trained), *_initial_gradients(trained))
+        else:
+            yield from (*_initial(trained), *_combined(trained), *_columns(trained))
+            given = "" if view.party == view.settings.data.label_party else ", which it must be given"
+            words = f"predictions of joint inferences with its own features changed{given}"
+            yield Evidence("inference", words, view.others)
+        yield from _gradients(trained)
 
     @override
     def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
@@ -118,12 +116,28 @@ class VerticalSource(Source):
     @override
     def initial_weights(
         self, job: JobSettings, columns: Mapping[PartyId, int], seeds: Mapping[PartyId, int]
-    ) -> _KnownWeights:
-        own, public = vertical(job), dict.fromkeys(job.data.names, job.seed)
-        if max(seeds.values()) < PUBLIC_SEEDS:
-            return _KnownWeights(own, columns, public | {**seeds}, is_all=True)
-        is_collaborative = own.model.initial.method == "collaborative"
-        return _KnownWeights(own, columns, seeds if is_collaborative else public | {**seeds}, is_all=False)
+    ) -> InitialWeights:
+        """Seeds that are not ``seeds`` may be the job's, which is known; of a joint W that would be no guess."""
+        model, names = vertical(job).model, job.data.names
+        is_joint, is_public = model.initial.method == "collaborative", max(seeds.values()) < PUBLIC_SEEDS
+        known = {**seeds} if is_joint and not is_public else {**dict.fromkeys(names, job.seed), **seeds}
+        std = init_std(model.initial, sum(columns.values()), model.dim)
+
+        def weights(owner: PartyId) -> Floats:
+            def drawn(seed: int, drawer: PartyId, deviation: float) -> Floats:
+                streams = LearningStreams(seed, drawer)
+                return init_weight(streams, owner, columns[owner], model.dim, deviation).numpy()
+
+            if not is_joint:
+                return drawn(known[owner], owner, std)
+            parts = [drawn(seed, drawer, std / len(columns) ** 0.5) for drawer, seed in known.items()]
+            return np.asarray(np.sum(parts, axis=0))
+
+        part = "the part of W that it drew itself" if is_joint else "a W of the job's seed, a guess"
+        words = f"Seeds are private: with {part}."
+        if is_public:
+            words = "W is computed from the job's seed, which all holders learn from."
+        return InitialWeights(words, is_public, len(known) < len(columns), weights)
 
     @override
     def inferences(self, run: Audited, members: Sequence[PartyId]) -> Inferences:
@@ -207,64 +221,38 @@ def _initial_weight(parts: Mapping[PartyId, Mapping[str, Tensor]], owner: PartyI
     return ring.decode(total, bits, torch.float64, "W", "train the run again", float(own[f"{_INITIAL}scale"]))
 
 
-@dataclass(frozen=True)
-class _KnownWeights:
-    """See ``InitialWeights``; ``seeds``: of holders, as far as the adversary has or guesses them."""
-
-    job: VerticalJob
-    columns: Mapping[PartyId, int]
-    seeds: Mapping[PartyId, int]
-    is_all: bool
-
-    @property
-    def has_others(self) -> bool:
-        return len(self.seeds) < len(self.columns)
-
-    @property
-    def words(self) -> str:
-        if self.is_all:
-            return "W is computed from the job's seed, which all holders learn from."
-        is_own = self.job.model.initial.method == "collaborative"
-        part = "the part of W that it drew itself" if is_own else "a W of the job's seed, a guess"
-        return f"Seeds are private: with {part}."
-
-    def weights(self, owner: PartyId) -> Floats:
-        model, drawers = self.job.model, {owner: self.seeds.get(owner, 0)}
-        std = init_std(model.initial, sum(self.columns.values()), model.dim)
-        if model.initial.method == "collaborative":  # all holders draw a part of every holder's W
-            drawers, std = dict(self.seeds), std / len(self.columns) ** 0.5
-        drawn = [
-            init_weight(LearningStreams(seed, drawer), owner, self.columns[owner], model.dim, std).numpy()
-            for drawer, seed in drawers.items()
-        ]
-        return np.asarray(np.sum(drawn, axis=0))
-
-
 def _at_server(view: View) -> Iterator[Evidence]:
-    job, label_party = vertical(view.settings), view.settings.data.label_party
-    holders = job.duties.publishing
-    kind = Kind.MASKED if job.passes.is_masked else Kind.EMBEDDING
+    job = vertical(view.settings)
+    holders, is_masked = job.duties.publishing, job.passes.is_masked
+    kind = Kind.MASKED if is_masked else Kind.EMBEDDING
     for round_ in range(1, job.model.rounds + 1):
-        if not job.passes.is_masked:
-            for holder in holders:
-                yield from embedding_of(view, kind, round_, f"{holder}'s embedding of round {round_}", [holder])
+        for holder in () if is_masked else holders:
+            yield from embedding_of(view, kind, round_, f"{holder}'s embedding of round {round_}", [holder])
         if len(holders) > 1:
-            what = "the sum of all embeddings" if job.passes.is_masked else "all embeddings side by side"
+            what = "the sum of all embeddings" if is_masked else "all embeddings side by side"
             yield from embedding_of(view, kind, round_, f"{what} of round {round_}", holders)
     yield from _hops_at_server(view)
-    yield from gradients_of(view, Kind.GRADIENT, 0, "gradients of the output z_L", [label_party], (label_party,))
-    kind = Kind.MASKED_GRADIENT if job.passes.is_masked else Kind.GRADIENT
-    for round_ in range(1, job.model.rounds):
-        words = f"gradients of the combined embedding of round {round_}"
-        yield from gradients_of(view, kind, round_, words, holders, (label_party,))
 
 
-def _returned(view: View) -> Iterator[Evidence]:
-    """At a holder: gradients of what it published, which come from the label holder's loss."""
-    for round_ in view.rounds(Kind.GRADIENT, SERVER):
-        of_round = f" of round {round_}" if vertical(view.settings).model.rounds > 1 else ""
-        words, about = f"gradients of its own embedding{of_round}", (view.settings.data.label_party,)
-        yield from gradients_of(view, Kind.GRADIENT, round_, words, [SERVER], about)
+def _gradients(view: View) -> Iterator[Evidence]:
+    """What comes from the label holder's loss: at a holder gradients of what it published, and of an opened h^0."""
+    job, labelled = vertical(view.settings), view.settings.data.label_party
+    rounds = job.model.rounds
+    told: list[tuple[Kind, int, str, Sequence[PartyId]]] = []
+    if view.party == SERVER:
+        kind = Kind.MASKED_GRADIENT if job.passes.is_masked else Kind.GRADIENT
+        told.append((Kind.GRADIENT, 0, "gradients of the output z_L", [labelled]))
+        for round_ in range(1, rounds):
+            words = f"gradients of the combined embedding of round {round_}"
+            told.append((kind, round_, words, job.duties.publishing))
+    elif view.party != labelled:
+        for round_ in view.rounds(Kind.GRADIENT, SERVER):
+            words = f"gradients of its own embedding{f' of round {round_}' if rounds > 1 else ''}"
+            told.append((Kind.GRADIENT, round_, words, [SERVER]))
+        everybody = (view.party, *view.others)
+        told.append((Kind.MASKED_GRADIENT, 0, "gradients of the initial embedding h0", everybody))
+    for kind, round_, words, senders in told:
+        yield from gradients_of(view, kind, round_, words, senders, (labelled,))
 
 
 def _combined(view: View) -> Iterator[Evidence]:
@@ -355,12 +343,6 @@ def _initial(view: View) -> Iterator[Evidence]:
         )
 
 
-def _initial_gradients(view: View) -> Iterator[Evidence]:
-    """At a holder with ``secure-sum``: the gradients of h^0, which all holders open."""
-    words, about = "gradients of the initial embedding h0", (view.settings.data.label_party,)
-    yield from gradients_of(view, Kind.MASKED_GRADIENT, 0, words, (view.party, *view.others), about)
-
-
 def _own_updates(view: View, opened: Observations) -> tuple[Floats, ...]:
     """What a holder put into the product that changed W after the first passes: B = F + V, V from the dealer's seed.
 
@@ -442,37 +424,29 @@ def _unmasked(server: View, friend: View, outside: Sequence[PartyId]) -> Iterato
 
 def _releases(job: VerticalJob, run: Audited, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
     """Holders → what the server has of what they released together, or of one by itself."""
-    holders, privacy = job.duties.publishing, job.privacy
-    noise: dict[tuple[PartyId, Kind], tuple[float, tuple[float, ...]]] = {}
-    for name in job.data.names:
-        plan = paradigm_of(job).privacy.plan(job, name, run.graph(name).num_nodes)
-        if plan is not None and plan.multiplier > 0 and privacy is not None:
-            for kind, channel in (*_MASKED.items(), *_CLEAR.items()):
-                mechanism = plan.mechanism(channel, alone=kind is Kind.GRADIENT)
-                longest = plan.longest if channel == "embeddings" else (privacy.gradient_clip,)
-                noise[name, kind] = float(np.sqrt(mechanism.variance)), longest
+    names = job.data.names
+    plans = {name: paradigm_of(job).privacy.plan(job, name, run.graph(name).num_nodes) for name in names}
+    noised = {name: plan for name, plan in plans.items() if plan is not None and plan.multiplier > 0}
     found: dict[tuple[PartyId, ...], list[Noisy]] = {}
-    for kind, channel in _MASKED.items() if job.passes.is_masked else ():
-        if not all((name, kind) in noise for name in holders):
-            continue
-        parts = job.sent_divisor if channel == "embeddings" else 1
-        deviation = float(np.sqrt(sum(noise[name, kind][0] ** 2 for name in holders))) / parts
-        bounds = zip(*(noise[name, kind][1] for name in holders), strict=True)
-        lengths = tuple(sum(each) / parts for each in bounds)
-        bits = job.model.combine.bits if channel == "embeddings" else GRADIENT_BITS
-        unit = 2.0 ** (40 - bits)  # passes take all sums to have 40 fractional bits
-        for round_ in range(1, job.model.rounds + 1):
-            for rows in aggregate(view, kind, round_, holders):
-                found.setdefault(holders, []).extend(_side_by_side(rows * unit, deviation, lengths))
-    for kind, channel in _CLEAR.items():
-        parts = job.sent_divisor if channel == "embeddings" else 1
-        for name in (name for name in job.data.names if (name, kind) in noise):
-            deviation, lengths = noise[name, kind]
-            for seen in view.received(kind, name):
-                if channel == "gradients" or seen.tag.round > 0:
-                    lengths_sent = [each / parts for each in lengths]
-                    releases = _side_by_side(numbers(seen.tensor()), deviation / parts, lengths_sent)
-                    found.setdefault((name,), []).extend(releases)
+    for kind, channel in (*_MASKED.items(), *_CLEAR.items()):
+        is_embedding = channel == "embeddings"
+        parts = job.sent_divisor if is_embedding else 1
+        for who in [job.duties.publishing] if kind in _MASKED else [(name,) for name in names]:
+            if not {*who} <= noised.keys():
+                continue
+            mechanisms = [noised[name].mechanism(channel, alone=kind is Kind.GRADIENT) for name in who]
+            deviation = float(np.sqrt(sum(mechanism.variance for mechanism in mechanisms))) / parts
+            clips = [noised[name].longest if is_embedding else (noised[name].settings.gradient_clip,) for name in who]
+            longest = [sum(of_all) / parts for of_all in zip(*clips, strict=True)]
+            if kind in _MASKED:
+                unit = 2.0 ** (40 - (job.model.combine.bits if is_embedding else GRADIENT_BITS))  # passes take 40 bits
+                passes = [aggregate(view, kind, round_, who) for round_ in range(1, job.model.rounds + 1)]
+                releases = [rows * unit for of_round in passes for rows in of_round]
+            else:  # round 0 of embeddings is that of degrees
+                sent = [seen for seen in view.received(kind, who[0]) if seen.tag.round > 0 or not is_embedding]
+                releases = [numbers(seen.tensor()) for seen in sent]
+            for rows in releases:
+                found.setdefault(who, []).extend(_side_by_side(rows, deviation, longest))
     return found
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, cast
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
+from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -24,6 +26,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.graph.features import is_sparse, to_scipy
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks, open_shares, share_contribution, sum_among
 from veilgraph.mpc.product import BLOCK_BYTES, SecureProduct
@@ -89,8 +92,8 @@ class EmbeddingSession:
     """What every method is given: the session of one holder.
 
     ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint; ``features``
-    are columns (0 where it is not joint); ``feature_bits`` the scale all agreed on; ``own`` [N − C, F] features of
-    other nodes, where ``matrix`` lacks them; ``block_bytes`` is as for ``row_blocks``.
+    are columns (0 where it is not joint); ``feature_bits`` the scale all agreed on; ``block_bytes`` is as for
+    ``row_blocks``.
     """
 
     link: Link
@@ -102,7 +105,6 @@ class EmbeddingSession:
     masks: PairwiseMasks
     streams: LearningStreams
     dtype: torch.dtype
-    own: Tensor | None = None
     block_bytes: int = BLOCK_BYTES
     device: torch.device = ring.CPU
     trace: AnyTrace = NO_TRACE
@@ -174,16 +176,13 @@ def check_range(
     beyond = int((starts >= 2.0**room).sum())
     if not beyond:
         return
-    need = (
-        f"must stay below 2^{room} with model.initial.method=secure-sum; scale the features (data.feature_scaling: "
-        "standard)"
-        if sums
-        else f"needs |h^0| < 2^{room} with feature_bits={feature_bits} and gradient_bits={settings.gradient_bits}; "
-        f"{SCALE_REMEDY}"
-    )
+    need = f"needs |h^0| < 2^{room} with feature_bits={feature_bits} and gradient_bits={settings.gradient_bits}; "
+    if sums:
+        need = f"must stay below 2^{room} with model.initial.method=secure-sum; "
+    remedy = "scale the features (data.feature_scaling: standard)" if sums else SCALE_REMEDY
     raise RangeOverflow(
         f"{party}'s features are too large for the ring: {'its part of ' if sums else ''}h^0 of about "
-        f"{float(starts.max()):.3g}, at {beyond:,} of {len(starts):,} nodes too large, {need}",
+        f"{float(starts.max()):.3g}, at {beyond:,} of {len(starts):,} nodes too large, {need}{remedy}",
         key="model.initial.method" if sums else "model.initial.feature_bits",
         value=settings.method if sums else feature_bits,
         party=party,
@@ -205,12 +204,10 @@ def check_together(
 
 def _row_lengths(matrix: Tensor) -> Tensor:
     """L2 norms of the rows of Tensor[N, F], dense or ``torch.sparse_csr``: Tensor[N] float64."""
-    if matrix.layout != torch.sparse_csr:
-        dense: Tensor = torch.linalg.vector_norm(matrix, dim=1)
-        return dense.double()
-    rows = torch.repeat_interleave(torch.arange(matrix.shape[0]), matrix.crow_indices().diff())
-    sizes = torch.zeros(matrix.shape[0], dtype=torch.float64)
-    return sizes.index_add_(0, rows, matrix.values().to(torch.float64).square()).sqrt()
+    if is_sparse(matrix):
+        return torch.from_numpy(sparse_norm(to_scipy(matrix).astype(np.float64), axis=1))
+    dense: Tensor = torch.linalg.vector_norm(matrix, dim=1)
+    return dense.double()
 
 
 class Individual(InitialEmbedding):
@@ -366,52 +363,11 @@ class Collaborative(InitialEmbedding):
 OWN_NODES: Final = "own nodes"  # name of W_own's learning stream; no holder can be called that
 
 
-class WithOwnNodes(InitialEmbedding):
-    """h^0 [N, d] of all nodes of a holder: the joint method's for the C common rows, x·W_own below."""
-
-    def __init__(self, joint: InitialEmbedding, own: Individual, common: int) -> None:
-        self._joint, self._own, self._common = joint, own, common
-
-    @override
-    def embed(self, step: int, *, learns: bool) -> Tensor:
-        return torch.cat([self._joint.embed(step, learns=learns), self._own.embed(step, learns=learns)])
-
-    @override
-    def learn(self, step: int, gradient: Tensor) -> None:
-        self._joint.learn(step, gradient[: self._common])
-        self._own.learn(step, gradient[self._common :])
-
-    @override
-    def parameters(self) -> list[nn.Parameter]:
-        return [*self._joint.parameters(), *self._own.parameters()]
-
-    @override
-    def tensors(self) -> dict[str, Tensor]:
-        return {**self._joint.tensors(), "own_weight": self._own.weight}
-
-    @override
-    def weights(self) -> dict[str, Tensor]:
-        return {**self._joint.weights(), "own_weight": self._own.weight}
-
-    @override
-    def close(self) -> None:
-        self._joint.close()
-
-
 def build_embedding(session: EmbeddingSession) -> InitialEmbedding:
     """The method that the job names, set up for this session (may exchange messages)."""
-    methods: dict[str, type[SecureSum] | type[Collaborative]] = {
-        "secure-sum": SecureSum,
-        "collaborative": Collaborative,
-    }
-    method = methods.get(session.settings.method)
-    if method is None:
+    if not session.settings.is_joint:
         return Individual(session)
-    joint = method(session)
-    if session.own is None:
-        return joint
-    own = Individual(replace(session, matrix=session.own, own=None), OWN_NODES)
-    return WithOwnNodes(joint, own, common=session.matrix.shape[0])
+    return SecureSum(session) if session.settings.method == "secure-sum" else Collaborative(session)
 
 
 class ModelSettings(Settings):
@@ -445,7 +401,6 @@ class HolderNetwork(nn.Module):
         holders: int,
         adjacency: Adjacency,
         streams: LearningStreams,
-        dtype: torch.dtype,
         custom: CustomModel | None = None,
         common: int | None = None,
         *,
@@ -465,7 +420,7 @@ class HolderNetwork(nn.Module):
                 streams=streams,
                 round=round_,
                 custom=custom,
-                dtype=dtype,
+                dtype=adjacency.dtype,
                 relations=adjacency.relations,
             )
             for round_ in range(1, settings.rounds + 1)
@@ -494,10 +449,7 @@ class HolderNetwork(nn.Module):
         """
         local: Tensor = self.local[round_ - 1](h, initial, self._adjacency, generator)
         own = local[self._common :] if self._common < self._adjacency.num_nodes else None
-        if release is not None:
-            contribution: Tensor = self.contribution(release(first_rows(local, self._common)))
-            return contribution, own
-        contribution = self.contribution(local)
+        contribution: Tensor = self.contribution(local if release is None else release(first_rows(local, self._common)))
         return first_rows(contribution, self._common), own
 
     def contribute_batch(

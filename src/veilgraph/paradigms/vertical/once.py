@@ -44,6 +44,7 @@ from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.aggregation import bound_degrees, pair_matrix, too_many_neighbours
 from veilgraph.privacy.event import Joint
 from veilgraph.privacy.mechanism import Mechanism
+from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.release_cache import parts
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_release, alone, room_said
 from veilgraph.protocol.aligning import beside, receive_columns, send_columns
@@ -122,22 +123,20 @@ def off_the_ring(job: JobSettings, graph: PartyGraph) -> str:
     planned = plan(job, graph.party, graph.common)
     if planned is None or planned.joint is None or planned.multiplier == 0:
         return ""
-    model = vertical(job).model
-    bits = model.combine.bits
+    model, why = vertical(job).model, "noise that is made jointly is summed exactly, and this much of it takes"
     needed, room = _bits_of(planned.mechanism("embeddings"), planned.joint)
-    if not needed <= bits <= room:
+    if not needed <= model.combine.bits <= room:
         return (
-            f"model.combine.bits={bits}: noise that is made jointly is summed exactly, and this much of it takes "
-            f"{needed} to {room} bits; set them so, or take another privacy.clip or noise where they cannot be"
+            f"model.combine.bits={model.combine.bits}: {why} {needed} to {room} bits; set them so, or take another "
+            "privacy.clip or noise where they cannot be"
         )
     needed, room = _bits_of(planned.mechanism("gradients"), planned.joint)
-    if model.rounds == 1 or needed <= GRADIENT_BITS <= room:
-        return ""
-    return (
-        f"privacy.gradient_clip={planned.settings.gradient_clip:g}: noise that is made jointly is summed exactly, and "
-        f"this much of it takes {needed} to {room} bits where gradients have {GRADIENT_BITS}; take another clip, or "
-        "other noise"
-    )
+    if model.rounds > 1 and not needed <= GRADIENT_BITS <= room:
+        return (
+            f"privacy.gradient_clip={planned.settings.gradient_clip:g}: {why} {needed} to {room} bits where gradients "
+            f"have {GRADIENT_BITS}; take another clip, or other noise"
+        )
+    return ""
 
 
 def _bits_of(share: Mechanism, joint: Joint) -> tuple[int, int]:
@@ -149,10 +148,9 @@ def _bits_of(share: Mechanism, joint: Joint) -> tuple[int, int]:
 
 def _to_length_1(job: JobSettings, nodes: int | None = None) -> Tensor:
     """Tensor[w] float64: what the label holder's released columns are multiplied by, as own rows may be longer."""
-    columns, hops = vertical(job).released_dim, None if job.privacy is None else job.privacy.aggregation
-    plans = (paradigm_of(job).privacy.plan(job, party, nodes) for party in job.duties.publishing)
-    own = next((of.own_length for of in plans if of is not None), 0.0)
-    each = torch.ones(columns, dtype=torch.float64)
+    hops = None if job.privacy is None else job.privacy.aggregation
+    own = next((plan.own_length for plan in _plans(job, nodes)), 0.0)
+    each = torch.ones(vertical(job).released_dim, dtype=torch.float64)
     if hops is not None and own:
         each[: hops.dim] = 1 / own
     return each.repeat(_pieces(job))
@@ -161,10 +159,14 @@ def _to_length_1(job: JobSettings, nodes: int | None = None) -> Tensor:
 def noise_variance(session: RoleContext, nodes: int) -> Tensor:
     """Tensor[w] float64: of the noise in each released column, public; James-Stein's shrinking makes it less."""
     job = session.settings
-    plans = [paradigm_of(job).privacy.plan(job, party, nodes) for party in job.duties.publishing]
-    variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
+    variances = [plan.mechanism("embeddings").variance for plan in _plans(job, nodes) if plan.multiplier > 0]
     divisor = vertical(job).divisor or 1
     return sum(variances) / _pieces(job) / divisor / divisor * _to_length_1(job, nodes).square()
+
+
+def _plans(job: JobSettings, nodes: int | None) -> list[Plan]:
+    plans = (paradigm_of(job).privacy.plan(job, party, nodes) for party in job.duties.publishing)
+    return [each for each in plans if each is not None]
 
 
 def _pieces(job: JobSettings) -> int:
@@ -462,7 +464,7 @@ class LearningHolder(OnceRole, Judge):
         std = init_std(model.initial, graph.num_features, model.dim)
         weight = init_weight(streams, session.link.party, graph.num_features, model.dim, std)
         self._weight = nn.Parameter(weight.to(dtype))
-        self._network = HolderNetwork(model, 1, adjacency, streams, dtype, common=graph.common)
+        self._network = HolderNetwork(model, 1, adjacency, streams, common=graph.common)
         self._deep = build_deep(model.dim, model.dim, model.server, streams=streams, dtype=dtype)
         self._head = build_head(
             self._deep.output_dim, self._objective.classes, model.head, streams=streams, dtype=dtype

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import ParamSpec
 
 import torch
@@ -15,7 +16,6 @@ from torch.autograd import backward
 from typing_extensions import override
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Kind, Tag
 from veilgraph.graph.party import PartyGraph, check_classes, rows_between
 from veilgraph.link.collectives import receive_as
@@ -23,11 +23,14 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.product import Dealer, Direction
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.layers import OutputHead, build_head, handed
+from veilgraph.nn.local.model import LocalSettings
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.network import (
+    OWN_NODES,
     EmbeddingSession,
     HolderNetwork,
+    Individual,
     InitialEmbedding,
     ServerNetwork,
     build_embedding,
@@ -78,14 +81,8 @@ class Server(Role):
         network = ServerNetwork(self._model, len(session.holders), session.streams, dtype, job.left_divisor)
         self._network = network.to(session.device)
         self.model = PartyModel(session, {"server": self._network})
-        self._cut = ServerCut(
-            session.link,
-            session.holders,
-            masked=combine.is_masked,
-            bits=combine.bits,
-            dtype=dtype,
-            device=session.device,
-        )
+        masked, bits, device = combine.is_masked, combine.bits, session.device
+        self._cut = ServerCut(session.link, session.holders, masked=masked, bits=bits, dtype=dtype, device=device)
         self._weight_total: Tensor | None = None
         self._publishes_once = job.publishes_once
         self._pieces: list[list[Tensor]] = []
@@ -176,16 +173,10 @@ class _BatchPass:
     """
 
     def __init__(
-        self,
-        network: HolderNetwork,
-        adjacency: Adjacency,
-        hops: int,
-        fanout: int | None,
-        streams: LearningStreams,
-        device: torch.device,
+        self, session: RoleContext, network: HolderNetwork, adjacency: Adjacency, settings: LocalSettings
     ) -> None:
-        self._network, self._streams, self._device = network, streams, device
-        self._sampler = Sampler(adjacency, hops, fanout)
+        self._network, self._streams, self._device = network, session.streams, session.device
+        self._sampler = Sampler(adjacency, settings.hops, settings.fanout)
         self._one_hop = Sampler(adjacency, 1, None)
         self._gradient: Tensor | None = None
         self._local: Tensor | None = None
@@ -238,20 +229,18 @@ class DataHolder(Role):
         job = vertical(session.settings)
         model = job.model
         self.adjacency = Adjacency.from_graph(graph, session.dtype, relational=job.inputs.is_relational)
-        own = self.adjacency, session.streams, session.dtype, session.custom, graph.common
+        own = self.adjacency, session.streams, session.custom, graph.common
         network = HolderNetwork(model, len(session.holders), *own, is_summed=job.sums_releases)
         self._network = network.to(session.device)
         self.nodes = graph.common
         self._shape = (graph.common, model.dim)
         self._rounds, self._publishes_once = model.rounds, job.publishes_once
         self._embedding: InitialEmbedding
+        self._own: Individual | None = None
         self._is_set_up = False
-        local = model.local
         self._batches = None
         if session.settings.train.batch_size is not None:
-            self._batches = _BatchPass(
-                self._network, self.adjacency, local.hops, local.fanout, session.streams, session.device
-            )
+            self._batches = _BatchPass(session, self._network, self.adjacency, model.local)
         self._cut: HolderCut
         self._h0: Tensor
 
@@ -264,7 +253,6 @@ class DataHolder(Role):
     def setup(self, held: Sequence[Point]) -> Start:
         session, graph, job = self.session, self.graph, vertical(self.session.settings)
         settings, combine = job.model.initial, job.model.combine
-        has_own = graph.common < graph.num_nodes
         joint, shared = settings.is_joint, settings.method == "collaborative"
         common = rows_between(graph.features, 0, graph.common)
         bits = fractional_bits(common) if job.feature_bits is None else job.feature_bits
@@ -285,24 +273,25 @@ class DataHolder(Role):
         self._cut = HolderCut(session.link, hides, combine.bits, session.dtype, session.publisher, session.device)
         if self._network.weight is not None:
             self._cut.publish_weight(self._network.weight)
-        self._embedding = build_embedding(
-            EmbeddingSession(
-                link=session.link,
-                settings=settings,
-                matrix=common if joint else graph.features,
-                features={holder: hellos[holder].features for holder in session.holders},
-                feature_bits=max(hellos[holder].feature_bits for holder in session.holders),
-                dim=job.model.dim,
-                masks=masks,
-                streams=session.streams,
-                dtype=session.dtype,
-                device=session.device,
-                trace=session.trace,
-                own=rows_between(graph.features, graph.common, graph.num_nodes) if joint and has_own else None,
-            )
+        given = EmbeddingSession(
+            link=session.link,
+            settings=settings,
+            matrix=common if joint else graph.features,
+            features={holder: hellos[holder].features for holder in session.holders},
+            feature_bits=max(hellos[holder].feature_bits for holder in session.holders),
+            dim=job.model.dim,
+            masks=masks,
+            streams=session.streams,
+            dtype=session.dtype,
+            device=session.device,
+            trace=session.trace,
         )
+        self._embedding = build_embedding(given)
+        if joint and graph.common < graph.num_nodes:
+            rows = rows_between(graph.features, graph.common, graph.num_nodes)
+            self._own = Individual(replace(given, matrix=rows), OWN_NODES)
         self._is_set_up = True
-        self.model = _HolderModel(session, self._networks(), self._network.rates(), self._embedding)
+        self.model = _HolderModel(session, self._networks(), self._network.rates(), self._embedding, self._own)
         return start
 
     def _networks(self) -> dict[str, nn.Module]:
@@ -328,6 +317,8 @@ class DataHolder(Role):
         if has_changed:
             self._h0 = torch.empty(0)  # so that the old one is not kept beside the new
             self._h0 = self._embedding.embed(self.embed_step, learns=self._learns)
+            if self._own is not None:
+                self._h0 = torch.cat([self._h0, self._own.embed(self.embed_step, learns=self._learns)])
             if self.batch is None:
                 self._h0 = self._h0.to(self.session.device)
         passes, batch = self._batches, self.batch
@@ -361,7 +352,7 @@ class DataHolder(Role):
         if self._batches is not None and self.batch is not None:
             published = self._cut.gradient(step, 1, (len(self.batch.rows), self._shape[1]))
             if (mean := self._batches.backward(published, self._h0, self.batch)) is not None:
-                self._embedding.learn(self.embed_step, mean)
+                self._learn_initial(mean)
             self._changed()
             return
         common, after = self.graph.common, None  # the gradient of the next round's input
@@ -376,8 +367,15 @@ class DataHolder(Role):
                 after = gradient_of(self._inputs[round_ - 1])
                 self._cut.publish_gradient(step, round_ - 1, after[:common])
         backward(handed([self._started], [gradient_of(self._initial)]))
-        self._embedding.learn(self.embed_step, gradient_of(self._h0_leaf).cpu())
+        self._learn_initial(gradient_of(self._h0_leaf).cpu())
         self._changed()
+
+    def _learn_initial(self, gradient: Tensor) -> None:
+        """Takes ∂L/∂h^0, Tensor[N, d]: of common nodes, and of those that not all holders have."""
+        if self._own is not None:
+            self._own.learn(self.embed_step, gradient[self.graph.common :])
+            gradient = gradient[: self.graph.common]
+        self._embedding.learn(self.embed_step, gradient)
 
     @override
     def close(self) -> None:
@@ -392,10 +390,15 @@ class _HolderModel(PartyModel):
         networks: Mapping[str, nn.Module],
         rates: Mapping[nn.Parameter, float],
         embedding: InitialEmbedding,
+        own: Individual | None,
     ) -> None:
-        besides, in_training = (lambda: _initial(embedding.weights())), (lambda: _initial(embedding.tensors()))
-        super().__init__(session, networks, rates=rates, besides=besides, in_training=in_training)
-        self.trained += embedding.parameters()
+        def named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            more = {} if own is None else {"own_weight": own.weight}
+            return {f"initial.{name}": tensor.data for name, tensor in {**tensors, **more}.items()}
+
+        weights, state = (lambda: named(embedding.weights())), (lambda: named(embedding.tensors()))
+        super().__init__(session, networks, rates=rates, besides=weights, in_training=state)
+        self.trained += [*embedding.parameters(), *([] if own is None else own.parameters())]
 
     @override
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
@@ -411,10 +414,6 @@ class _HolderModel(PartyModel):
                 party=self.session.link.party,
             )
         super().load_weights({name: tensor for name, tensor in saved.items() if name != own or name in weights})
-
-
-def _initial(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"initial.{name}": tensor.data for name, tensor in tensors.items()}
 
 
 class LabelHolder(DataHolder, Judge):

@@ -7,10 +7,8 @@ twin have what all holders released as their features.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +21,6 @@ from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import masked_sum
-from veilgraph.mpc.ring import rounded
 from veilgraph.nn.layers import build_head
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.nn.neighbourhood import Sampler
@@ -39,48 +36,21 @@ from veilgraph.paradigms.vertical.network import (
     next_input,
 )
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.publisher import OPEN, Publisher
-from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
 from veilgraph.protocol.figures import Scores
-from veilgraph.protocol.job import JobSettings, passes_cost, perturbed_splits
+from veilgraph.protocol.job import JobSettings, passes_cost
 from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
-from veilgraph.protocol.releases import with_perturbed
 from veilgraph.protocol.role import Batch, build_optimizer, precision, training_batches
 
 
-class _PlainEmbedding(ABC):
-    def __init__(
-        self,
-        weights: dict[PartyId, Tensor],
-        parameters: Sequence[nn.Parameter] = (),
-        own_weights: Mapping[PartyId, Tensor] = MappingProxyType({}),
-    ) -> None:
-        self._weights, self._trained, self._own_weights = weights, list(parameters), dict(own_weights)
+class PlainEmbedding:
+    """Twin of every ``InitialEmbedding``: all W^i in one place, over the common rows or, where each is alone, over all.
 
-    def weights(self) -> dict[PartyId, Tensor]:
-        """Owner → live W of its columns [F_owner, d]."""
-        return self._weights
-
-    def own_weights(self) -> dict[PartyId, Tensor]:
-        """Owner → W_own [F_owner, d], for those that have nodes of their own with a W_own."""
-        return self._own_weights
-
-    def parameters(self) -> list[nn.Parameter]:
-        return self._trained
-
-    @abstractmethod
-    def embed(self) -> dict[PartyId, Tensor]:
-        """Holder → its h^0 in the job's precision, a row for each of its nodes, without a graph."""
-
-    @abstractmethod
-    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
-        """Takes every holder's ∂L/∂h^0, of the same shape: updates W, or leaves gradients in ``parameters``."""
-
-
-class PlainOwn(_PlainEmbedding):
-    """Twin of ``Individual`` and, with ``summed``, of ``SecureSum``: each W^i trained by Adam."""
+    ``collaborative`` has float64 weights, each at first the sum of every holder's draw, and trains them by SGD with
+    momentum and decoupled decay; x is rounded to ``feature_bits``, as in the ring. Weights of the other methods are
+    trained by Adam. ``own`` has holders' x·W_own of nodes that not all have; its weights come from a ``stream``.
+    """
 
     def __init__(
         self,
@@ -90,101 +60,76 @@ class PlainOwn(_PlainEmbedding):
         dim: int,
         dtype: torch.dtype,
         *,
-        summed: bool,
+        feature_bits: int = 0,
+        own: PlainEmbedding | None = None,
         stream: str | None = None,
     ) -> None:
-        self._summed, self._operands, parameters = summed, {}, list[nn.Parameter]()
-        total = sum(matrix.shape[1] for matrix in matrices.values())
-        for owner, matrix in matrices.items():
-            own = matrix.shape[1]
-            self._operands[owner] = ring.static_operand(matrix, lambda values: values.to(dtype))
-            std = init_std(settings, total if summed else own, dim)
-            weight = init_weight(streams[owner], stream or owner, own, dim, std)
-            parameters.append(nn.Parameter(weight.to(dtype)))
-        weights = {owner: parameter.data for owner, parameter in zip(matrices, parameters, strict=True)}
-        super().__init__(weights, parameters)
-
-    @override
-    def embed(self) -> dict[PartyId, Tensor]:
-        return self._shared({owner: operand.times(self._weights[owner]) for owner, operand in self._operands.items()})
-
-    @override
-    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
-        shared = self._shared(gradients)
-        for parameter, (owner, operand) in zip(self._trained, self._operands.items(), strict=True):
-            parameter.grad = operand.transposed_times(shared[owner])
-
-    def _shared(self, own: Mapping[PartyId, Tensor]) -> dict[PartyId, Tensor]:
-        if not self._summed:
-            return dict(own)
-        total = masked_sum(list(own.values()))
-        return {owner: total.to(part.dtype) for owner, part in own.items()}
-
-
-class PlainCollaborative(_PlainEmbedding):
-    """Twin of ``Collaborative``: all W^i in one place, float64, SGD with momentum and decoupled decay.
-
-    W's initial value is the sum of every holder's draw; x is rounded to ``feature_bits``, as in the ring.
-    """
-
-    def __init__(
-        self,
-        settings: InitialSettings,
-        matrices: Mapping[PartyId, Tensor],
-        streams: Mapping[PartyId, LearningStreams],
-        feature_bits: int,
-        dim: int,
-        dtype: torch.dtype,
-    ) -> None:
-        self._settings, self._dtype = settings, dtype
-        self._operands = {
-            owner: ring.static_operand(matrix, lambda values: rounded(values, feature_bits))
-            for owner, matrix in matrices.items()
-        }
+        self._settings, self._dtype, self._own = settings, dtype, own
+        self._is_collaborative = settings.method == "collaborative"
+        self._common = max(len(matrix) for matrix in matrices.values())
         columns = {owner: matrix.shape[1] for owner, matrix in matrices.items()}
-        std = init_std(settings, sum(columns.values()), dim) / len(columns) ** 0.5
-        weights = {
-            owner: masked_sum([init_weight(streams[other], owner, columns[owner], dim, std) for other in columns])
-            for owner in columns
-        }
-        super().__init__(weights)
-        self._momentum = {owner: torch.zeros_like(weight) for owner, weight in weights.items()}
+        total = sum(columns.values())
+        self._parameters: dict[PartyId, nn.Parameter] = {}
+        if self._is_collaborative:
+            std = init_std(settings, total, dim) / len(columns) ** 0.5
+            self._weights = {
+                owner: masked_sum([init_weight(streams[other], owner, count, dim, std) for other in columns])
+                for owner, count in columns.items()
+            }
+            self._momentum = {owner: torch.zeros_like(weight) for owner, weight in self._weights.items()}
+        else:
+            for owner, count in columns.items():
+                std = init_std(settings, total if settings.is_joint else count, dim)
+                weight = init_weight(streams[owner], stream or owner, count, dim, std)
+                self._parameters[owner] = nn.Parameter(weight.to(dtype))
+            self._weights = {owner: parameter.data for owner, parameter in self._parameters.items()}
 
-    @override
+        def converted(values: Tensor) -> Tensor:
+            return ring.rounded(values, feature_bits) if self._is_collaborative else values.to(dtype)
+
+        self._operands = {owner: ring.static_operand(matrix, converted) for owner, matrix in matrices.items()}
+
+    def weights(self) -> dict[PartyId, Tensor]:
+        """Owner → live W of its columns [F_owner, d]."""
+        return self._weights
+
+    def own_weights(self) -> dict[PartyId, Tensor]:
+        """Owner → W_own [F_owner, d], for those that have nodes of their own with a W_own."""
+        return {} if self._own is None else self._own.weights()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Weights that Adam trains."""
+        return [*self._parameters.values(), *([] if self._own is None else self._own.parameters())]
+
     def embed(self) -> dict[PartyId, Tensor]:
-        parts = [operand.times(self._weights[owner]) for owner, operand in self._operands.items()]
-        return dict.fromkeys(self._operands, masked_sum(parts).to(self._dtype))
+        """Holder → its h^0 in the job's precision, a row for each of its nodes, without a graph."""
+        found = {owner: operand.times(self._weights[owner]) for owner, operand in self._operands.items()}
+        if self._settings.is_joint:
+            found = dict.fromkeys(found, masked_sum(list(found.values())).to(self._dtype))
+        own = {} if self._own is None else self._own.embed()
+        return {party: torch.cat([h0, own[party]]) if party in own else h0 for party, h0 in found.items()}
 
-    @override
     def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
+        """Takes every holder's ∂L/∂h^0: updates W, or leaves gradients in ``parameters``."""
         settings = self._settings
-        gradient = masked_sum(list(gradients.values()))
+        if self._own is not None:
+            self._own.learn({party: gradients[party][self._common :] for party in self._own.weights()})
+            gradients = {party: gradient[: self._common] for party, gradient in gradients.items()}
+        if settings.is_joint:
+            total = masked_sum(list(gradients.values()))
+            gradients = dict.fromkeys(gradients, total if self._is_collaborative else total.to(self._dtype))
         for owner, operand in self._operands.items():
-            self._momentum[owner].mul_(settings.momentum).add_(operand.transposed_times(gradient))
-            self._weights[owner].mul_(1 - settings.learning_rate * settings.weight_decay)
-            self._weights[owner].sub_(self._momentum[owner], alpha=settings.learning_rate)
-
-
-class _PlainWithOwnNodes(_PlainEmbedding):
-    """Twin of ``WithOwnNodes``: a joint method for the C common rows and, at those that have more, x·W_own below."""
-
-    def __init__(self, joint: _PlainEmbedding, own: PlainOwn, common: int) -> None:
-        super().__init__(joint.weights(), [*joint.parameters(), *own.parameters()], own.weights())
-        self._joint, self._own, self._common = joint, own, common
-
-    @override
-    def embed(self) -> dict[PartyId, Tensor]:
-        own, joint = self._own.embed(), self._joint.embed()
-        return {party: torch.cat([h0, own[party]]) if party in own else h0 for party, h0 in joint.items()}
-
-    @override
-    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
-        self._joint.learn({party: gradient[: self._common] for party, gradient in gradients.items()})
-        self._own.learn({party: gradients[party][self._common :] for party in self._own_weights})
+            gradient = operand.transposed_times(gradients[owner])
+            if self._is_collaborative:
+                self._momentum[owner].mul_(settings.momentum).add_(gradient)
+                self._weights[owner].mul_(1 - settings.learning_rate * settings.weight_decay)
+                self._weights[owner].sub_(self._momentum[owner], alpha=settings.learning_rate)
+            else:
+                self._parameters[owner].grad = gradient
 
 
 class PlainNetwork(Network):
-    """All parts of a job's network; ``perturbed``: Tensor[n] int64, labels under ``label_privacy``, or None."""
+    """All parts of a job's network. ``is_summed``: COMBINE adds up what holders give it as it is, and divides then."""
 
     def __init__(
         self,
@@ -192,11 +137,10 @@ class PlainNetwork(Network):
         graphs: Sequence[PartyGraph],
         label_party: PartyId,
         custom: CustomModel | None = None,
-        publishers: Mapping[PartyId, Publisher] | None = None,
-        perturbed: Tensor | None = None,
+        *,
+        is_summed: bool = False,
     ) -> None:
-        self.settings, self.train_settings = settings, settings.train
-        self._publishers, self._label_party = publishers or {}, label_party
+        self.settings, self.train_settings, self._label_party = settings, settings.train, label_party
         job, dtype = vertical(settings), precision(settings)
         model, count = job.model, len(graphs)
         self._dtype, self._rounds = dtype, model.rounds
@@ -204,12 +148,11 @@ class PlainNetwork(Network):
         self._streams = {party: LearningStreams(settings.seed, party) for party in parties}
         common = next(graph for graph in graphs if graph.party == label_party).common_part()
         self._nodes, self._label_adjacency = common.num_nodes, Adjacency.from_graph(common, dtype)
-        self._objective = _objective(settings, common, dtype, perturbed)
-        is_summed = any(publisher.is_summed for publisher in self._publishers.values())
+        self._objective = Objective(common, settings.train, dtype)
         self.holders, self._samplers = dict[PartyId, HolderNetwork](), dict[PartyId, Sampler]()
         for graph in graphs:
             adjacency = Adjacency.from_graph(graph, dtype, relational=settings.inputs.is_relational)
-            own = adjacency, self._streams[graph.party], dtype, custom, graph.common
+            own = adjacency, self._streams[graph.party], custom, graph.common
             self.holders[graph.party] = HolderNetwork(model, count, *own, is_summed=is_summed)
             self._samplers[graph.party] = Sampler(adjacency, model.local.hops, model.local.fanout)
         self.server = ServerNetwork(model, count, self._streams[SERVER], dtype, job.left_divisor if is_summed else 1)
@@ -218,7 +161,7 @@ class PlainNetwork(Network):
         self.embedding = _embedding(settings, graphs, self._streams, dtype)
         weights = [network.weight for network in self.holders.values() if network.weight is not None]
         if model.combine.is_masked:
-            weights = [rounded(weight, WEIGHT_BITS) for weight in weights]
+            weights = [ring.rounded(weight, WEIGHT_BITS) for weight in weights]
         self._weight_total = masked_sum(weights).to(dtype) if weights else None
         rates = {parameter: rate for network in self.holders.values() for parameter, rate in network.rates().items()}
         self.optimizer = build_optimizer(self.trained(), rates, settings)
@@ -233,16 +176,6 @@ class PlainNetwork(Network):
         """Weights that Adam trains."""
         parameters = [parameter for module in self.modules().values() for parameter in module.parameters()]
         return [*parameters, *self.embedding.parameters()]
-
-    def weights(self) -> dict[str, Tensor]:
-        """``party/part.name`` → live weight, W blocks as ``party/W``, and ``party/W_own`` where there is one."""
-        own = {
-            f"{part}.{name}": tensor
-            for part, module in self.modules().items()
-            for name, tensor in module.state_dict().items()
-        }
-        own |= {f"{owner}/W": weight for owner, weight in self.embedding.weights().items()}
-        return own | {f"{owner}/W_own": weight for owner, weight in self.embedding.own_weights().items()}
 
     def forward(self, epoch: int | None, batch: Batch | None = None) -> Tensor:
         """Logits of the common nodes, or a batch's targets; ``epoch`` counts the dropout streams, None: evaluation."""
@@ -300,26 +233,12 @@ class PlainNetwork(Network):
         return self.server.merge(pieces, None if self._weight_total is None else self._weight_total[batch.rows])
 
     def _release(self, party: PartyId) -> Release | None:
-        publisher = self._publishers.get(party, OPEN)
-        if publisher.is_open:
-            return None
-        release = publisher.summand if publisher.is_summed else publisher.embeddings
-        return lambda rows: release(rows, 0)
+        """What a holder's t goes through before it is combined: nothing here."""
+        return None
 
     def _cut(self, received: Tensor, party: PartyId, *, deep: bool = False) -> Tensor:
-        """What a holder gets; the gradient that it gives back is released first."""
-        publisher = self._publishers.get(party, OPEN)
-        if publisher.is_open or not received.requires_grad:
-            return received
-        branch = received.view_as(received)
-
-        def released(gradient: Tensor) -> Tensor:
-            if publisher.is_summed and not deep:
-                return publisher.summand(gradient, 0, "gradients").to(gradient.dtype)
-            return publisher.gradients(gradient, 0, deep=deep)
-
-        branch.register_hook(released)  # type: ignore[no-untyped-call]
-        return branch
+        """What a holder gets, and gives back the gradient of: here as it is."""
+        return received
 
     @override
     def train_step(self, epoch: int) -> float:
@@ -364,32 +283,26 @@ class PlainNetwork(Network):
         return self._objective.score(logits, everything=everything)
 
 
-def _objective(settings: JobSettings, common: PartyGraph, dtype: torch.dtype, perturbed: Tensor | None) -> Objective:
-    private, classes = settings.label_privacy, common.num_classes
-    if perturbed is None or private is None or classes is None:
-        return Objective(common, settings.train, dtype)
-    transition = LabelResponse(private.epsilon, classes).transition()
-    return Objective(with_perturbed(common, perturbed, perturbed_splits(settings)), settings.train, dtype, transition)
-
-
 def _embedding(
     settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
-) -> _PlainEmbedding:
-    job = vertical(settings)
-    initial, dim, bits, common = job.model.initial, job.model.dim, job.feature_bits, graphs[0].common
+) -> PlainEmbedding:
+    job, common = vertical(settings), graphs[0].common
+    initial, dim, bits = job.model.initial, job.model.dim, job.feature_bits
     if not initial.is_joint:
-        return PlainOwn(initial, {graph.party: graph.features for graph in graphs}, streams, dim, dtype, summed=False)
+        return PlainEmbedding(initial, {graph.party: graph.features for graph in graphs}, streams, dim, dtype)
     matrices = {graph.party: rows_between(graph.features, 0, common) for graph in graphs}
-    joint: _PlainEmbedding = PlainOwn(initial, matrices, streams, dim, dtype, summed=True)
-    if initial.method == "collaborative":
-        bits = max(map(ring.fractional_bits, matrices.values())) if bits is None else bits
-        joint = PlainCollaborative(initial, matrices, streams, bits, dim, dtype)
-    apart = [graph for graph in graphs if graph.num_nodes > common]
-    if not apart:
-        return joint
-    rows = {graph.party: rows_between(graph.features, common, graph.num_nodes) for graph in apart}
-    own = PlainOwn(initial, rows, streams, dim, dtype, summed=False, stream=OWN_NODES)
-    return _PlainWithOwnNodes(joint, own, common)
+    if bits is None:
+        bits = max(map(ring.fractional_bits, matrices.values())) if initial.method == "collaborative" else 0
+    rows = {
+        graph.party: rows_between(graph.features, common, graph.num_nodes)
+        for graph in graphs
+        if graph.num_nodes > common
+    }
+    own = None
+    if rows:
+        alone = initial.model_copy(update={"method": "individual"})
+        own = PlainEmbedding(alone, rows, streams, dim, dtype, stream=OWN_NODES)
+    return PlainEmbedding(initial, matrices, streams, dim, dtype, feature_bits=bits, own=own)
 
 
 def isolated(
