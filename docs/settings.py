@@ -18,7 +18,7 @@ from veilgraph_embeddings.settings import EmbedJob
 from veilgraph_trajectories.settings import TrajectoriesSettings
 from veilgraph_trajectories.task import TrajectoriesTaskSettings
 
-from veilgraph.core.settings import Registry
+from veilgraph.core.settings import Registry, meanings
 from veilgraph.deploy.project import ProjectSettings
 from veilgraph.graph.settings import DATASETS, DESCRIBED
 from veilgraph.paradigms.averaging.tasks import TaskSettings
@@ -93,13 +93,13 @@ def _table(group: str, lines: list[Line]) -> str:
 
 def _lines(model: type[BaseModel], prefix: str, without: frozenset[str]) -> Iterator[tuple[str, Line]]:
     """(group, line) of every setting, of those in groups after the group itself."""
-    schema = model.model_json_schema()
+    schema, meant = model.model_json_schema(), meanings(model)
     groups = []
     for name, field in model.model_fields.items():
         if name in without:
             continue
         inner = _group(field)
-        meaning = (field.description or "").replace("|", "\\|")
+        meaning = (field.description or meant.get(name, "")).replace("|", "\\|")
         if inner is not None and not _may_be_left_out(field):
             groups.append((name, inner))
             continue

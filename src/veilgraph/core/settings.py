@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args
 
@@ -140,6 +143,19 @@ class Settings(BaseModel):
             if isinstance(value, bool) and field is not None and not _has_truth(field.annotation):
                 raise ValueError(f"{name}={value}: must be no truth value, as which YAML reads yes, no, on and off too")
         return content
+
+
+def meanings(model: type[BaseModel]) -> dict[str, str]:
+    """Field → the text under it in the source, on one line. Read when it is asked for: imports would take longer."""
+    found = dict[str, str]()
+    for each in reversed(model.__mro__):
+        if issubclass(each, Settings):
+            (made,) = ast.parse(inspect.getsource(each)).body
+            for field, text in pairwise(made.body if isinstance(made, ast.ClassDef) else ()):
+                said = text.value if isinstance(text, ast.Expr) else None
+                if isinstance(field, ast.AnnAssign) and isinstance(said, ast.Constant):
+                    found[ast.unparse(field.target)] = " ".join(str(said.value).split())
+    return found
 
 
 def _has_truth(annotation: object) -> bool:

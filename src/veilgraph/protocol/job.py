@@ -78,9 +78,12 @@ Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 class AttackLimit(Settings):
     """How much one attack may find. The upper end of a figure's 95 % interval is held to it."""
 
-    auc: Annotated[float, Field(ge=0.5, le=1, allow_inf_nan=False)] | None = Field(None, description="0.5 is chance")
-    tpr_at_1_percent: Rate | None = Field(None, description="share that is found at 1 % false alarms; 0.01 is chance")
-    tpr_at_0_1_percent: Rate | None = Field(None, description="the same at 0.1 %")
+    auc: Annotated[float, Field(ge=0.5, le=1, allow_inf_nan=False)] | None = None
+    """0.5 is chance"""
+    tpr_at_1_percent: Rate | None = None
+    """share that is found at 1 % false alarms; 0.01 is chance"""
+    tpr_at_0_1_percent: Rate | None = None
+    """the same at 0.1 %"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -118,9 +121,12 @@ Words = Annotated[str, Field(max_length=2000), AfterValidator(_readable)]
 class RecordSettings(Settings):
     """Free text of a job, which no party computes with and every party agrees to."""
 
-    purpose: Words | None = Field(None, description="what the model and its predictions are for, and for what not")
-    retention: Words | None = Field(None, description="how long runs, models and predictions are kept, and who deletes")
-    roles: Words | None = Field(None, description="who is controller, processor or contact of which party")
+    purpose: Words | None = None
+    """what the model and its predictions are for, and for what not"""
+    retention: Words | None = None
+    """how long runs, models and predictions are kept, and who deletes"""
+    roles: Words | None = None
+    """who is controller, processor or contact of which party"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -136,31 +142,28 @@ class RecordSettings(Settings):
 class TrainSettings(Settings):
     """Training: Adam with L2 everywhere but W of ``collaborative``."""
 
-    epochs: int = Field(200, ge=1, description="most passes over the training nodes")
-    learning_rate: float = Field(0.01, gt=0, description="Adam's, of all weights but W of collaborative")
-    weight_decay: float = Field(5e-4, ge=0, description="of the same weights, as L2")
-    patience: int | None = Field(
-        50, ge=1, description="early stopping: evaluations without a better one before the end; null: never"
-    )
-    select_by: str = Field(
-        "accuracy",
-        pattern="^[a-z][a-z0-9_]*$",
-        description="accuracy, auc, f1, another figure of the job's task, or loss: what the best epoch has the best of "
-        "on the validation nodes; ties: the lower loss; last: the last epoch is taken, and nobody is told how it did",
-    )
-    class_weights: Literal["none", "balanced"] = Field(
-        "none", description="balanced: a training node of class c counts n/(C·n_c) in the loss, as if classes were even"
-    )
-    evaluate_every: int = Field(1, ge=1, description="epochs between evaluations at the label holder")
-    checkpoint_every: int = Field(10, ge=1, description="epochs between checkpoints")
-    batch_size: int | None = Field(
-        None, ge=1, description="common nodes in a step; each holder draws their neighbourhoods by itself; null: all"
-    )
-    refresh_every: int | None = Field(
-        None,
-        ge=1,
-        description="with batch_size: steps from one h^0 of all nodes and update of W to the next; null: an epoch",
-    )
+    epochs: int = Field(200, ge=1)
+    """most passes over the training nodes"""
+    learning_rate: float = Field(0.01, gt=0)
+    """Adam's, of all weights but W of collaborative"""
+    weight_decay: float = Field(5e-4, ge=0)
+    """of the same weights, as L2"""
+    patience: int | None = Field(50, ge=1)
+    """early stopping: evaluations without a better one before the end; null: never"""
+    select_by: str = Field("accuracy", pattern="^[a-z][a-z0-9_]*$")
+    """accuracy, auc, f1, another figure of the job's task, or loss: what the best epoch has the best of on the
+    validation nodes; ties: the lower loss; last: the last epoch is taken, and nobody is told how it did
+    """
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: a training node of class c counts n/(C·n_c) in the loss, as if classes were even"""
+    evaluate_every: int = Field(1, ge=1)
+    """epochs between evaluations at the label holder"""
+    checkpoint_every: int = Field(10, ge=1)
+    """epochs between checkpoints"""
+    batch_size: int | None = Field(None, ge=1)
+    """common nodes in a step; each holder draws their neighbourhoods by itself; null: all"""
+    refresh_every: int | None = Field(None, ge=1)
+    """with batch_size: steps from one h^0 of all nodes and update of W to the next; null: an epoch"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -281,53 +284,42 @@ class Outcome:
 class JobSettings(Settings):
     """One job, the same at every party; each paradigm has a subclass of its own."""
 
-    name: str = Field("job", pattern=NAME_PATTERN, description="of the run's directory across organisations")
+    name: str = Field("job", pattern=NAME_PATTERN)
+    """of the run's directory across organisations"""
     paradigm: str = "vertical"
-    preset: Preset = Field(
-        AUTO,
-        description="where settings come from that the job leaves out; auto: docs/presets.md, and veilgraph check says "
-        "which and why; paper: the defaults of this page. A stored job says all of them",
-    )
-    seed: int = Field(
-        0,
-        ge=0,
-        lt=2**63,
-        description="of partitions and splits; on one machine, without private seeds, of all weights and dropout too",
-    )
-    precision: Literal["float32", "float64"] = Field("float32", description="of weights and embeddings")
-    timeout_s: float = Field(600.0, gt=0, description="longest wait for another party's message")
+    preset: Preset = AUTO
+    """where settings come from that the job leaves out; auto: docs/presets.md, and veilgraph check says which and why;
+    paper: the defaults of this page. A stored job says all of them
+    """
+    seed: int = Field(0, ge=0, lt=2**63)
+    """of partitions and splits; on one machine, without private seeds, of all weights and dropout too"""
+    precision: Literal["float32", "float64"] = "float32"
+    """of weights and embeddings"""
+    timeout_s: float = Field(600.0, gt=0)
+    """longest wait for another party's message"""
     data: DataSettings = DataSettings()
     train: TrainSettings = TrainSettings()
-    audit_limits: Limits = Field(
-        default={},
-        description="attack → what veilgraph audit lets it find at most: an AUC, or {auc: , tpr_at_1_percent: , "
-        "tpr_at_0_1_percent: }",
-    )
+    audit_limits: Limits = Field(default={})
+    """attack → what veilgraph audit lets it find at most: an AUC, or {auc: , tpr_at_1_percent: , tpr_at_0_1_percent: }
+    """
 
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "cpu", description="where a party computes, paradigm vertical; auto: on its GPU if it has one"
-    )
-    record: RecordSettings | None = Field(
-        None, description="what people are to know of the job; every party agrees to it with the job"
-    )
-    privacy: PrivacySettings | None = Field(
-        None,
-        description="null: no differential privacy; paradigms vertical, sealed, and node-dp for its learner's edges",
-    )
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """where a party computes, paradigm vertical; auto: on its GPU if it has one"""
+    record: RecordSettings | None = None
+    """what people are to know of the job; every party agrees to it with the job"""
+    privacy: PrivacySettings | None = None
+    """null: no differential privacy; paradigms vertical, sealed, and node-dp for its learner's edges"""
 
-    label_privacy: LabelPrivacySettings | None = Field(
-        None,
-        description="who has labels learns from them under randomised response, so that what leaves it says little of "
-        "a label; null: from the labels as they are; paradigms horizontal, and vertical and averaging without privacy",
-    )
+    label_privacy: LabelPrivacySettings | None = None
+    """who has labels learns from them under randomised response, so that what leaves it says little of a label; null:
+    from the labels as they are; paradigms horizontal, and vertical and averaging without privacy
+    """
 
-    snapshot: str | None = Field(
-        None,
-        pattern=NAME_PATTERN,
-        description="name of the snapshot that noisy releases are of: jobs of one name send the same bytes again for "
-        "nothing, whatever has changed since; another name releases all records anew, and all pay. For "
-        "`label_privacy`, node-dp, `perturbed`, and `privacy` with `schedule: once`",
-    )
+    snapshot: str | None = Field(None, pattern=NAME_PATTERN)
+    """name of the snapshot that noisy releases are of: jobs of one name send the same bytes again for nothing, whatever
+    has changed since; another name releases all records anew, and all pay. For `label_privacy`, node-dp, `perturbed`,
+    and `privacy` with `schedule: once`
+    """
 
     @model_validator(mode="wrap")
     @classmethod

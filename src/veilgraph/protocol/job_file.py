@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+from pydantic_core.core_schema import ModelSchema
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import Registry, settled
+from veilgraph.core.settings import Registry, meanings, settled
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.protocol.job import JobSettings, offered
 from veilgraph.protocol.party_settings import PartySettings
@@ -87,7 +89,9 @@ _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 def job_schema() -> dict[str, Any]:
     """Of a job file: the keys are those of the paradigm that it names, of veilgraph's own."""
     kinds: dict[str, type[JobSettings]] = {name: JOBS[name] for name in JOBS.own}
-    references, found = models_json_schema([(kind, "validation") for kind in kinds.values()])
+    references, found = models_json_schema(
+        [(kind, "validation") for kind in kinds.values()], schema_generator=_WithMeanings
+    )
     unnamed = {"if": {"not": {"required": ["paradigm"]}}, "then": references[kinds[DEFAULT_PARADIGM], "validation"]}
     named = [
         {
@@ -110,21 +114,26 @@ def job_schema() -> dict[str, Any]:
 
 def party_schema() -> dict[str, Any]:
     """Of a party file, whose values are text: what YAML makes of ``no`` or ``007`` is taken as it is written."""
-    found = PartySettings.model_json_schema()
+    found = PartySettings.model_json_schema(schema_generator=_WithMeanings)
     _as_written(found)
     return {"$schema": _DRAFT, **found, "title": "A party file of veilgraph"}
 
 
+class _WithMeanings(GenerateJsonSchema):
+    @override
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        found = super().model_schema(schema)
+        for name, meaning in meanings(schema["cls"]).items():
+            found["properties"][name].setdefault("description", meaning)
+        return found
+
+
 def _as_written(schema: object) -> None:
     """Lets text be what YAML takes for a number or a truth value, in place."""
-    if isinstance(schema, dict):
-        if schema.get("type") == "string" and "format" not in schema:
-            schema["type"] = ["string", "number", "boolean"]
-        for each in schema.values():
-            _as_written(each)
-    elif isinstance(schema, list):
-        for each in schema:
-            _as_written(each)
+    if isinstance(schema, dict) and schema.get("type") == "string" and "format" not in schema:
+        schema["type"] = ["string", "number", "boolean"]
+    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _as_written(each)
 
 
 SCHEMAS: Final[dict[str, Callable[[], dict[str, Any]]]] = {"job": job_schema, "party": party_schema}

@@ -21,77 +21,54 @@ REASON_CHARACTERS: Final = 2000  # no reason for a refusal is longer
 class LimitSettings(Settings):
     """What a party accepts. The defaults accept the default job and nothing that reveals more."""
 
-    leakage: tuple[RevelationName, ...] = Field(
-        ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"),
-        description="what a job may reveal of this party's data; the whole list, not an addition to the default",
-    )
-    max_rounds: int = Field(
-        1, ge=1, le=64, description="largest accepted R, or number of layers; each more reveals more of the edges"
-    )
-    max_epsilon: float | None = Field(
-        None,
-        gt=0,
-        description="largest accepted total ε of all that is ever released of any node of this party's tables, over "
-        "all jobs, predictions and published embeddings in its ledger; what it bounds needs no name in leakage; null: "
-        "no bound is asked for",
-    )
-    max_delta: float = Field(
-        1e-4,
-        gt=0,
-        lt=1,
-        description="δ of that total, whatever the δ of jobs: one that is larger is refused, and one that is less "
-        "changes no total. Below 1/N, of N nodes or, with unit edge, of N pairs with an edge",
-    )
-    epsilon_unit: Literal["row", "edge", "node", "node-edges", "label"] | None = Field(
-        None,
-        description="what max_epsilon protects, given with it: a job that protects something else is refused; label: "
-        "labels alone, of which jobs tell others nothing, or what label_privacy bounds",
-    )
-    epsilon_neighbours: Neighbours | None = Field(
-        None,
-        description="the relation between neighbouring data, given with max_epsilon; of edges, nodes and labels it is "
-        "replacement",
-    )
-    min_colluding: int | None = Field(
-        None,
-        ge=0,
-        description="fewest colluding holders that noise made jointly (privacy.joint_noise) must withstand; such noise "
-        "is in part the others', and a job with less is refused; null: so is every such job",
-    )
-    most_neighbours: int | None = Field(
-        None,
-        ge=1,
-        description="the most neighbours of any node of this party's tables, by public knowledge, given with a "
-        "max_epsilon of edges: a job that allows fewer (privacy.degree_bound of node-edges, the share of "
-        "model.max_degree), or has parties tell it (model.max_degree null), is refused, and every such job where a "
-        "node has more; null: each job's bound is held against the tables, and jobs of one bound after another find "
-        "the largest degree",
-    )
-    min_common_nodes: int = Field(
-        2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"
-    )
-    restart: bool = Field(
-        False,
-        description="whether a training may go back or begin again and replace what this party trained, where another "
-        "has lost its part of the run or its newest checkpoint, or tables or the release learnt from are others",
-    )
-    allow_audit: bool = Field(
-        False,
-        description="whether this party takes part in an audit across organisations (net submit --work audit): it "
-        "keeps what it sends and receives when it trains, and tells each other holder the order in which attacks on "
-        "that rank random pairs of the other's nodes",
-    )
-    allow_check: bool = Field(
-        True,
-        description="whether this party says, when an administrator asks beforehand (check --net), if it would take "
-        "part in a job: no more than a submitted job that is refused tells, and whether its own tables break a rule",
-    )
-    max_peer_ids: int | None = Field(
-        None,
-        ge=1,
-        description="most ids that another holder may bring to an alignment, which tells it of each whether all others "
-        "have it; null: any number",
-    )
+    leakage: tuple[RevelationName, ...] = ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows")
+    """what a job may reveal of this party's data; the whole list, not an addition to the default"""
+    max_rounds: int = Field(1, ge=1, le=64)
+    """largest accepted R, or number of layers; each more reveals more of the edges"""
+    max_epsilon: float | None = Field(None, gt=0)
+    """largest accepted total ε of all that is ever released of any node of this party's tables, over all jobs,
+    predictions and published embeddings in its ledger; what it bounds needs no name in leakage; null: no bound is asked
+    for
+    """
+    max_delta: float = Field(1e-4, gt=0, lt=1)
+    """δ of that total, whatever the δ of jobs: one that is larger is refused, and one that is less changes no total.
+    Below 1/N, of N nodes or, with unit edge, of N pairs with an edge
+    """
+    epsilon_unit: Literal["row", "edge", "node", "node-edges", "label"] | None = None
+    """what max_epsilon protects, given with it: a job that protects something else is refused; label: labels alone, of
+    which jobs tell others nothing, or what label_privacy bounds
+    """
+    epsilon_neighbours: Neighbours | None = None
+    """the relation between neighbouring data, given with max_epsilon; of edges, nodes and labels it is replacement"""
+    min_colluding: int | None = Field(None, ge=0)
+    """fewest colluding holders that noise made jointly (privacy.joint_noise) must withstand; such noise is in part the
+    others', and a job with less is refused; null: so is every such job
+    """
+    most_neighbours: int | None = Field(None, ge=1)
+    """the most neighbours of any node of this party's tables, by public knowledge, given with a max_epsilon of edges: a
+    job that allows fewer (privacy.degree_bound of node-edges, the share of model.max_degree), or has parties tell it
+    (model.max_degree null), is refused, and every such job where a node has more; null: each job's bound is held
+    against the tables, and jobs of one bound after another find the largest degree
+    """
+    min_common_nodes: int = Field(2, ge=1)
+    """fewest nodes common to all holders that are accepted; of vertical jobs, which count them"""
+    restart: bool = False
+    """whether a training may go back or begin again and replace what this party trained, where another has lost its
+    part of the run or its newest checkpoint, or tables or the release learnt from are others
+    """
+    allow_audit: bool = False
+    """whether this party takes part in an audit across organisations (net submit --work audit): it keeps what it sends
+    and receives when it trains, and tells each other holder the order in which attacks on that rank random pairs of the
+    other's nodes
+    """
+    allow_check: bool = True
+    """whether this party says, when an administrator asks beforehand (check --net), if it would take part in a job: no
+    more than a submitted job that is refused tells, and whether its own tables break a rule
+    """
+    max_peer_ids: int | None = Field(None, ge=1)
+    """most ids that another holder may bring to an alignment, which tells it of each whether all others have it; null:
+    any number
+    """
 
     @model_validator(mode="after")
     def _check_epsilon(self) -> Self:
@@ -249,11 +226,8 @@ def _about(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int |
     name, delta, unit, relation = _claim(job, party, nodes)
     if delta is not None and delta > limits.max_delta:
         return f"limits.max_delta={limits.max_delta:g} and {name}={delta:g}: lower it or raise the limit"
-    for limit, wanted, found in (
-        ("epsilon_unit", limits.epsilon_unit, unit),
-        ("epsilon_neighbours", limits.epsilon_neighbours, relation),
-    ):
-        if wanted is not None and wanted != found:
+    for limit, found in (("epsilon_unit", unit), ("epsilon_neighbours", relation)):
+        if (wanted := getattr(limits, limit)) not in (None, found):
             return f"limits.{limit}={wanted} and the job's ε is about {found}: change the job, or the limit"
     return None
 
@@ -263,9 +237,9 @@ def _too_costly(
 ) -> str | None:
     if limits.max_epsilon is None:
         return None
+    limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if epsilon <= limits.max_epsilon:
         return _about(limits, job, party, nodes) if epsilon > 0 or is_noised(job, party) else None
-    limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
     if limits.epsilon_unit == "label" and not adds_noise(job):
@@ -289,14 +263,15 @@ def _reasons(
         name, rounds = job.passes.exchanges
         lower = f"lower the {name.split('.')[1]} or raise the limit"
         yield f"limits.max_rounds={limits.max_rounds} and {name}={rounds}: {lower}"
-    yield _too_costly(limits, job, party, epsilon, nodes)
+    yield (costly := _too_costly(limits, job, party, epsilon, nodes))
     if job.noise.shared is not None and party in job.duties.publishing:
         key, colluding = job.noise.shared
-        if limits.min_colluding is None or colluding < limits.min_colluding:
+        least = limits.min_colluding
+        if least is None or colluding < least:
             yield (
-                f"limits.min_colluding={'null' if limits.min_colluding is None else limits.min_colluding} and "
-                f"{key}.colluding={colluding}, where ε rests on other holders' noise: raise the latter, "
-                "leave joint_noise out, or set the limit to how many may collude"
+                f"limits.min_colluding={'null' if least is None else least} and {key}.colluding={colluding}, where ε "
+                "rests on other holders' noise: raise the latter, leave joint_noise out, or set the limit to how many "
+                "may collude"
             )
     rule = job.inputs.degree_rules.get(party)
     if rule is not None and limits.most_neighbours is not None and (rule[1] or 0) < limits.most_neighbours:
@@ -305,26 +280,22 @@ def _reasons(
         yield f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={says}"
     yield None if nodes is None else too_few(limits, nodes)
     # The longest last: its end is what may be cut off.
-    holds = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
-    accepted, contained = {*limits.leakage, *(bounded(job) if holds else ())}, wider(job)
-    found = {**besides, **causes(job, party)}
-    new = [
-        f"{name} ({cause})"
-        for name, cause in found.items()
-        if name not in accepted and contained.get(name) not in limits.leakage
-    ]
+    accepted, contained, by_noise = {*limits.leakage}, wider(job), bounded(job)
+    if limits.max_epsilon is not None and costly is None:
+        accepted |= by_noise
+    found = {name: cause for name, cause in {**besides, **causes(job, party)}.items() if name not in accepted}
+    new = [f"{name} ({cause})" for name, cause in found.items() if contained.get(name) not in limits.leakage]
     if not new:
         return
     told = (
         f"limits.leakage=[{', '.join(limits.leakage)}]: change the job, or add what your organisation accepts of "
         f"what else the job reveals: {', '.join(new)}"
     )
-    by_epsilon = [name for name in found if name in bounded(job) and name not in accepted]
+    by_epsilon = [name for name in found if name in by_noise]
     if limits.max_epsilon is None and 0 < epsilon < math.inf and by_epsilon:
-        claim = _claim(job, party)
+        *_, unit, relation = _claim(job, party)
         told += (
-            f"; or, in place of {', '.join(by_epsilon)}, limits.max_epsilon, which veilgraph data "
-            f"init --protect --epsilon writes: the job costs {party} a total ε of {epsilon:.3g} "
-            f"(unit {claim.unit}, {claim.relation})"
+            f"; or, in place of {', '.join(by_epsilon)}, limits.max_epsilon, which veilgraph data init --protect "
+            f"--epsilon writes: the job costs {party} a total ε of {epsilon:.3g} (unit {unit}, {relation})"
         )
     yield told

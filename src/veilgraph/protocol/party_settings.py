@@ -18,12 +18,14 @@ from veilgraph.tables.settings import TableSettings
 class MachineSettings(Settings):
     """Several machines of the party that share its local model, across organisations (docs/deployment.md)."""
 
-    count: int = Field(ge=2, description="how many, with the one that joins")
-    address: str = Field(description="host:port of the one that joins, free there and reached by the others")
-    secret: Path = Field(
-        description="file of the secret that they share, readable by their account alone, relative to the party file"
-    )
-    idle_s: float = Field(3600.0, gt=0, description="longest wait of the others for work within a job")
+    count: int = Field(ge=2)
+    """how many, with the one that joins"""
+    address: str
+    """host:port of the one that joins, free there and reached by the others"""
+    secret: Path
+    """file of the secret that they share, readable by their account alone, relative to the party file"""
+    idle_s: float = Field(3600.0, gt=0)
+    """longest wait of the others for work within a job"""
 
     @field_validator("address")
     @classmethod
@@ -54,21 +56,20 @@ MAX_APPROVAL_WAIT_S: Final = 7 * 86400.0
 class ConsentSettings(Settings):
     """How often a party takes part, across organisations; the defaults count and ask for nothing."""
 
-    jobs: int | None = Field(None, ge=0, description="most jobs in all that this kit takes part in; null: any number")
-    jobs_per_day: int | None = Field(None, ge=0, description="most jobs within 24 hours; null: any number")
-    resumes: int = Field(
-        5, ge=0, description="sessions that go on with one training before the next counts as a job of its own"
-    )
-    alignments: int | None = Field(
-        None, ge=0, description="most alignments in all: each tells others which of their ids are common now"
-    )
-    alignments_per_day: int | None = Field(None, ge=0, description="most alignments within 24 hours")
-    approval: Literal["limits", "ask"] = Field(
-        "limits", description="limits: what is within the limits is accepted; ask: a person approves each job as well"
-    )
-    approval_wait_s: float = Field(
-        3600.0, gt=0, le=MAX_APPROVAL_WAIT_S, description="longest wait for that person; then the job is refused"
-    )
+    jobs: int | None = Field(None, ge=0)
+    """most jobs in all that this kit takes part in; null: any number"""
+    jobs_per_day: int | None = Field(None, ge=0)
+    """most jobs within 24 hours; null: any number"""
+    resumes: int = Field(5, ge=0)
+    """sessions that go on with one training before the next counts as a job of its own"""
+    alignments: int | None = Field(None, ge=0)
+    """most alignments in all: each tells others which of their ids are common now"""
+    alignments_per_day: int | None = Field(None, ge=0)
+    """most alignments within 24 hours"""
+    approval: Literal["limits", "ask"] = "limits"
+    """limits: what is within the limits is accepted; ask: a person approves each job as well"""
+    approval_wait_s: float = Field(3600.0, gt=0, le=MAX_APPROVAL_WAIT_S)
+    """longest wait for that person; then the job is refused"""
 
     @property
     def limited(self) -> bool:
@@ -79,13 +80,10 @@ class ConsentSettings(Settings):
 class DriftSettings(Settings):
     """How far a column or relation of the party may move after training, by the population stability index."""
 
-    warn: float = Field(0.25, gt=0, description="beyond it a prediction warns, in the party's own log and report")
-    refuse: float | None = Field(
-        None,
-        gt=0,
-        description="beyond it the party refuses to predict; others learn that it refuses, which no ε covers; null: "
-        "never",
-    )
+    warn: float = Field(0.25, gt=0)
+    """beyond it a prediction warns, in the party's own log and report"""
+    refuse: float | None = Field(None, gt=0)
+    """beyond it the party refuses to predict; others learn that it refuses, which no ε covers; null: never"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -97,23 +95,20 @@ class DriftSettings(Settings):
 class PartySettings(TableSettings):
     """One organisation's own settings; private to it."""
 
-    seed: Literal["private", "fresh", "job"] = Field(
-        "private",
-        description="whether its initial weights and dropout come from a secret seed, the same again where the same "
-        "job is repeated on the same tables; from one that is new in every run, as then everybody's is; or from the "
-        "job's",
-    )
+    seed: Literal["private", "fresh", "job"] = "private"
+    """whether its initial weights and dropout come from a secret seed, the same again where the same job is repeated on
+    the same tables; from one that is new in every run, as then everybody's is; or from the job's
+    """
     limits: LimitSettings = LimitSettings()
-    ledger: Path = Field(
-        Path("ledger"),
-        description="folder of the ledger of all that is ever released of this party's data, relative to the party "
-        "file; made at need, and to be kept for as long as the data are used",
-    )
-    consent: ConsentSettings = Field(
-        ConsentSettings(), description="how often it takes part across organisations; on one machine nothing is counted"
-    )
+    ledger: Path = Path("ledger")
+    """folder of the ledger of all that is ever released of this party's data, relative to the party file; made at need,
+    and to be kept for as long as the data are used
+    """
+    consent: ConsentSettings = ConsentSettings()
+    """how often it takes part across organisations; on one machine nothing is counted"""
     drift: DriftSettings = DriftSettings()
-    machines: MachineSettings | None = Field(None, description="several machines of its own; null: the one that joins")
+    machines: MachineSettings | None = None
+    """several machines of its own; null: the one that joins"""
 
 
 def parse_party_settings(data: object, source: str = "party") -> PartySettings:
