@@ -111,13 +111,11 @@ def start_of(
     point, behind = newest_common(points), tuple[PartyId, ...]()
     if point is None and enough is not None and (found := left_behind(points, enough)) is not None:
         point, behind = found
+    before = [one for some in points.values() for one in some]
     if point is None:
         _check_leave(party, points, restarts)
-        point = BEGINNING
-        number = 1 + max((one.number for some in points.values() for one in some), default=0)
-    else:
-        number = 1 + point.number
-    return Start(point, min(number, MOST_SESSIONS), session_name(nonces), behind)
+    newest = point or max(before, default=BEGINNING)
+    return Start(point or BEGINNING, min(1 + newest.number, MOST_SESSIONS), session_name(nonces), behind)
 
 
 def session_name(nonces: Sequence[str]) -> str:
@@ -135,14 +133,14 @@ def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], wh
 
     It names who is ``without`` what, so that the job would.
     """
-    unwilling = [party for party, willing in restarts.items() if not willing]
+    unwilling = ", ".join(party for party, willing in restarts.items() if not willing)
     if unwilling:
-        raise RunError(
-            f"{', '.join(without)}: without {what}, so that the job would go back or begin again and replace what "
-            f"{', '.join(unwilling)} trained; {WAY_OUT}",
-            code="restart",
-            party=", ".join(without),
+        lacking = ", ".join(without)
+        words = (
+            f"{lacking}: without {what}, so that the job would go back or begin again and replace what {unwilling} "
+            f"trained; {WAY_OUT}"
         )
+        raise RunError(words, code="restart", party=lacking)
 
 
 def _check_leave(party: PartyId, points: Mapping[PartyId, Sequence[Point]], restarts: Mapping[PartyId, bool]) -> None:
@@ -151,13 +149,12 @@ def _check_leave(party: PartyId, points: Mapping[PartyId, Sequence[Point]], rest
     Where as many agree with this party as with any other, it judges by what it holds; with nothing, by another's word.
     """
     unwilling = [other for other, willing in restarts.items() if not willing]
-    holding = [other for other in unwilling if points[other]]
-    agreeing = {one: sum(bool(set(points[one]) & set(some)) for some in points.values()) for one in holding}
-    judges = [one for one in holding if agreeing[one] == max(agreeing.values())] or unwilling or [party]
+    sharing = {one: [other for other in points if set(points[one]) & set(points[other])] for one in points}
+    most = max((len(sharing[one]) for one in unwilling if points[one]), default=0)
+    judges = [one for one in unwilling if points[one] and len(sharing[one]) == most] or unwilling or [party]
     judge = party if party in judges else judges[0]
-    mine = set(points[judge])
     others = [other for other in points if other != judge]
-    without = [other for other in others if not mine & set(points[other])]
+    without = [other for other in others if other not in sharing[judge]]
     check_leave(restarts, without or others, f"the checkpoints that {judge} has")
 
 
@@ -305,15 +302,14 @@ def agreed_release(hellos: Mapping[PartyId, Hello], holders: Sequence[PartyId]) 
     Where holders state different ones, or one is of another alignment, it is new and numbered above all others. Raises
     ``RunError``: a party that trained on its release would have to begin again, and does not allow that.
     """
-    stated = {hellos[holder].release for holder in holders}
-    held = stated.pop() if len(stated) == 1 else 0
-    if held > 0:
-        return held, False
-    numbers = {other: hello.release for other, hello in hellos.items() if other != SERVER}
-    usual = max(numbers.values(), key=[abs(number) for number in numbers.values() if number > 0].count)
+    numbers = {holder: hellos[holder].release for holder in holders}
+    held = [number for number in numbers.values() if number > 0]
+    usual = max(numbers.values(), key=held.count)
+    if usual > 0 and held.count(usual) == len(numbers):
+        return usual, False
     without = [other for other, number in numbers.items() if number != usual or number <= 0]
     check_leave({other: hello.restarts for other, hello in hellos.items()}, without, "the release that was learnt from")
-    return 1 + max(abs(hellos[holder].release) for holder in holders), True
+    return 1 + max(map(abs, numbers.values())), True
 
 
 def agree_with_people(

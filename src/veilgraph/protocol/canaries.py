@@ -69,6 +69,11 @@ class DrawnCanaries:
     def _coins(self, what: str) -> Tensor:
         return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
 
+    def _places(self, size: int, after: int = 0) -> Tensor:
+        """Nodes for canaries of a ``size``, all different, ``after`` so many others: Tensor[m, size] int64."""
+        order = self._drawn("places", (self.nodes,)).argsort()
+        return order[after : after + self.count * size].view(self.count, size)
+
     def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
         return expand(hashlib.sha256(f"canaries/{self.public}".encode()).digest(), f"{self.kind}/{what}", shape)
 
@@ -84,6 +89,11 @@ def _in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
         edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(edges.shape[1])]),
         **{name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None},
     )
+
+
+def _signs(is_in: Tensor, relation: Neighbours) -> Tensor:
+    """What the features of canaries are multiplied by: 1 in, else 0, or −1 where they are replaced; [m, 1]."""
+    return torch.where(is_in, 1.0, 0.0 if relation == "zero-out" else -1.0).unsqueeze(1)
 
 
 def _largest(features: Tensor) -> float:
@@ -150,10 +160,7 @@ class Inserted(DrawnCanaries):
 
     def places(self, owner: PartyId) -> Tensor:
         """The nodes of a holder's canaries: Tensor[m, size] int64, all different, also from other holders'."""
-        taken = self.count * self.size
-        first = self.owners.index(owner) * taken
-        chosen = self._drawn("places", (self.nodes,)).argsort()[first : first + taken]
-        return chosen.view(self.count, self.size)
+        return self._places(self.size, self.owners.index(owner) * self.count * self.size)
 
     @cached_property
     def everywhere(self) -> Tensor:
@@ -169,8 +176,7 @@ class Inserted(DrawnCanaries):
     def into(self, graph: PartyGraph) -> PartyGraph:
         """Its own canaries are in it, and the others' kept apart; none is in a split, learned from or scored."""
         check_nodes(self.nodes, graph.common)
-        taken = torch.zeros(graph.num_nodes, dtype=torch.bool)
-        taken[self.everywhere] = True
+        taken = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, self.everywhere, True)
         edges = torch.cat([torch.empty(2, 0, dtype=torch.int64), *self._edges()], dim=1)
         return replace(_in_place(graph, taken, edges), features=self._features(graph.features))
 
@@ -190,21 +196,20 @@ class Inserted(DrawnCanaries):
 
         Of ``votes``: nothing at the first ends, and at the others what a node has that is no canary.
         """
-        changed, largest = features.to_dense().clone(), _largest(features)
+        changed = features.to_dense().clone()
         if self.votes:
             pairs = torch.cat([self.places(owner) for owner in self.owners])
-            others = torch.ones(self.nodes, dtype=torch.bool)
-            others[self.everywhere] = False
+            others = torch.ones(self.nodes, dtype=torch.bool).index_fill(0, self.everywhere, False)
             elsewhere = others.nonzero().flatten()
             changed[pairs[:, 1]] = changed[elsewhere[torch.arange(len(pairs)) % len(elsewhere)]]
             changed[pairs[:, 0]] = 0
         else:
             changed[self.everywhere] = 0
-        if self.party in self.owners and not self.votes:
-            # Of an edge that is the secret, which carries what is at its first end, this is always there.
-            is_in = self.coins if self.unit != "edge" else torch.ones_like(self.coins)
-            signs = torch.where(is_in, 1.0, 0.0 if self.relation == "zero-out" else -1.0).to(features.dtype)
-            changed[self.places(self.party)[:, 0]] = (signs * largest).unsqueeze(1)
+            if self.party in self.owners:
+                # Of an edge that is the secret, which carries what is at its first end, this is always there.
+                is_in = self.coins if self.unit != "edge" else torch.ones_like(self.coins)
+                signs = _signs(is_in, self.relation).to(changed.dtype)
+                changed[self.places(self.party)[:, 0]] = signs * _largest(features)
         return compact(changed) if is_sparse(features) else changed
 
 
@@ -231,7 +236,7 @@ class NodeCanaries(DrawnCanaries):
     @cached_property
     def places(self) -> Tensor:
         """Their nodes, the same at all holders: Tensor[m] int64."""
-        return self._drawn("places", (self.nodes,)).argsort()[: self.count]
+        return self._places(1).flatten()
 
     @cached_property
     def label_coins(self) -> Tensor:
@@ -320,8 +325,7 @@ class TrainedCanaries(DrawnCanaries):
     @cached_property
     def places(self) -> Tensor:
         """The nodes of each, the canary first: Tensor[m, 1 + leaves] int64, all different."""
-        taken = self.count * (1 + self.leaves)
-        return self._drawn("places", (self.nodes,)).argsort()[:taken].view(self.count, 1 + self.leaves)
+        return self._places(1 + self.leaves)
 
     @property
     @override
@@ -363,8 +367,8 @@ class TrainedCanaries(DrawnCanaries):
         """All columns as large as any value of the holder's, at neighbours a quarter of it, with signs of their own."""
         changed = features.to_dense().clone()
         of_centres, of_leaves = torch.where(self._drawn("signs", (2, self.count, changed.shape[1])) < 0, -1.0, 1.0)
-        of_coin = torch.where(coins, 1.0, 0.0 if self.relation == "zero-out" else -1.0).unsqueeze(1)
-        rows = _largest(changed) * torch.stack([of_centres * of_coin, *[_SMALL * of_leaves] * self.leaves], dim=1)
+        centres = of_centres * _signs(coins, self.relation)
+        rows = _largest(changed) * torch.stack([centres, *[_SMALL * of_leaves] * self.leaves], dim=1)
         changed[self.places.flatten()] = rows.flatten(0, 1).to(changed.dtype)
         return compact(changed) if features.is_sparse_csr else changed
 

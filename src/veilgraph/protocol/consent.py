@@ -165,11 +165,12 @@ class Consent:
 
     def _take(self, what: Counted) -> tuple[str, str | None]:
         new = self._entry(what)
-        submitted = (new.work, new.resume, new.settings)
         with self._journal.held() as entries:
-            before = (entry for entry in entries if entry.job == new.job and entry.settings)
+            before = {
+                (each.work, each.resume, each.settings) for each in entries if each.job == new.job and each.settings
+            }
             # Of a job's id that stood for another job: what was shown under it is not this.
-            if any((entry.work, entry.resume, entry.settings) != submitted for entry in before):
+            if before - {(new.work, new.resume, new.settings)}:
                 return f"job {new.job} was here with other settings: submit these as a job of their own", None
             goes_on = self._begun(entries) if what == "job" else None
             if goes_on is not None:
@@ -184,21 +185,17 @@ class Consent:
 
     def _begun(self, entries: Sequence[Entry]) -> Entry | None:
         """The training that this session goes on with, where it neither counts nor is asked about anew."""
-        request, counted, settings = self._request, standing(entries), self._request.settings.hash()
-        if request.work != "train" or not request.resume:
+        request, counted = self._request, standing(entries)
+        this = ("job", "train", request.settings.hash())
+        trained = [each for each in counted if (each.what, each.work, each.settings) == this]
+        if request.work != "train" or not request.resume or not trained:
             return None
-        trained = (
-            each for each in reversed(counted) if (each.what, each.work, each.settings) == ("job", "train", settings)
-        )
-        job = next(trained, None)
-        if (
-            job is None
-            or sum(each.what == "resumed" and each.of == job.id for each in counted) >= self._settings.resumes
-        ):
-            return None
+        job = trained[-1]
+        resumed = sum(each.what == "resumed" and each.of == job.id for each in counted)
         asked = {each.id for each in entries if each.what == "asked" and each.of == job.id}
         approved = any(each.what == "approved" and each.of in asked for each in entries)
-        return job if approved or self._settings.approval != "ask" else None
+        goes_on = resumed < self._settings.resumes and (approved or self._settings.approval != "ask")
+        return job if goes_on else None
 
     def _ask(self) -> None:
         self._deadline = time.monotonic() + self._settings.approval_wait_s

@@ -67,10 +67,8 @@ def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, o
     if isinstance(parties, Mapping):
         found = list(parties.items())
     elif isinstance(parties, list | tuple):
-        others = _names_of_list(parties, names)
-        owners = [_own_name(each) for each in parties]
-        pairs = zip(owners, others, parties, strict=True)
-        found = [(other if own is None else own, each) for own, other, each in pairs]
+        others = zip(_names_of_list(parties, names), parties, strict=True)
+        found = [(other if (own := _own_name(each)) is None else own, each) for other, each in others]
     else:
         raise wrong_type(
             "parties",
@@ -125,16 +123,16 @@ def _checked_name(name: object) -> PartyId:
 
 def _bring_tables(brought: Mapping[PartyId, object]) -> bool:
     """Whether all bring tables; ``ConfigError`` where some do, and others graphs."""
-    kinds = {name: _is_tables(name, each) for name, each in brought.items()}
-    if any(kinds.values()) and not all(kinds.values()):
-        tables, graph = (next(name for name, each in kinds.items() if each is kind) for kind in (True, False))
+    tables = [name for name, each in brought.items() if _is_tables(name, each)]
+    graphs = [name for name in brought if name not in tables]
+    if tables and graphs:
         raise ConfigError(
-            f"parties: {tables!r} brings tables, whose rows are matched by id, and {graph!r} a graph, whose rows "
-            "are in order already; give tables of all, or graphs of all",
+            f"parties: {tables[0]!r} brings tables, whose rows are matched by id, and {graphs[0]!r} a graph, whose "
+            "rows are in order already; give tables of all, or graphs of all",
             code="tables-and-graphs",
-            value=[tables, graph],
+            value=[tables[0], graphs[0]],
         )
-    return any(kinds.values())
+    return bool(tables)
 
 
 def _is_tables(name: PartyId, brought: object) -> bool:
@@ -262,9 +260,8 @@ def _of_graphs(
         if isinstance(brought[graph.party], PartyGraph | HorizontalPart):
             graph.validate()
     _check_used(settings, graphs)
-    own_ids = (
-        {} if aligned else {name: found for name, each in brought.items() if (found := _ids_of(name, each)) is not None}
-    )
+    brings = {} if aligned else {name: _ids_of(name, each) for name, each in brought.items()}
+    own_ids = {name: found for name, found in brings.items() if found is not None}
     names = _names(graphs, {**own_ids, **(ids or {})}, all_of_them=not aligned)
     paths = {name: run.party_path(name) / "graph.safetensors" for name in brought}
     inputs = data.accept(_brought(settings, "graphs", paths, label_party), graphs, {} if aligned else names)
@@ -279,8 +276,8 @@ def _of_graphs(
 def lasting_of(inputs: Inputs, ledgers: Mapping[PartyId, object] | None) -> list[PartyId]:
     """The holders that have a ledger for life: what they bring is described by a party file, saved, or it is named."""
     data = inputs.settings.data
-    described = [name for name in data.names if data.from_tables and name not in inputs.tables]
-    return [name for name in data.names if name in described or name in inputs.ledgers or name in (ledgers or ())]
+    described = set(data.names) - set(inputs.tables) if data.from_tables else set[PartyId]()
+    return [name for name in data.names if name in {*described, *inputs.ledgers, *(ledgers or ())}]
 
 
 def _paying(
@@ -310,27 +307,22 @@ def _paying(
 
 def _check_used(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
     """Refuse what the job's network does not use: features of edges, targets, many graphs, and relations' hops."""
+    rules = settings.inputs
     for graph in graphs:
+        party, brings = graph.party, f"parties: {graph.party!r} brings"
         for name in ("targets", "membership"):
-            if name not in settings.inputs.of_nodes and getattr(graph, name) is not None:
-                text = f"parties: {graph.party!r} brings {name}, which {OF_OTHER_TASKS}"
-                raise ConfigError(text, key=name, party=graph.party)
-        if graph.edge_features is not None and not settings.inputs.edge_features:
-            raise ConfigError(
-                f"parties: {graph.party!r} brings edge_features: {NO_EDGE_FEATURES}",
-                key="edge_features",
-                value=graph.num_edge_features,
-                party=graph.party,
-            )
-        for relation in () if settings.inputs.is_relational else graph.relations:
-            if relation.hops is not None:
-                raise ConfigError(
-                    f"parties: {graph.party!r} brings relation {relation.name!r} with hops={relation.hops}, which is "
-                    "for jobs with model.local.model relational; leave hops out, or choose that",
-                    code="hops",
-                    value=relation.hops,
-                    party=graph.party,
+            if name not in rules.of_nodes and getattr(graph, name) is not None:
+                raise ConfigError(f"{brings} {name}, which {OF_OTHER_TASKS}", key=name, party=party)
+        if graph.edge_features is not None and not rules.edge_features:
+            words, columns = f"{brings} edge_features: {NO_EDGE_FEATURES}", graph.num_edge_features
+            raise ConfigError(words, key="edge_features", value=columns, party=party)
+        for relation in () if rules.is_relational else graph.relations:
+            if (hops := relation.hops) is not None:
+                words = (
+                    f"{brings} relation {relation.name!r} with hops={hops}, which is for jobs with "
+                    "model.local.model relational; leave hops out, or choose that"
                 )
+                raise ConfigError(words, code="hops", value=hops, party=party)
 
 
 def _names(graphs: Sequence[PartyGraph], found: GivenIds, *, all_of_them: bool) -> dict[PartyId, list[str]]:
@@ -343,11 +335,8 @@ def _names(graphs: Sequence[PartyGraph], found: GivenIds, *, all_of_them: bool) 
             f"ids: there are none of {absent[0]}, and paradigm horizontal tells nodes by their ids; give "
             "ids={holder: one per row} or Data.n_id"
         )
-    return {
-        graph.party: checked_ids(graph.party, found[graph.party], graph.num_nodes)
-        for graph in graphs
-        if graph.party in found
-    }
+    counts = {graph.party: graph.num_nodes for graph in graphs}
+    return {party: checked_ids(party, found[party], count) for party, count in counts.items() if party in found}
 
 
 def _check_tables_say(named: Mapping[PartyId, LedgerPlace], described: Sequence[PartyId]) -> None:

@@ -129,21 +129,14 @@ class RunOptions:
 
 def _check_warm_start(settings: JobSettings, earlier: Path) -> RunDirectory:
     """The earlier run, if a job can begin with its weights: ``ConfigError``, or ``RunError`` if it is not complete."""
-    key = "begin_with"
+    fault = ""
     if not paradigm_of(settings).begins_with_weights:
-        raise ConfigError(
-            f"{key}={earlier}: jobs of paradigm={settings.paradigm} begin with weights that are drawn; leave it out",
-            key=key,
-            value=str(earlier),
-        )
+        fault = f"jobs of paradigm={settings.paradigm} begin with weights that are drawn; leave it out"
+    elif (other := RunDirectory.open(earlier).settings.paradigm) != settings.paradigm:
+        fault = f"that run is of paradigm={other} and the job of {settings.paradigm}; give one of the same"
+    if fault:
+        raise ConfigError(f"begin_with={earlier}: {fault}", key="begin_with", value=str(earlier))
     run = RunDirectory.open(earlier)
-    if run.settings.paradigm != settings.paradigm:
-        raise ConfigError(
-            f"{key}={earlier}: that run is of paradigm={run.settings.paradigm} and the job of {settings.paradigm}; "
-            "give one of the same",
-            key=key,
-            value=str(earlier),
-        )
     if run.summary is None or not run.party(SERVER).model_path.is_file():
         raise RunError(f"{earlier} is not a complete run with the server's part; finish it with: {resuming(earlier)}")
     return run

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -147,7 +147,7 @@ def _head_after(lines: LifetimeFile, count: int) -> LedgerHead:
     return LedgerHead(ledger=lines.header.id, lines=count, head=head.hex())
 
 
-_OPENING, _VERDICT, _STATEMENT, _HEARD = range(5, 9)
+_OPENING, _STATEMENT = 5, 7  # each with the round of its verdicts after it
 _WAY_OUT: Final = "put back that party's newest files, or submit the job under a new name"
 
 
@@ -242,63 +242,61 @@ class RecordExchange:
         reason = file.fault or file.changed()
         if not reason:
             self._sign()
-        own_head = self._peer_heads.own()
+        head = self._peer_heads.own()
 
         def opening_to(party: PartyId) -> Opening:
             known = self._peer_heads.heard(party)
-            return Opening(statement=file.newest, heard=file.heard(party), lifetime=own_head, lifetime_heard=known)
+            return Opening(statement=file.newest, heard=file.heard(party), lifetime=head, lifetime_heard=known)
 
-        openings = self._exchange(link, _OPENING, Opening, opening_to)
-        reasons = [f"{reason}; {_WAY_OUT}" if reason else ""]
-        for party, opening in openings.items():
-            reasons.append(self._fault_of_statement(party, opening.statement))
-            reasons.append("" if reason else self._fault_of_memory(party, opening.heard))
-            reasons.append(self._peer_heads.fault_of_memory(party, opening.lifetime_heard))
+        def faults_by(party: PartyId, opening: Opening) -> Iterator[str]:
+            yield "" if reason else self._fault_of_memory(party, opening.heard)
+            yield self._peer_heads.fault_of_memory(party, opening.lifetime_heard)
             if party != SERVER:
-                reasons.append(self._peer_heads.fault_of(party, opening.lifetime))
-        statements = {party: opening.statement for party, opening in openings.items()}
-        self._countersign(link, _VERDICT, statements, reasons)
-        self._peer_heads.keep({party: opening.lifetime for party, opening in openings.items()})
+                yield self._peer_heads.fault_of(party, opening.lifetime)
+
+        self._state(link, _OPENING, opening_to, f"{reason}; {_WAY_OUT}" if reason else "", faults_by)
         self.opened = True
 
     def tell(self, link: Link) -> None:
         """States what the party has recorded, and hears the others; ``RunError`` where their records have changed."""
         self._sign()
-        own_head = self._peer_heads.own()
-        said = lambda _: Opening(statement=self._file.newest, lifetime=own_head)  # noqa: E731
-        told = self._exchange(link, _STATEMENT, Opening, said)
-        statements = {party: opening.statement for party, opening in told.items()}
-        reasons = [self._fault_of_statement(party, statement) for party, statement in statements.items()]
-        self._countersign(link, _HEARD, statements, reasons)
-        self._peer_heads.keep({party: opening.lifetime for party, opening in told.items()})
+        opening = Opening(statement=self._file.newest, lifetime=self._peer_heads.own())
+        self._state(link, _STATEMENT, lambda _: opening)
 
-    def _countersign(
-        self, link: Link, round_: int, statements: Mapping[PartyId, Statement | None], reasons: Iterable[str]
+    def _state(
+        self,
+        link: Link,
+        round_: int,
+        say: Callable[[PartyId], Opening],
+        own_fault: str = "",
+        faults: Callable[[PartyId, Opening], Iterable[str]] = lambda party, opening: (),
     ) -> None:
-        """Gives the others countersignatures, or refuses; and keeps what was heard, if nobody does."""
+        """Say and hear openings; in the next round countersign, or refuse. Keeps what was heard, if nobody refuses."""
+        openings, reasons, file = self._exchange(link, round_, Opening, say), [own_fault], self._file
+        for party, opening in openings.items():
+            reasons += [self._fault_of_statement(party, opening.statement), *faults(party, opening)]
         refuses = printable(joined(reasons), REASON_CHARACTERS)
 
         def verdict(party: PartyId) -> Verdict:
-            statement = statements[party]
+            statement = openings[party].statement
             if refuses or statement is None:
                 return Verdict(refuses=refuses)
             given = Countersignature.of(statement, self._party, self._time)
             return Verdict(countersignature=given.signed(self._identity))
 
-        verdicts = self._exchange(link, round_, Verdict, verdict)
+        verdicts = self._exchange(link, round_ + 1, Verdict, verdict)
         refusals = {self._party: refuses} | {party: verdict.refuses for party, verdict in verdicts.items()}
-        if any(refusals.values()):
-            raise RunError(
-                "; ".join(f"{party} refuses the job: {why}" for party, why in refusals.items() if why), code="refused"
-            )
-        mine = self._file.newest
-        if mine is not None:
-            for party, verdict_ in verdicts.items():
-                self._check_countersignature(party, verdict_.countersignature, mine)
-        new = [one for party, one in statements.items() if one is not None and one != self._file.heard(party)]
-        known = {(one.by, one.statement) for one in self._file.found.countersignatures}
-        given = [verdict_.countersignature for verdict_ in verdicts.values()]
-        self._file.add([*new, *(one for one in given if one is not None and (one.by, one.statement) not in known)])
+        if words := [f"{party} refuses the job: {why}" for party, why in refusals.items() if why]:
+            raise RunError("; ".join(words), code="refused")
+        given = {party: verdict_.countersignature for party, verdict_ in verdicts.items()}
+        if (mine := file.newest) is not None:
+            for party, one in given.items():
+                self._check_countersignature(party, one, mine)
+        stated = {party: opening.statement for party, opening in openings.items()}
+        new = [one for party, one in stated.items() if one is not None and one != file.heard(party)]
+        known = {(one.by, one.statement) for one in file.found.countersignatures}
+        file.add([*new, *(one for one in given.values() if one is not None and (one.by, one.statement) not in known)])
+        self._peer_heads.keep({party: opening.lifetime for party, opening in openings.items()})
 
     def _fault_of_statement(self, party: PartyId, statement: Statement | None) -> str:
         told = self._file.heard(party)
@@ -344,18 +342,15 @@ class RecordExchange:
         return f"{fault}; {_WAY_OUT}" if fault else ""
 
     def _check_countersignature(self, party: PartyId, given: Countersignature | None, mine: Statement) -> None:
-        fault = ""
-        if given is None or not given.is_of(mine):
-            fault = (
-                f"{party} did not countersign {self._party}'s {mine}; install one release of veilgraph at every party"
-            )
-        else:
+        fault = f"{party} did not countersign {self._party}'s {mine}; install one release of veilgraph at every party"
+        if given is not None and given.is_of(mine):
             try:
                 given.check(party, self._run, self._trust)
             except ProtocolError as error:
                 fault = f"{party}'s countersignature under {self._party}'s {mine}: {error}"
-        if fault:
-            raise ProtocolError(fault, code="countersignature", party=party)
+            else:
+                return
+        raise ProtocolError(fault, code="countersignature", party=party)
 
     def _exchange(
         self, link: Link, round_: int, schema: type[_Said], say: Callable[[PartyId], _Said]

@@ -33,7 +33,7 @@ from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.limits import delta_too_large
-from veilgraph.protocol.organisation import Aligned, Organisation
+from veilgraph.protocol.organisation import Aligned, Organisation, Preparation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.protocol.role import Machines, Role, RoleContext, installed_spreading
@@ -216,8 +216,8 @@ def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[S
 def _aligned(session: Session) -> Aligned:
     part, store, settings = session.part, session.part.store, session.part.settings
     if settings.data.from_tables:
-        anew = part.work == "predict"
-        aligned = prepare(store, session.link, settings, part.organisation, anew=anew, restarts=part.may_restart)
+        own = Preparation(session.link, settings, LearningStreams(store.seed(), part.party), part.organisation)
+        aligned = prepare(store, own, anew=part.work == "predict", restarts=part.may_restart)
         done = "read" if not settings.is_aligned else "aligned"
         log.info("the tables are %s: %s", done, aligned.identity[:12])
     else:
@@ -360,17 +360,12 @@ def _context(session: Session, aligned: Aligned) -> RoleContext:
 
 def _streams(part: SessionSpec) -> LearningStreams:
     """The party's; where it releases once, the same in every job: what is released then depends on its data alone."""
-    settings, privacy = part.settings, part.settings.privacy
-    of_job = part.organisation is not None and part.organisation.settings.seed == "job"
-    if (
-        part.lifetime is None
-        or privacy is None
-        or not privacy.once
-        or part.party not in settings.duties.publishing
-        or of_job
-    ):
-        return LearningStreams(part.store.seed(), part.party)
-    return LearningStreams(seed_of(part.lifetime.secret("projection")), part.party)
+    privacy, own = part.settings.privacy, part.organisation
+    once = privacy is not None and privacy.once and part.party in part.settings.duties.publishing
+    of_job = own is not None and own.settings.seed == "job"
+    if part.lifetime is not None and once and not of_job:
+        return LearningStreams(seed_of(part.lifetime.secret("projection")), part.party)
+    return LearningStreams(part.store.seed(), part.party)
 
 
 def _refuses(part: SessionSpec, aligned: Aligned) -> str:
@@ -407,38 +402,35 @@ def _predict(session: Session, role: Role) -> None:
 
 
 def _train(session: Session, role: Role, held: list[Point]) -> None:
-    part, run, store = session.part, session.part.run, session.part.store
-    epochs, alone = part.settings.train.epochs, part.settings.passes.learns_alone
+    part, store, epochs, told = session.part, session.part.store, session.part.settings.train.epochs, time.monotonic()
     writes = isinstance(role, Judge) and (role.reports or part.settings.data.is_apart)
+    metrics = part.run if writes else None
 
     def begin(epoch: int, last: int) -> None:
-        if alone:  # the others are done: they do not wait for what it learns
+        if part.settings.passes.learns_alone:  # the others are done: they do not wait for what it learns
             session.tell()
         log.info("training begins after epoch %d", epoch)
         if last < epochs:
             log.warning("the privacy budget ends training after epoch %d of %d", last, epochs)
-        if writes:
-            run.begin_metrics(epoch)
+        if metrics is not None:
+            metrics.begin_metrics(epoch)
 
     def log_epoch(epoch_record: Record) -> None:
-        if writes:
-            run.append_metrics(epoch_record)
+        if metrics is not None:
+            metrics.append_metrics(epoch_record)
 
-    told = time.monotonic()
+    def settle() -> None:
+        if metrics is not None and store.checkpoints.is_settled():
+            metrics.settle_metrics()
 
     def done(epoch: int, kept: bool) -> None:
         nonlocal told
         if kept:
             session.record.note(session.publisher.spent())
+            settle()
         if kept or time.monotonic() - told >= TOLD_EVERY_S:
             told = time.monotonic()
             log.info("epoch %d of at most %d", epoch, epochs)
-        if kept:
-            settle()
-
-    def settle() -> None:
-        if writes and store.checkpoints.is_settled():
-            run.settle_metrics()
 
     fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, done=done)
     # What the model's later predictions are calibrated by as well is kept with its weights.

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from veilgraph.core.files import read_json, undamaged, write_whole
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, private_seed
 from veilgraph.core.tensor_file import Record
-from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
@@ -27,12 +27,12 @@ from veilgraph.mpc.aggregation.survivors import begin_new_rounds
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.agreement import check_leave
 from veilgraph.protocol.aligning import rebuild, split_by_labels
-from veilgraph.protocol.job import JobSettings, adds_noise
-from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
+from veilgraph.protocol.job import adds_noise
+from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.store import DRIFT
 from veilgraph.runtime.store.run_directory import PartyStore
-from veilgraph.tables.describe import PROFILES, Moved, Profile, moved
+from veilgraph.tables.describe import PROFILES, Moved, moved
 from veilgraph.tables.encode import FeatureEncoding
 
 _ALIGNMENT: Final = "alignment.json"
@@ -57,15 +57,7 @@ DAMAGED_ALIGNMENT: Final = "delete it, and the parties read their tables anew"
 log = logging.getLogger("veilgraph")
 
 
-def prepare(
-    store: PartyStore,
-    link: Link,
-    settings: JobSettings,
-    organisation: Organisation | None,
-    *,
-    anew: bool,
-    restarts: bool,
-) -> Aligned:
+def prepare(store: PartyStore, own: Preparation, *, anew: bool, restarts: bool) -> Aligned:
     """Makes the party's graph of its tables: of the nodes that all holders know first, or of its own (horizontal).
 
     What all parties kept of an earlier session is used again. ``anew`` reads tables as they are now, for an inference,
@@ -76,53 +68,52 @@ def prepare(
         DataError: as ``align`` and ``collect``.
         RunError: a kept file is missing or damaged; or not all kept the same, and one does not begin again.
     """
-    digest = "" if organisation is None else organisation.digest()
-    encoding, then = None, tuple[Profile, ...]()
-    if anew and organisation is not None:
-        path = store.path / _ENCODING
-        with undamaged(path, "predict with a run trained from tables", "missing or damaged"):
-            encoding = FeatureEncoding.from_json(path.read_text(encoding="utf-8"))
-        with undamaged(store.path / _PROFILE, "train anew", "missing or damaged"):
-            then = PROFILES.validate_json((store.path / _PROFILE).read_bytes())
-    own = Preparation(link, settings, LearningStreams(store.seed(), link.party), organisation, encoding, then)
+    job, party, organisation = own.job, own.link.party, own.organisation
+    digest, reads_again = "" if organisation is None else organisation.digest(), anew and organisation is not None
+    if reads_again:
+        own = _with_encoding(store, own)
     seen = store.path / _TABLES
-    was = seen.read_text(encoding="utf-8") if seen.is_file() else None
-    changed = anew and organisation is not None and was != digest
+    changed = reads_again and digest != (seen.read_text(encoding="utf-8") if seen.is_file() else None)
     rebuilt = None
-    if changed and settings.outcome.predicts_as_trained:
-        log.warning("%s: the tables have changed, and predictions are of those that were trained on", link.party)
+    if changed and job.outcome.predicts_as_trained:
+        log.warning("%s: the tables have changed, and predictions are of those that were trained on", party)
         changed = False
-    elif changed and adds_noise(settings) and settings.is_aligned and store.graph_path.is_file():
+    elif changed and adds_noise(job) and job.is_aligned and store.graph_path.is_file():
         rebuilt = rebuild(own, store.ids() or (), load_party(store.graph_path).common)
-    hides = anew and adds_noise(settings) and not settings.is_aligned
+    hides = anew and adds_noise(job) and not job.is_aligned
     offers = not hides and (rebuilt is not None or not changed)
-    if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
-        if anew and organisation is not None:
-            _note_drift(store.path, link.party, [], len(then))
-        if rebuilt is None or organisation is None:
-            return kept
-        return _anew(store, settings, kept.identity, rebuilt, own)
-    seed = store.seed()
-    if not anew:
-        # Another one, but for the job's own, at a later reading: other values under one would show what changed.
-        begun = store.has_trained() or (store.path / _ALIGNMENT).is_file()
-        seed = private_seed() if begun and seed >= PUBLIC_SEEDS else seed
-        own = replace(own, streams=LearningStreams(seed, link.party))
-    prepared = paradigm_of(settings).session.prepare(own)
-    if not anew:
-        _keep(store, prepared, digest, seed)
-    if organisation is None or prepared.built is None:
-        return Aligned(prepared.identity)
+    if (kept := _kept(store, own, offers=offers, restarts=restarts)) is not None:
+        if reads_again:
+            _note_drift(store.path, party, [], len(own.then))
+        return kept if rebuilt is None else _anew(store, kept.identity, rebuilt, own)
     if anew:
-        return _anew(store, settings, prepared.identity, prepared.built, own)
+        prepared = paradigm_of(job).session.prepare(own)
+        built = prepared.built
+        return Aligned(prepared.identity) if built is None else _anew(store, prepared.identity, built, own)
+    # Another seed, but for the job's own, at a later reading: other values under one would show what changed.
+    begun, seed = store.has_trained() or (store.path / _ALIGNMENT).is_file(), store.seed()
+    seed = private_seed() if begun and seed >= PUBLIC_SEEDS else seed
+    prepared = paradigm_of(job).session.prepare(replace(own, streams=LearningStreams(seed, party)))
+    _keep(store, prepared, digest, seed)
+    if prepared.built is None:
+        return Aligned(prepared.identity)
     # Read back, as a resumed session has it: how products round may depend on where in memory a matrix lies.
-    return _aligned(settings, prepared.identity, reload_party(store.graph_path), _ids(prepared.built), organisation)
+    return _aligned(own, prepared.identity, reload_party(store.graph_path), _ids(prepared.built))
 
 
-def _anew(store: PartyStore, settings: JobSettings, identity: str, built: BuiltGraph, own: Preparation) -> Aligned:
+def _with_encoding(store: PartyStore, own: Preparation) -> Preparation:
+    """With the encoding of features and the profiles that were kept in training."""
+    encoding, profile = store.path / _ENCODING, store.path / _PROFILE
+    with undamaged(encoding, "predict with a run trained from tables", "missing or damaged"):
+        own = replace(own, encoding=FeatureEncoding.from_json(encoding.read_text(encoding="utf-8")))
+    with undamaged(profile, "train anew", "missing or damaged"):
+        return replace(own, then=PROFILES.validate_json(profile.read_bytes()))
+
+
+def _anew(store: PartyStore, identity: str, built: BuiltGraph, own: Preparation) -> Aligned:
     """The party's data as they are now, with how they have moved since training, which it refuses by its party file."""
     assert own.organisation is not None
-    aligned = _aligned(settings, identity, built.graph, _ids(built), own.organisation)
+    aligned = _aligned(own, identity, built.graph, _ids(built))
     limits, party = own.organisation.settings.drift, own.link.party
     found = moved(own.then, built.profile, limits.warn)
     _note_drift(store.path, party, found, len(own.then))
@@ -160,22 +151,14 @@ def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None
     write_whole(store.path / _ALIGNMENT, json.dumps(facts).encode())
 
 
-def _kept(
-    store: PartyStore,
-    link: Link,
-    settings: JobSettings,
-    organisation: Organisation | None,
-    *,
-    offers: bool,
-    restarts: bool,
-) -> Aligned | None:
+def _kept(store: PartyStore, own: Preparation, *, offers: bool, restarts: bool) -> Aligned | None:
     """What an earlier session kept, if all parties have the same and all offer to use it again."""
+    link, everybody = own.link, (*own.job.data.names, SERVER)
     mine = kept_identity(store) if offers else ""
-    others = [party for party in (*settings.data.names, SERVER) if party != link.party]
     said = text_tensor(mine if restarts else mine + _HELD)
-    texts = exchange(link, others, Tag(Kind.HELLO, 0, _KEPT), said, shape=(None,))
-    texts[link.party] = said
-    stated = {party: tensor_text(texts[party][:_MAX_IDENTITY]) for party in (*settings.data.names, SERVER)}
+    others = [party for party in everybody if party != link.party]
+    texts = exchange(link, others, Tag(Kind.HELLO, 0, _KEPT), said, shape=(None,)) | {link.party: said}
+    stated = {party: tensor_text(texts[party][:_MAX_IDENTITY]) for party in everybody}
     identities = {party: text.removesuffix(_HELD) for party, text in stated.items()}
     if len(set(identities.values())) > 1 or not mine:
         held = [party for party, text in stated.items() if text.endswith(_HELD)]
@@ -183,10 +166,9 @@ def _kept(
         without = [party for party, identity in identities.items() if identity != judged or not identity]
         check_leave({party: party not in held for party in stated}, without, "the tables that were trained on")
         return None
-    if organisation is None:
+    if own.organisation is None:
         return Aligned(mine)
-    ids = store.ids() or (), store.written_ids()
-    return _aligned(settings, mine, load_party(store.graph_path), ids, organisation)
+    return _aligned(own, mine, load_party(store.graph_path), (store.ids() or (), store.written_ids()))
 
 
 def _ids(built: BuiltGraph) -> _Ids:
@@ -194,13 +176,14 @@ def _ids(built: BuiltGraph) -> _Ids:
     return built.ids.to_pylist(), () if built.written.equals(built.ids) else built.written.to_pylist()
 
 
-def _aligned(settings: JobSettings, identity: str, graph: PartyGraph, ids: _Ids, organisation: Organisation) -> Aligned:
-    label = organisation.settings.nodes.label
+def _aligned(own: Preparation, identity: str, graph: PartyGraph, ids: _Ids) -> Aligned:
+    assert own.organisation is not None
+    settings = own.organisation.settings
+    refuses = split_by_labels(own.job, settings)
+    if own.job.is_aligned and not refuses:  # else nobody learns how many nodes are common
+        refuses = refusal_of(own.organisation, own.job, graph.common) or ""
+    label = settings.nodes.label
     class_names = None if label is None else tuple(label.classes)
-    aligned = settings.is_aligned  # where nobody learns how many nodes are common
-    refuses = split_by_labels(settings, organisation.settings)
-    if aligned and not refuses:
-        refuses = refusal_of(organisation, settings, graph.common) or ""
     return Aligned(identity, graph, ids[0], class_names, refuses, written=ids[1])
 
 

@@ -103,12 +103,11 @@ def check_apart(places: Mapping[PartyId, LedgerPlace]) -> None:
     whose: dict[Path, PartyId] = {}
     for holder, each in places.items():
         if (other := whose.setdefault(each.folder, holder)) != holder:
-            raise ConfigError(
+            words = (
                 f"ledgers: {other} and {holder} would both pay from {each.folder}; give each one of its own, as in "
-                f"ledgers={{'{holder}': 'ledgers/{holder}'}}",
-                code="one-ledger",
-                value=str(each.folder),
+                f"ledgers={{'{holder}': 'ledgers/{holder}'}}"
             )
+            raise ConfigError(words, code="one-ledger", value=str(each.folder))
 
 
 def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
@@ -228,15 +227,11 @@ def both(budget: Budget, limits: LimitSettings | None) -> Budget:
     if limits is None:
         return budget
     other = _budget_of(limits)
-    for key, one, two in (
-        ("epsilon_unit", budget.unit, other.unit),
-        ("epsilon_neighbours", budget.neighbours, other.neighbours),
-    ):
-        if one is not None and two is not None and one != two:
+    for key, one, two in (("unit", budget.unit, other.unit), ("neighbours", budget.neighbours, other.neighbours)):
+        if one and two and one != two:
             raise ConfigError(
-                f"limits.{key}={one} and {LIMITS_FILE} in the ledger's folder says {two}; a total is about one thing, "
-                "so change one of them",
-                value=one,
+                f"limits.epsilon_{key}={one} and {LIMITS_FILE} in the ledger's folder says {two}; a total is about one "
+                "thing, so change one of them"
             )
     return Budget(
         min(budget.epsilon, other.epsilon),
@@ -247,9 +242,5 @@ def both(budget: Budget, limits: LimitSettings | None) -> Budget:
 
 
 def _budget_of(limits: LimitSettings) -> Budget:
-    return Budget(
-        float("inf") if limits.max_epsilon is None else limits.max_epsilon,
-        limits.max_delta,
-        limits.epsilon_unit,
-        limits.epsilon_neighbours,
-    )
+    epsilon = float("inf") if limits.max_epsilon is None else limits.max_epsilon
+    return Budget(epsilon, limits.max_delta, limits.epsilon_unit, limits.epsilon_neighbours)

@@ -109,8 +109,7 @@ class Predictions:
         if torch.equal(self.nodes, torch.arange(len(self.nodes))):
             return self.of(checked_nodes(nodes, len(self.nodes)))
         places = {node: place for place, node in enumerate(self.nodes.tolist())}
-        absent = [node for node in nodes if node not in places]
-        if absent:
+        if absent := [node for node in nodes if node not in places]:
             raise ConfigError(
                 f"nodes: {absent[0]!r} is not one of the {len(places)} that the newest joint inference is of; name it "
                 "in another prediction",
@@ -122,15 +121,11 @@ class Predictions:
         """Those of nodes with these ids, in the order given; ``ConfigError``: one is not predicted, or none has ids."""
         if self.ids is None:
             raise ConfigError("ids: this run's nodes have no ids, since it was not trained from tables; give nodes")
-        rows = self.rows()
-        unknown = [text for text in ids if text not in rows]
-        if unknown:
-            raise ConfigError(
-                f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {len(self.ids)} nodes of the "
-                "newest joint inference, which all holders know (in paradigm horizontal: a holder whose part is here); "
-                "mend it, or let the parties predict anew"
-            )
-        return self.of([rows[text] for text in ids])
+        which = (
+            f"the {len(self.ids)} nodes of the newest joint inference, which all holders know (in paradigm horizontal: "
+            "a holder whose part is here); mend it, or let the parties predict anew"
+        )
+        return self.of(_places_of(ids, self.rows(), which))
 
     def names(self) -> list[str]:
         """Each node's id, or its row where there are no ids."""
@@ -152,17 +147,19 @@ class Predictions:
         labels = [csv_cell(label) for label in self.class_labels()]
         separator = "p" if self.class_names is None else "p_"
         shown = [] if self.classes_alone else [f"{separator}{label}" for label in labels]
-        classes = ["class", *shown] if labels else []
-        keys = list(self.keys) or ["node" if self.ids is None else "id"]
-        writer.writerow([*keys, *self.columns, *classes])
-        others = zip(*(values.tolist() for values in self.columns.values()), strict=True) if self.columns else None
+        writer.writerow([*self._named_by(), *self.columns, *(["class", *shown] if labels else [])])
+        told = [values.tolist() for values in self.columns.values()]
         columns = self.names(), self.classes.tolist(), self.probabilities.tolist()
-        for name, predicted, chances in zip(*columns, strict=True):
+        for row, (name, predicted, chances) in enumerate(zip(*columns, strict=True)):
             found = [labels[predicted], *(f"{chance:.6f}" for chance in chances if shown)] if labels else []
-            told = [] if others is None else [f"{value:.6g}" for value in next(others)]
-            words = name.split(SEPARATOR) if self.keys else [name]
-            writer.writerow([*map(csv_cell, words), *told, *found])
+            writer.writerow([*map(csv_cell, self._words(name)), *(f"{each[row]:.6g}" for each in told), *found])
         return text.getvalue()
+
+    def _named_by(self) -> tuple[str, ...]:
+        return self.keys or ("node" if self.ids is None else "id",)
+
+    def _words(self, name: str) -> list[str]:
+        return name.split(SEPARATOR) if self.keys else [name]
 
     def found(self, decimals: int | None = None) -> list[dict[str, Any]]:
         """What is predicted of each node: ``class``, ``probabilities`` of so many decimals where opened, columns."""
@@ -180,12 +177,8 @@ class Predictions:
 
     def records(self) -> list[dict[str, Any]]:
         """``found`` of each node after what names it: its ``id``, without ids its ``node``, or a name's words."""
-        if self.ids is None:
-            named: list[dict[str, Any]] = [{"node": node} for node in self.nodes.tolist()]
-        else:
-            keys = self.keys or ("id",)
-            words = (name.split(SEPARATOR) if self.keys else [name] for name in self.ids)
-            named = [dict(zip(keys, each, strict=True)) for each in words]
+        words = [[node] for node in self.nodes.tolist()] if self.ids is None else map(self._words, self.ids)
+        named = (dict(zip(self._named_by(), each, strict=True)) for each in words)
         return [name | found for name, found in zip(named, self.found(), strict=True)]
 
 
@@ -202,20 +195,19 @@ def save_predictions(
 
     The rest is as ``Predictions`` has it.
     """
-    facts: dict[str, Any] = {
+    facts: Record = {
         "class_names": None if class_names is None else list(class_names),
         "model_version": sha256(store.model_path.read_bytes()).hexdigest()[:12],
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    packed = ({} if ids is None else pack_ids(ids)) | ({} if alike is None else pack_ids(alike, _ALIKE))
-    if predicted.nodes is not None:
-        packed[_ROWS] = predicted.nodes
-    packed |= {_COLUMN + name: values for name, values in predicted.columns.items()}
-    facts |= {"columns": list(predicted.columns)} if predicted.columns else {}
-    facts |= {"keys": list(predicted.keys)} if predicted.keys else {}
-    facts |= {"classes_alone": True} if predicted.classes_alone else {}
-    facts |= {CALIBRATION: asdict(calibration)} if calibration is not None else {}
-    save_tensors(store.path / "predictions.safetensors", {"probabilities": predicted.probabilities, **packed}, facts)
+    more: Record = {"columns": list(predicted.columns), "keys": list(predicted.keys)}
+    more |= {"classes_alone": predicted.classes_alone, CALIBRATION: calibration and asdict(calibration)}
+    tensors = {"probabilities": predicted.probabilities}
+    tensors |= ({} if ids is None else pack_ids(ids)) | ({} if alike is None else pack_ids(alike, _ALIKE))
+    tensors |= {} if predicted.nodes is None else {_ROWS: predicted.nodes}
+    tensors |= {_COLUMN + name: values for name, values in predicted.columns.items()}
+    facts |= {name: said for name, said in more.items() if said}
+    save_tensors(store.path / "predictions.safetensors", tensors, facts)
     write_whole(store.path / "predictions.csv", load_predictions(store).csv().encode())
 
 
@@ -335,19 +327,19 @@ def named_nodes(store: PartyStore, aligned: Aligned) -> Tensor | None:
     kept = store.keeper.get(_KEPT)
     if kept is None or aligned.graph is None:
         return None
-    common = aligned.graph.common
-    ids = unpack_ids(kept.tensors)
+    common, ids = aligned.graph.common, unpack_ids(kept.tensors)
     if ids is None:
         return torch.tensor(checked_nodes(kept.tensors[_NODES].tolist(), common), dtype=torch.int64)
     rows = {text: row for all_ids in (aligned.ids or (), aligned.written) for row, text in enumerate(all_ids[:common])}
-    unknown = [text for text in ids if text not in rows]
-    if unknown:
-        raise ConfigError(
-            f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {common} nodes that all holders "
-            "know now; name others",
-            value=unknown[0],
-        )
-    return torch.tensor([rows[text] for text in ids], dtype=torch.int64)
+    named = _places_of(ids, rows, f"the {common} nodes that all holders know now; name others")
+    return torch.tensor(named, dtype=torch.int64)
+
+
+def _places_of(ids: Sequence[str], rows: Mapping[str, int], which: str) -> list[int]:
+    if unknown := [text for text in ids if text not in rows]:
+        words = f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among {which}"
+        raise ConfigError(words, value=unknown[0])
+    return [rows[text] for text in ids]
 
 
 def forget_named(store: PartyStore) -> None:
