@@ -232,7 +232,7 @@ def order_p_value(degrees: NDArray[Any], labels: NDArray[Any] | None) -> tuple[f
         everything = np.concatenate(groups)
         between = sum(len(each) * (each.mean() - everything.mean()) ** 2 for each in groups)
         figures.append(float(np.sqrt(between / ((everything - everything.mean()) ** 2).sum())))
-    return min(1.0, len(p_values[1:]) * min(p_values)), max(figures)
+    return min(1.0, max(1, len(p_values) - 1) * min(p_values)), max(figures)
 
 
 def split_p_value(split: NDArray[Any], labels: NDArray[Any], *, seed: int) -> tuple[float, float]:

@@ -361,7 +361,7 @@ def _federated(
         job, run = job.model_copy(update={"data": data}), Path(folder) / "run"
         trained = train(job, run, parties=graphs, ids=ids, options=RunOptions(progress=progress), study=True)
         if not job.is_aligned:
-            stores = [RunDirectory.open(run).party(name) for name in job.data.names if name in job.duties.scoring]
+            stores = [RunDirectory.open(run).party(graph.party) for graph in graphs if graph.common]
             return np.concatenate([load_predictions(store).uncalibrated.double().numpy() for store in stores])
         return np.asarray(trained.predictions.uncalibrated.double().numpy())
 

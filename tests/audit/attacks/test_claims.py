@@ -100,6 +100,7 @@ def test_an_order_by_degree_or_by_class_is_found_and_a_random_one_rarely() -> No
     degrees, labels = random.poisson(4, size=200), random.integers(4, size=200)
     alarms = sum(order_p_value(random.permutation(degrees), labels)[0] <= LEVEL for _ in range(REPEATS))
     assert alarms <= MOST
+    assert order_p_value(np.zeros(len(degrees)), None)[0] == 1.0  # nothing that an order could tell
     assert order_p_value(np.sort(degrees), None)[0] < 1e-9
     assert order_p_value(degrees, np.sort(labels))[0] < 1e-9
     assert order_p_value(degrees, np.sort(labels))[1] > 0.9
