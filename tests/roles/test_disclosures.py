@@ -176,6 +176,8 @@ SEALED: dict[str, JobSettings] = {
     "sealed, named and released": sealed_job(2, {"named_nodes": 5, "release": "holders"}),
     "union, judged": union_job(2, {"train": {"select_by": "auc"}, "output": "classes"}),
     "union, three, not judged": union_job(3),
+    "union, edges across at one, judged": union_job(3, {"across": "C", "train": {"select_by": "auc"}}),
+    "union, edges across at one": union_job(4, {"across": "D"}),
     "sealed, named margins": sealed_job(2, {"named_nodes": 5, "output": "margins"}),
 }
 

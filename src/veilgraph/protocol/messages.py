@@ -185,7 +185,9 @@ LABELLED_TO_SERVER: Final = Route[JobSettings](
     "label holder", SERVER, lambda job, sender, _: sender == job.data.label_party
 )
 
-TWO_HOLDERS: Final = Condition[JobSettings]("two holders", lambda job: len(job.data.names) == 2)
+TWO_HOLDERS: Final = Condition[JobSettings](
+    "two holders", lambda job: sum(name != job.inputs.across for name in job.data.names) == 2
+)
 MORE_HOLDERS: Final = TWO_HOLDERS.otherwise("three holders or more")
 JUDGED: Final = Condition[JobSettings](
     "not `select_by: last`", lambda job: not job.passes.learns_alone and job.train.select_by != "last"

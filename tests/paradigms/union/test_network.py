@@ -16,6 +16,7 @@ from tests.errors import refused
 from tests.paradigms.union.banks import NET, Banks, banks, by_name, small_job, unlabelled, with_network
 from tests.roles.federation import Settings
 from veilgraph.audit.attack import load_view
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import RecordedLink
@@ -163,6 +164,17 @@ def test_a_bank_lists_all_of_its_rows_to_the_network_alone(tmp_path: Path) -> No
         for kind in (Kind.NODE_LIST, Kind.NODE_PLACES):
             first, second = (seen.tensor() for seen in load_view(run, NET).received(kind, party))
             assert (first == second).float().mean() < 0.2
+
+
+def test_a_network_and_all_banks_but_one_see_noise_of_the_last(tmp_path: Path) -> None:
+    found = with_network(banks(accounts=120))
+    run = trained(job_of(found, JUDGED), found, tmp_path / "run", record_views=True)
+    told = audit(run.path, AuditPlan(adversaries=(f"B+C+{NET}",))).findings
+    uniform = [each for each in told if each.attack == "uniformity"]
+    assert {each.target for each in uniform} == {"A"}
+    assert len(uniform) > 3
+    assert all(each.passed for each in told if not each.permitted), told
+    assert not load_view(run, NET).received(Kind.MASK_SHARE, "A")[1:]  # but for the one bit of ranges
 
 
 def test_a_bank_that_lists_a_row_twice_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from veilgraph.core.types import Kind, PartyId
@@ -34,6 +35,9 @@ def _owners(job: UnionJob) -> Sequence[PartyId]:
 ACROSS: Final = Condition[UnionJob]("`across`", lambda job: job.across is not None)
 BOTH_ENDS: Final = ACROSS.otherwise("`across: null`")
 TO_OWNER: Final = Route[UnionJob]("holder", "holder of nodes", lambda job, _, receiver: receiver != job.across)
+AMONG_OWNERS: Final = Route[JobSettings](
+    "holder of nodes", "holder of nodes", lambda job, sender, receiver: job.inputs.across not in (sender, receiver)
+)
 TO_ACROSS: Final = Route[UnionJob](
     "holder of nodes", "holder of the edges across", lambda job, _, receiver: receiver == job.across
 )
@@ -80,8 +84,8 @@ _LISTED: Final = (
 
 ROWS: Final[tuple[MessageSpec[UnionJob], ...]] = (
     *COMMON_ROWS,
-    *COLUMN_ROWS,
-    MessageSpec(Kind.KEY, TO_HOLDER, "a fresh public key", "random",
+    *(replace(row, ends=AMONG_OWNERS) for row in COLUMN_ROWS),
+    MessageSpec(Kind.KEY, AMONG_OWNERS, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.",
         forms=(WireFormat("0, 1", "uint8 [32]", "collection with sums"),)),
     *PASSES,
