@@ -422,3 +422,29 @@ def test_columns_that_say_whose_nodes_ends_are_make_a_union(tmp_path):
         app, ["init", *map(str, files), "--out", str(out), "--replace", "--paradigm", "horizontal"]
     )
     assert read_job(out).paradigm == "horizontal"
+
+
+def test_a_file_of_payments_alone_makes_a_holder_of_the_edges_across(tmp_path):
+    accounts = {"account": [f"N-{each}" for each in range(N)], "age": list(range(N)), "fraud": ["no", "yes"] * (N // 2)}
+    write(tmp_path / "accounts.csv", accounts)
+    ends = {"payer": accounts["account"], "payer_bank": ["north"] * N, "payee": [f"S-{each}" for each in range(N)]}
+    write(tmp_path / "payments.csv", {**ends, "payee_bank": ["south", "west"] * (N // 2)})
+    found = drafted(tmp_path, "payments.csv", party="network")
+    party = parse_party_text(found.text)
+    assert not party.has_nodes
+    assert [each.target_holder for each in party.edges] == ["payee_bank"]
+    files = [tmp_path / f"{name}.yaml" for name in ("network", "north", "south")]
+    files[0].write_text(found.text)
+    for file in files[1:]:
+        file.write_text(drafted(tmp_path, "accounts.csv", party=file.stem).text)
+    out = tmp_path / "job.yaml"
+    said = CliRunner().invoke(app, ["init", *map(str, files), "--out", str(out)])
+    assert said.exit_code == 0, said.output
+    job = read_job(out)
+    assert (job.paradigm, job.inputs.across, job.data.label_party) == ("union", "network", "north")
+
+
+def test_payments_that_do_not_say_whose_ends_are_need_a_file_of_nodes(tmp_path):
+    write(tmp_path / "payments.csv", {"payer": [f"N-{each}" for each in range(N)], "payee": ["S"] * N})
+    with refused(DataError, key=tmp_path / "payments.csv"):
+        drafted(tmp_path, "payments.csv")

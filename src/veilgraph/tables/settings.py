@@ -462,8 +462,8 @@ class TableSettings(Settings):
         whose = (each.source_holder is not None and each.target_holder is not None for each in self.edges)
         if not self.has_nodes and not (self.edges and all(whose)):
             raise ValueError(
-                "nodes is left out, so edges join nodes of others: give nodes, or edges and for each of their files "
-                "source_holder and target_holder, the columns that say whose both ends are"
+                "nodes=null: without a node table edges join nodes of others; give nodes, or edges and for each of "
+                "their files source_holder and target_holder, the columns that say whose both ends are"
             )
         return self
 

@@ -6,19 +6,22 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 from typer.testing import CliRunner
 
 from tests.errors import refused
-from tests.paradigms.union.banks import Banks, banks, by_name, small_job
+from tests.paradigms.union.banks import NET, Banks, banks, by_name, small_job, unlabelled, with_network
 from veilgraph.cli.app import app
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
+from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.paradigms.union.twin import begun
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.launch.jobs import predict, train
@@ -29,6 +32,23 @@ from veilgraph.tables.encode import fit_encoding
 SPLITS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
 ALMOST = 0.02
 REVEALED = ["own-margins", "own-classes", "confirmed-edges", "column-statistics"]
+NETWORK_REVEALED = ["own-margins", "own-classes", "listed-nodes", "column-statistics"]
+ENDS = {"source": "payer", "source_holder": "payer bank", "target": "payee", "target_holder": "payee bank"}
+EDGES = {"file": "payments.csv", "directed": True, **ENDS}
+
+
+def marks(graph: PartyGraph, mask: str) -> torch.Tensor:
+    found: torch.Tensor | None = getattr(graph, mask)
+    return torch.zeros(graph.num_nodes).bool() if found is None else found
+
+
+def write_payments(graph: PartyGraph, names: list[str], place: Path) -> None:
+    with (place / "payments.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["payer", "payer bank", "payee", "payee bank"])
+        for source, target in graph.edge_index.T.tolist():
+            (at, payer), (to, payee) = names[source].split("/"), names[target].split("/")
+            rows.writerows([[payer, at, payee, to]] * (1 + source % 2))  # some pay twice
 
 
 def written(found: Banks, folder: Path, **limits: object) -> dict[PartyId, Path]:
@@ -39,20 +59,21 @@ def written(found: Banks, folder: Path, **limits: object) -> dict[PartyId, Path]
         own, place = graph.party, folder / graph.party
         place.mkdir(parents=True)
         names = [f"{own}/{text}" for text in ids[own][: graph.common]] + ids[own][graph.common :]
+        if not graph.common:
+            files[own] = place / "party.yaml"
+            write_payments(graph, names, place)
+            party = {"party": own, "edges": [EDGES], "limits": {"leakage": NETWORK_REVEALED, **limits}}
+            files[own].write_text(yaml.safe_dump(party))
+            continue
         with (place / "accounts.csv").open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["account", "x", "y", "z", "bad", "split"])
             for row in range(graph.common):
-                split = next(name for mask, name in SPLITS.items() if getattr(graph, mask)[row])
+                split = next((name for mask, name in SPLITS.items() if marks(graph, mask)[row]), "")
                 bad = "yes" if graph.labels is not None and graph.labels[row] else "no"
                 values = [repr(float(value)) for value in graph.features[row]]
                 rows.writerow([names[row].split("/")[1], *values, bad, split])
-        with (place / "payments.csv").open("w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(["payer", "payer bank", "payee", "payee bank"])
-            for source, target in graph.edge_index.T.tolist():
-                (at, payer), (to, payee) = names[source].split("/"), names[target].split("/")
-                rows.writerows([[payer, at, payee, to]] * (1 + source % 2))  # some pay twice
+        write_payments(graph, names, place)
         nodes = {
             "file": "accounts.csv",
             "id": "account",
@@ -60,34 +81,25 @@ def written(found: Banks, folder: Path, **limits: object) -> dict[PartyId, Path]
             "label": {"column": "bad", "classes": ["no", "yes"]},
             "split": {"column": "split", "train": "train", "val": "val", "test": "test"},
         }
-        ends = {"source": "payer", "source_holder": "payer bank", "target": "payee", "target_holder": "payee bank"}
-        edges = {"file": "payments.csv", "directed": True, **ends}
-        party = {"party": own, "nodes": nodes, "edges": [edges], "limits": {"leakage": REVEALED, **limits}}
+        if graph.labels is None:
+            nodes = {key: value for key, value in nodes.items() if key not in ("label", "split")}
+        revealed = REVEALED if all(each.common for each in graphs) else NETWORK_REVEALED
+        party = {"party": own, "nodes": nodes, "edges": [EDGES], "limits": {"leakage": revealed, **limits}}
         files[own] = place / "party.yaml"
         files[own].write_text(yaml.safe_dump(party))
     return files
 
 
 def job_of(files: dict[PartyId, Path]) -> UnionJob:
-    data = {"dataset": None, "holders": 3, "parties": {name: str(path) for name, path in files.items()}}
-    return small_job(3, {"data": data})
+    data = {"dataset": None, "holders": len(files), "parties": {name: str(path) for name, path in files.items()}}
+    return small_job(len(files), {"data": data, "across": NET if NET in files else None})
 
 
 def test_books_of_banks_are_one_graph_and_each_learns_of_its_accounts(tmp_path: Path) -> None:
     found = banks()
     job = job_of(written(found, tmp_path))
     train(job, tmp_path / "run")
-    run = RunDirectory.open(tmp_path / "run")
-    inputs = PARADIGMS["union"].data.accept(small_job(), *found)
-    program = begun(small_job(), inputs.graphs, inputs.ids)
-    for step in range(job.train.epochs):
-        program.step(step)
-    told = program.predict()
-    assert told is not None
-    start, expected = 0, {}
-    for party, graph in by_name(found).items():
-        expected[party] = logits_of(told)[start : start + graph.common].softmax(1)
-        start += graph.common
+    run, expected = RunDirectory.open(tmp_path / "run"), of_twin(small_job(), found, job.train.epochs)
     for _ in range(2):
         for party in by_name(found):
             predictions = load_predictions(run.party(party))
@@ -97,6 +109,75 @@ def test_books_of_banks_are_one_graph_and_each_learns_of_its_accounts(tmp_path: 
             difference = predictions.uncalibrated.double() - expected[party][torch.tensor(places)]
             assert difference.abs().max() < ALMOST
         predict(run.path)  # the same again, in rows that are drawn anew
+
+
+def of_twin(job: UnionJob, found: Banks, steps: int) -> dict[PartyId, torch.Tensor]:
+    inputs = PARADIGMS["union"].data.accept(job, *found)
+    program = begun(job, inputs.graphs, inputs.ids)
+    for step in range(steps):
+        program.step(step)
+    told = program.predict()
+    assert told is not None
+    start, expected = 0, {}
+    for party, graph in by_name(found).items():
+        expected[party] = logits_of(told)[start : start + graph.common].softmax(1)
+        start += graph.common
+    return expected
+
+
+def test_a_network_brings_a_table_of_payments_and_no_accounts(tmp_path: Path) -> None:
+    """Some of its payments are within a bank, or to accounts that nobody has."""
+    found = with_network(unlabelled(banks(), "B"))
+    files = written(found, tmp_path)
+    with (files[NET].parent / "payments.csv").open("a") as file:
+        file.writelines(["1,A,2,A\n", "1,A,nobody,B\n", "1,A,5,elsewhere\n"])
+    job = job_of(files)
+    PARADIGMS["union"].data.check_tables(job)
+    run = RunDirectory.open(train(job, tmp_path / "run").path)
+    expected = of_twin(job, found, job.train.epochs)
+    for _ in range(2):
+        for party in "ABC":
+            predictions = load_predictions(run.party(party))
+            assert predictions.ids is not None
+            places = torch.tensor([found[1][party].index(name) for name in predictions.ids])
+            assert (predictions.uncalibrated.double() - expected[party][places]).abs().max() < ALMOST
+        assert not (run.party_path(NET) / "predictions.csv").exists()
+        predict(run.path)
+
+
+def test_whose_party_file_has_no_nodes_is_named_in_the_job(tmp_path: Path) -> None:
+    found = with_network(banks())
+    files = written(found, tmp_path, leakage=[*REVEALED, "listed-nodes"])
+    unnamed = job_of(files).model_copy(update={"across": None})
+    with refused(ConfigError, code="refused") as raised:
+        train(unnamed, tmp_path / "unnamed")
+    assert "its party file has no nodes" in str(raised.value)
+    other = job_of(files).model_copy(update={"across": "C"})
+    with refused(ConfigError, code="refused") as raised:
+        train(other, tmp_path / "other")
+    assert "C refuses the job: its party file has nodes" in str(raised.value)
+    sealed = parse_job({"paradigm": "sealed", "data": {"parties": {name: str(files[name]) for name in ("A", NET)}}})
+    with refused(ConfigError, code="refused"):
+        train(sealed, tmp_path / "sealed")
+
+
+@pytest.mark.parametrize("less", ["source_holder", "target_holder", "edges"])
+def test_a_party_file_without_nodes_says_whose_nodes_its_edges_join(less: str, tmp_path: Path) -> None:
+    edges = [{key: value for key, value in EDGES.items() if key != less}]
+    said = {"party": NET, **({} if less == "edges" else {"edges": edges})}
+    (tmp_path / "party.yaml").write_text(yaml.safe_dump(said))
+    with refused(ConfigError, key="nodes"):
+        Organisation.read(tmp_path / "party.yaml", NET)
+
+
+def test_check_describes_a_table_of_payments_alone(tmp_path: Path) -> None:
+    files = written(with_network(banks()), tmp_path)
+    said = CliRunner().invoke(app, ["data", "check", str(files[NET]), "--json"])
+    assert said.exit_code == 0, said.output
+    found = json.loads(said.stdout)
+    assert found["nodes"] == 0
+    rows = (files[NET].parent / "payments.csv").read_text().splitlines()
+    assert found["edges"][0]["across"] == len(rows) - 1
 
 
 def test_what_a_bank_does_not_accept_ends_the_job(tmp_path: Path) -> None:
