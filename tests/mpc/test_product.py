@@ -126,19 +126,6 @@ def test_messages_are_those_of_the_protocol_and_no_more(holders):
                 assert shape == (40, 2)
 
 
-def test_no_mask_is_used_twice():
-    # The same weights and gradients every step: equal masks would give equal messages.
-    _, results = a_session(steps=3)
-    seen = set()
-    for name, (_, view) in results.items():
-        for message in view:
-            if message.sender == name and message.tag.kind is Kind.MASKED_OPERAND:
-                backward = message.tag.round == Direction.BACKWARD
-                receiver = "*" if backward else message.receiver
-                seen.add((name, receiver, message.tag.step, backward, tuple(message.tensor.flatten().tolist())))
-    assert len({elements for *_, elements in seen}) == len(seen) == 3 * 3 * 2 + 3 * 3
-
-
 def test_rows_in_blocks_have_masks_of_their_own():
     generator = torch.Generator().manual_seed(1)
     names, features = ["A", "B"], {"A": 3, "B": 3}

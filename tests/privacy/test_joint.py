@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.special import comb, ndtr
+from scipy.special import ndtr
 from torch import Tensor
 from veilgraph_testing.mechanism import check_event
 
@@ -46,35 +46,6 @@ def rounded_normals(cells: float, summands: int) -> Laws:
     for _ in range(summands - 1):
         found = np.convolve(found, one)
     return found
-
-
-def smooth(cells: float, summands: int, length: int) -> Laws:
-    """P[round(N(0, k·s²) + U_1 + … + U_{k−1}) = m], by integration over the uniforms' sum."""
-    number, deviation = summands - 1, math.sqrt(summands) * cells
-    nodes, weights = np.polynomial.legendre.leggauss(24)
-    whole = np.arange(length) - length // 2
-    found = np.zeros(length)
-    for panel in range(number):
-        at = panel + (nodes + 1) / 2
-        density = sum(
-            (-1) ** j * comb(number, j) * np.clip(at - j, 0, None) ** (number - 1) * (at >= j)
-            for j in range(number + 1)
-        ) / math.factorial(number - 1)
-        for u, weight in zip(at - number / 2, weights * density / 2, strict=True):
-            found += weight * (ndtr((whole - u + 0.5) / deviation) - ndtr((whole - u - 0.5) / deviation))
-    return found
-
-
-@pytest.mark.parametrize("summands", [2, 3, 5, 8])
-@pytest.mark.parametrize("cells", [1.0, 1.15, 1.4])
-def test_a_sum_of_rounded_normals_is_one_normal_with_uniforms_rounded(cells: float, summands: int) -> None:
-    exact = rounded_normals(cells, summands)
-    assert exact.sum() == pytest.approx(1, abs=1e-12)
-    difference = np.abs(exact - smooth(cells, summands, len(exact))).max()
-    bound = 2 * summands * math.exp(-2 * math.pi**2 * cells**2 * (1 - 1 / summands))
-    assert difference <= bound + 1e-14
-    if bound > 1e-9:
-        assert difference > bound / 100, "the bound says nothing of the rate"
 
 
 def exact_delta(law: Laws, moved: int, epsilon: float) -> float:
@@ -296,24 +267,14 @@ def test_nothing_of_it_is_kept_or_goes_anywhere_else() -> None:
         OPEN.summand(rows, 0)
 
 
-def test_canaries_are_among_its_rows_and_those_that_are_watched_are_noted() -> None:
-    canaries = Canaries.draw(20, SHAPE[0], system_secrets)
-    plan = plan_of(3, 1, noise_multiplier=1e-3, canaries=20)
-    with NoisedPublisher(plan, None, system_secrets, canaries) as door:
-        door.watched = torch.tensor([0, 5])
-        lengths = door.summand(torch.zeros(SHAPE), 0).norm(dim=1)
-        assert door.clean.shape == (2, SHAPE[1])
-    there = torch.zeros(SHAPE[0], dtype=torch.bool)
-    there[canaries.rows[canaries.coins]] = True
-    assert float((lengths[there] - CLIP).abs().max()) < 0.1
-    assert float(lengths[~there].max()) < 0.1
-
-
-def test_canaries_are_among_gradients_that_are_summed() -> None:
+@pytest.mark.parametrize("channel", ["embeddings", "gradients"])
+def test_canaries_are_among_the_rows_and_those_that_are_watched_are_noted(channel: Any) -> None:
     canaries = Canaries.draw(20, SHAPE[0], system_secrets)
     plan = every_step(3, 1, 2, noise_multiplier=1e-3, canaries=20)["B"]
     with NoisedPublisher(plan, None, system_secrets, canaries) as door:
-        lengths = door.summand(torch.zeros(SHAPE), 0, "gradients").norm(dim=1) / plan.settings.gradient_clip
+        door.watched = torch.tensor([0, 5])
+        lengths = door.summand(torch.zeros(SHAPE), 0, channel).norm(dim=1) / plan.clip(channel)
+        assert door.clean.shape == ((2, SHAPE[1]) if channel == "embeddings" else (0,))
     there = torch.zeros(SHAPE[0], dtype=torch.bool)
     there[canaries.rows[canaries.coins]] = True
     assert float((lengths[there] - 1).abs().max()) < 0.1

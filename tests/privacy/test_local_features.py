@@ -16,8 +16,7 @@ from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import local_features
-from veilgraph.privacy.accountant import per_step
-from veilgraph.privacy.event import GaussianEvent, LocalEvent
+from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.local_features import (
     AnalyticGaussian,
     FeatureMechanism,
@@ -202,17 +201,6 @@ def test_every_block_of_rows_draws_for_itself(monkeypatch, m, columns, blocks):
     # 60 rows of 780 sets of two, or of 10^11 of twenty; of 4 times as many with their signs.
     assert sets > {2: 45, 20: 59, 40: 0}[m]
     assert signs > {2: 50, 20: 59, 40: 59}[m]
-
-
-def test_events_cost_the_declared_epsilon():
-    assert MultiBit(0.7, 0.0, 1.0, 9).event() == LocalEvent(0.7, "node")
-    assert MultiBit(0.7, 0.0, 1.0, 9, 9).event() == LocalEvent(0.7, "node")
-    assert LocalLaplace(0.7, 0.0, 1.0, 9).event() == LocalEvent(0.7, "node")
-    event = AnalyticGaussian(0.7, 0.0, 1.0, 9, 1e-5).event()
-    assert isinstance(event, GaussianEvent)
-    assert (event.unit, event.neighbours) == ("node", "replacement")
-    assert per_step(event, 1e-5) == pytest.approx(0.7, rel=1e-6)
-    assert per_step(event, 1e-5) <= 0.7
 
 
 def test_noise_is_as_large_as_the_range_asks_for():

@@ -41,10 +41,11 @@ class LocalPublisher(PaidPublisher):
         cache: ReleaseCache | None = None,
         label_cache: ReleaseCache | None = None,
     ) -> None:
-        super().__init__(ledger, mechanism.event())
+        event = mechanism.event()
+        super().__init__(ledger, event, event.scope, getattr(mechanism, "delta", 0.0))
         self.mechanism, self.response, self._source = mechanism, response, source
         cache = cache or ReleaseCache(ledger)
-        self._features = Release(FEATURES, mechanism.event(), repr(mechanism))
+        self._features = Release(FEATURES, event, repr(mechanism))
         self._caches = {self._features: cache}
         if response is not None:
             self._labels = Release(LABELS, response.event(), repr(response))
@@ -106,7 +107,7 @@ class LabelPublisher(PaidPublisher):
         source: SecretSource,
         cache: ReleaseCache | None = None,
     ) -> None:
-        super().__init__(ledger, response.event())
+        super().__init__(ledger, response.event(), response.event().scope)
         self.response, self._labels, self._source = response, labels, source
         self._cache = cache or ReleaseCache(ledger)
         self._release = Release(LABELS, response.event(), repr(response))

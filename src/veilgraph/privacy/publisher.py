@@ -23,7 +23,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant
 from veilgraph.privacy.aggregation import NoisySums, Then
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.event import Event, LocalEvent
+from veilgraph.privacy.event import Event, Scope
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Channel, Plan
@@ -136,10 +136,14 @@ OPEN: Final = Publisher()
 
 
 class PaidPublisher(Publisher):
-    """A door whose releases, of one ``event``, the run's ledger pays for; None in a simulation, or without noise."""
+    """A door whose releases, of one ``event``, the run's ledger pays for; None in a simulation, or without noise.
 
-    def __init__(self, ledger: Ledger | None, event: Event | None) -> None:
+    ``scope`` and δ are of every ε; δ is 0 where each is pure, else that of the ledger where there is one.
+    """
+
+    def __init__(self, ledger: Ledger | None, event: Event | None, scope: Scope, delta: float = 0.0) -> None:
         self._ledger, self._event = ledger, event
+        self._scope, self._delta = scope, ledger.delta if delta and ledger is not None else delta
 
     @property
     @override
@@ -175,9 +179,7 @@ class PaidPublisher(Publisher):
 
     def about(self) -> dict[str, Any]:
         """``delta``, ``unit`` and ``neighbours`` of every ε."""
-        assert self._event is not None
-        delta = 0.0 if self._ledger is None or isinstance(self._event, LocalEvent) else self._ledger.delta
-        return {"delta": delta, "unit": self._event.unit, "neighbours": self._event.neighbours}
+        return {"delta": self._delta, **self._scope._asdict()}
 
 
 class NoisedPublisher(PaidPublisher):
@@ -207,7 +209,7 @@ class NoisedPublisher(PaidPublisher):
                 "privacy.joint_noise: a row with a share of a sum's noise is protected inside that sum alone, and the "
                 "same bytes in another would come off by a subtraction; keep nothing of it"
             )
-        super().__init__(ledger, plan.event)
+        super().__init__(ledger, plan.event, Scope(plan.settings.unit, plan.settings.relation), plan.delta)
         self.plan, self._source, self._canaries = plan, source, canaries
         self._cache = cache or ReleaseCache(ledger)
         self.clean = torch.empty(0)
@@ -386,11 +388,6 @@ class NoisedPublisher(PaidPublisher):
         if self.plan.releases == 0:
             return Spent({}, 0.0, 0.0)
         return Spent({}, math.inf, math.inf) if self._event is None else super().spent()
-
-    @override
-    def about(self) -> dict[str, Any]:
-        privacy, delta = self.plan.settings, self.plan.delta if self._ledger is None else self._ledger.delta
-        return {"delta": delta, "unit": privacy.unit, "neighbours": privacy.relation}
 
 
 def clip_rows(rows: Tensor, clip: float, order: int) -> Tensor:

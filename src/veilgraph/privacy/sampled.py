@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -126,7 +126,7 @@ class SampledPublisher(PaidPublisher):
     def __init__(
         self, plan: SampledPlan, ledger: Ledger | None, source: SecretSource, account: Account | None = None
     ) -> None:
-        super().__init__(ledger, plan.event)
+        super().__init__(ledger, plan.event, plan.event.scope, plan.delta)
         self.plan, self._source, self._account = plan, source, account
         settings = plan.settings
         self._sum = SampledSum(settings.clip, plan.added, settings.sampling_rate)
@@ -183,8 +183,3 @@ class SampledPublisher(PaidPublisher):
     @override
     def affordable_steps(self) -> int | None:
         return None if self._ledger is None else self._left()
-
-    @override
-    def about(self) -> dict[str, Any]:
-        given = self.plan.settings
-        return {"delta": self.plan.delta, "unit": given.unit, "neighbours": given.neighbours}

@@ -21,22 +21,6 @@ def keys(nodes):
     return np.array(sorted(nodes), dtype=np.uint64)
 
 
-@settings(max_examples=30)
-@given(CHARGES, st.sampled_from([1e-3, 1e-6]))
-def test_every_node_s_total_is_that_of_its_own_releases(charges, delta):
-    costs = Costs()
-    mine: dict[int, list[Event]] = {node: [] for node in range(13)}
-    for nodes, event, count in charges:
-        costs.add(keys(nodes), price(event, count, delta))
-        for node in nodes:
-            mine[node] += [event] * count
-    totals = {node: total(events, delta) for node, events in mine.items()}
-    assert costs.most(delta) == pytest.approx(max(totals.values()), rel=1e-9)
-    for node, wanted in totals.items():
-        assert costs.most(delta, keys([node])) == pytest.approx(wanted, rel=1e-9)
-    assert costs.nodes == sum(bool(events) for events in mine.values())
-
-
 def total(events, delta):
     """Gaussian noise by the sum of μ², and all else by the sum of pure ε."""
     mu = math.hypot(*(event.mu(1) for event in events))
