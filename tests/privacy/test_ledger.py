@@ -385,6 +385,19 @@ def test_a_closed_ledger_charges_nothing_for_life(path):
     assert for_life.charged == [1]
 
 
+@pytest.mark.parametrize(("room", "paid"), [(None, 5), (9, 5), (3, 3), (0, 1)])
+def test_a_reservation_takes_what_the_ledger_for_life_has_room_for_and_it_pays_for_no_more(path, room, paid):
+    """Where that has room for none, it is asked for one, and says itself why not."""
+    charged = []
+    for_life: Any = SimpleNamespace(charge=lambda event, channel, count, **_: charged.append(count))
+    for_life.room = lambda event: room
+    with closing(Ledger.open(path, DELTA, None, job=JOB, lifetime=for_life)) as ledger:
+        assert ledger.reserve(ROW, UP, 0, 5) == ledger.reserved(ROW, UP) == paid
+        ledger.spend(ROW, DOWN, 0, by_rows=True)
+    assert charged == [paid], "by rows it is paid beside this"
+    assert [entry["count"] for entry in entries(path)] == [paid, 1]
+
+
 def test_threads_share_a_budget_without_passing_it(path):
     budget = accountant.total({ROW: 50}, DELTA)
     made: Counter[str] = Counter()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import Any, Final, TypeAlias
 
@@ -37,63 +36,34 @@ ARITY: Final = 4
 _PARTS: Final = 1 << ARITY  # sets of the four p of a group, as bits of a number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Level:
-    """Groups of four neighbours become one; in the ``first`` factors are bits of Λ and λ, in the ``last`` g is all."""
-
-    groups: int
-    first: bool
-    last: bool
-
-    @property
-    def outputs(self) -> int:
-        """Planes that are opened for each group."""
-        return 1 if self.last else 2
-
-    @property
-    def expansion(self) -> _Expansion:
-        """What p and g are sums of."""
-        return _expansion(self.first, self.last)
-
-
-@dataclass(frozen=True)
-class _Expansion:
-    """Products of factors a ⊕ m, multiplied out.
+    """Groups of four neighbours become one: what p and g of each are sums of, products of factors a ⊕ m multiplied out.
 
     Sets of factors are of two numbers: a set of the four p, as bits, and 1 + k for g_k or 0 for none.
 
     Attributes:
+        groups: how many.
+        outputs: planes that are opened for each group: p and g, in the last level g alone.
         terms: sets of secret bits whose products are dealt: [terms, 2].
         known: for every summand the set of public factors before it: [summands, 2].
         places: for every summand the dealt product, or −1 for none: [summands].
         starts: where the summands of each output begin.
     """
 
+    groups: int
+    outputs: int
     terms: Array
     known: Array
     places: Array
     starts: Array
 
 
-def levels(width: int) -> list[Level]:
-    """Those of the comparison of numbers of 64 bits, or of another power of four."""
-    plan, groups = list[Level](), width
-    while groups > 1:
-        groups = -(-groups // ARITY)
-        plan.append(Level(groups, not plan, groups == 1))
-    return plan
+def _level(groups: int, *, first: bool = False, last: bool = False) -> Level:
+    """Every product is p above, all four of them or those above g_k, and with it g_k.
 
-
-def forms(plan: Sequence[Level], words: int, shape: tuple[int, ...]) -> tuple[list[Form], list[Form]]:
-    """Forms of what is dealt in a comparison (terms of every level, and the mask of the sign), and of masks drawn."""
-    dealt: list[Form] = [((len(level.expansion.terms), level.groups, words), torch.int64) for level in plan]
-    own: list[Form] = [((level.outputs, level.groups, words), torch.int64) for level in plan]
-    return [*dealt, (shape, torch.int64)], own
-
-
-@cache
-def _expansion(first: bool, last: bool) -> _Expansion:
-    """Every product is p above, all four of them or those above g_k, and with it g_k."""
+    In the ``first`` level factors are bits of Λ and λ.
+    """
     products = [] if last else [[(_PARTS - 1, 0)]]
     products.append([(_PARTS - (2 << k), 1 + k) for k in range(ARITY)])
     found: dict[tuple[int, int], int] = {}
@@ -109,7 +79,18 @@ def _expansion(first: bool, last: bool) -> _Expansion:
                     rest = above & ~hidden
                     known.append((rest | own, 0) if own else (rest, 0 if hides else below))
                     places.append(-1 if secret == (0, 0) else found.setdefault(secret, len(found)))
-    return _Expansion(np.array(list(found)), np.array(known), np.array(places), np.array(starts))
+    tables = map(np.array, (list(found), known, places, starts))
+    return Level(groups, len(products), *tables)
+
+
+LEVELS: Final = (_level(16, first=True), _level(4), _level(1, last=True))  # of numbers of 64 bits
+
+
+def forms(words: int, shape: tuple[int, ...]) -> tuple[list[Form], list[Form]]:
+    """Forms of what is dealt in a comparison (terms of every level, and the mask of the sign), and of masks drawn."""
+    dealt: list[Form] = [((len(level.terms), level.groups, words), torch.int64) for level in LEVELS]
+    own: list[Form] = [((level.outputs, level.groups, words), torch.int64) for level in LEVELS]
+    return [*dealt, (shape, torch.int64)], own
 
 
 def _products(factors: Tensor, sets: Array) -> Array:
@@ -130,11 +111,10 @@ def _joined_shares(level: Level, public: Tensor, shares: Tensor, *, leads: bool)
 
     ``public`` are planes a of the factors: [4, groups, words] of 1 ⊕ Λ in the first level, else [8, groups, words].
     """
-    expansion = level.expansion
     constant = np.full((1, *shares.shape[1:]), -1 if leads else 0, np.int64)
-    summands = _products(public, expansion.known)
-    summands &= np.concatenate([shares.numpy(), constant])[expansion.places]
-    return torch.from_numpy(np.bitwise_xor.reduceat(summands, expansion.starts, axis=0))
+    summands = _products(public, level.known)
+    summands &= np.concatenate([shares.numpy(), constant])[level.places]
+    return torch.from_numpy(np.bitwise_xor.reduceat(summands, level.starts, axis=0))
 
 
 def _grouped(neighbours: Tensor) -> Tensor:
@@ -143,8 +123,8 @@ def _grouped(neighbours: Tensor) -> Tensor:
 
 
 def _next_factors(opened: Tensor) -> Tensor:
-    """Planes of p and g of a level, [2, groups, words], as factors of the next: [8, groups / 4, words]."""
-    return torch.cat([_grouped(opened[0]), _grouped(opened[1])])
+    """Planes of p and g of a level, [2, groups, words] → factors of the next, [8, groups / 4, words]; g alone stays."""
+    return opened if len(opened) == 1 else torch.cat([_grouped(opened[0]), _grouped(opened[1])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,13 +134,8 @@ class Negative(Operation[Bit]):
     wire: Wire
 
     @property
-    def _plan(self) -> list[Level]:
-        return levels(self.wire.ring)
-
-    @property
     def _forms(self) -> tuple[list[Form], list[Form]]:
-        """Of what is dealt (terms of every level, and the mask of the sign), and of what is drawn (masks)."""
-        return forms(self._plan, planes.words_for(prod(self.wire.shape)), self.wire.shape)
+        return forms(planes.words_for(prod(self.wire.shape)), self.wire.shape)
 
     @override
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
@@ -174,11 +149,11 @@ class Negative(Operation[Bit]):
         factors = ~digits
         factors[-1] = -1  # the highest bit is no part of the comparison: both are said to agree there
         factors = _grouped(factors)
-        for round_, (level, share, mask) in enumerate(zip(self._plan, terms, masks, strict=True)):
+        for round_, (level, share, mask) in enumerate(zip(LEVELS, terms, masks, strict=True)):
             joined = _joined_shares(level, factors, share, leads=holder.leads) ^ mask
             pieces = exchange(holder.link, holder.others, Tag(tag.kind, tag.step, round_), joined)
             opened = planes.xor([joined, *pieces.values()])
-            factors = opened if level.last else _next_factors(opened)
+            factors = _next_factors(opened)
         sign = planes.from_plane(factors[0, 0] ^ digits[-1], public.numel())
         return Bit(sign.reshape(self.wire.shape), sign_mask)
 
@@ -193,10 +168,10 @@ class Negative(Operation[Bit]):
             secret = digits.clone()
             secret[-1] = 0
             secret = _grouped(secret)
-            for round_, level in enumerate(self._plan):
-                terms.append(torch.from_numpy(_products(secret, level.expansion.terms)))
+            for round_, level in enumerate(LEVELS):
+                terms.append(torch.from_numpy(_products(secret, level.terms)))
                 opened = planes.xor(drawn[round_] for _, drawn in draws.values())
-                secret = opened if level.last else _next_factors(opened)
+                secret = _next_factors(opened)
             sign = planes.from_plane(secret[0, 0] ^ digits[-1], mask.numel())
             return [*terms, sign.to(torch.int64).reshape(self.wire.shape)]
 
