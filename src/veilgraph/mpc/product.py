@@ -87,17 +87,6 @@ def result_mask_name(owner: PartyId, direction: Direction, step: int, block: int
     return f"Z/{owner}/{direction.name}/{step}/{block}"
 
 
-def seeded_operand(
-    seed: bytes, purpose: str, shape: tuple[int, int], *, keep: bool, device: torch.device = ring.CPU
-) -> StaticOperand:
-    """A uniform matrix known by its seed: kept, or expanded again in every product."""
-
-    def expanded() -> StaticOperand:
-        return ring.dense_operand(expand(seed, purpose, shape), device)
-
-    return expanded() if keep else ring.remade_operand(expanded)
-
-
 class Dealer:
     """Deals the correlated randomness of one session, for holders' columns in the job's order.
 
@@ -117,23 +106,11 @@ class Dealer:
         block_bytes: int = BLOCK_BYTES,
         device: torch.device = ring.CPU,
     ) -> None:
-        self._link, self._features, self._dim = link, dict(features), dim
+        self._link, self._features, self._dim, self._device = link, dict(features), dim, device
         self._seeds = {holder: secrets(SEED_BYTES) for holder in features}
         self._blocks = row_blocks(num_nodes, features, dim, block_bytes)
-        keep = 8 * num_nodes * sum(features.values()) <= keep_bytes
-        self._static: dict[PartyId, Sequence[StaticOperand]] = {
-            holder: [
-                seeded_operand(
-                    self._seeds[holder],
-                    static_mask_name(number),
-                    (rows.stop - rows.start, columns),
-                    keep=keep,
-                    device=device,
-                )
-                for number, rows in enumerate(self._blocks)
-            ]
-            for holder, columns in features.items()
-        }
+        self._keeps = 8 * num_nodes * sum(features.values()) <= keep_bytes
+        self._kept: dict[tuple[PartyId, int], StaticOperand] = {}
 
     def send_seeds(self) -> None:
         """Give every holder its seed, once."""
@@ -156,10 +133,18 @@ class Dealer:
             operand_masks = _sum(expand(seed, name, (inner, self._dim)) for seed in others)
             name = result_mask_name(owner, direction, step, block)
             result_masks = _sum(expand(seed, name, (outer, self._dim)) for seed in others)
-            static = self._static[owner][block]
+            static = self._static_mask(owner, block, rows)
             multiply = static.times if direction is Direction.FORWARD else static.transposed_times
             correlation = multiply(operand_masks).sub_(result_masks)
             self._link.send(owner, Tag(Kind.CORRELATION, step, round_of(direction, block)), correlation)
+
+    def _static_mask(self, owner: PartyId, block: int, rows: int) -> StaticOperand:
+        if (found := self._kept.get((owner, block))) is None:
+            mask = expand(self._seeds[owner], static_mask_name(block), (rows, self._features[owner]))
+            found = ring.dense_operand(mask, self._device)
+            if self._keeps:
+                self._kept[owner, block] = found
+        return found
 
 
 def _sum(masks: Iterable[Tensor]) -> Tensor:

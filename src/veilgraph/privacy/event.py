@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get
 
 from typing_extensions import override
 
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Registry
 
 if TYPE_CHECKING:
@@ -396,13 +396,6 @@ def from_json(data: object) -> Event:
             code=UNKNOWN,
         )
     return cls(**{name: data[name] for name in needed})
-
-
-def not_a_release(where: str, error: ConfigError, way_out: str) -> RunError:
-    """Of a line that ``from_json`` cannot read: where it is this program that lacks the event, no copy is of use."""
-    unknown = error.code == UNKNOWN
-    way_out = "leave the file as it is, for another copy says the same" if unknown else way_out
-    return RunError(f"{where}: not a release ({error}); {way_out}", code=UNKNOWN if unknown else None)
 
 
 def check_whole(name: str, value: object, least: int) -> int:

@@ -47,7 +47,7 @@ from veilgraph.core.chain import digest, drop_torn
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import append, locked, os_errors_as, private_folder, read_json, sync_folder, write_whole
 from veilgraph.core.secrets import SEED_BYTES, kept_secret, system_secrets
-from veilgraph.privacy.event import Event, from_json, not_a_release, to_json
+from veilgraph.privacy.event import UNKNOWN, Event, from_json, to_json
 from veilgraph.privacy.lifetime_costs import Keys, keyed_hashes
 
 
@@ -140,7 +140,11 @@ class ChainedFile(Generic[Head, Paid]):
             field = ".".join(str(part) for part in problem["loc"]) or "the line"
             raise RunError(f"{where}: not a ledger's line ({field}: {problem['msg']}); {self.way_out}") from error
         except ConfigError as error:
-            raise not_a_release(where, error, self.way_out) from error
+            unknown, way_out = error.code == UNKNOWN, self.way_out
+            if unknown:  # it is this program that lacks the event: no copy is of use
+                way_out = "leave the file as it is, for another copy says the same"
+            code = UNKNOWN if unknown else None
+            raise RunError(f"{where}: not a release ({error}); {way_out}", code=code) from error
         self.digests.append(digest(line))
         self._read_bytes += len(line)
 

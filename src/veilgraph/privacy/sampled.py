@@ -39,17 +39,6 @@ class Places:
     values: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Added:
-    """What one step added up before the noise, as exact multiples of a grid: of terms not watched, and watched: [2, W].
-
-    ``drawn`` is Tensor[N] uint8, whether each term that could be drawn is in them.
-    """
-
-    sums: Tensor
-    drawn: Tensor
-
-
 Terms = Callable[[int], Tensor | Places]  # number of a term → its gradient, Tensor[W]
 
 _LARGEST_WHOLE: Final = 2.0**52
@@ -77,11 +66,14 @@ class SampledSum:
         """That of one step: Tensor[W] float64."""
         return Gaussian(self.clip, self.noise_multiplier).draw((1, size), source)[0]
 
-    def added(self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()) -> Added:
-        """What one step adds up before the noise, of ``count`` terms that may be drawn, ``watched`` ones apart.
+    def added(
+        self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """What one step adds up before the noise, of ``count`` terms that may be drawn, as multiples of a grid.
 
-        ``terms`` gives gradients, Tensor[W]. Raises ``ConfigError`` where sums on the grid of so little noise are not
-        exact.
+        ``terms`` gives gradients, Tensor[W]. Gives the sums, [2, W], of terms not watched, and watched; and Tensor[N]
+        uint8, whether each term that could be drawn is in them. Raises ``ConfigError`` where sums on the grid of so
+        little noise are not exact.
         """
         cell = Gaussian(self.clip, self.noise_multiplier).cell
         if count * self.clip / cell > _LARGEST_WHOLE:
@@ -105,7 +97,7 @@ class SampledSum:
         for (_, apart), group in alike.items():  # as many at a time as have as many entries
             clipped = clip_to_grid(torch.stack([each.values for each in group]), self.clip, 2, cell)
             total[int(apart)].index_add_(0, torch.cat([each.places for each in group]), clipped.flatten())
-        return Added(total, drawn)
+        return total, drawn
 
 
 CHANNEL: Final = "sampled gradients"
@@ -140,9 +132,8 @@ class SampledPublisher(PaidPublisher):
         if self._ledger is not None:
             self.expect(1, step)
             self._ledger.spend(self.plan.event, CHANNEL, step)
-        added = self._sum.added(count, terms, size, self._source, watched)
-        others, canaries = added.sums
-        self.clean, self.drawn = torch.stack([others, others + canaries]), added.drawn
+        (others, canaries), self.drawn = self._sum.added(count, terms, size, self._source, watched)
+        self.clean = torch.stack([others, others + canaries])
         return self.clean[1] + self._sum.noise(size, self._source)
 
     @override

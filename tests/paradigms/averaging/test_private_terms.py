@@ -130,7 +130,7 @@ def test_a_sum_moves_by_no_more_than_its_drawn_terms_may_and_others_keep_every_b
 def summed_terms(summed: SampledSum, gradient: torch.Tensor) -> torch.Tensor:
     """What one term adds to a sum, by a sum of it alone."""
     alone = SampledSum(summed.clip, summed.noise_multiplier, 1.0)
-    return alone.added(1, lambda _: gradient, len(gradient), source(0)).sums.sum(dim=0)
+    return alone.added(1, lambda _: gradient, len(gradient), source(0))[0].sum(dim=0)
 
 
 def test_terms_are_clipped_drawn_by_themselves_and_noised_with_the_deviation_that_is_counted() -> None:
@@ -140,7 +140,7 @@ def test_terms_are_clipped_drawn_by_themselves_and_noised_with_the_deviation_tha
     assert summed.drawn(3, source(1)) == summed.drawn(3, source(1))
     assert SampledSum(2.0, 3.0, 1.0).drawn(5, source(1)) == [0, 1, 2, 3, 4]
     long = torch.full((20_000,), 100.0, dtype=torch.float64)
-    one = SampledSum(2.0, 3.0, 1.0).added(1, lambda _: long, 20_000, source(2)).sums
+    one, _ = SampledSum(2.0, 3.0, 1.0).added(1, lambda _: long, 20_000, source(2))
     assert 1.999 < float(one.norm()) <= 2.0
     plan = job({"averaging": {"privacy": {"clip": 2.0, "noise_multiplier": 3.0, "sampling_rate": 0.25}}}).training_plan
     assert plan is not None
@@ -159,9 +159,9 @@ def test_a_gradient_that_is_not_finite_counts_as_nothing(entry: float) -> None:
     """An error in its place would say that one node was drawn whose gradient overflows."""
     terms = [torch.tensor([0.5, 0.25], dtype=torch.float64), torch.tensor([0.5, entry], dtype=torch.float64)]
     every = SampledSum(1.0, 1.0, 1.0)
-    one, both = (every.added(count, terms.__getitem__, 2, source(1)) for count in (1, 2))
-    assert torch.equal(one.sums, both.sums)
-    assert both.drawn.tolist() == [1, 1], "it was drawn all the same"
+    (one, _), (both, drawn) = (every.added(count, terms.__getitem__, 2, source(1)) for count in (1, 2))
+    assert torch.equal(one, both)
+    assert drawn.tolist() == [1, 1], "it was drawn all the same"
 
 
 def test_weights_that_the_server_chose_make_no_error_of_one_node_alone() -> None:
@@ -173,8 +173,8 @@ def test_weights_that_the_server_chose_make_no_error_of_one_node_alone() -> None
     summed, size = SampledSum(1.0, 1.0, 1.0), len(net.vector())
     for given in (ordinary, large):
         terms = Terms(given, 1, torch.float64)
-        found = summed.added(len(terms), partial(terms.gradient, net), size, source(1))
-        assert bool(found.sums.isfinite().all())
+        sums, _ = summed.added(len(terms), partial(terms.gradient, net), size, source(1))
+        assert bool(sums.isfinite().all())
     overflowing = [terms.gradient(net, each) for each in range(4)]
     assert not all(bool(each.isfinite().all()) for each in overflowing)
 

@@ -53,7 +53,7 @@ def test_a_gradient_is_that_of_autograd(activation: str, sparse: bool) -> None:
 def added(summed: SampledSum, rows: RowTerms, net: Averaged, chosen: list[int]) -> Tensor:
     """What terms add to a sum."""
     size, at = len(net.vector()), rows.at(net)
-    return summed.added(len(chosen), lambda number: at(chosen[number]), size, source("A")).sums.sum(dim=0)
+    return summed.added(len(chosen), lambda number: at(chosen[number]), size, source("A"))[0].sum(dim=0)
 
 
 def test_a_node_moves_a_sum_by_its_own_clipped_term_to_the_last_bit() -> None:
@@ -74,6 +74,6 @@ def test_terms_by_places_are_clipped_and_added_up_as_whole_ones() -> None:
         Places(torch.tensor([0, 1]), torch.tensor([0.25, 0.5])),
         Places(torch.tensor([2]), torch.tensor([-9.0])),
     ]
-    found = summed.added(3, terms.__getitem__, 4, source("B")).sums.sum(dim=0)
+    found = summed.added(3, terms.__getitem__, 4, source("B"))[0].sum(dim=0)
     known = sum(clip_to_grid(spread(each, 4).reshape(1, -1), 1.0, 2, cell)[0] for each in terms)
     assert torch.allclose(found, torch.as_tensor(known), atol=1e-5)
