@@ -10,12 +10,14 @@ and ``mask`` is λ. In the twin ``public`` is x itself, floating, and the mask i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.types import PartyId
 
@@ -27,8 +29,35 @@ Index = int | slice | None | tuple[int | slice | None, ...]
 Linear = Callable[[Tensor], Tensor]
 
 
+class _Secret(ABC):
+    """What wires and summands have in common: linear functions of them are those of each of their tensors."""
+
+    @abstractmethod
+    def map(self, function: Linear, bits: int = 0) -> Self:
+        """A linear function of it, with so many fractional bits more."""
+
+    def __getitem__(self, index: Index) -> Self:
+        return self.map(lambda part: part[index])
+
+    def __neg__(self) -> Self:
+        return self.map(torch.neg)
+
+    def times(self, factor: int | Tensor) -> Self:
+        """A whole multiple, or one for each entry: int64, and public."""
+        return self.map(lambda part: part * torch.as_tensor(factor, device=part.device, dtype=torch.int64))
+
+    def halved(self, times: int) -> Self:
+        """The number divided by 2^times: more fractional bits."""
+        return self.map(lambda part: part * 2.0**-times if part.is_floating_point() else part, times)
+
+    def scaled(self, factor: float, bits: int) -> Self:
+        """A multiple, by a public number rounded to so many fractional bits, which are added to its own."""
+        whole = round(factor * 2.0**bits)
+        return self.map(lambda part: part * (whole * 2.0**-bits if part.is_floating_point() else whole), bits)
+
+
 @dataclass(frozen=True)
-class Wire:
+class Wire(_Secret):
     """v = Λ − λ, or a linear function of several.
 
     Attributes:
@@ -58,13 +87,10 @@ class Wire:
         """N of Z_2^n."""
         return 8 * self.mask.element_size()
 
-    def map(self, function: Linear) -> Wire:
-        """A linear function of it."""
+    @override
+    def map(self, function: Linear, bits: int = 0) -> Wire:
         public = None if self.public is None else function(self.public)
-        return replace(self, public=public, mask=function(self.mask))
-
-    def __getitem__(self, index: Index) -> Wire:
-        return self.map(lambda part: part[index])
+        return replace(self, public=public, mask=function(self.mask), bits=self.bits + bits)
 
     @property
     def T(self) -> Wire:  # noqa: N802 - as of a tensor
@@ -79,25 +105,11 @@ class Wire:
         """Sums along a dimension, which stays with size 1."""
         return self.map(lambda part: part.sum(dim, keepdim=True, dtype=part.dtype))
 
-    def __neg__(self) -> Wire:
-        return self.map(torch.neg)
-
     def __add__(self, other: Wire) -> Wire:
         return _together([self, other], lambda parts: parts[0] + parts[1])
 
     def __sub__(self, other: Wire) -> Wire:
         return _together([self, other], lambda parts: parts[0] - parts[1])
-
-    def times(self, factor: int | Tensor) -> Wire:
-        """A whole multiple, or one for each entry: int64, and public."""
-        return self.map(lambda part: part * torch.as_tensor(factor, device=part.device, dtype=torch.int64))
-
-    def halved(self, times: int) -> Wire:
-        """The number divided by 2^times: more fractional bits."""
-        public = self.public
-        if public is not None and public.is_floating_point():
-            public = public * 2.0**-times
-        return replace(self, public=public, bits=self.bits + times)
 
     def plus(self, constant: float) -> Wire:
         """A public constant more."""
@@ -105,12 +117,6 @@ class Wire:
             return self
         what = constant if self.public.is_floating_point() else round(constant * 2.0**self.bits)
         return replace(self, public=self.public + what)
-
-    def scaled(self, factor: float, bits: int) -> Wire:
-        """A multiple, by a public number rounded to so many fractional bits, which are added to its own."""
-        whole = round(factor * 2.0**bits)
-        public = None if self.public is None else _scaled(self.public, whole, bits)
-        return replace(self, public=public, mask=self.mask * whole, bits=self.bits + bits)
 
 
 def plain_wire(values: Tensor, bits: int, ring: Ring = 64) -> Wire:
@@ -167,12 +173,8 @@ def _together(wires: Sequence[Wire], function: Callable[[Sequence[Tensor]], Tens
     return Wire(public, function([wire.mask for wire in wires]), first.bits, owners.pop() if len(owners) == 1 else None)
 
 
-def _scaled(values: Tensor, whole: int, bits: int) -> Tensor:
-    return values * (whole * 2.0**-bits) if values.is_floating_point() else values * whole
-
-
 @dataclass(frozen=True)
-class Summands:
+class Summands(_Secret):
     """A secret that is still a sum: ``part`` is this party's summand, of the dealer's too; in the twin all of it."""
 
     part: Tensor
@@ -183,15 +185,9 @@ class Summands:
         """Of the secret."""
         return tuple(self.part.shape)
 
-    def map(self, function: Linear) -> Summands:
-        """A linear function of it."""
-        return replace(self, part=function(self.part))
-
-    def __getitem__(self, index: Index) -> Summands:
-        return self.map(lambda part: part[index])
-
-    def __neg__(self) -> Summands:
-        return self.map(torch.neg)
+    @override
+    def map(self, function: Linear, bits: int = 0) -> Summands:
+        return replace(self, part=function(self.part), bits=self.bits + bits)
 
     def __add__(self, other: Summands) -> Summands:
         self._check(other)
@@ -200,19 +196,6 @@ class Summands:
     def __sub__(self, other: Summands) -> Summands:
         self._check(other)
         return replace(self, part=self.part - other.part)
-
-    def times(self, factor: int) -> Summands:
-        """A whole multiple."""
-        return self.map(lambda part: part * factor)
-
-    def scaled(self, factor: float, bits: int) -> Summands:
-        """A multiple, by a public number rounded to so many fractional bits, which are added to its own."""
-        return Summands(_scaled(self.part, round(factor * 2.0**bits), bits), self.bits + bits)
-
-    def halved(self, times: int) -> Summands:
-        """The number divided by 2^times: more fractional bits."""
-        part = self.part * 2.0**-times if self.part.is_floating_point() else self.part
-        return Summands(part, self.bits + times)
 
     def _check(self, other: Summands) -> None:
         if self.bits != other.bits or self.part.dtype != other.part.dtype:
