@@ -67,28 +67,20 @@ class AggregationSettings(Settings):
     A hop is the plain sum of the neighbours' rows, each of length 1. What is released is as many noisy matrices.
     """
 
-    hops: int = Field(1, ge=1, le=32, description="K: sums over neighbours, each with noise of its own")
-    dim: int = Field(
-        64,
-        ge=1,
-        le=4096,
-        description="columns of every noisy matrix, of which K + 1 are released; K with own_rows: clear",
-    )
-    sum_clip: float | None = Field(
-        None, gt=0, description="B: longest sum of a node's neighbours, for unit node-edges; null: √degree_bound"
-    )
-    own_rows: Literal["noised", "clear"] = Field(
-        "noised",
-        description="a node's own row: noised as the sums are; or, for unit edge, of which it says nothing, all of the "
-        "holder's columns as they are, to the label holder alone",
-    )
-    own_share: float | None = Field(
-        None,
-        ge=1e-6,
-        le=1 - 1e-6,
-        description="which part of what a unit costs (of μ²) is for its own row, the rest being for sums; for units "
-        f"node and node-edges, where null is {OWN_SHARE:g}",
-    )
+    hops: int = Field(1, ge=1, le=32)
+    """K: sums over neighbours, each with noise of its own"""
+    dim: int = Field(64, ge=1, le=4096)
+    """columns of every noisy matrix, of which K + 1 are released; K with own_rows: clear"""
+    sum_clip: float | None = Field(None, gt=0)
+    """B: longest sum of a node's neighbours, for unit node-edges; null: √degree_bound"""
+    own_rows: Literal["noised", "clear"] = "noised"
+    """a node's own row: noised as the sums are; or, for unit edge, of which it says nothing, all of the holder's
+    columns as they are, to the label holder alone
+    """
+    own_share: float | None = Field(None, ge=1e-6, le=1 - 1e-6)
+    """which part of what a unit costs (of μ²) is for its own row, the rest being for sums; for units node and
+    node-edges, where null is 0.9
+    """
 
     @property
     def releases_own_rows(self) -> bool:
@@ -114,12 +106,10 @@ class AggregationSettings(Settings):
 class JointNoiseSettings(Settings):
     """Each holder adds a share of the noise, so that the sum under masks has what one ε needs (``event.Joint``)."""
 
-    colluding: int = Field(
-        ge=0,
-        le=1024,
-        description="t: how many of the holders that publish may work with the server, or leave their noise out, and "
-        "ε of the others still holds; each adds noise of variance σ²C²/(P − t), of P that publish",
-    )
+    colluding: int = Field(ge=0, le=1024)
+    """t: how many of the holders that publish may work with the server, or leave their noise out, and ε of the others
+    still holds; each adds noise of variance σ²C²/(P − t), of P that publish
+    """
 
 
 class PrivacySettings(Settings):
@@ -129,71 +119,52 @@ class PrivacySettings(Settings):
     ``epsilon_total`` beside one of the others, training stops before the release that would exceed it.
     """
 
-    schedule: Literal["every-step", "once"] = Field(
-        "once",
-        description="fixed propagation, one release, and the label holder trains on it alone; or publish in every step "
-        "(VFGNN), whose ε is about one published row and protects neither a person nor an edge",
-    )
-    mechanism: Annotated[str, named_in(MECHANISMS)] = Field("gaussian", description="what makes the noise")
-    clip: float = Field(1.0, gt=0, description="C: largest norm of a row of embeddings (ℓ2; ℓ1 for laplace)")
-    gradient_clip: float = Field(
-        0.01, gt=0, description="the same for gradients; with a mean loss about 1 / training nodes; every-step only"
-    )
-    noise_multiplier: float | None = Field(
-        None, ge=0, description="σ: noise over C; 0: clipping alone, which protects nothing (ε = ∞)"
-    )
-    epsilon_step: float | None = Field(None, gt=0, description="ε of one release, from which the noise is computed")
-    epsilon_total: float | None = Field(None, gt=0, description="ε of everything that a holder publishes: its budget")
-    delta: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="δ of every ε of the job; null: the largest power of ten that is at most 1/(10·N), of N common "
-        "nodes, and at most 1e-4",
-    )
-    calibration: Calibration = Field(
-        "analytic", description="of epsilon_step: exact, or the textbook's formula as the paper uses it"
-    )
-    neighbours: Neighbours | None = Field(
-        None,
-        description="default: zero-out for rows, as in the paper, and for node-edges; replacement for edges and nodes",
-    )
-    unit: Literal["row", "edge", "node", "node-edges"] = Field(
-        description="what ε protects, which every job names: one published row, which is neither a person nor an edge; "
-        "one edge; one node's features (the latter: once only); one node's features and all its edges (with "
-        "aggregation only)"
-    )
-    degree_bound: int | None = Field(
-        None,
-        ge=1,
-        description="D: most neighbours of a node that are propagated; further edges are left out, and with unit "
-        "node-edges refused",
-    )
-    aggregation: AggregationSettings | None = Field(
-        None, description="noise in every hop of the release, once only; null: on the result of all hops"
-    )
-    joint_noise: JointNoiseSettings | None = Field(
-        None,
-        description="noise made together under masks, gaussian only: ε then rests on other holders' noise as well; "
-        "null: each holder adds all that its ε needs",
-    )
-    predictions: int = Field(
-        0,
-        ge=0,
-        le=10_000_000,
-        description="later predictions that epsilon_total leaves room for, each of them a release",
-    )
-    canaries: int = Field(
-        0,
-        ge=0,
-        description="canaries of each holder that releases, so that an audit can hold the run against its ledger; what "
-        "is predicted for their nodes is worthless",
-    )
-    canaries_in: Literal["rows", "data"] = Field(
-        "rows",
-        description="rows: in place of released rows, which tests the door; data: units in the holder's data, before "
-        "anything is computed, which tests all of the pipeline",
-    )
+    schedule: Literal["every-step", "once"] = "once"
+    """fixed propagation, one release, and the label holder trains on it alone; or publish in every step (VFGNN), whose
+    ε is about one published row and protects neither a person nor an edge
+    """
+    mechanism: Annotated[str, named_in(MECHANISMS)] = "gaussian"
+    """what makes the noise"""
+    clip: float = Field(1.0, gt=0)
+    """C: largest norm of a row of embeddings (ℓ2; ℓ1 for laplace)"""
+    gradient_clip: float = Field(0.01, gt=0)
+    """the same for gradients; with a mean loss about 1 / training nodes; every-step only"""
+    noise_multiplier: float | None = Field(None, ge=0)
+    """σ: noise over C; 0: clipping alone, which protects nothing (ε = ∞)"""
+    epsilon_step: float | None = Field(None, gt=0)
+    """ε of one release, from which the noise is computed"""
+    epsilon_total: float | None = Field(None, gt=0)
+    """ε of everything that a holder publishes: its budget"""
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of every ε of the job; null: the largest power of ten that is at most 1/(10·N), of N common nodes, and at most
+    1e-4
+    """
+    calibration: Calibration = "analytic"
+    """of epsilon_step: exact, or the textbook's formula as the paper uses it"""
+    neighbours: Neighbours | None = None
+    """default: zero-out for rows, as in the paper, and for node-edges; replacement for edges and nodes"""
+    unit: Literal["row", "edge", "node", "node-edges"]
+    """what ε protects, which every job names: one published row, which is neither a person nor an edge; one edge; one
+    node's features (the latter: once only); one node's features and all its edges (with aggregation only)
+    """
+    degree_bound: int | None = Field(None, ge=1)
+    """D: most neighbours of a node that are propagated; further edges are left out, and with unit node-edges refused"""
+    aggregation: AggregationSettings | None = None
+    """noise in every hop of the release, once only; null: on the result of all hops"""
+    joint_noise: JointNoiseSettings | None = None
+    """noise made together under masks, gaussian only: ε then rests on other holders' noise as well; null: each holder
+    adds all that its ε needs
+    """
+    predictions: int = Field(0, ge=0, le=10_000_000)
+    """later predictions that epsilon_total leaves room for, each of them a release"""
+    canaries: int = Field(0, ge=0)
+    """canaries of each holder that releases, so that an audit can hold the run against its ledger; what is predicted
+    for their nodes is worthless
+    """
+    canaries_in: Literal["rows", "data"] = "rows"
+    """rows: in place of released rows, which tests the door; data: units in the holder's data, before anything is
+    computed, which tests all of the pipeline
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -345,13 +316,11 @@ class PrivacySettings(Settings):
 class SharedNoiseSettings(Settings):
     """Each holder adds a share of the noise: the sum that is opened has what one ε needs (``event.Joint``)."""
 
-    colluding: int = Field(
-        ge=1,
-        le=1024,
-        description="t: how many holders may work together and with the server, or leave their noise out, and ε of the "
-        "others still holds; each adds noise of variance σ²C²/(averaging.threshold − t). Every holder hears the "
-        "weights and knows its own noise, so one that is curious by itself is the first",
-    )
+    colluding: int = Field(ge=1, le=1024)
+    """t: how many holders may work together and with the server, or leave their noise out, and ε of the others still
+    holds; each adds noise of variance σ²C²/(averaging.threshold − t). Every holder hears the weights and knows its own
+    noise, so one that is curious by itself is the first
+    """
 
 
 class SampledSettings(Settings):
@@ -360,51 +329,36 @@ class SampledSettings(Settings):
     The noise is ``noise_multiplier``, or follows from ``epsilon_total``.
     """
 
-    epsilon_total: float | None = Field(None, gt=0, description="ε of all rounds together, from which σ follows")
-    noise_multiplier: float | None = Field(
-        None, ge=1e-3, le=1e6, description="σ: standard deviation of the noise over clip; one of the two is given"
-    )
-    delta: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="δ of that ε; a holder with 1/δ nodes or more refuses; null: the largest power of ten that is at "
-        "most 1/(10·N), of N = batch/sampling_rate training nodes, and at most 1e-4",
-    )
-    unit: Literal["node-edges"] = Field(
-        "node-edges",
-        description="what ε is about: a node's features, label and all its edges, and whether it is trained on",
-    )
-    neighbours: Neighbours = Field("zero-out", description="the node is there or not, or replaced by any other")
-    degree_bound: int | None = Field(
-        None,
-        ge=1,
-        le=10_000,
-        description="D: the most neighbours of any node, a rule that a holder's edges keep; it refuses where they do "
-        "not; not with model.local.hops 0",
-    )
-    clip: float = Field(1.0, ge=1e-6, le=1e6, description="C: the longest gradient (ℓ2) of one training node")
-    sampling_rate: float = Field(
-        1.0,
-        ge=LEAST_RATE,
-        le=1,
-        description="q: with which a training node is drawn, each by itself, in a round; 1: all are, which takes the "
-        "least noise",
-    )
-    batch: float = Field(
-        gt=0, description="what a sum is divided by: about q times the training nodes of a holder, by public knowledge"
-    )
-    canaries: int = Field(
-        0,
-        ge=0,
-        description="nodes of each holder that trains whose values, edges and labels are made up, so that an audit can "
-        "hold the run against its ledger; what is learned from them is worthless",
-    )
-    joint_noise: SharedNoiseSettings | None = Field(
-        None,
-        description="noise made together under the masks of a sum: ε then rests on other holders' noise as well; null: "
-        "each holder adds all that its ε needs",
-    )
+    epsilon_total: float | None = Field(None, gt=0)
+    """ε of all rounds together, from which σ follows"""
+    noise_multiplier: float | None = Field(None, ge=1e-3, le=1e6)
+    """σ: standard deviation of the noise over clip; one of the two is given"""
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of that ε; a holder with 1/δ nodes or more refuses; null: the largest power of ten that is at most 1/(10·N), of
+    N = batch/sampling_rate training nodes, and at most 1e-4
+    """
+    unit: Literal["node-edges"] = "node-edges"
+    """what ε is about: a node's features, label and all its edges, and whether it is trained on"""
+    neighbours: Neighbours = "zero-out"
+    """the node is there or not, or replaced by any other"""
+    degree_bound: int | None = Field(None, ge=1, le=10_000)
+    """D: the most neighbours of any node, a rule that a holder's edges keep; it refuses where they do not; not with
+    model.local.hops 0
+    """
+    clip: float = Field(1.0, ge=1e-6, le=1e6)
+    """C: the longest gradient (ℓ2) of one training node"""
+    sampling_rate: float = Field(1.0, ge=LEAST_RATE, le=1)
+    """q: with which a training node is drawn, each by itself, in a round; 1: all are, which takes the least noise"""
+    batch: float = Field(gt=0)
+    """what a sum is divided by: about q times the training nodes of a holder, by public knowledge"""
+    canaries: int = Field(0, ge=0)
+    """nodes of each holder that trains whose values, edges and labels are made up, so that an audit can hold the run
+    against its ledger; what is learned from them is worthless
+    """
+    joint_noise: SharedNoiseSettings | None = None
+    """noise made together under the masks of a sum: ε then rests on other holders' noise as well; null: each holder
+    adds all that its ε needs
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -427,30 +381,24 @@ class SampledSettings(Settings):
 class FeatureReleaseSettings(Settings):
     """Every holder perturbs the features of each of its nodes a single time. ε is of one node's features there."""
 
-    mechanism: Annotated[str, named_in(FEATURE_MECHANISMS)] = Field(
-        "multi-bit",
-        description="multi-bit: a few sampled features, a bit of each; one-bit: a bit of every feature; gaussian, "
-        "laplace: noise on every feature, to compare with",
-    )
-    epsilon: float = Field(gt=0, allow_inf_nan=False, description="ε of one node's release, all its features together")
-    low: float = Field(0.0, allow_inf_nan=False, description="α: the least value that a feature can have")
-    high: float = Field(
-        1.0,
-        allow_inf_nan=False,
-        description="β: the largest; both must be known without looking at the data, whose extremes are private",
-    )
-    sampled: int | None = Field(
-        None,
-        ge=1,
-        description="m: features sampled by multi-bit; default: the number from 1 to d with the least variance",
-    )
-    delta: float | None = Field(None, gt=0, lt=1, description="δ of one release; for gaussian alone, which needs one")
-    canaries: int = Field(
-        0,
-        ge=0,
-        description="nodes of each holder whose values are made up, so that an audit can hold the release against its "
-        "ε; what is learned from them is worthless",
-    )
+    mechanism: Annotated[str, named_in(FEATURE_MECHANISMS)] = "multi-bit"
+    """multi-bit: a few sampled features, a bit of each; one-bit: a bit of every feature; gaussian, laplace: noise on
+    every feature, to compare with
+    """
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+    """ε of one node's release, all its features together"""
+    low: float = Field(0.0, allow_inf_nan=False)
+    """α: the least value that a feature can have"""
+    high: float = Field(1.0, allow_inf_nan=False)
+    """β: the largest; both must be known without looking at the data, whose extremes are private"""
+    sampled: int | None = Field(None, ge=1)
+    """m: features sampled by multi-bit; default: the number from 1 to d with the least variance"""
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of one release; for gaussian alone, which needs one"""
+    canaries: int = Field(0, ge=0)
+    """nodes of each holder whose values are made up, so that an audit can hold the release against its ε; what is
+    learned from them is worthless
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -471,19 +419,18 @@ class FeatureReleaseSettings(Settings):
 class LabelReleaseSettings(Settings):
     """The holder that has the labels releases each a single time, by randomised response."""
 
-    holder: PartyName = Field(description="who has the labels; the job's label_holder, which learns, has none")
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False, description="ε of one node's label")]
+    holder: PartyName
+    """who has the labels; the job's label_holder, which learns, has none"""
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """ε of one node's label"""
 
 
 class LabelPrivacySettings(Settings):
     """The label holder perturbs the labels that it trains and validates with, each a single time, before training."""
 
-    epsilon: float = Field(
-        gt=0, allow_inf_nan=False, description="ε of one node's label, by randomised response, for all jobs that use it"
-    )
-    canaries: int = Field(
-        0,
-        ge=0,
-        description="training nodes whose labels are made up, so that an audit can hold the gradients against ε; what "
-        "is learned from them is worthless",
-    )
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+    """ε of one node's label, by randomised response, for all jobs that use it"""
+    canaries: int = Field(0, ge=0)
+    """training nodes whose labels are made up, so that an audit can hold the gradients against ε; what is learned from
+    them is worthless
+    """
