@@ -17,7 +17,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import intersect
-from veilgraph.mpc.intersect import POINT_BYTES, align_holder, align_server
+from veilgraph.mpc.intersect import POINT_BYTES, align_holder, align_server, hash_and_multiply, multiply
 
 pytest.importorskip("private_set_intersection.python")
 
@@ -229,17 +229,15 @@ def test_without_the_library_the_way_out_is_named(monkeypatch):
 def test_the_library_hashes_and_multiplies_on_p256_as_assumed():
     """k = b·s in one step equals b, then s; and H(id)·1 is the hash that the views below are tested for."""
     b, s = 0xABCDEF << 190, 0x123457
-    points = intersect._Key(b).hash_and_multiply(["x", "y"])
-    assert intersect._Key(s).multiply(points) == intersect._Key(b * s % intersect._GROUP_ORDER).hash_and_multiply(
-        ["x", "y"]
-    )
+    points = hash_and_multiply(b, ["x", "y"])
+    assert multiply(s, points) == hash_and_multiply(b * s % intersect._GROUP_ORDER, ["x", "y"])
     assert {len(point) for point in points} == {POINT_BYTES}
     inverse = pow(b, -1, intersect._GROUP_ORDER)
-    assert intersect._Key(inverse).multiply(points) == intersect._Key(1).hash_and_multiply(["x", "y"])
+    assert multiply(inverse, points) == hash_and_multiply(1, ["x", "y"])
 
 
 def test_no_message_holds_what_a_party_without_keys_can_compute():
-    hashed = [point for own in SETS.values() for point in intersect._Key(1).hash_and_multiply(own)]
+    hashed = [point for own in SETS.values() for point in hash_and_multiply(1, own)]
     guesses = {guess for own in SETS.values() for text in own for guess in (hashlib.sha256(text.encode()).digest(),)}
     guesses |= {*hashed, *map(token, hashed)}
     probes = {probe for guess in guesses for probe in (guess, guess[1:], guess[:16], token(guess))}
@@ -296,7 +294,7 @@ def test_ids_leave_in_an_order_of_their_own(monkeypatch):
         align_holder(hub.link("A"), ["A", "B"], own, secrets)
     piece = hub.link("B").receive("A", Tag(Kind.BLINDED_IDS))
     order = expand(fixed_secrets("order")(32), "order", (100,)).argsort().tolist()
-    plain = intersect._Key(1).hash_and_multiply([own[row] for row in order])
+    plain = hash_and_multiply(1, [own[row] for row in order])
     assert rows_of([Message("A", "B", Tag(Kind.BLINDED_IDS), piece)], Kind.BLINDED_IDS) == plain
     assert order != sorted(order)
 
@@ -346,7 +344,7 @@ def test_a_relay_that_doubles_a_point_in_place_of_another_is_found():
 
 def test_a_relay_that_puts_other_points_in_place_takes_the_ids_out_of_the_intersection():
     def strangers(points: Tensor) -> Tensor:
-        other = b"".join(intersect._Key(99).hash_and_multiply([str(row) for row in range(len(points))]))
+        other = b"".join(hash_and_multiply(99, [str(row) for row in range(len(points))]))
         return torch.frombuffer(bytearray(other), dtype=torch.uint8).reshape(points.shape)
 
     with refused(DataError, code="no-common-id", key="ids", value=["A", "B", "C"]):

@@ -15,10 +15,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ PIECE_ROWS: Final = 1 << 13
 MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
 _GROUP_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # FIPS 186-4, D.1.2.3
+_SCALAR_BYTES: Final = 32
 _SCALAR_SOURCE_BYTES: Final = 48  # 128 bits more than the order: the remainder is uniform
 _TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
 
@@ -142,20 +143,19 @@ class _Ring:
         self._link = link
         self._next = holders[(place + 1) % len(holders)]
         self._owners = [holders[place - passed] for passed in range(len(holders))]
-        blind, seal = random_scalar(secrets), random_scalar(secrets)
-        self._blind, self._seal, self._key = _Key(blind), _Key(seal), _Key(blind * seal % _GROUP_ORDER)
+        self._blind, self._seal = random_scalar(secrets), random_scalar(secrets)
 
     def send_own(self, ids: Sequence[str]) -> None:
         """Starts this holder's list, blinded, on its way."""
         for step, start in enumerate(range(0, len(ids) + 1, PIECE_ROWS)):
-            self._send(step, 0, self._blind.hash_and_multiply(ids[start : start + PIECE_ROWS]))
+            self._send(step, 0, hash_and_multiply(self._blind, ids[start : start + PIECE_ROWS]))
 
     def relay(self) -> dict[PartyId, int]:
         """Multiply all others' lists by this holder's key and pass them on, one piece of each in turn: owner → length.
 
         Whatever a piece waits for at the previous holder comes earlier in that holder's turns, so no ring can lock.
         """
-        sizes = dict.fromkeys(self._owners[1:], 0)
+        sizes, key = dict.fromkeys(self._owners[1:], 0), self._blind * self._seal % _GROUP_ORDER
         unfinished = list(range(1, len(self._owners)))
         step = 0
         while unfinished:
@@ -176,7 +176,7 @@ class _Ring:
                     )
                 if rows == PIECE_ROWS:
                     longer.append(passed)
-                self._send(step, passed, self._multiply(self._key, piece))
+                self._send(step, passed, self._multiply(key, piece))
             unfinished, step = longer, step + 1
         return sizes
 
@@ -196,9 +196,9 @@ class _Ring:
         tag = Tag(Kind.BLINDED_IDS, step, passed)
         return receive_as(self._link, self.previous, tag, [rows, POINT_BYTES], torch.uint8)
 
-    def _multiply(self, key: _Key, piece: Tensor) -> list[bytes]:
+    def _multiply(self, scalar: int, piece: Tensor) -> list[bytes]:
         try:
-            return key.multiply([row.tobytes() for row in piece.numpy()])
+            return multiply(scalar, [row.tobytes() for row in piece.numpy()])
         except RuntimeError as error:
             raise ProtocolError(
                 f"{self.previous} sent {self._link.party} bytes that are no point of P-256",
@@ -207,30 +207,19 @@ class _Ring:
             ) from error
 
 
-class _Key:
-    """One secret scalar and what openmined_psi does with it."""
+def hash_and_multiply(scalar: int, ids: Sequence[str]) -> list[bytes]:
+    """The points scalar·H(id), in the order of ``ids``."""
+    client = _load_library().client.CreateFromKey(scalar.to_bytes(_SCALAR_BYTES, "big"), True)
+    return list(client.CreateRequest(ids).encrypted_elements)
 
-    def __init__(self, scalar: int) -> None:
-        self._library = _load_library()
-        self._scalar = scalar.to_bytes(32, "big")
 
-    @cached_property
-    def _first(self) -> Any:  # noqa: ANN401 - the library has no types
-        return self._library.client.CreateFromKey(self._scalar, True)
-
-    @cached_property
-    def _further(self) -> Any:  # noqa: ANN401 - as above
-        return self._library.server.CreateFromKey(self._scalar, True)
-
-    def hash_and_multiply(self, ids: Sequence[str]) -> list[bytes]:
-        """The points scalar·H(id), in the order of ``ids``."""
-        return list(self._first.CreateRequest(ids).encrypted_elements)
-
-    def multiply(self, points: Iterable[bytes]) -> list[bytes]:
-        """The points scalar·P, in the order of ``points``; ``RuntimeError`` when one is none."""
-        # Only with reveal_intersection does the library keep the order.
-        request = self._library.Request(reveal_intersection=True, encrypted_elements=points)
-        return list(self._further.ProcessRequest(request).encrypted_elements)
+def multiply(scalar: int, points: Iterable[bytes]) -> list[bytes]:
+    """The points scalar·P, in the order of ``points``; ``RuntimeError`` when one is none."""
+    library = _load_library()
+    # Only with reveal_intersection does the library keep the order.
+    request = library.Request(reveal_intersection=True, encrypted_elements=points)
+    server = library.server.CreateFromKey(scalar.to_bytes(_SCALAR_BYTES, "big"), True)
+    return list(server.ProcessRequest(request).encrypted_elements)
 
 
 def _load_library() -> ModuleType:
