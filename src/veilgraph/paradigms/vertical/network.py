@@ -213,15 +213,23 @@ def _row_lengths(matrix: Tensor) -> Tensor:
 class Individual(InitialEmbedding):
     """h^0_i = x^i·W^i, everything local; the holders' h^0 differ.
 
-    W's initial value is of a ``stream``, by default the holder's, and of so many ``columns``, by default those of x^i.
+    W's initial value is of a ``stream`` of the holder's, and of so many ``columns``, by default those of x^i.
     """
 
-    def __init__(self, session: EmbeddingSession, stream: str | None = None, columns: int | None = None) -> None:
-        self._operand = ring.static_operand(session.matrix, lambda values: values.to(session.dtype))
-        own = session.matrix.shape[1]
-        std = init_std(session.settings, columns or own, session.dim)
-        weight = init_weight(session.streams, stream or session.link.party, own, session.dim, std)
-        self.weight = nn.Parameter(weight.to(session.dtype))
+    def __init__(
+        self,
+        settings: InitialSettings,
+        matrix: Tensor,
+        dim: int,
+        streams: LearningStreams,
+        stream: str,
+        dtype: torch.dtype,
+        columns: int | None = None,
+    ) -> None:
+        own = matrix.shape[1]
+        self._operand = ring.static_operand(matrix, lambda values: values.to(dtype))
+        weight = init_weight(streams, stream, own, dim, init_std(settings, columns or own, dim))
+        self.weight = nn.Parameter(weight.to(dtype))
 
     @override
     def embed(self, step: int, *, learns: bool) -> Tensor:
@@ -248,10 +256,10 @@ class SecureSum(Individual):
     """
 
     def __init__(self, session: EmbeddingSession) -> None:
+        settings, matrix, dim, party = session.settings, session.matrix, session.dim, session.link.party
         columns, holders = sum(session.features.values()), len(session.features)
-        std = init_std(session.settings, columns, session.dim)
-        check_range(session.link.party, session.matrix, session.settings, std, holders=holders, feature_bits=0)
-        super().__init__(session, columns=columns)
+        check_range(party, matrix, settings, init_std(settings, columns, dim), holders=holders, feature_bits=0)
+        super().__init__(settings, matrix, dim, session.streams, party, session.dtype, columns)
         self._session = session
 
     @override
@@ -365,9 +373,10 @@ OWN_NODES: Final = "own nodes"  # name of W_own's learning stream; no holder can
 
 def build_embedding(session: EmbeddingSession) -> InitialEmbedding:
     """The method that the job names, set up for this session (may exchange messages)."""
-    if not session.settings.is_joint:
-        return Individual(session)
-    return SecureSum(session) if session.settings.method == "secure-sum" else Collaborative(session)
+    settings, party = session.settings, session.link.party
+    if not settings.is_joint:
+        return Individual(settings, session.matrix, session.dim, session.streams, party, session.dtype)
+    return SecureSum(session) if settings.method == "secure-sum" else Collaborative(session)
 
 
 class ModelSettings(Settings):

@@ -20,18 +20,16 @@ from typing import Final
 import numpy as np
 import scipy.sparse as sp
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor, nn
 from torch.autograd import backward
 from torch.nn import functional
 from typing_extensions import override
 
-from veilgraph.core.errors import BudgetSpent, ConfigError
+from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import choose_rows, in_order, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import GUARD_BITS
 from veilgraph.nn.combine import build_combine
@@ -39,7 +37,7 @@ from veilgraph.nn.layers import Adam, build_deep, build_head, copied_state
 from veilgraph.nn.local.build import build_local
 from veilgraph.nn.noisy_rows import Axes, JointNetwork, Whitening, class_evidence, shrunk
 from veilgraph.nn.propagate import Adjacency, SparseMatrix
-from veilgraph.paradigms.vertical.network import HolderNetwork, ModelSettings, init_std, init_weight
+from veilgraph.paradigms.vertical.network import HolderNetwork, Individual, ModelSettings
 from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.aggregation import bound_degrees, pair_matrix, too_many_neighbours
 from veilgraph.privacy.event import Joint
@@ -107,15 +105,6 @@ def released_edges(graph: PartyGraph, job: JobSettings) -> tuple[Tensor, Tensor 
         return edges, weight
     kept = bound_degrees(edges, graph.num_nodes, privacy.degree_bound)
     return edges[:, kept], None if weight is None else weight[kept]
-
-
-def _sums_to_release(graph: PartyGraph, session: RoleContext) -> tuple[Tensor, csr_array]:
-    """Rows of all nodes, each made of its own features, Tensor[N, d], and the pairs over which they are summed."""
-    job = session.settings
-    if job.privacy is None or job.privacy.aggregation is None:
-        raise ConfigError("privacy.aggregation: the job has none; give it, or release what came of all hops")
-    projection = random_projection(graph.num_features, job.privacy.aggregation.dim, session.streams, session.dtype)
-    return project(graph.features, projection), pair_matrix(*released_edges(graph, job), graph.num_nodes)
 
 
 def off_the_ring(job: JobSettings, graph: PartyGraph) -> str:
@@ -264,8 +253,10 @@ class ReleasingHolder(OnceRole):
             )
         cut = HolderCut(session.link, masks, job.model.combine.bits, session.dtype, session.publisher)
         graph, places = self._ordered()
-        if job.privacy is not None and job.privacy.aggregation is not None:
-            released = cut.release_sums(*_sums_to_release(graph, session), self.graph.common)[places]
+        if job.privacy is not None and (hops := job.privacy.aggregation) is not None:
+            projection = random_projection(graph.num_features, hops.dim, session.streams, session.dtype)
+            pairs = pair_matrix(*released_edges(graph, job), graph.num_nodes)
+            released = cut.release_sums(project(graph.features, projection), pairs, self.graph.common)[places]
         else:
             rows = embedding_to_release(graph, session)[places]
             release = cut.release(0)
@@ -460,10 +451,8 @@ class LearningHolder(OnceRole, Judge):
         model, streams, dtype = vertical(session.settings).model, session.streams, session.dtype
         common, adjacency = graph.common_part(), Adjacency.from_graph(graph, dtype)
         self._common_adjacency = adjacency if common is graph else Adjacency.from_graph(common, dtype)
-        self._operand = ring.static_operand(graph.features, lambda values: values.to(dtype))
-        std = init_std(model.initial, graph.num_features, model.dim)
-        weight = init_weight(streams, session.link.party, graph.num_features, model.dim, std)
-        self._weight = nn.Parameter(weight.to(dtype))
+        party = session.link.party
+        self._initial = Individual(model.initial, graph.features, model.dim, streams, party, dtype)
         self._network = HolderNetwork(model, 1, adjacency, streams, common=graph.common)
         self._deep = build_deep(model.dim, model.dim, model.server, streams=streams, dtype=dtype)
         self._head = build_head(
@@ -480,8 +469,8 @@ class LearningHolder(OnceRole, Judge):
         self.model = PartyModel(
             session,
             networks if self._joint is None else {**networks, "joint": self._joint},
-            trained=[*own, self._weight],
-            besides=lambda: {"initial.weight": self._weight.data},
+            trained=[*own, self._initial.weight],
+            besides=lambda: {"initial.weight": self._initial.weight.data},
         )
 
     @override
@@ -521,12 +510,11 @@ class LearningHolder(OnceRole, Judge):
     def forward(self, step: int, epoch: int | None) -> None:
         """In training, and with noise in every hop, own logits alone; else with what released rows add."""
         generator = self._dropout(epoch)
-        self._h0 = leaf(self._operand.times(self._weight.detach()))
+        self._h0 = leaf(self._initial.embed(step, learns=self._learns))
         started = self._network.start(self._h0, generator)
         own, _ = self._network.contribute(ROUND, started, started, generator)
         deep = self._deep(own, generator)
-        of_head = None if epoch is None else self.session.streams.generator("head dropout", epoch)
-        self.logits = self._head(deep, self._common_adjacency, of_head)
+        self.logits = self._head(deep, self._common_adjacency, self._dropout(epoch, "head dropout"))
         if epoch is None and self.released is not None:
             log_probabilities, opinion = self._objective.opinion(self.logits)
             self._alone = log_probabilities
@@ -556,7 +544,7 @@ class LearningHolder(OnceRole, Judge):
     @override
     def backward(self, step: int) -> None:
         backward(self.training_loss("train.learning_rate or model.local.learning_rate"))
-        self._weight.grad = self._operand.transposed_times(gradient_of(self._h0))
+        self._initial.learn(step, gradient_of(self._h0))
 
 
 def _part(party: PartyId, place: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import ParamSpec
 
 import torch
@@ -273,23 +272,24 @@ class DataHolder(Role):
         self._cut = HolderCut(session.link, hides, combine.bits, session.dtype, session.publisher, session.device)
         if self._network.weight is not None:
             self._cut.publish_weight(self._network.weight)
-        given = EmbeddingSession(
-            link=session.link,
-            settings=settings,
-            matrix=common if joint else graph.features,
-            features={holder: hellos[holder].features for holder in session.holders},
-            feature_bits=max(hellos[holder].feature_bits for holder in session.holders),
-            dim=job.model.dim,
-            masks=masks,
-            streams=session.streams,
-            dtype=session.dtype,
-            device=session.device,
-            trace=session.trace,
+        self._embedding = build_embedding(
+            EmbeddingSession(
+                link=session.link,
+                settings=settings,
+                matrix=common if joint else graph.features,
+                features={holder: hellos[holder].features for holder in session.holders},
+                feature_bits=max(hellos[holder].feature_bits for holder in session.holders),
+                dim=job.model.dim,
+                masks=masks,
+                streams=session.streams,
+                dtype=session.dtype,
+                device=session.device,
+                trace=session.trace,
+            )
         )
-        self._embedding = build_embedding(given)
         if joint and graph.common < graph.num_nodes:
             rows = rows_between(graph.features, graph.common, graph.num_nodes)
-            self._own = Individual(replace(given, matrix=rows), OWN_NODES)
+            self._own = Individual(settings, rows, job.model.dim, session.streams, OWN_NODES, session.dtype)
         self._is_set_up = True
         self.model = _HolderModel(session, self._networks(), self._network.rates(), self._embedding, self._own)
         return start

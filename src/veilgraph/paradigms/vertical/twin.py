@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.network import (
     OWN_NODES,
     HolderNetwork,
+    Individual,
     InitialSettings,
     ServerNetwork,
     deep_width,
@@ -49,7 +51,7 @@ class PlainEmbedding:
 
     ``collaborative`` has float64 weights, each at first the sum of every holder's draw, and trains them by SGD with
     momentum and decoupled decay; x is rounded to ``feature_bits``, as in the ring. Weights of the other methods are
-    trained by Adam. ``own`` has holders' x·W_own of nodes that not all have; its weights come from a ``stream``.
+    trained by Adam, as those of ``own``, holders' rows of nodes that not all have.
     """
 
     def __init__(
@@ -61,33 +63,32 @@ class PlainEmbedding:
         dtype: torch.dtype,
         *,
         feature_bits: int = 0,
-        own: PlainEmbedding | None = None,
-        stream: str | None = None,
+        own: Mapping[PartyId, Tensor] = MappingProxyType({}),
     ) -> None:
-        self._settings, self._dtype, self._own = settings, dtype, own
-        self._is_collaborative = settings.method == "collaborative"
-        self._common = max(len(matrix) for matrix in matrices.values())
+        self._settings, self._dtype, self._common = settings, dtype, max(map(len, matrices.values()))
         columns = {owner: matrix.shape[1] for owner, matrix in matrices.items()}
         total = sum(columns.values())
-        self._parameters: dict[PartyId, nn.Parameter] = {}
-        if self._is_collaborative:
+        self._parts: dict[PartyId, Individual] = {}
+        self._operands: dict[PartyId, ring.StaticOperand] = {}
+        if settings.method == "collaborative":
             std = init_std(settings, total, dim) / len(columns) ** 0.5
+            self._operands = {
+                owner: ring.static_operand(matrix, lambda values: ring.rounded(values, feature_bits))
+                for owner, matrix in matrices.items()
+            }
             self._weights = {
                 owner: masked_sum([init_weight(streams[other], owner, count, dim, std) for other in columns])
                 for owner, count in columns.items()
             }
             self._momentum = {owner: torch.zeros_like(weight) for owner, weight in self._weights.items()}
         else:
-            for owner, count in columns.items():
-                std = init_std(settings, total if settings.is_joint else count, dim)
-                weight = init_weight(streams[owner], stream or owner, count, dim, std)
-                self._parameters[owner] = nn.Parameter(weight.to(dtype))
-            self._weights = {owner: parameter.data for owner, parameter in self._parameters.items()}
-
-        def converted(values: Tensor) -> Tensor:
-            return ring.rounded(values, feature_bits) if self._is_collaborative else values.to(dtype)
-
-        self._operands = {owner: ring.static_operand(matrix, converted) for owner, matrix in matrices.items()}
+            joint = total if settings.is_joint else None
+            for owner, matrix in matrices.items():
+                self._parts[owner] = Individual(settings, matrix, dim, streams[owner], owner, dtype, joint)
+            self._weights = {owner: part.weight.data for owner, part in self._parts.items()}
+        self._own = {
+            owner: Individual(settings, rows, dim, streams[owner], OWN_NODES, dtype) for owner, rows in own.items()
+        }
 
     def weights(self) -> dict[PartyId, Tensor]:
         """Owner → live W of its columns [F_owner, d]."""
@@ -95,37 +96,35 @@ class PlainEmbedding:
 
     def own_weights(self) -> dict[PartyId, Tensor]:
         """Owner → W_own [F_owner, d], for those that have nodes of their own with a W_own."""
-        return {} if self._own is None else self._own.weights()
+        return {owner: part.weight.data for owner, part in self._own.items()}
 
     def parameters(self) -> list[nn.Parameter]:
         """Weights that Adam trains."""
-        return [*self._parameters.values(), *([] if self._own is None else self._own.parameters())]
+        return [part.weight for part in (*self._parts.values(), *self._own.values())]
 
     def embed(self) -> dict[PartyId, Tensor]:
         """Holder → its h^0 in the job's precision, a row for each of its nodes, without a graph."""
-        found = {owner: operand.times(self._weights[owner]) for owner, operand in self._operands.items()}
+        found = {owner: part.embed(0, learns=True) for owner, part in self._parts.items()}
+        found |= {owner: operand.times(self._weights[owner]) for owner, operand in self._operands.items()}
         if self._settings.is_joint:
             found = dict.fromkeys(found, masked_sum(list(found.values())).to(self._dtype))
-        own = {} if self._own is None else self._own.embed()
+        own = {owner: part.embed(0, learns=True) for owner, part in self._own.items()}
         return {party: torch.cat([h0, own[party]]) if party in own else h0 for party, h0 in found.items()}
 
     def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
-        """Takes every holder's ∂L/∂h^0: updates W, or leaves gradients in ``parameters``."""
-        settings = self._settings
-        if self._own is not None:
-            self._own.learn({party: gradients[party][self._common :] for party in self._own.weights()})
-            gradients = {party: gradient[: self._common] for party, gradient in gradients.items()}
+        """Takes every holder's ∂L/∂h^0: updates W, or leaves its gradient with the parameter."""
+        settings, common = self._settings, self._common
+        for owner, part in self._own.items():
+            part.learn(0, gradients[owner][common:])
         if settings.is_joint:
-            total = masked_sum(list(gradients.values()))
-            gradients = dict.fromkeys(gradients, total if self._is_collaborative else total.to(self._dtype))
+            total = masked_sum([gradient[:common] for gradient in gradients.values()])
+            gradients = dict.fromkeys(gradients, total)
+        for owner, part in self._parts.items():
+            part.learn(0, gradients[owner].to(self._dtype))
         for owner, operand in self._operands.items():
-            gradient = operand.transposed_times(gradients[owner])
-            if self._is_collaborative:
-                self._momentum[owner].mul_(settings.momentum).add_(gradient)
-                self._weights[owner].mul_(1 - settings.learning_rate * settings.weight_decay)
-                self._weights[owner].sub_(self._momentum[owner], alpha=settings.learning_rate)
-            else:
-                self._parameters[owner].grad = gradient
+            self._momentum[owner].mul_(settings.momentum).add_(operand.transposed_times(gradients[owner]))
+            self._weights[owner].mul_(1 - settings.learning_rate * settings.weight_decay)
+            self._weights[owner].sub_(self._momentum[owner], alpha=settings.learning_rate)
 
 
 class PlainNetwork(Network):
@@ -298,11 +297,7 @@ def _embedding(
         for graph in graphs
         if graph.num_nodes > common
     }
-    own = None
-    if rows:
-        alone = initial.model_copy(update={"method": "individual"})
-        own = PlainEmbedding(alone, rows, streams, dim, dtype, stream=OWN_NODES)
-    return PlainEmbedding(initial, matrices, streams, dim, dtype, feature_bits=bits, own=own)
+    return PlainEmbedding(initial, matrices, streams, dim, dtype, feature_bits=bits, own=rows)
 
 
 def isolated(
