@@ -12,6 +12,10 @@ from veilgraph.protocol import messages as table
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.messages import Condition, Exposed, MessageSpec, Revelation, Route, WireFormat
 
+_Row = MessageSpec[HorizontalJob]
+_Told = Revelation[HorizontalJob]
+_Fact = Condition[HorizontalJob]
+
 # What is revealed
 
 
@@ -42,71 +46,69 @@ COLUMNS: Final = Revelation[JobSettings](
     "and variance over them, and each of two holders works out the other's exactly; of two jobs the difference is the "
     "row that was added, removed or changed in between.", _standardised,
     jobs="tables with `data.feature_scaling: standard`, or a party file with `missing: mean`")
-NODES: Final = Revelation[HorizontalJob](
+NODES: Final = _Told(
     "node-lists", "The server learns which nodes several holders know, by hashes under a key that it lacks.",
     _paradigm)
-EDGES: Final = Revelation[HorizontalJob](
+EDGES: Final = _Told(
     "edge-lists", "The server learns which edges several holders have, by hashes under a key that it lacks, and a "
     "holder learns which of its edges an earlier holder has.", lambda _: "model.edges=deduplicate")
-MAXIMA: Final = Revelation[HorizontalJob](
+MAXIMA: Final = _Told(
     "embedding-maxima", "The server sees the element-wise maximum, or minimum, over the holders of every node's "
     "embeddings in every layer, which depend on all features and edges, and its gradient.", _aggregate)
-SUMS: Final = Revelation[HorizontalJob](*table.EMBEDDING_SUMS, _aggregate)
-SINGLE: Final = Revelation[HorizontalJob](*table.SINGLE_EMBEDDINGS, lambda job: f"model.combine={job.model.combine}")
-RAW: Final = Revelation[HorizontalJob](
+SUMS: Final = _Told(*table.EMBEDDING_SUMS, _aggregate)
+SINGLE: Final = _Told(*table.SINGLE_EMBEDDINGS, lambda job: f"model.combine={job.model.combine}")
+RAW: Final = _Told(
     "raw-features", "The first layer shows the server raw features: joined with those of neighbours or, with "
     "update=concat and with aggregates mean and sum, by themselves.", lambda _: "model.message=none")
-POOLED: Final = Revelation[HorizontalJob](*table.POOLED_DEGREES, _aggregate)
-SINGLE_POOLED: Final = Revelation[HorizontalJob](*table.SINGLE_DEGREES, _aggregate)
-GLOBAL: Final = Revelation[HorizontalJob](
+POOLED: Final = _Told(*table.POOLED_DEGREES, _aggregate)
+SINGLE_POOLED: Final = _Told(*table.SINGLE_DEGREES, _aggregate)
+GLOBAL: Final = _Told(
     "global-embeddings", "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate "
     "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm)
-TRAINED: Final = Revelation[HorizontalJob](*table.TRAINING_ROWS, _classes)
-TRAINED_NODES: Final = Revelation[HorizontalJob](*table.TRAINING_NODES, part_of="training-rows")
-TRAINED_TARGETS: Final = Revelation[HorizontalJob](
+TRAINED: Final = _Told(*table.TRAINING_ROWS, _classes)
+TRAINED_NODES: Final = _Told(*table.TRAINING_NODES, part_of="training-rows")
+TRAINED_TARGETS: Final = _Told(
     "training-targets", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
     "and work out the numbers to predict of them, the server up to unit and zero point.", _values)
-SPREAD: Final = Revelation[HorizontalJob](
+SPREAD: Final = _Told(
     "edge-gradients", "Gradients of layers before the last go in the clear: the server sees each holder's and every "
     "holder their sum at its nodes, and they tell of edges around the training nodes.",
     lambda job: f"model.layers={job.model.layers}")
-WEIGHTS: Final = Revelation[HorizontalJob](
+WEIGHTS: Final = _Told(
     "weight-gradients", "Every holder sees, in every step, the sum over the holders of the gradients of the weights "
     "that all share, and of the loss.", _paradigm)
-TALLIES: Final = Revelation[HorizontalJob](
+TALLIES: Final = _Told(
     "label-tallies", "Every holder learns the number of all training nodes, with train.class_weights=balanced of each "
     "class, and, at every evaluation, sums over the holders of losses and of how many nodes of each class, in each "
     "split, are taken for which, and how many have which score.", _classes)
-VALUE_TALLIES: Final = Revelation[HorizontalJob](
+VALUE_TALLIES: Final = _Told(
     "value-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
     "holders, for each split, of how many nodes have targets, of targets and of their squares, of errors and of their "
     "squares.", _values)
-TARGETS: Final = Revelation[HorizontalJob](*table.TARGET_SUMS, lambda job: f"{_values(job)} without low and high")
-SUMMANDS: Final = Revelation[HorizontalJob](
+TARGETS: Final = _Told(*table.TARGET_SUMS, lambda job: f"{_values(job)} without low and high")
+SUMMANDS: Final = _Told(
     "single-summands", "Each of two holders can subtract its own part from the sums of weight gradients, losses, "
     "counts and targets, and has the other's exactly.", lambda _: "paradigm=horizontal, 2 holders")
 
 # In which jobs
 
-SECURE_MAX: Final = Condition[HorizontalJob]("`combine: secure-max`", lambda job: job.model.combine == "secure-max")
+SECURE_MAX: Final = _Fact("`combine: secure-max`", lambda job: job.model.combine == "secure-max")
 CLEAR: Final = SECURE_MAX.otherwise("`combine: max`")
-POOLING: Final = Condition[HorizontalJob]("`aggregate: max/min`", lambda job: job.model.pools)
+POOLING: Final = _Fact("`aggregate: max/min`", lambda job: job.model.pools)
 ADDED: Final = POOLING.otherwise("`aggregate: mean/sum`")
-MEAN: Final = Condition[HorizontalJob]("`aggregate: mean`", lambda job: job.model.aggregate == "mean")
-DEDUPLICATED: Final = Condition[HorizontalJob]("`edges: deduplicate`", lambda job: job.model.edges == "deduplicate")
-NO_MESSAGE: Final = Condition[HorizontalJob]("`message: none`", lambda job: job.model.message == "none")
-FIXED: Final = Condition[HorizontalJob]("fixed first layer", lambda job: first_is_fixed(job.model))
-MORE_LAYERS: Final = Condition[HorizontalJob]("`layers` > 1", lambda job: job.model.layers > 1)
-PERTURBED: Final = Condition[HorizontalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
+MEAN: Final = _Fact("`aggregate: mean`", lambda job: job.model.aggregate == "mean")
+DEDUPLICATED: Final = _Fact("`edges: deduplicate`", lambda job: job.model.edges == "deduplicate")
+NO_MESSAGE: Final = _Fact("`message: none`", lambda job: job.model.message == "none")
+FIXED: Final = _Fact("fixed first layer", lambda job: first_is_fixed(job.model))
+MORE_LAYERS: Final = _Fact("`layers` > 1", lambda job: job.model.layers > 1)
+PERTURBED: Final = _Fact("`label_privacy`", lambda job: job.label_privacy is not None)
 TRUE: Final = PERTURBED.otherwise("no `label_privacy`")
-VALUES: Final = Condition[HorizontalJob]("`horizontal.task: values`", lambda job: job.horizontal.task.is_values)
+VALUES: Final = _Fact("`horizontal.task: values`", lambda job: job.horizontal.task.is_values)
 CLASSES: Final = VALUES.otherwise("`horizontal.task: classes`")
-SUMS_BEFORE: Final = Condition[HorizontalJob](
+SUMS_BEFORE: Final = _Fact(
     "`horizontal.task: values` without bounds", lambda job: bool(job.horizontal.task.sums_before))
-BALANCED: Final = Condition[HorizontalJob](
-    "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced")
-MORE_LEARNING: Final = Condition[HorizontalJob](
-    "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1)
+BALANCED: Final = _Fact("`class_weights: balanced`", lambda job: job.train.class_weights == "balanced")
+MORE_LEARNING: Final = _Fact("more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1)
 
 # fmt: on
 # What is sent
@@ -137,12 +139,12 @@ def _learned(
     ends: Route[Any],
     what: str,
     why: str,
-    *when: Condition[HorizontalJob],
+    *when: _Fact,
     forms: tuple[WireFormat, ...],
     exposed: Exposed | None = None,
-) -> list[MessageSpec[HorizontalJob]]:
+) -> list[_Row]:
     """The rows of a gradient: of labels as they are, of numbers, of perturbed labels, and of which nodes have one."""
-    of = partial(MessageSpec[HorizontalJob], Kind.GRADIENT, ends)
+    of = partial(_Row, Kind.GRADIENT, ends)
     whole, noised = (
         partial(of, exposed=exposed, forms=forms),
         f"{what.replace(', in the clear', '')}, of perturbed labels",
@@ -166,7 +168,7 @@ COLUMN_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
         forms=(WireFormat("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
 )
 """What holders of the same columns tell each other of these, before all else."""
-ROWS: Final[tuple[MessageSpec[HorizontalJob], ...]] = (
+ROWS: Final[tuple[_Row, ...]] = (
     *table.COMMON_ROWS,
     table.judgement(table.LABELLED_TO_SERVER),
     MessageSpec(Kind.KEY, table.TO_HOLDER, "a fresh public key", "random",

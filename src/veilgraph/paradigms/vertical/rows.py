@@ -10,6 +10,11 @@ from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol import messages as table
 from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, Route, WireFormat
 
+_Row = MessageSpec[VerticalJob]
+_Told = Revelation[VerticalJob]
+_Fact = Condition[VerticalJob]
+_Route = Route[VerticalJob]
+
 # What is revealed
 
 
@@ -46,76 +51,69 @@ _OUTPUT: Final = (
 _AS_OUTPUT: Final = (
     "combined-as-output", "The label holder sees the last combined embedding of every node itself: with concat every "
     "holder's part alone, with two holders it can subtract its own; edges can be inferred.")
-H0: Final = Revelation[VerticalJob](
+H0: Final = _Told(
     "initial-embeddings", "Every holder sees h0, the joint linear image of all holders' features of every node, after "
     "every change of its weights; the changes tell of inner products of the nodes' features.", _method)
-H0_GRADIENTS: Final = Revelation[VerticalJob](
+H0_GRADIENTS: Final = _Told(
     "initial-gradients", "Every holder sees, in every step, the sum of all holders' gradients of h0, whose non-zero "
     "rows tell of the edges around the training nodes.", _method)
-SINGLE_H0: Final = Revelation[VerticalJob](
+SINGLE_H0: Final = _Told(
     "single-initial-embeddings", "Each of two holders can subtract its own part from h0 and its gradient and has, in "
     "every step, the linear image of the other's features and the other's gradient exactly.",
     lambda job: f"{_method(job)}, 2 holders")
-COMBINED: Final = Revelation[VerticalJob](
+COMBINED: Final = _Told(
     "combined-embeddings", "Every holder sees the combined embeddings of all rounds but the last; holders and server "
     "then know what goes into propagation and what comes out, from which edges can be inferred.",
     lambda job: f"model.rounds={job.model.rounds}")
-OUTPUT: Final = Revelation[VerticalJob](*_OUTPUT, lambda _: "every job", _others)
-AS_OUTPUT: Final = Revelation[VerticalJob](*_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
+OUTPUT: Final = _Told(*_OUTPUT, lambda _: "every job", _others)
+AS_OUTPUT: Final = _Told(*_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
 RELEASE: Final = tuple(
-    Revelation[VerticalJob](*shown, lambda _: "privacy.schedule=once", _others) for shown in (_OUTPUT, _AS_OUTPUT))
-SUMS: Final = Revelation[VerticalJob](*table.EMBEDDING_SUMS, _strategy)
-SINGLE: Final = Revelation[VerticalJob](*table.SINGLE_EMBEDDINGS, _single)
-POOLED: Final = Revelation[VerticalJob](*table.POOLED_DEGREES, _strategy)
-SINGLE_POOLED: Final = Revelation[VerticalJob](*table.SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
-OWN_ROWS: Final = Revelation[VerticalJob](
+    _Told(*shown, lambda _: "privacy.schedule=once", _others) for shown in (_OUTPUT, _AS_OUTPUT))
+SUMS: Final = _Told(*table.EMBEDDING_SUMS, _strategy)
+SINGLE: Final = _Told(*table.SINGLE_EMBEDDINGS, _single)
+POOLED: Final = _Told(*table.POOLED_DEGREES, _strategy)
+SINGLE_POOLED: Final = _Told(*table.SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
+OWN_ROWS: Final = _Told(
     "own-columns", "The label holder gets every common node's features at each releasing holder as they are; how many "
     "columns there are is in the clear.",
     lambda job: "privacy.aggregation.own_rows=clear" if job.gives_columns else "")
-TRAINED: Final = Revelation[VerticalJob](*table.TRAINING_ROWS, lambda _: "every job", _label_holder)
-TRAINED_NODES: Final = Revelation[VerticalJob](*table.TRAINING_NODES, _label_holder, part_of="training-rows")
-EDGES: Final = Revelation[VerticalJob](
+TRAINED: Final = _Told(*table.TRAINING_ROWS, lambda _: "every job", _label_holder)
+TRAINED_NODES: Final = _Told(*table.TRAINING_NODES, _label_holder, part_of="training-rows")
+EDGES: Final = _Told(
     "label-holder-edges", "Gradients in the clear are spread over the label holder's edges: the server and every "
     "holder learn of its edges around the training nodes.",
     lambda job: f"model.head.logit_hops={job.model.head.logit_hops}", _label_holder)
 
 # In which jobs, and between whom
 
-NOISED: Final = Condition[VerticalJob](
-    "`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0)
+NOISED: Final = _Fact("`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0)
 BARE: Final = NOISED.otherwise("no noise")
-PERTURBED_LABELS: Final = Condition[VerticalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
+PERTURBED_LABELS: Final = _Fact("`label_privacy`", lambda job: job.label_privacy is not None)
 TRUE_LABELS: Final = PERTURBED_LABELS.otherwise("no `label_privacy`")
-ONCE: Final = Condition[VerticalJob]("`schedule: once`", lambda job: job.passes.learns_alone)
+ONCE: Final = _Fact("`schedule: once`", lambda job: job.passes.learns_alone)
 EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
-CLEAR_ROWS: Final = Condition[VerticalJob]("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
-COLLABORATIVE: Final = Condition[VerticalJob](
-    "`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative")
-SECURE_SUM: Final = Condition[VerticalJob](
-    "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum")
-OWN_NOISE: Final = Condition[VerticalJob](
-    "`initial.method: perturbed`", lambda job: job.noise.feature_release is not None)
-JOINT: Final = Condition[VerticalJob]("`joint_noise`", lambda job: job.joint_noise is not None)
-OWN_NOISED: Final = Condition[VerticalJob](
-    "`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job))
-MASKED: Final = Condition[VerticalJob]("masked", lambda job: job.passes.is_masked)
+CLEAR_ROWS: Final = _Fact("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
+COLLABORATIVE: Final = _Fact("`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative")
+SECURE_SUM: Final = _Fact("`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum")
+OWN_NOISE: Final = _Fact("`initial.method: perturbed`", lambda job: job.noise.feature_release is not None)
+JOINT: Final = _Fact("`joint_noise`", lambda job: job.joint_noise is not None)
+OWN_NOISED: Final = _Fact("`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job))
+MASKED: Final = _Fact("masked", lambda job: job.passes.is_masked)
 UNMASKED: Final = MASKED.otherwise("not masked")
-WEIGHTED: Final = Condition[VerticalJob]("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
-MORE_ROUNDS: Final = Condition[VerticalJob]("`rounds` > 1", lambda job: job.model.rounds > 1)
-NO_LAYERS: Final = Condition[VerticalJob]("`server.layers: 0`", lambda job: job.model.server.layers == 0)
-LOGIT_HOPS: Final = Condition[VerticalJob]("`logit_hops` > 0", lambda job: job.model.head.logit_hops > 0)
+WEIGHTED: Final = _Fact("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
+MORE_ROUNDS: Final = _Fact("`rounds` > 1", lambda job: job.model.rounds > 1)
+NO_LAYERS: Final = _Fact("`server.layers: 0`", lambda job: job.model.server.layers == 0)
+LOGIT_HOPS: Final = _Fact("`logit_hops` > 0", lambda job: job.model.head.logit_hops > 0)
 
-PAIRED: Final = Route[VerticalJob](
+PAIRED: Final = _Route(
     "holder", "holder",
     lambda job, *pair: not job.passes.learns_alone or (job.passes.is_masked and {*pair} <= set(job.duties.publishing)))
-PUBLISHED: Final = Route[VerticalJob]("holder", SERVER, lambda job, sender, _: sender in job.duties.publishing)
-GIVEN: Final = Route[VerticalJob](
+PUBLISHED: Final = _Route("holder", SERVER, lambda job, sender, _: sender in job.duties.publishing)
+GIVEN: Final = _Route(
     "holder", "label holder",
     lambda job, sender, receiver: sender in job.duties.publishing and receiver == job.data.label_party)
-TO_LABELLED: Final = Route[VerticalJob](
-    SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party)
-TO_ANOTHER: Final = Route[VerticalJob](
-    SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party)
+TO_LABELLED: Final = _Route(SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party)
+TO_ANOTHER: Final = _Route(SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party)
 
 # fmt: on
 # What is sent
@@ -145,13 +143,13 @@ def _either(
     ends: Route[Any],
     bare: tuple[str, table.Protection, str],
     noised: tuple[str, table.Protection, str],
-    reveals: tuple[Revelation[VerticalJob], ...],
-    *when: Condition[VerticalJob],
-    bare_when: tuple[Condition[VerticalJob], ...] = (),
+    reveals: tuple[_Told, ...],
+    *when: _Fact,
+    bare_when: tuple[_Fact, ...] = (),
     rounds: range = table.ANY,
     forms: tuple[WireFormat, ...] = (),
-    noised_when: Condition[VerticalJob] = NOISED,
-) -> tuple[MessageSpec[VerticalJob], MessageSpec[VerticalJob]]:
+    noised_when: _Fact = NOISED,
+) -> tuple[_Row, _Row]:
     """The rows of one thing, of what it is without noise and of what with noise: what, protection, why."""
     paid = ends.receiver == SERVER
     return (
@@ -164,11 +162,11 @@ def _masked(
     kind: Kind,
     ends: Route[Any],
     what: str,
-    reveals: tuple[Revelation[VerticalJob], ...],
-    *when: Condition[VerticalJob],
+    reveals: tuple[_Told, ...],
+    *when: _Fact,
     rounds: range = table.ANY,
     forms: tuple[WireFormat, ...],
-) -> tuple[MessageSpec[VerticalJob], ...]:
+) -> tuple[_Row, ...]:
     """The rows of what holders send under masks: bare, with each one's own noise, or with a share of the sum's."""
     mask: table.Protection = "mask"
     bare, noised = (f"masked {what}", mask, table.OPENED), (f"masked noisy {what}", mask, _NOISED_SUM)
@@ -179,9 +177,7 @@ def _masked(
     )
 
 
-def _learned(
-    ends: Route[Any], what: str, *forms: WireFormat
-) -> tuple[MessageSpec[VerticalJob], MessageSpec[VerticalJob]]:
+def _learned(ends: Route[Any], what: str, *forms: WireFormat) -> tuple[_Row, _Row]:
     """The rows of a gradient of perturbed labels: of these, and of which nodes have one."""
     when, shown = (EVERY_STEP, PERTURBED_LABELS), "which of its rows are not zero, in the clear"
     return (
@@ -192,7 +188,7 @@ def _learned(
 
 # One row, few lines: a table is read across.
 # fmt: off
-ROWS: Final[tuple[MessageSpec[VerticalJob], ...]] = (
+ROWS: Final[tuple[_Row, ...]] = (
     *table.COMMON_ROWS,
     *table.ALIGNMENT_ROWS,
     table.judgement(table.LABELLED_TO_HOLDER),
@@ -225,7 +221,7 @@ ROWS: Final[tuple[MessageSpec[VerticalJob], ...]] = (
     *table.summed_rows(Kind.MASKED, "masked parts of h0", (H0,), (SINGLE_H0,), SECURE_SUM, forms=_EVERY_H0),
     *table.summed_rows(Kind.MASKED_GRADIENT, "masked gradients of h0", (H0_GRADIENTS,), (SINGLE_H0,), SECURE_SUM,
         forms=(WireFormat("e, 0", "ring [N, d]", "training"),)),
-    table.released_features(Revelation[VerticalJob](*table.PERTURBED_FEATURES, _perturbed), OWN_NOISE),
+    table.released_features(_Told(*table.PERTURBED_FEATURES, _perturbed), OWN_NOISE),
     MessageSpec(Kind.COLUMNS, GIVEN,
         "the common nodes' features as they are", "none", _CLEAR, (OWN_ROWS,), (CLEAR_ROWS,),
         forms=(WireFormat("0, 0", "int64 [N]", "[one release](#one-release)"),
