@@ -16,9 +16,8 @@ from torch import Tensor
 import veilgraph as vg
 from tests import about
 from tests.paradigms.once import once_job
-from tests.paradigms.private import LABEL_HOLDER, OTHER
+from tests.paradigms.private import OTHER
 from tests.roles.federation import small_parties
-from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
@@ -58,10 +57,6 @@ def ledger(folder: Path, party: str = OTHER) -> Lifetime:
 def limited(folder: Path, **limits: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LIMITS_FILE).write_text(yaml.safe_dump({**about.ROWS, **limits}))
-
-
-def given(run: Path) -> Tensor:
-    return load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0]["released"]
 
 
 def graphs() -> dict[str, PartyGraph]:

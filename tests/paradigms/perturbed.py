@@ -54,13 +54,14 @@ def brought(folder: Path, graphs: Sequence[PartyGraph]) -> Settings:
     return {"data": {"graphs": paths}}
 
 
-def perturbed(run: Path, party: str) -> Tensor:
+def perturbed(run: Path, party: str = "A") -> Tensor:
+    """The labels that a holder learned from."""
     kept = RunDirectory.open(run).party(party).keeper.get("own_release")
     assert kept is not None
     return kept[0]["labels"]
 
 
-def paid(run: Path, party: str) -> list[dict[str, Any]]:
+def paid(run: Path, party: str = "A") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "parties" / party / LEDGER).read_text().splitlines()[1:]]
 
 

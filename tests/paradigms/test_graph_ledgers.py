@@ -31,7 +31,6 @@ from tests.paradigms.graph_ledgers import (
     customers,
     folder_of,
     frames,
-    given,
     graphs,
     job,
     ledger,
@@ -39,7 +38,7 @@ from tests.paradigms.graph_ledgers import (
     other,
     saved,
 )
-from tests.paradigms.once import once_job
+from tests.paradigms.once import once_job, released
 from tests.paradigms.private import LABEL_HOLDER, OTHER, paid
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
 from veilgraph.graph.party import load_party, load_party_ids, save_party
@@ -65,7 +64,7 @@ def test_a_saved_graph_pays_for_life_from_a_ledger_beside_it(tmp_path: Path) -> 
     first = train(settings, tmp_path / "first")
     second = train(with_overrides(settings, {"name": "second", "seed": 77}), tmp_path / "second")
     predict(second.path)
-    assert torch.equal(given(first.path), given(second.path))
+    assert torch.equal(released(first.path), released(second.path))
     of = ledger(folder_of(tmp_path / "data"))
     assert of.total() == pytest.approx(1.0, rel=1e-8)
     with refused(BudgetSpent, code="no-room"):
@@ -183,15 +182,15 @@ def test_a_changed_value_of_one_node_without_an_id_is_no_other_release(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = job(tmp_path / "data")
-    before = given(train(settings, tmp_path / "run").path)
+    before = released(train(settings, tmp_path / "run").path)
     path = (settings.data.graphs or {})[OTHER]
     graph = load_party(path)
     features = graph.features.to_dense().clone()
     features[0] += 1
     save_party(replace(graph, features=features), path)
-    assert torch.equal(given(train(settings, tmp_path / "again").path), before)
+    assert torch.equal(released(train(settings, tmp_path / "again").path), before)
     assert "without ids they may be other nodes" in caplog.text
-    after = given(train(with_overrides(settings, {"snapshot": "new"}), tmp_path / "new").path)
+    after = released(train(with_overrides(settings, {"snapshot": "new"}), tmp_path / "new").path)
     assert (before != after).all(dim=1).all()
     assert len(ledger(folder_of(tmp_path / "data")).lines.entries) == 2
 
@@ -281,7 +280,7 @@ def test_a_ledger_that_is_named_bounds_what_comes_from_memory(tmp_path: Path, ca
     assert "In the ledger of this run alone" not in page
     assert "What all runs took of B is in each one" in page
     again = vg.fit({**JOB, "seed": 8}, graphs(), tmp_path / "second", ledgers={"B": str(folder)})
-    assert torch.equal(given(first.path), given(again.path))
+    assert torch.equal(released(first.path), released(again.path))
     anew = {**JOB, "privacy": {**JOB["privacy"], "clip": 0.7}}
     with refused(BudgetSpent, code="no-room"):
         vg.fit(anew, graphs(), tmp_path / "third", ledgers={"B": folder})

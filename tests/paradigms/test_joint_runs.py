@@ -12,9 +12,9 @@ import yaml
 
 from tests import about
 from tests.errors import refused
-from tests.paradigms.cutting import CutError, cut_run
+from tests.paradigms.cutting import CutError, cut, cut_run
 from tests.paradigms.graph_ledgers import ledger, limited
-from tests.paradigms.once import change_features, lose, once_job
+from tests.paradigms.once import change_features, lose, once_job, released
 from tests.paradigms.private import (
     LABEL_HOLDER,
     NOISE,
@@ -41,7 +41,6 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.releases import KeptRelease
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.lifetime import lifetime_of
-from veilgraph.runtime.store.run_directory import load_tensors
 from veilgraph.samples.organisations import export_dataset
 from veilgraph.samples.shipped import with_overrides
 
@@ -51,10 +50,6 @@ PREDICTED = "prediction_traffic.json"
 
 def joint_job(folder: Path, *changes: Any, colluding: int = 1, **privacy: Any) -> JobSettings:
     return once_job(folder, *changes, holders=4, joint_noise={"colluding": colluding}, **privacy)
-
-
-def released(run: Path) -> torch.Tensor:
-    return load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0]["released"]
 
 
 def all_paid(run: Path, times: int) -> None:
@@ -109,10 +104,6 @@ def test_a_release_that_one_has_lost_is_made_anew_by_all(tmp_path: Path) -> None
     predict(run)
     all_paid(run, 2)
     assert not bool((released(run) == rows).all(dim=1).any())
-
-
-def cut(*_: Any, **__: Any) -> None:
-    raise CutError
 
 
 @pytest.mark.cases(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from veilgraph_testing.vertical import NoisyNetwork, weights_of
 
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
-from tests.paradigms.perturbed import assert_gradients_tell
+from tests.paradigms.perturbed import assert_gradients_tell, paid, perturbed
 from tests.paradigms.runs import joint_model
 from tests.roles.federation import Settings, small_job, small_parties
 from veilgraph.audit.attack import load_view
@@ -64,17 +63,6 @@ def saved(folder: Path, graphs: Sequence[PartyGraph], epsilon: float | None = 2.
 
 def learned(graph: PartyGraph) -> Tensor:
     return learned_from(graph.labels, graph.train_mask, graph.val_mask)
-
-
-def perturbed(run: Path, party: str = "A") -> Tensor:
-    """The labels that it learned from."""
-    kept = RunDirectory.open(run).party(party).keeper.get("own_release")
-    assert kept is not None
-    return kept[0]["labels"]
-
-
-def paid(run: Path, party: str = "A") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "parties" / party / LEDGER).read_text().splitlines()[1:]]
 
 
 # What leaves the label holder

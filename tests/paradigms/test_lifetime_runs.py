@@ -16,10 +16,10 @@ from tests import about
 from tests.errors import refused
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
 from tests.paradigms.lifetimes import job, ledger
+from tests.paradigms.once import released
 from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.files import private_folder
-from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.collectives import tensor_text
 from veilgraph.privacy.ledger_files import FILE, PEOPLE, Marks
@@ -36,7 +36,7 @@ from veilgraph.samples.shipped import with_overrides
 
 def given(run: Path) -> dict[str, torch.Tensor]:
     """What the label holder was given of each node, by its id."""
-    rows = load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0]["released"]
+    rows = released(run)
     predictions = (run / "parties" / LABEL_HOLDER / "predictions.csv").read_text().splitlines()
     ids = [line["id"] for line in csv.DictReader(predictions)]
     return dict(zip(ids, rows, strict=True))
@@ -215,7 +215,7 @@ def test_what_nodes_perturb_is_sent_again_whole(tmp_path: Path) -> None:
 
 def features(run: Path) -> dict[str, list[float]]:
     """What the label holder was given of the other holder's nodes, by their ids."""
-    rows = load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0][f"features/{OTHER}"]
+    rows = released(run, f"features/{OTHER}")
     predictions = (run / "parties" / LABEL_HOLDER / "predictions.csv").read_text().splitlines()
     return dict(zip((line["id"] for line in csv.DictReader(predictions)), rows.tolist(), strict=True))
 

@@ -14,8 +14,8 @@ import yaml
 
 from tests import about
 from tests.errors import refused
-from tests.paradigms.cutting import CutError, cut_run, epochs_of
-from tests.paradigms.once import change_features, graph, lose, once_job
+from tests.paradigms.cutting import CutError, cut, cut_run, epochs_of
+from tests.paradigms.once import change_features, graph, lose, once_job, released
 from tests.paradigms.private import (
     LABEL_HOLDER,
     NOISE,
@@ -47,16 +47,11 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.releases import KeptRelease, depends_on
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.checkpoints import Checkpoints
-from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_dataset
 
 ONE = Counter(embeddings=1)
 PREDICTED = "prediction_traffic.json"
-
-
-def released(run: Path) -> torch.Tensor:
-    """The rows that the label holder was given."""
-    return load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0]["released"]
 
 
 def assert_nothing_left(run: Path, party: str, work: str = "traffic.json") -> None:
@@ -182,10 +177,6 @@ def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path) -> None:
             assert paid(run, OTHER) == Counter(embeddings=2)
 
 
-def cut(*_: Any) -> None:
-    raise CutError
-
-
 def test_a_release_is_kept_once_checkpoints_of_earlier_ones_are_gone_back_over(tmp_path: Path) -> None:
     """Kept before, a session that is cut off between would let the next go on from what was trained on another."""
     with pytest.MonkeyPatch.context() as patch:
@@ -223,9 +214,6 @@ def test_killed_around_its_release_it_pays_once(tmp_path: Path, moment: str) -> 
 def test_a_copy_of_older_bytes_is_not_sent_unpaid(tmp_path: Path) -> None:
     """Bytes that were kept and never paid for, put back after another release was: the ledger names what it is for."""
     settings, run = once_job(tmp_path / "data", epsilon_total=4), tmp_path / "run"
-
-    def cut(*_: Any, **__: Any) -> None:
-        raise CutError
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ledger, "spend", cut)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from veilgraph_testing.vertical import weights_of
 
 from tests import nightly
 from tests.errors import refused
 from tests.paradigms.runs import joint_model
+from tests.reference.twins import assert_run_is_twin
 from tests.roles.federation import DIM, NODES, Settings, merge, small_job, small_parties, with_own_nodes
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
-from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import read_view
 from veilgraph.mpc.product import row_blocks
-from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -35,21 +31,6 @@ DROPOUT: Settings = {
     },
     "train": {"batch_size": SIZE, "select_by": "last"},
 }
-
-
-def assert_twins(path: Path, settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
-    result = train(settings, path, parties=graphs)
-    twin = PlainNetwork(settings, graphs, "A")
-    start = {name: weight.detach().clone() for name, weight in weights_of(twin).items()}
-    losses = [twin.train_step(epoch) for epoch in range(1, settings.train.epochs + 1)]
-    ours, expected = joint_model(path), weights_of(twin)
-    assert ours.keys() == expected.keys()
-    for name, weight in expected.items():
-        assert float((ours[name].double() - weight.double()).detach().abs().max()) <= 1e-6, name
-    assert all(not torch.equal(start[f"{graph.party}/W"], expected[f"{graph.party}/W"].detach()) for graph in graphs)
-    assert [record["loss"] for record in result.metrics] == pytest.approx(losses, abs=1e-6)
-    wanted = twin.infer().softmax(dim=1)
-    assert float((result.predictions.uncalibrated - wanted).abs().max()) <= 1e-6
 
 
 @pytest.mark.cases(1)
@@ -78,7 +59,8 @@ def assert_twins(path: Path, settings: JobSettings, graphs: Sequence[PartyGraph]
 @pytest.mark.parametrize("own", [pytest.param(False, marks=nightly), True], ids=["common nodes", "own nodes"])
 def test_every_weight_equals_the_twins(tmp_path: Path, changes: Settings, own: bool) -> None:
     graphs = with_own_nodes(small_parties(3), (5, 0, 4)) if own else small_parties(3)
-    assert_twins(tmp_path / "run", small_job(3, DROPOUT, changes), graphs)
+    settings = small_job(3, DROPOUT, changes)
+    assert_run_is_twin(train(settings, tmp_path / "run", parties=graphs), settings, graphs)
 
 
 def test_one_batch_of_all_nodes_and_neighbours_is_the_job_without_batches(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from veilgraph_testing.vertical import weights_of
 
 from tests import about
 from tests.paradigms.cutting import as_training_leaves_it
-from tests.paradigms.runs import assert_same_run, joint_model
+from tests.paradigms.runs import assert_same_run
+from tests.reference.twins import assert_run_is_twin
 from tests.roles.federation import CLASSES, NODES, Settings, fixed_secrets, merge, small_job, with_own_nodes
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
@@ -25,7 +26,6 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.job import JobSettings
@@ -138,18 +138,9 @@ def test_every_weight_equals_the_twins_with_what_was_released(
     graphs = parties(3, own)
     settings = job(tmp_path / "data", release, graphs, LAST, changes)
     run = train(settings, tmp_path / "run")
-    twin = PlainNetwork(settings, [as_released(run.path, settings, graph, graphs) for graph in graphs], "A")
-    start = {name: weight.detach().clone() for name, weight in weights_of(twin).items()}
-    for epoch in range(1, settings.train.epochs + 1):
-        twin.train_step(epoch)
-    ours, expected = joint_model(run.path), weights_of(twin)
-    assert ours.keys() == expected.keys()
-    for name, weight in expected.items():
-        assert float((ours[name] - weight).detach().abs().max()) <= TOLERANCE, name
-    for graph in graphs:
-        assert expected[f"{graph.party}/W"].shape == (FEATURES, vertical(settings).model.dim)
-        assert not torch.equal(start[f"{graph.party}/W"], expected[f"{graph.party}/W"].detach())
-    assert float((run.predictions.uncalibrated - twin.infer().softmax(dim=1)).abs().max()) <= TOLERANCE
+    released = [as_released(run.path, settings, graph, graphs) for graph in graphs]
+    weights = weights_of(assert_run_is_twin(run, settings, released, TOLERANCE))
+    assert {weights[f"{graph.party}/W"].shape for graph in graphs} == {(FEATURES, vertical(settings).model.dim)}
 
 
 def test_all_holders_have_the_same_of_the_common_nodes_and_nothing_of_others_own(tmp_path: Path) -> None:

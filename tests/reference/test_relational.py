@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from veilgraph_testing.vertical import weights_of
 
-from tests.paradigms.runs import joint_model
-from tests.reference.twins import assert_twins
+from tests.reference.twins import assert_run_is_twin, assert_twins
 from tests.roles.federation import dropout_everywhere, federate, small_job, small_parties, with_own_nodes
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import Relation
@@ -56,14 +54,7 @@ def widths(network: HolderNetwork) -> list[int]:
 def test_every_weight_equals_the_twins_in_batches_of_drawn_neighbourhoods(tmp_path: Path) -> None:
     drawn = {"model": {"local": {"fanout": 2, "dropout": 0.3}}, "train": {"batch_size": 25, "select_by": "last"}}
     settings, graphs = small_job(3, {"precision": "float64"}, LOCAL, drawn), parties((5, 0, 4))
-    result, twin = train(settings, tmp_path / "run", parties=graphs), PlainNetwork(settings, graphs, "A")
-    for epoch in range(1, settings.train.epochs + 1):
-        twin.train_step(epoch)
-    ours, expected = joint_model(tmp_path / "run"), weights_of(twin)
-    assert ours.keys() == expected.keys()
-    for name, weight in expected.items():
-        assert float((ours[name].double() - weight.double()).detach().abs().max()) <= 1e-6, name
-    assert float((result.predictions.uncalibrated - twin.infer().softmax(dim=1)).abs().max()) <= 1e-6
+    assert_run_is_twin(train(settings, tmp_path / "run", parties=graphs), settings, graphs)
 
 
 def test_relations_change_no_bit_for_a_model_that_does_not_know_them() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import pytest
 import torch
 from veilgraph_testing.vertical import NoisyNetwork, weights_of
 
+from tests.paradigms.runs import joint_model
 from tests.roles.federation import (
     Federation,
     federate,
@@ -19,7 +21,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
+from veilgraph.runtime.launch.jobs import TrainResult
 
 STEPS = 20 if "VEILGRAPH_NIGHTLY" in os.environ else 8
 
@@ -58,6 +62,23 @@ def assert_twins(
         logits = twin.forward(None)
     assert float((federation.label_holder.logits - logits).abs().max()) <= 10 * tolerance
     return federation, twin
+
+
+def assert_run_is_twin(
+    run: TrainResult, settings: JobSettings, graphs: Sequence[PartyGraph], tolerance: float = 1e-6
+) -> PlainNetwork:
+    """Compares every weight, loss and prediction of a run with those of its twin, which it trains."""
+    twin = PlainNetwork(settings, graphs, "A")
+    start = {name: weight.detach().clone() for name, weight in weights_of(twin).items()}
+    losses = [twin.train_step(epoch) for epoch in range(1, settings.train.epochs + 1)]
+    ours, expected = joint_model(run.path), weights_of(twin)
+    assert ours.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert float((ours[name].double() - weight.double()).detach().abs().max()) <= tolerance, name
+    assert all(not torch.equal(start[f"{graph.party}/W"], expected[f"{graph.party}/W"].detach()) for graph in graphs)
+    assert [record["loss"] for record in run.metrics] == pytest.approx(losses, abs=tolerance)
+    assert float((run.predictions.uncalibrated - twin.infer().softmax(dim=1)).abs().max()) <= tolerance
+    return twin
 
 
 def odd_parties() -> list[PartyGraph]:
