@@ -35,6 +35,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
+from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.intersect import align_holder
 from veilgraph.protocol import agreement, aligning
 from veilgraph.protocol import consent as consents
@@ -204,34 +205,19 @@ class Killed(BaseException):
     """Stands for a signal: whoever is killed does nothing more."""
 
 
-class KilledAt:
+class KilledAt(Wrapper):
     """A link on which the process dies in place of its n-th message, and leaves nothing behind but its files."""
 
     def __init__(self, link: Link, messages: int, dead: threading.Event) -> None:
-        self.link, self.left, self.dead = link, messages, dead
-
-    @property
-    def party(self) -> PartyId:
-        return self.link.party
+        super().__init__(link)
+        self.left, self.dead = messages, dead
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         if self.left == 0:
             self.dead.set()
             raise Killed
         self.left -= 1
-        self.link.send(to, tag, tensor)
-
-    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
-        return self.link.receive(sender, tag)
-
-    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
-        return self.link.comes(sender, tag, timeout_s)
-
-    def expect(self, unread_bytes: int) -> None:
-        self.link.expect(unread_bytes)
-
-    def close(self) -> None:
-        self.link.close()
+        super().send(to, tag, tensor)
 
 
 @contextmanager

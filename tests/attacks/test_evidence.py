@@ -27,6 +27,7 @@ from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.identity import Identity
 from veilgraph.link.statement import Countersignature, Statement
+from veilgraph.link.wrapper import Wrapper
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.processes import run_threads
@@ -566,32 +567,15 @@ def test_a_kill_at_any_moment_leaves_what_the_next_session_accepts(
     checked(parties, tmp_path)
 
 
-class Other:
+class Other(Wrapper):
     """A link of which one step is another."""
 
     def __init__(
         self, link: Link, send: Callable[..., None] | None = None, receive: Callable[..., Tensor] | None = None
     ) -> None:
-        self._link, self._send, self._receive = link, send or link.send, receive or link.receive
-
-    @property
-    def party(self) -> str:
-        return self._link.party
-
-    def send(self, to: str, tag: Tag, tensor: Tensor) -> None:
-        self._send(to, tag, tensor)
-
-    def receive(self, sender: str, tag: Tag) -> Tensor:
-        return self._receive(sender, tag)
-
-    def comes(self, sender: str, tag: Tag, timeout_s: float) -> bool:
-        return self._link.comes(sender, tag, timeout_s)
-
-    def expect(self, unread_bytes: int) -> None:
-        self._link.expect(unread_bytes)
-
-    def close(self) -> None:
-        self._link.close()
+        super().__init__(link)
+        self.send = send or link.send  # type: ignore[method-assign]
+        self.receive = receive or link.receive  # type: ignore[method-assign]
 
 
 def forged(parties: Mapping[str, Party], change: Callable[[Opening], Opening]) -> None:

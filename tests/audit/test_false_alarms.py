@@ -77,7 +77,7 @@ MIX: Mapping[str, tuple[int, Content]] = {
     "every step, joint": (3, {"model": {"combine": {"masked": False}}, **private("every-step", 100, "rows")}),
     "horizontal": (3, {"paradigm": "horizontal", "model": {"dim": 8, "combine": "secure-max"}}),
     "local": (3, {"paradigm": "node-dp", **_LOCAL}),
-    "sealed": (3, {"paradigm": "sealed", "model": {"network": "gcn"}, "train": {"epochs": 3, "checkpoint_every": 1}}),
+    "sealed": (3, {"paradigm": "sealed", "model": {"network": "mlp"}, "train": {"epochs": 3, "checkpoint_every": 1}}),
     "averaging": (3, {"paradigm": "averaging", "averaging": {"local_epochs": 2}, "model": {"dim": 8}}),
     "averaging, private": (2, {"paradigm": "averaging", **_TRAINED}),
     "tables": (2, {}),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm, rankdata
 from sklearn.metrics import roc_curve
 
-from veilgraph.audit.statistics import Figure, differences, intervals, measure, verdict
+from veilgraph.audit.statistics import Figure, intervals, measure, verdict
 
 FIGURES: tuple[Figure, ...] = ("auc", "advantage", "tpr_at_0_1_percent", "tpr_at_1_percent")
 
@@ -100,7 +100,7 @@ def test_samples_are_those_that_are_drawn_one_by_one():
         places = [random.integers(len(kind), size=len(kind)) for kind in (scores[truth], scores[~truth])]
         sample = np.concatenate([scores[truth][places[0]], scores[~truth][places[1]]])
         roc = measure(sample, targets(40, 60))
-        drawn.append([roc.auc, roc.advantage(0.5), roc.tpr_at(0.001), roc.tpr_at(0.01)])
+        drawn.append([roc.auc, *roc.advantage(0.5), *roc.tpr_at(0.001), *roc.tpr_at(0.01)])
     found = intervals(scores, truth, seed=9, samples=400, threshold=0.5)
     wanted = np.quantile(drawn, [0.025, 0.975], axis=0)
     np.testing.assert_allclose([[getattr(found[figure], end) for figure in FIGURES] for end in ("low", "high")], wanted)
@@ -110,12 +110,12 @@ def test_differences_are_paired():
     random = np.random.default_rng(2)
     shared, truth = normals(random, 80, 80, 1.0)
     better = shared + 0.3 * truth + 0.1 * random.normal(size=len(truth))
-    paired = differences(better, shared, truth, seed=0, samples=300)["auc"]
+    paired = intervals(better, truth, seed=0, samples=300, baseline=shared)["auc"]
     assert paired.value == pytest.approx(measure(better, truth).auc - measure(shared, truth).auc)
     assert 0 < paired.low < paired.value < paired.high
     alone = intervals(better, truth, seed=0, samples=300)["auc"]
     assert paired.high - paired.low < (alone.high - alone.low) / 2
-    same = differences(shared, 5 * shared, truth, seed=0)
+    same = intervals(shared, truth, seed=0, baseline=5 * shared)
     assert {(found.value, found.low, found.high) for found in same.values()} == {(0.0, 0.0, 0.0)}
 
 

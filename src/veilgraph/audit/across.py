@@ -13,8 +13,7 @@ true, and keeps what comes of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -35,14 +34,14 @@ from veilgraph.audit.finding import (
     measured,
     save_audit,
 )
-from veilgraph.audit.pairs import KnownPairs, Pairs, pair_codes, random_pairs
+from veilgraph.audit.pairs import KnownPairs, Pairs, pair_codes, pair_products, random_pairs
 from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import DataError, ProtocolError, RunError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.settings import Exact
 from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.features import is_sparse, to_numbers
+from veilgraph.graph.features import to_numbers
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.collectives import receive_as, receive_model, text_tensor
 from veilgraph.protocol.agreement import one_line
@@ -127,15 +126,11 @@ def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretS
             _answer(run, party, link, other, question, asked)
     if target is None:
         return
-    findings, skipped = list[Finding](), list[Skipped]()
-    for other in others:
-        for each in target.scored(link, other):
-            (findings if isinstance(each, Finding) else skipped).append(each)  # type: ignore[arg-type]
-    settings = run.settings
-    result = concluded(settings, 0, findings, skipped, limits_of(settings.audit_limits, {}))
+    found = [each for other in others for each in target.scored(link, other)]
+    result = concluded(run.settings, 0, found, limits_of(run.settings.audit_limits, {}))
     save_audit(run.path, result)
-    failed = f", of which {len(result.failed)} do not pass" if result.failed else ""
-    log.info("the audit has %d findings on the data here%s: veilgraph audit %s", len(findings), failed, run.path)
+    count, failed = len(result.findings), f", of which {len(result.failed)} do not pass" if result.failed else ""
+    log.info("the audit has %d findings on the data here%s: veilgraph audit %s", count, failed, run.path)
 
 
 def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, question: Question, asked: Pairs) -> None:
@@ -152,20 +147,18 @@ def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, ques
             attack = ATTACKS[name]
             if each.sort not in attack.sorts or (attack.of_labels and not question.labels):
                 continue
-            if not attack.blind:
-                unanswered.append(_unanswered(name, "it is granted a part of the truth, or needs everybody's data"))
-                continue
-            if attack.of_all_pairs and question.nodes > MOST_COMPARED:
-                unanswered.append(_unanswered(name, f"it compares each node with each, of at most {MOST_COMPARED:,}"))
-                continue
-            log.info("the audit: %s on %s, from %s", name, target, each.words)
             try:
+                if not attack.blind:
+                    raise DataError("it is granted a part of the truth, or needs everybody's data")
+                if attack.of_all_pairs and question.nodes > MOST_COMPARED:
+                    raise DataError(f"it compares each node with each, of at most {MOST_COMPARED:,}")
+                log.info("the audit: %s on %s, from %s", name, target, each.words)
                 each.check_rows(question.nodes)
                 outcome = attack.mount(each, case, party, target)
             except DataError as error:
                 unanswered.append(_unanswered(name, error))
                 continue
-            chosen = case.chosen if ASKED[attack.secret].what == "chosen" else None
+            chosen = case.chosen if _ASKED[attack.secret] == "chosen" else None
             found.append((Answer(attack=name, evidence=each.words[:_WORDS]), chosen, outcome.scores))
     distinct = {(each.attack, each.why): each for each in unanswered}.values()
     answers = [answer for answer, _, _ in found]
@@ -253,14 +246,14 @@ class _Target:
                     value=answer.attack,
                     party=adversary,
                 )
-            what, asked = ASKED[attack.secret], self.pairs
-            if what.what == "chosen":
+            what, asked = _ASKED[attack.secret], self.pairs
+            if what == "chosen":
                 asked = receive_as(link, adversary, Tag(Kind.AUDIT_ANSWER, step, 1), (None, 2), torch.int64).numpy()
                 _check_pairs(asked, self.question.nodes, adversary)
-            count = self.question.nodes if what.what == "nodes" else len(asked)
+            count = self.question.nodes if what == "nodes" else len(asked)
             ranks = receive_as(link, adversary, Tag(Kind.AUDIT_ANSWER, step, 2), (count,), torch.float32).numpy()
             try:
-                outcome = self._outcome(what, asked, ranks.astype(np.float64))
+                outcome = self._outcome(attack.secret, asked, ranks.astype(np.float64))
                 found.append(
                     Finding(
                         adversary, self._party, attack.secret, answer.attack, answer.evidence, permitted=True,
@@ -273,13 +266,13 @@ class _Target:
             Skipped(adversary, f"{each.attack} on {self._party}", each.why, each.attack) for each in said.unanswered
         ]
 
-    def _outcome(self, what: Asked, asked: Pairs, ranks: Floats) -> Outcome:
-        truth, told = what.truth(self._graph, asked)
+    def _outcome(self, secret: Secret, asked: Pairs, ranks: Floats) -> Outcome:
+        truth, told = _truth(secret, self._graph, asked)
         kinds = [np.flatnonzero(told & (truth == value)) for value in (True, False)]
         fewest = min(map(len, kinds))
         if fewest < _FEWEST:
             raise DataError(f"of what was asked {fewest} are of one kind, and a figure needs {_FEWEST}")
-        if what.what != "nodes":
+        if _ASKED[secret] != "nodes":
             kinds = [self._random.choice(kind, size=min(_SCORED, fewest), replace=False) for kind in kinds]
         kept = np.concatenate(kinds)
         return Outcome(
@@ -289,56 +282,30 @@ class _Target:
         )
 
 
-def _linked(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    linked = pair_codes(graph.edge_index.numpy().T, graph.num_nodes)
-    return np.isin(pair_codes(asked, graph.num_nodes), linked), np.ones(len(asked), dtype=np.bool_)
-
-
-def _alike(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    rows = to_numbers(graph.features)
-    found = list[Floats]()
-    for some in np.array_split(asked, 1 + len(asked) // 4096):
-        first, second = rows[some[:, 0]], rows[some[:, 1]]
-        products = np.asarray((first.multiply(second) if is_sparse(graph.features) else first * second).sum(axis=1))
-        found.append(products.reshape(len(some)))
-    every = np.concatenate(found)
-    return np.asarray(every > np.quantile(every, 1 - ALIKE)), np.ones(len(asked), dtype=np.bool_)
-
-
-def _trained_on(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    return (members := _mask(graph)), np.ones(len(members), dtype=np.bool_)
-
-
-def _of_one_class(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    labels = np.full(graph.num_nodes, -1) if graph.labels is None else graph.labels.numpy()
-    known = _mask(graph) & (labels >= 0)
-    return np.asarray(labels[asked[:, 0]] == labels[asked[:, 1]]), np.asarray(known[asked].all(axis=1))
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What attacks on one kind of secret are asked, and what is true of it.
-
-    ``what``: the pairs of the question, all nodes, or pairs that the adversary chooses among nodes with a gradient.
-    ``truth``: (graph, pairs) → what is true, and of which of it something can be said.
-    """
-
-    what: Literal["pairs", "nodes", "chosen"]
-    truth: Callable[[PartyGraph, Pairs], tuple[Truth, Truth]]
-
-
-ASKED: Final[Mapping[Secret, Asked]] = {
-    "edges": Asked("pairs", _linked),
-    "features": Asked("pairs", _alike),
-    "membership": Asked("nodes", _trained_on),
-    "labels": Asked("chosen", _of_one_class),
+_ASKED: Final[Mapping[Secret, Literal["pairs", "nodes", "chosen"]]] = {
+    "edges": "pairs",
+    "features": "pairs",
+    "membership": "nodes",
+    "labels": "chosen",
 }
+"""What attacks on a secret are asked: the pairs of the question, all nodes, or pairs that the adversary chooses among
+nodes with a gradient."""
 
 
-def _mask(graph: PartyGraph) -> Truth:
-    if graph.train_mask is None:
-        return np.zeros(graph.num_nodes, dtype=np.bool_)
-    return np.asarray(graph.train_mask.numpy())
+def _truth(what: Secret, graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
+    """What is true of what attacks on a secret are asked, and of which of it something can be said."""
+    nodes, every = graph.num_nodes, np.ones(len(asked), dtype=np.bool_)
+    trained = np.zeros(nodes, dtype=np.bool_) if graph.train_mask is None else graph.train_mask.numpy()
+    if what == "edges":
+        return np.isin(pair_codes(asked, nodes), pair_codes(graph.edge_index.numpy().T, nodes)), every
+    if what == "features":
+        products = pair_products(to_numbers(graph.features), asked)
+        return np.asarray(products > np.quantile(products, 1 - ALIKE)), every
+    if what == "membership":
+        return trained, np.ones(nodes, dtype=np.bool_)
+    labels = np.full(nodes, -1) if graph.labels is None else graph.labels.numpy()
+    known = trained & (labels >= 0)
+    return np.asarray(labels[asked[:, 0]] == labels[asked[:, 1]]), np.asarray(known[asked].all(axis=1))
 
 
 def _check_pairs(pairs: Pairs, nodes: int, sender: PartyId) -> None:

@@ -12,10 +12,10 @@ a claim is made.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeAlias, TypedDict, cast
+from typing import Any, Final, TypeAlias, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
@@ -103,9 +103,11 @@ def joined_evidence(views: Sequence[View]) -> list[Evidence]:
     return [*found.values(), *more]
 
 
+T = TypeVar("T")
 Nodes: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
-Shadow: TypeAlias = tuple[Flags, Floats]
+Models: TypeAlias = tuple[Flags, Floats]
+"""Which nodes each of M models was trained on, [M, N], and its posteriors of them, [M, N, C]."""
 Parts: TypeAlias = tuple[Floats, ...]
 """What an adversary has of every node, of several kinds, [N, d] each."""
 
@@ -124,11 +126,12 @@ class AuditContext:
         self.source = source_of(self.settings)
         self._kept: dict[tuple[str, ...], Any] = {}
 
-    def once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is made
+    def once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
         """What was made under a key, made the first time: baselines are the same for several kinds of evidence."""
         if key not in self._kept:
             self._kept[key] = make()
-        return self._kept[key]
+        found: T = self._kept[key]
+        return found
 
     @property
     def is_aligned(self) -> bool:
@@ -137,13 +140,13 @@ class AuditContext:
 
     def view(self, party: PartyId) -> View:
         """What a party saw; a ``RunError`` where it was not recorded."""
-        return cast(View, self.once(("view", party), lambda: load_view(self.run, party)))
+        return self.once(("view", party), lambda: load_view(self.run, party))
 
     def graph(self, party: PartyId) -> PartyGraph:
         """A holder's data about the nodes that the job is about."""
         if party not in self.settings.data.names:
             raise DataError(f"{party} is no holder, and has no data of its own")
-        return cast(PartyGraph, self.once(("graph", party), lambda: self.whole_graph(party).common_part()))
+        return self.once(("graph", party), lambda: self.whole_graph(party).common_part())
 
     def whole_graph(self, party: PartyId) -> PartyGraph:
         """The same with nodes that other holders do not have."""
@@ -175,11 +178,9 @@ class AuditContext:
         """Pairs of nodes, half of them linked at the target, and none at the adversary."""
         graph, others = self.graph(target), self.own_edges(adversary)
         edges, count = graph.edge_index.numpy(), graph.num_nodes
-        if others.shape[1]:
-            edges = edges[:, ~np.isin(pair_codes(edges.T, count), pair_codes(others.T, count))]
-        distinct = np.unique(pair_codes(edges[:, edges[0] != edges[1]].T, count))
-        links = min(len(distinct), 1000) or None
-        return sample_pairs(edges, count, seed=self.seed, links=links, left_out=others)
+        hidden = edges[:, ~np.isin(pair_codes(edges.T, count), pair_codes(others.T, count)) & (edges[0] != edges[1])]
+        links = min(len(np.unique(pair_codes(hidden.T, count))), 1000) or None
+        return sample_pairs(hidden, count, seed=self.seed, links=links, left_out=others)
 
     def alike(self, target: PartyId) -> KnownPairs:
         """Random pairs of nodes, and which of them have inner products of features among the largest."""
@@ -188,9 +189,7 @@ class AuditContext:
 
     def members(self, target: PartyId) -> Flags:
         """The training nodes of a holder with labels, [N] bool."""
-        found = np.zeros(self.graph(target).num_nodes, dtype=np.bool_)
-        found[self.labels(target)[1]] = True
-        return found
+        return np.isin(np.arange(self.graph(target).num_nodes), self.labels(target)[1])
 
     def classmates(self, target: PartyId, steps: Sequence[Floats]) -> tuple[Nodes, KnownPairs]:
         """Training nodes, by ``steps`` of gradients for who has no truth, and pairs of these, half of one class."""
@@ -265,7 +264,7 @@ class AuditContext:
                     narrow.append(narrowed(block[:, kept], self.seed))
             return np.concatenate(narrow, axis=1) if narrow else None
 
-        return cast(Floats | None, self.once(("pooled", target, *map(str, without)), make))
+        return self.once(("pooled", target, *map(str, without)), make)
 
     def labels(self, holder: PartyId) -> tuple[Nodes, Nodes, Nodes, int]:
         """A holder's labels [N], −1 where unknown, its training and its test nodes, and the number of classes."""
@@ -288,49 +287,49 @@ class AuditContext:
         if not self.is_aligned:
             return None
         mask = self.graph(holder).train_mask
-        return cast(Floats, self.once(("posteriors", holder), lambda: self._posteriors(holder, mask)))
+        return self.once(("posteriors", holder), lambda: self._posteriors(holder, mask))
 
-    def shadow_models(self, holder: PartyId) -> list[Shadow]:
-        """Training nodes [N] and posteriors [N, C] of models on nodes that are neither training nor test nodes."""
+    def shadow_models(self, holder: PartyId) -> Models:
+        """Models on nodes that are neither training nor test nodes."""
 
-        def make() -> list[Shadow]:
-            labels, training, _, _ = self.labels(holder)
+        def make() -> Models:
             free = np.flatnonzero(self.free_nodes(holder))
-            size = min(len(training), len(free) // 2)
+            size = min(len(self.labels(holder)[1]), len(free) // 2)
             if size < _FEWEST:
                 raise DataError(
                     f"{len(free)} nodes with a label are neither training nor test nodes; shadow models need "
                     f"{2 * _FEWEST}"
                 )
-            random, models = np.random.default_rng(self.seed), list[Shadow]()
-            for _ in range(self.shadows):
-                members = np.zeros(len(labels), dtype=np.bool_)
-                members[random.choice(free, size=size, replace=False)] = True
-                seed = int(random.integers(2**31))
-                models.append((members, self._posteriors(holder, torch.from_numpy(members), seed=seed)))
-            return models
+            random = np.random.default_rng(self.seed)
+            learned = (random.choice(free, size=size, replace=False) for _ in range(self.shadows))
+            return self._models(holder, learned, random)
 
-        return cast(list[Shadow], self.once(("shadows", holder), make))
+        return self.once(("shadows", holder), make)
 
-    def paired_models(self, holder: PartyId, targets: Nodes) -> tuple[Flags, Floats]:
-        """Which targets each model was trained on, [M, T], and its posteriors of them, [M, T, C]: half of all models.
+    def paired_models(self, holder: PartyId, targets: Nodes) -> Models:
+        """Models in pairs of the one half of the targets and the other, and what they say of the targets alone.
 
-        They come in pairs of the one half of the targets and the other, filled up with nodes neither trained nor tested
-        on.
+        They are filled up with nodes neither trained nor tested on.
         """
-        labels, training, _, _ = self.labels(holder)
-        free, count = np.flatnonzero(self.free_nodes(holder)), len(targets)
-        random = np.random.default_rng(self.seed)
-        members, posteriors = [], list[Floats]()
-        for _ in range(self.shadows):
-            half = random.permutation(count) < count // 2
-            more = random.choice(free, size=min(len(free), max(0, len(training) - count // 2)), replace=False)
-            for chosen in (half, ~half):
-                learned = np.zeros(len(labels), dtype=np.bool_)
-                learned[targets[chosen]] = learned[more] = True
-                seed = int(random.integers(2**31))
-                members.append(chosen)
-                posteriors.append(self._posteriors(holder, torch.from_numpy(learned), seed=seed)[targets])
+        random, free, count = np.random.default_rng(self.seed), np.flatnonzero(self.free_nodes(holder)), len(targets)
+        size = min(len(free), max(0, len(self.labels(holder)[1]) - count // 2))
+
+        def learned() -> Iterator[Nodes]:
+            for _ in range(self.shadows):
+                half = random.permutation(count) < count // 2
+                more = random.choice(free, size=size, replace=False)
+                yield from (np.concatenate([targets[chosen], more]) for chosen in (half, ~half))
+
+        members, posteriors = self._models(holder, learned(), random)
+        return members[:, targets], posteriors[:, targets]
+
+    def _models(self, holder: PartyId, learned: Iterable[Nodes], random: np.random.Generator) -> Models:
+        """A model for each set of training nodes, with a seed that is drawn after it."""
+        members, posteriors = list[Flags](), list[Floats]()
+        for nodes in learned:
+            members.append(np.isin(np.arange(self.graph(holder).num_nodes), nodes))
+            seed = int(random.integers(2**31))
+            posteriors.append(self._posteriors(holder, torch.from_numpy(members[-1]), seed=seed))
         return np.stack(members), np.stack(posteriors)
 
     def _posteriors(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from veilgraph.audit.attack import ATTACKS, Attack, AuditContext, joined_evidence, load_view, predictions_of
 from veilgraph.audit.claims import checked
-from veilgraph.audit.epsilon import empirical_epsilon, labels_epsilon
+from veilgraph.audit.epsilon import empirical_epsilon
 from veilgraph.audit.finding import (
     CLIENT,
     FALSE_ALARM_RATE,
@@ -85,21 +85,18 @@ def audit(
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
     limits = limits_of(settings.audit_limits, asked.limits or {})
-    findings, skipped = list[Finding](), list[Skipped]()
+    found = list[Finding | Skipped]()
     for place, adversary in enumerate(adversaries):
-        mounted = []
+        named = set[str | None]()
         here = lambda share, place=place: at((place + share) / len(adversaries))  # noqa: E731
         for one in _mounted(case, adversary, attacks, progress, here):
-            mounted.append(one)
+            found.append(one)
             if isinstance(one, Finding):
-                findings.append(one)
                 row(one)
-        skipped += [each for each in mounted if isinstance(each, Skipped)]
-        if asked.attacks is not None:
-            named = {each.attack if isinstance(each, Finding) else each.name for each in mounted}
-            idle = [name for name in every if name in attacks and name not in named]
-            skipped += [Skipped(adversary, name, NOTHING, name) for name in idle]
-    result = concluded(settings, asked.seed, findings, skipped, limits)
+            named.add(one.attack if isinstance(one, Finding) else one.name)
+        idle = [name for name in every if asked.attacks is not None and name in attacks and name not in named]
+        found += [Skipped(adversary, name, NOTHING, name) for name in idle]
+    result = concluded(settings, asked.seed, found, limits)
     save_audit(run.path, result)
     return result
 
@@ -163,8 +160,7 @@ def _mounted(
         yield from checked(case, adversary, attacks)
     if "epsilon" in attacks:
         progress(f"{adversary}: canaries")
-        yield from empirical_epsilon(case, adversary)
-        yield from labels_epsilon(case, adversary, found)
+        yield from empirical_epsilon(case, adversary, found)
 
 
 def _attacked(

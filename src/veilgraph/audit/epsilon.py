@@ -7,11 +7,13 @@ holder's ledger, where that is claimed against this adversary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.audit.attack import AuditContext, Nodes
@@ -43,61 +45,86 @@ _ZERO: Final = 1e-6  # of the clip: a row that counts as zero
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
 _SAME, _NOTHING, _OTHER, _UNMOVED = 3, 2, 1, 0
 """Scores where classes alone are told."""
+_LACKING: Final = "the job has no canaries; train it again with"
 
-Found = Iterator[Finding | Skipped]
+
+@dataclass(frozen=True, eq=False)
+class _Guesses:
+    """What an adversary makes of a holder's canaries: scores [m], higher = in, of coins [m]; ``limit``: ε claimed."""
+
+    words: str
+    scores: Floats
+    coins: Tensor | Truth
+    delta: float
+    limit: float | None
+    claims: Claims | None = None
+    claim: str = "The limit is the ledger's total."
+
+    def finding(self, adversary: str, holder: PartyId) -> Finding:
+        """What they prove of the holder's ε; see ``one_run_epsilon``."""
+        bound = one_run_epsilon(self.scores, np.asarray(self.coins), self.delta, _CONFIDENCE, claims=self.claims)
+        return Finding(
+            adversary,
+            holder,
+            "noise",
+            "epsilon",
+            self.words,
+            permitted=True,
+            measure="epsilon",
+            value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
+            accuracy=bound.correct / bound.guesses,
+            limit=self.limit,
+            note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses "
+            f"are right; more than {bound.ceiling:.3g} could not have been proven. {self.claim}",
+        )
 
 
-def empirical_epsilon(case: AuditContext, adversary: PartyId) -> Found:
-    """A lower bound on the ε of every holder whose run has canaries, from what an adversary received.
+_Noised = tuple[Sequence[PartyId], int | bool, str, Callable[[PartyId], Iterator[_Guesses]]]
+"""Holders with noise, their canaries, what is said where these are none, and the guesses about a holder's."""
 
-    Nothing is found but of the server, which gets all releases; where nodes release their own, of holders that learn;
-    where training is private, of everybody who has the weights; where edges have noisy votes, of the label holder.
+
+def empirical_epsilon(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> Iterator[Finding | Skipped]:
+    """A lower bound on the ε of every holder whose run has canaries, from what an adversary received."""
+    for holders, canaries, lacking, guesses in _noised(case, adversary, found):
+        if not canaries:
+            yield Skipped(adversary, "epsilon", lacking, "epsilon")
+            continue
+        for holder in holders:
+            if holder not in members_of(adversary):
+                try:
+                    yield from (each.finding(adversary, holder) for each in guesses(holder))
+                except DataError as error:
+                    yield Skipped(adversary, f"epsilon of {holder}", str(error), "epsilon")
+
+
+def _noised(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> Iterator[_Noised]:
+    """What an adversary gets with noise.
+
+    The server gets all releases; where nodes release their own, holders that learn get them; where training is private,
+    everybody who has the weights; where edges have noisy votes, the label holder, without the dealer; where labels are
+    perturbed, whoever gets gradients.
     """
-    settings = case.settings
-    if settings.noise.feature_release is not None:
-        yield from _of_nodes(case, adversary)
-    elif settings.training_plan is not None:
-        yield from _of_gradients(case, adversary)
-    elif settings.noise.counts_votes:
-        yield from _of_votes(case, adversary)
-    elif settings.privacy is not None and SERVER in members_of(adversary):
-        yield from _of_rows(case, adversary)
-
-
-def labels_epsilon(case: AuditContext, adversary: PartyId, found: list[Evidence]) -> Found:
-    """A lower bound on the ε of one label, where holders learn from perturbed ones, of those who get gradients."""
-    for holder in perturbing(case.settings):
-        gradients = [each for each in found if each.sort == "gradients" and each.about == (holder,)]
-        private = case.settings.label_privacy
-        if holder in members_of(adversary) or not gradients or private is None:
-            continue
-        key = case.canary_key(holder)
-        if not private.canaries or key is None:
-            why = "the job has no canaries among labels; train it again with label_privacy.canaries"
-            yield Skipped(adversary, "epsilon", "its canaries are not here" if private.canaries else why, "epsilon")
-            continue
-        graph = case.whole_graph(holder)
-        canaries = LabelCanaries.of(case.settings, graph, key)
-        places = canaries.places(graph).numpy()
-        labels, train, _, _ = case.labels(holder)
-        others = np.setdiff1d(train, places)
-        for evidence in gradients:
-            try:
-                scores = _towards_second(evidence, places, others, labels)
-                limit = _claimed(case, holder)
-            except DataError as error:
-                yield Skipped(adversary, f"epsilon of {holder}", str(error), "epsilon")
-                continue
-            yield _bound(
-                adversary,
-                holder,
-                f"{evidence.words}, {canaries.count} canaries among the labels",
-                scores,
-                canaries.coins,
-                delta=0.0,
-                limit=limit,
-                claim="The limit is the ledger's total, of one label.",
-            )
+    settings, members = case.settings, members_of(adversary)
+    privacy, private, plan, duties = settings.privacy, settings.label_privacy, settings.training_plan, settings.duties
+    if (release := settings.noise.feature_release) is not None:
+        if learner := next((name for name in duties.learning if name in members), None):
+            lacking = "the release has no canaries; train it again with some"
+            yield duties.releasing, release.canaries, lacking, partial(_of_nodes, case, learner)
+    elif plan is not None:
+        if {*members} <= {SERVER, *settings.data.names}:
+            trains = [name for name in settings.data.names if case.graph(name).labels is not None]
+            lacking = f"{_LACKING} averaging.privacy.canaries"
+            yield trains, plan.settings.canaries, lacking, partial(_of_gradients, case, adversary)
+    elif privacy is not None:
+        votes = settings.noise.counts_votes
+        if SERVER not in members and settings.data.label_party in members if votes else SERVER in members:
+            guesses = partial(_of_votes if votes else _of_rows, case, adversary)
+            yield duties.publishing, privacy.canaries, f"{_LACKING} privacy.canaries", guesses
+    gradients = [each for each in found if each.sort == "gradients"]
+    holders = {holder for each in gradients for holder in each.about if each.about == (holder,)} - {*members}
+    if private is not None and (learnt_from := [holder for holder in perturbing(settings) if holder in holders]):
+        lacking = "the job has no canaries among labels; train it again with label_privacy.canaries"
+        yield learnt_from, private.canaries, lacking, partial(_of_labels, case, gradients)
 
 
 def inserted_at(case: AuditContext, holder: PartyId) -> Inserted:
@@ -112,99 +139,28 @@ def _kept(case: AuditContext, holder: PartyId) -> Canaries:
     return kept
 
 
-def _claimed(case: AuditContext, holder: PartyId, adversary: PartyId | None = None) -> float | None:
+def _claimed(case: AuditContext, holder: PartyId, adversary: str | None = None) -> float | None:
     """The total ε of a holder's ledger; None where that is infinite, or not claimed against this adversary."""
     total = case.ledger_summary(holder).get("epsilon_total")
     holds = adversary is None or case.source.withstands(case.settings, members_of(adversary))
     return None if total is None or not holds else float(total)
 
 
-def _bound(
-    adversary: PartyId,
-    holder: PartyId,
-    evidence: str,
-    scores: NDArray[Any],
-    coins: Tensor | Truth,
-    *,
-    delta: float,
-    limit: float | None,
-    claim: str = "The limit is the ledger's total.",
-    claims: Claims | None = None,
-) -> Finding:
-    """What scores of canaries, higher = in, prove of a holder's ε; see ``one_run_epsilon``, and ``limit``: claimed."""
-    bound = one_run_epsilon(scores, np.asarray(coins), delta, _CONFIDENCE, claims=claims)
-    return Finding(
-        adversary,
-        holder,
-        "noise",
-        "epsilon",
-        evidence,
-        permitted=True,
-        measure="epsilon",
-        value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
-        accuracy=bound.correct / bound.guesses,
-        limit=limit,
-        note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses are "
-        f"right; more than {bound.ceiling:.3g} could not have been proven. {claim}",
-    )
-
-
-def _of_each(
-    adversary: PartyId,
-    holders: Sequence[PartyId],
-    bounds: Callable[[PartyId], Iterator[Finding]],
-    *,
-    canaries: int | bool,
-    lacking: str,
-) -> Found:
-    """The bounds of every holder that is none of the adversary's; ``lacking``: said where the job has no canaries."""
-    if not canaries:
-        yield Skipped(adversary, "epsilon", lacking, "epsilon")
-        return
-    for holder in holders:
-        if holder not in members_of(adversary):
-            try:
-                yield from bounds(holder)
-            except DataError as error:
-                yield Skipped(adversary, f"epsilon of {holder}", str(error), "epsilon")
-
-
-def _of_rows(case: AuditContext, adversary: PartyId) -> Found:
+def _of_rows(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[_Guesses]:
     """At the server, alone or with holders: of published rows, with canaries in each, or in the data."""
     privacy = case.settings.privacy
     assert privacy is not None
-    in_data = privacy.canaries_in == "data"
-
-    def bounds(holder: PartyId) -> Iterator[Finding]:
-        if in_data:
-            canaries: Inserted | Canaries = inserted_at(case, holder)
-            words, scores, coins = _inserted(case, adversary, holder)
-            limit = _claimed(case, holder, adversary)
-        else:
-            canaries, limit = _kept(case, holder), _claimed(case, holder, adversary)
-            words, scores, coins = _row_canaries(case, adversary, holder, canaries)
-        yield _bound(
-            adversary,
-            holder,
-            words,
-            scores,
-            coins,
-            delta=privacy.delta_of(canaries.nodes),
-            claims=GaussianClaims() if MECHANISMS[privacy.mechanism].is_gaussian else None,
-            limit=limit,
-        )
-
-    lacking = "the job has no canaries; train it again with privacy.canaries"
-    yield from _of_each(adversary, case.settings.duties.publishing, bounds, canaries=privacy.canaries, lacking=lacking)
+    kept, claims = _kept(case, holder), GaussianClaims() if MECHANISMS[privacy.mechanism].is_gaussian else None
+    told = (_inserted if privacy.canaries_in == "data" else _row_canaries)(case, adversary, holder)
+    yield _Guesses(*told, privacy.delta_of(kept.nodes), _claimed(case, holder, adversary), claims)
 
 
-def _row_canaries(
-    case: AuditContext, adversary: PartyId, holder: PartyId, canaries: Canaries
-) -> tuple[str, Floats, Truth]:
+def _row_canaries(case: AuditContext, adversary: str, holder: PartyId) -> tuple[str, Floats, Truth]:
     """Words, scores and coins of canaries that take the place of some rows of every release."""
     privacy = case.settings.privacy
     assert privacy is not None
     view, friends = case.view(SERVER), [case.view(name) for name in case.holders_of(adversary)]
+    canaries = _kept(case, holder)
     released, ways = [], []
     for step, matrix in _released(view, friends, holder):
         if len(matrix) == canaries.nodes:  # others are a prediction from changed tables
@@ -238,7 +194,7 @@ def _key(seen: Seen) -> tuple[int, int, int]:
     return seen.session, seen.tag.step, seen.tag.round
 
 
-def _inserted(case: AuditContext, adversary: PartyId, holder: PartyId) -> tuple[str, Floats, Truth]:
+def _inserted(case: AuditContext, adversary: str, holder: PartyId) -> tuple[str, Floats, Truth]:
     """Words, scores and coins of canaries in the data: what all releases together say, whichever party made them.
 
     The auditor knows what the canaries' rows were before the noise, as one may who trains such a model. The direction
@@ -274,21 +230,18 @@ def inserted_releases(
     settings, publishing = server.settings, server.settings.duties.publishing
     clean = {name: {_key(seen): seen for seen in views[name].noted(Kind.EMBEDDING)} for name in publishing}
     outside = [name for name in publishing if views[name] not in friends]
-    kind = Kind.MASKED if settings.passes.is_masked else Kind.EMBEDDING
-    for round_ in sorted({each for name in publishing for each in server.rounds(kind, name)}):
-        if settings.passes.is_masked:
-            passes = subtract_own(aggregate(server, kind, round_, publishing), friends)
-            for number, pieces in enumerate(passes.pieces):
-                key = _key(pieces[0])
-                if all(key in clean[name] for name in outside):
-                    before = sum(numbers(clean[name][key].tensor()) for name in outside)
-                    yield from _at(passes[number], np.asarray(before), places, at, settings)
-            continue
-        for name in outside:
-            for seen in server.received(kind, name, round_):
-                if _key(seen) in clean[name]:
-                    before = numbers(clean[name][_key(seen)].tensor())
-                    yield from _at(numbers(seen.tensor()), before, places, at, settings)
+    masked = settings.passes.is_masked
+    kind = Kind.MASKED if masked else Kind.EMBEDDING
+    rounds = sorted({each for name in publishing for each in server.rounds(kind, name)})
+    for round_, senders in product(rounds, [publishing] if masked else [(name,) for name in outside]):
+        passes = aggregate(server, kind, round_, senders)
+        passes = subtract_own(passes, friends) if masked else passes
+        theirs = [clean[name] for name in senders if name in outside]
+        for number, pieces in enumerate(passes.pieces):
+            key = _key(pieces[0])
+            if all(key in notes for notes in theirs):
+                before = np.sum([numbers(notes[key].tensor()) for notes in theirs], axis=0)
+                yield from _at(passes[number], before, places, at, settings)
 
 
 def _at(rows: Floats, clean: Floats, places: Nodes, at: Nodes, settings: JobSettings) -> Iterator[Released]:
@@ -312,74 +265,46 @@ def _at(rows: Floats, clean: Floats, places: Nodes, at: Nodes, settings: JobSett
         yield Released(*((each[:, :, of_hop] * others).sum(axis=(1, 2))[:, None] for each in (own, before)))
 
 
-def _of_gradients(case: AuditContext, adversary: PartyId) -> Found:
-    """At whoever is told the weights of a private training: of every other holder that trains.
+def _of_gradients(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[_Guesses]:
+    """At whoever is told the weights of a private training.
 
     It is granted the holder's data but the coins, and what all other terms of a sum add up to.
     """
-    plan, members = case.settings.training_plan, members_of(adversary)
-    if plan is None or not {*members} <= {SERVER, *case.settings.data.names}:
-        return
-
-    def bounds(holder: PartyId) -> Iterator[Finding]:
-        key = _kept(case, holder).key
-        canaries = TrainedCanaries.of(case.settings, case.whole_graph(holder), key)
-        rounds = case.source.canary_rounds(case, members, holder, key)
-        if not rounds:
-            raise DataError("the view has none of its rounds")
-        limit = _claimed(case, holder, adversary)
-        paid = sum(case.ledger_summary(holder)["releases"].values())
-        yield _bound(
-            adversary,
-            holder,
-            f"weights after {len(rounds)} rounds, {canaries.count} canaries among {holder}'s nodes",
-            gradient_scores(rounds, plan.settings.sampling_rate),
-            canaries.coins,
-            delta=plan.delta,
-            limit=limit,
-            claims=SampledClaims(plan.event, max(len(rounds), paid)),
-        )
-
-    trains = [name for name in case.settings.data.names if case.graph(name).labels is not None]
-    lacking = "the job has no canaries; train it again with averaging.privacy.canaries"
-    yield from _of_each(adversary, trains, bounds, canaries=plan.settings.canaries, lacking=lacking)
+    plan, key = case.settings.training_plan, _kept(case, holder).key
+    assert plan is not None
+    canaries = TrainedCanaries.of(case.settings, case.whole_graph(holder), key)
+    rounds = case.source.canary_rounds(case, members_of(adversary), holder, key)
+    if not rounds:
+        raise DataError("the view has none of its rounds")
+    words = f"weights after {len(rounds)} rounds, {canaries.count} canaries among {holder}'s nodes"
+    scores = gradient_scores(rounds, plan.settings.sampling_rate)
+    claims = SampledClaims(plan.event, max(len(rounds), sum(case.ledger_summary(holder)["releases"].values())))
+    yield _Guesses(words, scores, canaries.coins, plan.delta, _claimed(case, holder, adversary), claims)
 
 
-def _of_nodes(case: AuditContext, adversary: PartyId) -> Found:
-    """At a holder that learns from what nodes perturbed by themselves: of every other's features, and its labels."""
-    settings, members = case.settings, members_of(adversary)
-    learner = next((name for name in settings.duties.learning if name in members), None)
-    release, private = settings.noise.feature_release, settings.noise.label_release
-    if learner is None or release is None:
-        return
+def _of_nodes(case: AuditContext, learner: PartyId, holder: PartyId) -> Iterator[_Guesses]:
+    """At a holder that learns from what nodes perturbed by themselves: of their features, and labels."""
+    release, private = case.settings.noise.feature_release, case.settings.noise.label_release
+    assert release is not None
+    kept, view = _kept(case, holder), case.view(learner)
+    canaries = NodeCanaries.of(case.settings, kept.nodes, kept.key)
+    features, labels = (
+        _distinct(view.received(kind, holder)) for kind in (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS)
+    )
 
-    def bounds(holder: PartyId) -> Iterator[Finding]:
-        kept, view = _kept(case, holder), case.view(learner)
-        canaries = NodeCanaries.of(settings, kept.nodes, kept.key)
-        is_gaussian = FEATURE_MECHANISMS[release.mechanism].is_gaussian
+    words, claim = f"that {holder}'s nodes perturbed,", "The limit is that of the job, for each different release."
 
-        def bound(what: str, given: Sequence[Tensor], scored: Callable[[Tensor], Floats], epsilon: float) -> Finding:
-            of_labels = what == "labels"
-            coins = canaries.label_coins if of_labels else canaries.coins
-            return _bound(
-                adversary,
-                holder,
-                f"{what} that {holder}'s nodes perturbed, {len(coins)} canaries among them",
-                np.sum([scored(each[canaries.places]) for each in given], axis=0),
-                coins,
-                delta=0.0 if of_labels else release.delta or 0.0,
-                claims=None if of_labels or not is_gaussian else GaussianClaims(),
-                limit=epsilon * len(given),
-                claim="The limit is that of the job, for each different release.",
-            )
+    def scores(given: Sequence[Tensor], score: Callable[[Tensor], Floats]) -> Floats:
+        return np.asarray(np.sum([score(each[canaries.places]) for each in given], axis=0))
 
-        if given := _distinct(view.received(Kind.PERTURBED_FEATURES, holder)):
-            yield bound("features", given, _sums, release.epsilon)
-        if private is not None and (given := _distinct(view.received(Kind.PERTURBED_LABELS, holder))):
-            yield bound("labels", given, _second_class, private.epsilon)
-
-    lacking = "the release has no canaries; train it again with some"
-    yield from _of_each(adversary, settings.duties.releasing, bounds, canaries=release.canaries, lacking=lacking)
+    if features:
+        coins, claims = canaries.coins, GaussianClaims() if FEATURE_MECHANISMS[release.mechanism].is_gaussian else None
+        told = f"features {words} {len(coins)} canaries among them", scores(features, _sums), coins
+        yield _Guesses(*told, release.delta or 0.0, release.epsilon * len(features), claims, claim)
+    if private is not None and labels:
+        coins = canaries.label_coins
+        told = f"labels {words} {len(coins)} canaries among them", scores(labels, _second_class), coins
+        yield _Guesses(*told, 0.0, private.epsilon * len(labels), claim=claim)
 
 
 def _distinct(released: Sequence[Seen]) -> list[Tensor]:
@@ -405,6 +330,19 @@ def _second_class(rows: Tensor) -> Floats:
     return np.asarray(((label == 2).double() - (label == 1).double()).numpy())
 
 
+def _of_labels(case: AuditContext, gradients: Sequence[Evidence], holder: PartyId) -> Iterator[_Guesses]:
+    """At whoever gets gradients: of one label, where holders learn from perturbed ones."""
+    graph, (labels, train, _, _) = case.whole_graph(holder), case.labels(holder)
+    canaries = LabelCanaries.of(case.settings, graph, _kept(case, holder).key)
+    places, limit = canaries.places(graph).numpy(), _claimed(case, holder)
+    for evidence in gradients:
+        if evidence.about == (holder,):
+            scores = _towards_second(evidence, places, np.setdiff1d(train, places), labels)
+            words = f"{evidence.words}, {canaries.count} canaries among the labels"
+            claim = "The limit is the ledger's total, of one label."
+            yield _Guesses(words, scores, canaries.coins, 0.0, limit, claim=claim)
+
+
 def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: Nodes) -> Floats:
     """How much more canaries' gradients point as the second class's than as the first's, by others' labels."""
     second, first = (others[labels[others] == label] for label in (1, 0))
@@ -418,30 +356,17 @@ def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: No
     return total
 
 
-def _of_votes(case: AuditContext, adversary: PartyId) -> Found:
-    """At the label holder, without the dealer: of every other holder's edges that vote with noise, from predictions."""
-    settings, members, privacy = case.settings, members_of(adversary), case.settings.privacy
-    label_holder = settings.data.label_party
-    if privacy is None or label_holder not in members or SERVER in members:
-        return
-
-    def bounds(holder: PartyId) -> Iterator[Finding]:
-        canaries, read = inserted_at(case, holder), case.view(label_holder).predicted
-        if read is None:
-            raise DataError("there are no predictions")
-        yield _bound(
-            adversary,
-            holder,
-            f"what is predicted of {canaries.count} nodes, each at the end of a canary among {holder}'s edges",
-            voted(read(), canaries.places(holder), classes=settings.outcome.opens_classes_alone),
-            canaries.coins,
-            delta=privacy.delta_of(canaries.nodes),
-            claims=GaussianClaims(),
-            limit=_claimed(case, holder),
-        )
-
-    lacking = "the job has no canaries; train it again with privacy.canaries"
-    yield from _of_each(adversary, settings.duties.publishing, bounds, canaries=privacy.canaries, lacking=lacking)
+def _of_votes(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[_Guesses]:
+    """At the label holder, without the dealer: of a holder's edges that vote with noise, from predictions."""
+    settings, privacy, read = case.settings, case.settings.privacy, case.view(case.settings.data.label_party).predicted
+    canaries = inserted_at(case, holder)
+    assert privacy is not None
+    if read is None:
+        raise DataError("there are no predictions")
+    words = f"what is predicted of {canaries.count} nodes, each at the end of a canary among {holder}'s edges"
+    scores = voted(read(), canaries.places(holder), classes=settings.outcome.opens_classes_alone)
+    limit = _claimed(case, holder)
+    yield _Guesses(words, scores, canaries.coins, privacy.delta_of(canaries.nodes), limit, GaussianClaims())
 
 
 def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:

@@ -14,18 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from scipy.stats import rankdata
+from sklearn.linear_model import Ridge
 from torch import Tensor
 from torch.autograd import backward
 from torch.nn import functional
 
-from veilgraph.audit.attack import AuditContext, Scene, attack, scored
+from veilgraph.audit.attack import AuditContext, Scene, attack
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.pairs import Numbers, check_rows, train_classifier, unit_columns
 from veilgraph.audit.statistics import Truth
@@ -107,7 +108,7 @@ def _from_outputs(infer: Infer, at: Scene) -> Outcome:
     return Outcome(
         columns.ranked(infer(mine, columns.values, outputs[columns.asked], columns.known)),
         columns.truth,
-        without=_own_inference(at),
+        without=columns.from_own(at),
         note=f"{columns.words}, from which a model of the network is learned: nobody has its weights. Without: a "
         "classifier on the own features.",
     )
@@ -115,32 +116,16 @@ def _from_outputs(infer: Infer, at: Scene) -> Outcome:
 
 def _infer_all(rows: Callable[[int], Floats], at: Scene) -> Outcome:
     """Attribute inference of several of the target's columns, from rows [N, d] for each, ranked by itself."""
-    columns, key = Columns(at.case, at.target), ("attribute", "pooled", at.target)
-
-    def pooled(found: Floats) -> Any:  # noqa: ANN401 - of ``once``
-        return at.case.once(key, lambda: _ranked(lambda column: found, at))
-
+    columns = Columns(at.case, at.target)
+    pooled = columns.pooled_rows()
+    key = "attribute", "pooled", at.target
     return Outcome(
-        _ranked(rows, at),
+        columns.inferred(rows),
         columns.truth,
-        without=_own_inference(at),
-        pooled=scored(pooled, columns.pooled_rows()),
+        without=columns.from_own(at),
+        pooled=None if pooled is None else at.case.once(key, lambda: columns.inferred(lambda _: pooled)),
         note=f"{columns.words}. Pooled: from all other columns.",
     )
-
-
-def _own_inference(at: Scene) -> Floats | None:
-    key = "attribute", "own", at.adversary, at.target
-    return scored(lambda found: at.case.once(key, lambda: _ranked(lambda column: found, at)), at.own_rows())
-
-
-def _ranked(rows: Callable[[int], Floats], at: Scene) -> Floats:
-    columns, seed = Columns(at.case, at.target), at.case.seed
-    inferred = (
-        infer_attribute(rows(each.column)[columns.asked], each.values[columns.asked], columns.known, seed=seed)
-        for each in columns.attributes
-    )
-    return np.concatenate([ranks(each) for each in inferred])
 
 
 class Columns:
@@ -169,6 +154,19 @@ class Columns:
         """Scores of ``truth`` from values [n, k] that were found, each column ranked by itself."""
         return np.concatenate([ranks(column) for column in found[~self.known].T])
 
+    def inferred(self, rows: Callable[[int], Floats]) -> Floats:
+        """Scores of ``truth`` by attribute inference from rows [N, d] for each column."""
+        found = (
+            infer_attribute(rows(each.column)[self.asked], each.values[self.asked], self.known, seed=self._case.seed)
+            for each in self.attributes
+        )
+        return np.concatenate([ranks(each) for each in found])
+
+    def from_own(self, at: Scene) -> Floats | None:
+        """The same from what the adversary has without any message."""
+        own, key = at.own_rows(), ("attribute", "own", at.adversary, at.target)
+        return None if own is None else self._case.once(key, lambda: self.inferred(lambda _: own))
+
     def pooled_rows(self) -> Floats | None:
         """All holders' features of the nodes [N, F] but these columns."""
         return self._case.pooled_rows(self._target, [each.column for each in self.attributes])
@@ -188,8 +186,7 @@ def known_nodes(case: AuditContext, target: PartyId) -> tuple[Flags, Flags]:
     count = case.graph(target).num_nodes
     chosen = np.ones(count, dtype=np.bool_)
     if count > _MOST_NODES:
-        chosen[:] = False
-        chosen[np.random.default_rng(case.seed).choice(count, size=_MOST_NODES, replace=False)] = True
+        chosen = auxiliary_nodes(count, _MOST_NODES / count, seed=case.seed)
     auxiliary = np.zeros(count, dtype=np.bool_)
     auxiliary[chosen] = auxiliary_nodes(int(chosen.sum()), KNOWN, seed=case.seed)
     return auxiliary, chosen
@@ -281,15 +278,11 @@ def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *,
         check_rows(name, each[known], len(made)).astype(np.float64) if each.shape[1] else np.empty((len(made), 0))
         for name, each in (("own", own), ("columns", columns))
     ]
-    inputs = np.concatenate(parts, axis=1)
-    middle, mean = inputs.mean(axis=0), made.mean(axis=0)
-    centred = inputs - middle
-    squares = centred.T @ centred
-    squares[np.diag_indices(len(squares))] += ridge * np.trace(squares) / len(squares) + 1e-9
-    weights = np.linalg.solve(squares, centred.T @ (made - mean))
-    left = made - mean - centred @ weights
-    width = own.shape[1]
-    return LinearModel(weights[:width], weights[width:], mean - middle @ weights, left.T @ left / len(left))
+    inputs, width = np.concatenate(parts, axis=1), own.shape[1]
+    penalty = ridge * len(inputs) * float(inputs.var(axis=0).mean()) + 1e-9
+    model = Ridge(penalty).fit(inputs, made)
+    weights, left = model.coef_.T, made - model.predict(inputs)
+    return LinearModel(weights[:width], weights[width:], model.intercept_, left.T @ left / len(left))
 
 
 def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Floats:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self
 import numpy as np
 from pydantic import TypeAdapter
 
-from veilgraph.audit.statistics import Figure, Interval, Truth, Verdict, differences, intervals, measure, verdict
+from veilgraph.audit.statistics import Figure, Interval, Truth, Verdict, intervals, measure, verdict
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import settled
@@ -179,54 +179,43 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
 
     Raises ``DataError``: there are too few targets of one kind.
     """
-    turned, outcome = _turned(outcome) if judged is None else (False, outcome)
-    scores, truth = outcome.scores, outcome.truth
-    figures = intervals(scores, truth, seed=seed, samples=_SAMPLES, threshold=outcome.threshold)
+    scores, truth, threshold, note = outcome.scores, outcome.truth, outcome.threshold, outcome.note
+    others = {"without": outcome.without, "pooled": outcome.pooled}
+    if judged is None:
+        others = {name: None if each is None else _turned(each, truth) for name, each in others.items()}
+        if (turned := _turned(scores, truth)) is not scores:
+            scores, threshold = turned, None  # which was fixed for the other direction
+            note = " ".join(filter(None, [note, "Read the other way round: low scores are those that it finds."]))
+    figures = intervals(scores, truth, seed=seed, samples=_SAMPLES, threshold=threshold)
     found: dict[str, Any] = {
         "measure": "auc",
         "value": figures.pop("auc"),
         "figures": figures,
         "accuracy": outcome.accuracy,
         "roc": _curve(scores, truth),
-        "note": outcome.note,
+        "note": note,
         "targets": (int(truth.sum()), int((~truth).sum())),
     }
-    for name in ("without", "pooled"):
-        others = getattr(outcome, name)
-        if others is not None:
-            found[name] = intervals(others, truth, seed=seed, samples=_SAMPLES, figures=["auc"])["auc"]
-    if outcome.without is not None:
-        gain = differences(scores, outcome.without, truth, seed=seed, samples=_SAMPLES, figures=["auc"])
+    for name, each in others.items():
+        if each is not None:
+            found[name] = intervals(each, truth, seed=seed, samples=_SAMPLES, figures=["auc"])["auc"]
+    if (without := others["without"]) is not None:
+        gain = intervals(scores, truth, seed=seed, samples=_SAMPLES, figures=["auc"], baseline=without)
         found["gain"] = gain["auc"]
     if judged is None:
-        one = verdict(scores, truth, level=level, seed=seed, baseline=outcome.without, permutations=500)
+        one = verdict(scores, truth, level=level, seed=seed, baseline=without, permutations=500)
         # The direction was chosen by looking, which doubles the chance of a false alarm.
         p_value = min(1.0, 2 * one.p_value)
         judged = replace(one, p_value=p_value, found=p_value <= one.level)
-    found["verdict"] = judged
-    if turned:
-        found["note"] = " ".join(
-            filter(None, [outcome.note, "Read the other way round: low scores are those that it finds."])
-        )
-    return found
+    return {**found, "verdict": judged}
 
 
-def _turned(outcome: Outcome) -> tuple[bool, Outcome]:
-    """Every adversary's scores read in the direction in which they say more, and whether that is the other one.
+def _turned(scores: Floats, truth: Truth) -> Floats:
+    """Scores read in the direction in which they say more, so that an AUC is at least 0.5.
 
-    Where neighbours differ, a high score means that there is no edge. An AUC is thus at least 0.5.
+    Where neighbours differ, a high score means that there is no edge.
     """
-
-    def is_turned(scores: Floats) -> bool:
-        return measure(scores, outcome.truth).auc < 0.5
-
-    def best(scores: Floats | None) -> Floats | None:
-        return -scores if scores is not None and is_turned(scores) else scores
-
-    found = replace(outcome, without=best(outcome.without), pooled=best(outcome.pooled))
-    if not is_turned(outcome.scores):
-        return False, found
-    return True, replace(found, scores=-outcome.scores, threshold=None)  # which was fixed for the other direction
+    return -scores if measure(scores, truth).auc < 0.5 else scores
 
 
 def _curve(scores: Floats, truth: Truth) -> Curve:
@@ -252,11 +241,11 @@ def limits_of(of_job: Mapping[str, AttackLimit], asked: Mapping[str, float | Att
 def concluded(
     settings: JobSettings,
     seed: int,
-    findings: Sequence[Finding],
-    skipped: Sequence[Skipped],
+    found: Sequence[Finding | Skipped],
     limits: Mapping[str, AttackLimit],
 ) -> AuditResult:
     """All findings judged, and every limit that nothing was held to among what was skipped."""
+    findings = [each for each in found if isinstance(each, Finding)]
     tried = {finding.attack for finding in findings}
 
     def held(each: Skipped) -> Skipped:
@@ -264,7 +253,7 @@ def concluded(
         idle = each.why == NOTHING and each.name in tried
         return replace(each, limited=(each.name in limits and not idle) or (each.limited and bool(limits)))
 
-    left = [held(each) for each in skipped]
+    left = [held(each) for each in found if isinstance(each, Skipped)]
     named = {each.name for each in left if each.limited}
     left += [
         Skipped("no adversary", name, "nobody was asked to, or has anything to mount it on", name, limited=True)

@@ -48,8 +48,8 @@ def from_confidence(at: Scene) -> Outcome:
 @attack("membership", "posteriors", "model")
 def from_shadows(at: Scene) -> Outcome:
     """A classifier learns from a model of the adversary's own how members differ (Shokri et al. 2017)."""
-    shadow, free = at.case.shadow_models(at.target)[0], at.case.free_nodes(at.target)
-    members, posteriors = shadow[0][free], shadow[1][free]
+    free = at.case.free_nodes(at.target)
+    members, posteriors = (each[0, free] for each in at.case.shadow_models(at.target))
     return _compared(
         at,
         lambda rows, nodes: shadow_scores(rows[nodes], posteriors, members),
@@ -62,7 +62,7 @@ def from_shadows(at: Scene) -> Outcome:
 def from_likelihoods(at: Scene) -> Outcome:
     """Is the confidence one that models without the node would have (offline LiRA, Carlini et al. 2022)?"""
     labels = at.case.labels(at.target)[0]
-    outs = np.stack([posteriors for _, posteriors in at.case.shadow_models(at.target)])
+    outs = at.case.shadow_models(at.target)[1]
     return _compared(
         at,
         lambda rows, nodes: lira_scores(rows[nodes], labels[nodes], outs[:, nodes]),

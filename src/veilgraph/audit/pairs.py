@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.sparse import csr_matrix
 from scipy.special import entr, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -133,10 +134,14 @@ def alike_pairs(features: Numbers, count: int, *, share: float = 0.01, seed: int
     return KnownPairs(pairs, products > np.quantile(products, 1 - share))
 
 
-def pair_products(rows: Numbers, pairs: Pairs) -> Floats:
+def pair_products(rows: Numbers | csr_matrix, pairs: Pairs) -> Floats:
     """Inner products of the rows [N, F] of each pair, [M] float64."""
-    parts = np.array_split(pairs, 1 + len(pairs) // 10_000)
-    return np.concatenate([(rows[part[:, 0]].astype(np.float64) * rows[part[:, 1]]).sum(axis=1) for part in parts])
+    found = []
+    for part in np.array_split(pairs, 1 + len(pairs) // 10_000):
+        first, second = rows[part[:, 0]].astype(np.float64), rows[part[:, 1]]
+        products = first.multiply(second) if isinstance(first, csr_matrix) else first * second
+        found.append(np.asarray(products.sum(axis=1)).ravel())
+    return np.concatenate(found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 from scipy.sparse import issparse
+from sklearn.linear_model import RidgeCV
 
 from veilgraph.audit.attack import ALIKE, AuditContext, Scene, attack, scored
 from veilgraph.audit.features import Columns, ranks
@@ -46,7 +47,6 @@ MAX_NUMBERS: Final = 300_000
 MAX_UNKNOWN: Final = 10_000
 """Columns that are solved for at most."""
 
-_ROUNDING = 1e-12
 _FEWEST_NODES: Final = 50
 
 
@@ -167,15 +167,10 @@ def complete_columns(
     """
     rows = check_rows("basis", basis, len(basis)).astype(np.float64)
     targets = check_rows("columns", columns[known], int(known.sum())).astype(np.float64)
-    middle, mean = rows[known].mean(axis=0), targets.mean(axis=0)
-    left, values, right = np.linalg.svd(rows[known] - middle, full_matrices=False)
-    kept = values > _ROUNDING * values[0]
-    left, squares, right = left[:, kept], np.square(values[kept] / values[0]), right[kept]
+    largest = float(np.linalg.norm(rows[known] - rows[known].mean(axis=0), ord=2)) ** 2
     ridges = np.logspace(-12, 2, 29) if ridge is None else np.array([ridge])
-    errors = [_left_out_error(left, squares, targets - mean, each) for each in ridges]
-    chosen = ridges[np.argmin(errors, axis=0)]
-    shrunk = (left.T @ targets) * (squares[:, None] / (squares[:, None] + chosen)) / values[kept, None]
-    return np.asarray((rows - middle) @ (right.T @ shrunk) + mean)
+    model = RidgeCV(largest * ridges, alpha_per_target=True).fit(rows[known], targets)
+    return np.asarray(model.predict(rows).reshape(len(rows), -1))
 
 
 def projected_gram(first: Numbers, weight_std: float) -> Floats:
@@ -247,16 +242,6 @@ def _left_singular(matrix: Floats) -> tuple[Floats, Floats]:
     if tall:
         vectors = matrix @ np.divide(vectors, values, out=np.zeros_like(vectors), where=values > 0)
     return values, vectors
-
-
-def _left_out_error(left: Floats, squares: Floats, targets: Floats, ridge: float) -> Floats:
-    """Mean squared leave-one-out error of each column, closed form: residual over one less the leverage."""
-    kept = ridge / (squares + ridge)  # of a direction's part, what the fit leaves as residual
-    inside = left.T @ targets
-    residual = targets - left @ inside + left @ (kept[:, None] * inside)
-    outside = 1 - 1 / len(left) - np.square(left).sum(axis=1)
-    room = np.where(outside > _ROUNDING, outside, 0) + np.square(left) @ kept
-    return np.asarray(np.square(residual / room[:, None]).mean(axis=0))
 
 
 def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = 0.01) -> Floats:

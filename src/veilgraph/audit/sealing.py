@@ -3,8 +3,9 @@
 Of uniform words every bit is a fair coin. So is every bit of w ⊕ (w ≫ 1), of what is left when words are taken off
 others, and of two messages taken off each other: a mask that is missing, is the same for several words or for two
 messages, or has no high or low bits, shows in one of these. Counts of ones are held against the binomial
-distribution, which is exact for any number of words. So is the number of words whose low bits two messages share:
-where low bits are masked alike, they are those of equal values.
+distribution, which is exact for any number of words. So is the number of words that are small numbers, which shows a
+few words without a mask among many, and of words whose low bits two messages share: where low bits are masked alike,
+they are those of equal values.
 
 What is drawn in a session must differ in the next: sessions are held against each other at the end. That needs no
 truth but holders' own notes of what they put into sums; ``tests/pairs`` does it over random pairs of sessions of every
@@ -15,19 +16,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, product
 from math import exp, lgamma, sqrt
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc
-from scipy.stats import chisquare, hypergeom, norm
+from scipy.stats import hypergeom, norm
 from torch import Tensor
 
 from veilgraph.audit.finding import Outcome
@@ -36,54 +37,36 @@ from veilgraph.core.arguments import argument
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen, read_view
-from veilgraph.protocol.evidence import Ciphertext, Evidence, Order, Unsigned
+from veilgraph.protocol.evidence import Ciphertext, Evidence, Order, Unsigned, chosen_words
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.view import Floats
 from veilgraph.runtime.store.run_directory import RunDirectory
 
-Words = NDArray[np.int64]
 Places = NDArray[np.int64]
 
-BYTES: Final = 256
 _FEWEST: Final = 16
 _LOW: Final = 16  # bits of a word that are compared
 _OF_EACH: Final = 20
-_FEWEST_COUNTED: Final = _OF_EACH * BYTES
-_CELLS: Final = (BYTES, 16, 2)
-_SHIFTS: Final = (56, 28, 0)
-_MOST_MESSAGES: Final = 64
+_CELLS: Final = (256, 16, 2)
+_MOST_MESSAGES: Final = 32
 _DEPENDENT: Final = 5
 """Targets that may depend on one another as if they were one: columns of one node, pairs with one node."""
 _FEWEST_PLACES: Final = 8
 
 
 def told_from_noise(evidence: Evidence, seed: int) -> tuple[Outcome, float]:
-    """The best distinguisher of the messages' leading bytes, and the p-value of the test that they are uniform.
+    """The best distinguisher of the words' leading bytes, and the p-value of the test that they are uniform.
 
-    Raises ``DataError``: they are no words of Z_2^64 or Z_2^32, or too few.
+    Of messages the first and the last are read. Raises ``DataError``: they are no words of a ring, or too few.
     """
-    found = None if evidence.noise is None else evidence.noise()
-    messages = list(_words(evidence)) if found is None else [_as_words(each.words) for each in found]
-    outcome = Outcome(*noise_scores(messages, seed=seed), note="AUC of telling the messages from noise.")
-    return outcome, uniformity_p_value(messages) if found is None else ciphertexts_p_value(found)
-
-
-def _as_words(values: Unsigned | NDArray[np.int32]) -> Words:
-    """Two words of Z_2^32 are as uniform as one of Z_2^64."""
-    flat = values.reshape(-1)
-    return flat.view(np.int64) if flat.dtype.itemsize == 8 else flat[: len(flat) // 2 * 2].view(np.int64)
-
-
-def _words(evidence: Evidence) -> Iterator[Words]:
-    """The first and the last messages of the session."""
-    seen = evidence.messages
-    if len(seen) > _MOST_MESSAGES:
-        seen = (*seen[: _MOST_MESSAGES // 2], *seen[-_MOST_MESSAGES // 2 :])
-    for each in seen:
-        tensor = each.tensor()
-        if tensor.dtype not in (torch.int32, torch.int64):
-            raise DataError(f"{evidence.words}: {tensor.dtype} is no word of a ring, whose bytes would be uniform")
-        yield _as_words(tensor.contiguous().numpy()) if tensor.dtype == torch.int32 else tensor.numpy()
+    seen, half = evidence.messages, _MOST_MESSAGES // 2
+    if evidence.noise is not None:
+        words = evidence.noise()
+    else:
+        kept = seen if len(seen) <= _MOST_MESSAGES else (*seen[:half], *seen[-half:])
+        words = [Ciphertext(chosen_words(each.tensor().numpy())) for each in kept]
+    outcome = Outcome(*noise_scores(words, seed=seed), note="AUC of telling the messages from noise.")
+    return outcome, uniformity_p_value(words)
 
 
 def against_chance(outcome: Outcome, level: float) -> Verdict:
@@ -99,19 +82,19 @@ def against_chance(outcome: Outcome, level: float) -> Verdict:
     return Verdict(p_value <= level, auc, against=0.5, p_value=p_value, level=level)
 
 
-def ciphertexts_p_value(messages: Sequence[Ciphertext]) -> float:
+def uniformity_p_value(messages: Sequence[Ciphertext]) -> float:
     """Probability that uniform, independent messages would look as unlike noise as these do: exact, Bonferroni.
 
     It is below α with a probability of at most α where the messages are uniform and independent.
     """
-    tests, least = 0, 1.0
-    for rows in _against(messages):
-        if rows.shape[1] >= _FEWEST:
-            shared = (rows & rows.dtype.type((1 << _LOW) - 1) == 0).sum(axis=1).max()
-            tests, least = tests + len(rows), min(least, float(bdtrc(int(shared) - 1, rows.shape[1], 2.0**-_LOW)))
-    for rows in (*_alone(messages), *_against(messages)):
+    tests, least, low = 0, 1.0, (1 << _LOW) - 1
+    told = [(rows, _small(rows)) for rows in _alone(messages)]
+    told += [(rows, rows & rows.dtype.type(low) == 0) for rows in _against(messages)]
+    for rows, rare in told:
         if rows.shape[1] < _FEWEST:
             continue
+        most = int(rare.sum(axis=1).max())
+        tests, least = tests + len(rows), min(least, float(bdtrc(most - 1, rows.shape[1], 2.0**-_LOW)))
         for words in (rows, rows ^ (rows >> rows.dtype.type(1))):
             fewest, places = _fewest(words)
             tests, least = tests + places, min(least, 2 * float(bdtr(fewest, rows.shape[1], 0.5)))
@@ -121,7 +104,9 @@ def ciphertexts_p_value(messages: Sequence[Ciphertext]) -> float:
 
 
 def _alone(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
-    """Words, words less the ones before, and rows less the rows before: a row [1, n] of each."""
+    """Words of all together; of each, words, words less the ones before, and rows less the rows before: [1, n]."""
+    for dtype in {each.words.dtype for each in messages} if len(messages) > 1 else ():
+        yield np.concatenate([each.words for each in messages if each.words.dtype == dtype])[None]
     for each in messages:
         yield each.words[None]
         for lag in {1, each.width}:
@@ -142,6 +127,12 @@ def _against(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
                 yield one.less(words[place + 1 :], words[place])
 
 
+def _small(rows: Unsigned) -> NDArray[np.bool_]:
+    """Which words are small numbers of either sign, of which there are 2^-16 of all."""
+    width = 8 * rows.itemsize - _LOW
+    return np.asarray(rows + rows.dtype.type(1 << width - 1) < rows.dtype.type(1 << width))
+
+
 def _fewest(rows: Unsigned) -> tuple[int, int]:
     """Of the places of the words of each row that with the fewest ones, or zeros, and how many places there are."""
     count, size = rows.shape
@@ -150,60 +141,24 @@ def _fewest(rows: Unsigned) -> tuple[int, int]:
     return min(int(ones.min()), size - int(ones.max())), ones.size
 
 
-def uniformity_p_value(messages: Iterable[Words]) -> float:
-    """Probability that uniform messages would look as unlike noise as these do: χ² tests of bytes, Bonferroni.
-
-    Tested are the highest, a middle and the lowest byte of the words of all messages (int64, in their order), and of
-    the differences of messages that follow one another in the same shape: a value without its mask has few distinct
-    leading bytes, and a mask that is used twice cancels in the difference. It is below α with a probability of at most
-    about α where the messages are uniform and independent.
-    """
-    counts = {(place, shift): np.zeros(BYTES, dtype=np.int64) for place in ("word", "difference") for shift in _SHIFTS}
-    for place, words in _words_and_differences(messages):
-        for shift in _SHIFTS:
-            counts[place, shift] += np.bincount(_bytes(words, shift), minlength=BYTES)
-    tested = [found for found in counts.values() if found.sum() >= _FEWEST_COUNTED]
-    if not tested:
-        raise DataError(f"messages: have fewer than {_FEWEST_COUNTED} words; whether these are noise cannot be told")
-    return float(min(1.0, len(tested) * min(chisquare(found).pvalue for found in tested)))
-
-
-def noise_scores(messages: Iterable[Words], *, seed: int) -> tuple[Floats, Truth]:
-    """How well int64 messages can be told from noise, as scores of an attack: words of both, ranked by likelihood.
+def noise_scores(messages: Sequence[Ciphertext], *, seed: int) -> tuple[Floats, Truth]:
+    """How well messages can be told from noise, as scores of an attack: words of both, ranked by likelihood.
 
     The distribution of the highest byte, or of fewer bits where there are few words, is learned from every other word;
     the rest are the positives and fresh uniform words the negatives: scores [T] and truth [T].
     """
-    words = np.concatenate([_some(message) for message in messages]) if (messages := list(messages)) else np.empty(0)
+    highest_bytes = [each.words >> each.words.dtype.type(8 * each.words.itemsize - 8) for each in messages]
+    words = np.concatenate(highest_bytes).astype(np.int64) if messages else np.empty(0, dtype=np.int64)
     cells = next((cells for cells in _CELLS if len(words) >= _OF_EACH * cells), None)
     if cells is None:
         raise DataError(f"messages: have {len(words)} words; at least {_OF_EACH * _CELLS[-1]} can be told from noise")
     random = np.random.default_rng(seed)
-    bytes_ = random.permutation(_bytes(words.astype(np.int64), _SHIFTS[0])) // (BYTES // cells)
-    half = min(len(bytes_) // 2, 4000)
-    known, asked = bytes_[half:], bytes_[:half]
+    highest = random.permutation(words) // (_CELLS[0] // cells)
+    half = min(len(highest) // 2, 4000)
+    known, asked = highest[half:], highest[:half]
     likelihood = (np.bincount(known, minlength=cells) + 1) / (len(known) + cells)
     scores = np.concatenate([likelihood[asked], likelihood[random.integers(cells, size=half)]])
     return np.log(scores * cells), np.arange(2 * half) < half
-
-
-def _words_and_differences(messages: Iterable[Words]) -> Iterator[tuple[str, Words]]:
-    before: Words | None = None
-    for message in messages:
-        words = _some(message)
-        yield "word", words
-        if before is not None and before.shape == words.shape:
-            yield "difference", words - before
-        before = words
-
-
-def _some(message: Words) -> Words:
-    """The first words of a message: the same places in messages of one shape."""
-    return message.reshape(-1)[: 1 << 14]
-
-
-def _bytes(words: Words, shift: int) -> NDArray[np.int64]:
-    return (words >> shift) & (BYTES - 1)
 
 
 def orders_p_value(orders: Sequence[Order]) -> float:
@@ -282,8 +237,9 @@ _BLOCK, _HEAD, _SMALL, _FEWEST_WORDS = 16, 24, 1 << 36, 4
 _NEAR: Final = 0.25
 """Share of small differences from which on two messages are under one mask; of uniform words 2^-27 are small."""
 
-Found = TypeVar("Found")
+
 Place = tuple[Kind, PartyId, PartyId, tuple[int, ...]]
+_ByPlace = Mapping[Place, list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -358,33 +314,27 @@ def recorded(runs: Iterable[RunDirectory]) -> list[Session]:
 
 def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Iterator[_Repetition]:
     """All that sessions of jobs of the same parties have in common, and should not."""
-    holders = jobs[0].data.names
-    yield from _repeated_blocks(sessions)
-    yield from _small_differences(sessions)
-    yield from _repeated_low_bits(sessions, len(holders))
-    yield from _exposing_sums(sessions, holders)
-    yield from _kept_noise(sessions, [job.privacy for job in jobs if adds_noise(job)])
+    holders, noises = jobs[0].data.names, [job.privacy for job in jobs if adds_noise(job)]
+    checks: list[tuple[Callable[[Session], Any], Callable[[Any, Any], Iterator[str]], Any]] = [
+        (_blocks, _repeated_blocks, combinations),
+        (partial(_tensors, wanted=_head), _small_differences, combinations),
+        (lambda session: opened(session.received, len(holders)), _repeated_low_bits, combinations),
+        (partial(_sums, holders=holders), _exposing_sums, combinations_with_replacement),
+    ]
+    if noises:
+        stated = [[getattr(noise, name, None) or 0.0 for name in ("clip", "noise_multiplier")] for noise in noises]
+        kinds = RELEASES[1:] if None in noises else RELEASES  # without ``privacy`` embeddings are in the clear
+        least = min(clip * multiplier for clip, multiplier in stated)
+        read = partial(_tensors, wanted=partial(_released, kinds=kinds))
+        checks.append((read, partial(_kept_noise, deviation=least), combinations))
+    for found, compare, pairs in checks:
+        for (one, ours), (other, theirs) in pairs([(session.name, found(session)) for session in sessions], 2):
+            yield from (_Repetition((one, other), what) for what in compare(ours, theirs))
 
 
 def octets(seen: Seen) -> NDArray[np.uint8]:
     """What was sent, as bytes."""
     return np.asarray(seen.tensor().contiguous().view(-1).view(torch.uint8).numpy())
-
-
-def _pairs(
-    sessions: Sequence[Session], read: Callable[[Session], Found]
-) -> Iterator[tuple[Session, Session, Found, Found]]:
-    """Every two sessions, and what was read of each once."""
-    for (one, ours), (other, theirs) in combinations([(session, read(session)) for session in sessions], 2):
-        yield one, other, ours, theirs
-
-
-def _repeated_blocks(sessions: Sequence[Session]) -> Iterator[_Repetition]:
-    """Sixteen bytes that two sessions share, of a kind that is drawn anew in each."""
-    for one, other, ours, theirs in _pairs(sessions, _blocks):
-        for kind in sorted(ours.keys() & theirs.keys()):
-            if common := len(ours[kind] & theirs[kind]):
-                yield _said(one, other, f"{kind.name}: two sessions have {common} blocks in common")
 
 
 def _blocks(session: Session) -> Mapping[Kind, set[bytes]]:
@@ -398,14 +348,20 @@ def _blocks(session: Session) -> Mapping[Kind, set[bytes]]:
     return {kind: {one for one in some if len(set(one)) > _FEWEST_WORDS} for kind, some in found.items()}
 
 
-def _small_differences(sessions: Sequence[Session]) -> Iterator[_Repetition]:
-    """Words under one mask: their difference is that of two plaintexts, and small in the ring."""
-    for one, other, ours, theirs in _pairs(sessions, partial(_tensors, wanted=_head)):
-        for place in sorted(ours.keys() & theirs.keys()):
-            differences = torch.stack(ours[place])[:, None] - torch.stack(theirs[place])[None]
-            near = (differences > -_SMALL) & (differences < _SMALL)
-            if bool((near.double().mean(-1) > _NEAR).any()):
-                yield _said(one, other, f"{_of_place(place)}: messages of two sessions differ by small numbers")
+def _repeated_blocks(ours: Mapping[Kind, set[bytes]], theirs: Mapping[Kind, set[bytes]]) -> Iterator[str]:
+    """Sixteen bytes that two sessions share, of a kind that is drawn anew in each."""
+    for kind in sorted(ours.keys() & theirs.keys()):
+        if common := len(ours[kind] & theirs[kind]):
+            yield f"{kind.name}: two sessions have {common} blocks in common"
+
+
+def _tensors(session: Session, wanted: Callable[[Seen], Tensor | None]) -> _ByPlace:
+    """What is wanted of the messages received, by their place."""
+    found: dict[Place, list[Tensor]] = defaultdict(list)
+    for seen in session.received:
+        if (tensor := wanted(seen)) is not None:
+            found[seen.tag.kind, seen.sender, seen.receiver, seen.shape].append(tensor)
+    return found
 
 
 def _head(seen: Seen) -> Tensor | None:
@@ -418,13 +374,13 @@ def _head(seen: Seen) -> Tensor | None:
     return tensor.reshape(-1)[:_HEAD]
 
 
-def _tensors(session: Session, wanted: Callable[[Seen], Tensor | None]) -> Mapping[Place, list[Tensor]]:
-    """What is wanted of the messages received, by their place."""
-    found: dict[Place, list[Tensor]] = defaultdict(list)
-    for seen in session.received:
-        if (tensor := wanted(seen)) is not None:
-            found[seen.tag.kind, seen.sender, seen.receiver, seen.shape].append(tensor)
-    return found
+def _small_differences(ours: _ByPlace, theirs: _ByPlace) -> Iterator[str]:
+    """Words under one mask: their difference is that of two plaintexts, and small in the ring."""
+    for place in sorted(ours.keys() & theirs.keys()):
+        differences = torch.stack(ours[place])[:, None] - torch.stack(theirs[place])[None]
+        near = (differences > -_SMALL) & (differences < _SMALL)
+        if bool((near.double().mean(-1) > _NEAR).any()):
+            yield f"{_of_place(place)}: messages of two sessions differ by small numbers"
 
 
 def opened(messages: Iterable[Seen], holders: int) -> list[Tensor]:
@@ -437,12 +393,10 @@ def opened(messages: Iterable[Seen], holders: int) -> list[Tensor]:
     return [sum(found[1:], start=found[0]) for found in whole]
 
 
-def _repeated_low_bits(sessions: Sequence[Session], holders: int) -> Iterator[_Repetition]:
+def _repeated_low_bits(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Iterator[str]:
     """Sealed: nothing is opened twice with the same low bits."""
-    rows_of = lambda session: [each for each in opened(session.received, holders) if each.dim() == 2]  # noqa: E731
-    for one, other, ours, theirs in _pairs(sessions, rows_of):
-        if rows := low_bits_in_common(ours, theirs):
-            yield _said(one, other, f"MASKED_WIRE: {len(rows)} rows are opened with the same low bits in two sessions")
+    if rows := low_bits_in_common(*([each for each in some if each.dim() == 2] for some in (ours, theirs))):
+        yield f"MASKED_WIRE: {len(rows)} rows are opened with the same low bits in two sessions"
 
 
 def low_bits_in_common(before: Iterable[Tensor], later: Sequence[Tensor]) -> set[int]:
@@ -455,16 +409,8 @@ def low_bits_in_common(before: Iterable[Tensor], later: Sequence[Tensor]) -> set
     return found
 
 
-def _exposing_sums(sessions: Sequence[Session], holders: Sequence[PartyId]) -> Iterator[_Repetition]:
-    """Averaging: no two sums differ by one holder's values, in one session or two."""
-    summed = [(session, *_sums(session, holders)) for session in sessions]
-    for (one, ours, values), (other, theirs, more) in combinations_with_replacement(summed, 2):
-        for holder in sorted(told_by(ours, theirs, [*values, *more])):
-            yield _said(one, other, f"MASKED: two sums differ by the values of {holder}")
-
-
 def _sums(session: Session, holders: Sequence[PartyId]) -> tuple[list[Tensor], list[tuple[PartyId, Tensor]]]:
-    """What was opened, from holders' own notes of what they put in and what they heard of the survivors."""
+    """What was opened, from holders' own notes of what they put in and what they heard of the survivors; the notes."""
     noted: dict[int, dict[PartyId, Tensor]] = defaultdict(dict)
     for seen in session.noted:
         if seen.tag.kind == Kind.MASKED and seen.tag.round == 0:
@@ -477,6 +423,12 @@ def _sums(session: Session, holders: Sequence[PartyId]) -> tuple[list[Tensor], l
             if values and len(values) == len(counted):
                 totals[seen.tag.step] = sum(values[1:], start=values[0])
     return list(totals.values()), [(holder, each) for some in noted.values() for holder, each in some.items()]
+
+
+def _exposing_sums(ours: Any, theirs: Any) -> Iterator[str]:  # noqa: ANN401 - of ``_sums``
+    """Averaging: no two sums differ by one holder's values, in one session or two."""
+    for holder in sorted(told_by(ours[0], theirs[0], [*ours[1], *theirs[1]])):
+        yield f"MASKED: two sums differ by the values of {holder}"
 
 
 def told_by(
@@ -494,37 +446,25 @@ def told_by(
     return {holder for holder in found if holder is not None}
 
 
-def _kept_noise(sessions: Sequence[Session], noises: Sequence[object]) -> Iterator[_Repetition]:
-    """A release is sent again whole, to the bit, or drawn anew in every row; ``noises``: of jobs that add noise."""
-    if not noises:
-        return
-    stated = [[getattr(noise, name, None) or 0.0 for name in ("clip", "noise_multiplier")] for noise in noises]
-    deviation = min(clip * multiplier for clip, multiplier in stated)
-    kinds = RELEASES[1:] if None in noises else RELEASES  # without ``privacy`` embeddings are in the clear
+def _released(seen: Seen, kinds: Collection[Kind]) -> Tensor | None:
+    of_holder = seen.tag.kind in kinds and seen.sender != SERVER
+    return seen.tensor() if of_holder and len(seen.shape) == 2 else None
 
-    def released(seen: Seen) -> Tensor | None:
-        of_holder = seen.tag.kind in kinds and seen.sender != SERVER
-        return seen.tensor() if of_holder and len(seen.shape) == 2 else None
 
-    for one, other, ours, theirs in _pairs(sessions, partial(_tensors, wanted=released)):
-        for place in sorted(ours.keys() & theirs.keys()):
-            for some, again in ((some, again) for some in ours[place] for again in theirs[place]):
-                if torch.equal(some, again) or not some.is_floating_point():
-                    continue
-                same = (some == again).all(1) & some.any(1)
-                spread = float((some - again).double().pow(2).mean()) ** 0.5
-                if bool(same.any()):
-                    what = f"{int(same.sum())} rows of a release are the same, and others are not"
-                    yield _said(one, other, f"{_of_place(place)}: {what}")
-                elif spread < deviation:
-                    what = f"two releases differ by {spread:.3g}, less than the noise of one"
-                    yield _said(one, other, f"{_of_place(place)}: {what}")
+def _kept_noise(ours: _ByPlace, theirs: _ByPlace, deviation: float) -> Iterator[str]:
+    """A release is sent again whole, to the bit, or drawn anew in every row, with noise of that deviation or more."""
+    for place in sorted(ours.keys() & theirs.keys()):
+        for some, again in product(ours[place], theirs[place]):
+            if torch.equal(some, again) or not some.is_floating_point():
+                continue
+            same = (some == again).all(1) & some.any(1)
+            spread = float((some - again).double().pow(2).mean()) ** 0.5
+            if bool(same.any()):
+                yield f"{_of_place(place)}: {int(same.sum())} rows of a release are the same, and others are not"
+            elif spread < deviation:
+                yield f"{_of_place(place)}: two releases differ by {spread:.3g}, less than the noise of one"
 
 
 def _of_place(place: Place) -> str:
     kind, sender, receiver, shape = place
     return f"{kind.name} from {sender} to {receiver}, {' x '.join(map(str, shape))}"
-
-
-def _said(one: Session, other: Session, what: str) -> _Repetition:
-    return _Repetition((one.name, other.name), what)

@@ -46,12 +46,12 @@ class Rocs:
         areas = np.einsum("sk,sk->s", np.diff(self.false_positives), heights)  # trapezoids, in whole numbers
         return np.asarray(areas / (2 * pairs))
 
-    def advantages(self, threshold: float) -> Floats:
+    def advantage(self, threshold: float) -> Floats:
         """[S], true minus false positive rate at ``threshold``: 2(Acc − 0.5), both kinds weighed alike."""
         point = bisect_right(self.thresholds, -threshold, key=operator.neg) - 1
         return _share(self.true_positives, point) - _share(self.false_positives, point)
 
-    def tprs_at(self, false_positive_rate: float) -> Floats:
+    def tpr_at(self, false_positive_rate: float) -> Floats:
         """[S], the highest true positive rate among the points with at most this false positive rate, as they are."""
         negatives = int(self.false_positives[0, -1])
         most = bisect_right(range(negatives + 1), false_positive_rate, key=lambda count: count / negatives) - 1
@@ -74,16 +74,8 @@ class Roc(Rocs):
 
     @property
     def auc(self) -> float:
-        """See ``aucs``."""
+        """Probability that a positive has a higher score than a negative; a tie counts half."""
         return float(self.aucs[0])
-
-    def advantage(self, threshold: float) -> float:
-        """See ``advantages``."""
-        return float(self.advantages(threshold)[0])
-
-    def tpr_at(self, false_positive_rate: float) -> float:
-        """See ``tprs_at``."""
-        return float(self.tprs_at(false_positive_rate)[0])
 
     def best_threshold(self) -> float:
         """Where the advantage is greatest; of several such thresholds the highest, infinity if none beats a guess."""
@@ -156,9 +148,9 @@ _BLOCK: Final = 1 << 14
 
 _FIGURES: Final[dict[Figure, Callable[[Rocs, float], Floats]]] = {
     "auc": lambda rocs, threshold: rocs.aucs,
-    "advantage": lambda rocs, threshold: rocs.advantages(threshold),
-    "tpr_at_0_1_percent": lambda rocs, threshold: rocs.tprs_at(0.001),
-    "tpr_at_1_percent": lambda rocs, threshold: rocs.tprs_at(0.01),
+    "advantage": lambda rocs, threshold: rocs.advantage(threshold),
+    "tpr_at_0_1_percent": lambda rocs, threshold: rocs.tpr_at(0.001),
+    "tpr_at_1_percent": lambda rocs, threshold: rocs.tpr_at(0.01),
 }
 
 ALL_FIGURES: Final[tuple[Figure, ...]] = tuple(_FIGURES)
@@ -205,6 +197,7 @@ def intervals(
     confidence: float = 0.95,
     threshold: float | None = None,
     figures: Sequence[Figure] = ALL_FIGURES,
+    baseline: NDArray[Any] | None = None,
 ) -> dict[Figure, Interval]:
     """Every figure of ``measure`` with a stratified percentile bootstrap interval; Efron & Tibshirani 1993, chapter 13.
 
@@ -213,36 +206,25 @@ def intervals(
     which hang on a few negatives, are rough. By hand: ``scipy.stats.bootstrap`` gives the same in many times the time.
 
     With fewer than 100 ``samples`` the interval says nothing. The ``threshold`` of the advantage was fixed on other
-    data; None takes the best on these targets, which is more than who does not know the truth would have.
+    data; None takes the best on these targets, which is more than who does not know the truth would have. With a
+    ``baseline``, another adversary's scores [T] of the same targets on any scale, figures are by how much the attack
+    exceeds it, each at its best threshold, on the same samples.
     """
-    ranked = Ranked(*checked_targets(scores, truth))
-    used = ranked.roc().best_threshold() if threshold is None else threshold
-    drawn = [_values(figures, ranked.rocs(*block), used) for block in _draws(ranked, seed, samples)]
-    return _percentiles(figures, _values(figures, ranked.roc(), used), drawn, confidence)
+    sides = [Ranked(*checked_targets(each, truth)) for each in (scores, baseline) if each is not None]
+    used = [each.roc().best_threshold() if threshold is None else threshold for each in sides]
 
+    def values(rocs: Sequence[Rocs]) -> Floats:
+        """[S, F]."""
+        first, *others = (
+            np.stack([_FIGURES[figure](roc, at) for figure in figures], axis=1)
+            for roc, at in zip(rocs, used, strict=True)
+        )
+        return np.asarray(first - others[0] if others else first)
 
-def differences(
-    scores: NDArray[Any],
-    baseline: NDArray[Any],
-    truth: NDArray[Any],
-    *,
-    seed: int,
-    samples: int = 1000,
-    figures: Sequence[Figure] = ALL_FIGURES,
-) -> dict[Figure, Interval]:
-    """By how much an attack exceeds a baseline adversary on the same targets, each at its best threshold: paired
-    intervals.
-
-    Arguments and errors are those of ``intervals``; ``baseline`` [T] is on any scale.
-    """
-    attack, other = Ranked(*checked_targets(scores, truth)), Ranked(*checked_targets(baseline, truth))
-    used, other_used = attack.roc().best_threshold(), other.roc().best_threshold()
-
-    def gain(one: Rocs, another: Rocs) -> Floats:
-        return _values(figures, one, used) - _values(figures, another, other_used)
-
-    drawn = [gain(attack.rocs(*block), other.rocs(*block)) for block in _draws(attack, seed, samples)]
-    return _percentiles(figures, gain(attack.roc(), other.roc()), drawn, 0.95)
+    drawn = [values([side.rocs(*block) for side in sides]) for block in _draws(sides[0], seed, samples)]
+    low, high = np.quantile(np.concatenate(drawn), [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    ends = zip(values([side.roc() for side in sides])[0].tolist(), low.tolist(), high.tolist(), strict=True)
+    return {figure: Interval(*found, confidence) for figure, found in zip(figures, ends, strict=True)}
 
 
 def verdict(
@@ -281,11 +263,6 @@ def verdict(
     return Verdict(p_value <= level, auc, against, p_value, level)
 
 
-def _values(figures: Sequence[Figure], rocs: Rocs, threshold: float) -> Floats:
-    """[S, F]."""
-    return np.stack([_FIGURES[figure](rocs, threshold) for figure in figures], axis=1)
-
-
 def _draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[Places, Places]]:
     random = np.random.default_rng(seed)
     counts = len(ranked.positives), len(ranked.negatives)
@@ -297,17 +274,6 @@ def _draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[Places, Pl
         ]
         positives, negatives = (np.stack(kind) for kind in zip(*drawn, strict=True))
         yield positives, negatives
-
-
-def _percentiles(
-    figures: Sequence[Figure], values: Floats, drawn: list[Floats], confidence: float
-) -> dict[Figure, Interval]:
-    """Of the figures of all targets, [1, F], and those of samples, [S, F] block by block."""
-    low, high = np.quantile(np.concatenate(drawn), [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
-    return {
-        figure: Interval(float(values[0, place]), float(low[place]), float(high[place]), confidence)
-        for place, figure in enumerate(figures)
-    }
 
 
 def _rank_auc(ranks: Floats, positive: Truth) -> float:

@@ -43,15 +43,6 @@ def test_embeddings_narrower_than_the_number_of_classes_are_clustered():
     assert blind_labels(gradients, seed=0).shares.shape[1] >= 2
 
 
-def test_gradients_that_labels_have_no_part_in_tell_nothing():
-    random = np.random.default_rng(0)
-    labels = random.integers(4, size=200)
-    found = blind_labels(random.normal(size=(2, 200, 12)), seed=0)
-    pairs = random_pairs(200, 4000, random)
-    assert abs(measure(found.pair_scores(pairs), labels[pairs[:, 0]] == labels[pairs[:, 1]]).auc - 0.5) < 0.03
-    assert right(found, labels) < 0.4
-
-
 def test_of_nodes_without_a_gradient_nothing_is_said():
     gradients, labels = gradients_of(3)
     gradients[:, ::2] = 0

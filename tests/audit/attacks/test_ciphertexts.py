@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from veilgraph.audit.sealing import ciphertexts_p_value, orders_p_value
+from veilgraph.audit.sealing import noise_scores, orders_p_value, uniformity_p_value
+from veilgraph.audit.statistics import measure
 from veilgraph.protocol.evidence import Ciphertext, Order
 
 Random = np.random.Generator
@@ -26,7 +27,7 @@ def of(*words: NDArray[np.unsignedinteger], width: int = WIDTH, bitwise: bool = 
 @pytest.mark.parametrize("dtype", ["u4", "u8"])
 def test_noise_is_hardly_ever_taken_for_anything_else(dtype: str) -> None:
     random = np.random.default_rng(0)
-    found = [ciphertexts_p_value(of(*(uniform(random, dtype) for _ in range(4)))) for _ in range(200)]
+    found = [uniformity_p_value(of(*(uniform(random, dtype) for _ in range(4)))) for _ in range(200)]
     orders = [
         orders_p_value([Order(random.permutation(40), 40), Order(random.permutation(40)[:15], 40)]) for _ in range(200)
     ]
@@ -62,6 +63,26 @@ def equal_in_a_few(random: Random) -> list[Ciphertext]:
     return of(*((uniform(random) << high) + low + each for each in values))
 
 
+def one_of_many(random: Random) -> list[Ciphertext]:
+    """Embeddings in fixed point of 40 bits."""
+    values = np.rint(random.normal(size=SIZE) * 2.0**40).astype(np.int64).view(np.uint64)
+    return of(*(uniform(random) for _ in range(30)), values)
+
+
+def a_word_in_fifty(random: Random) -> list[Ciphertext]:
+    """Too few to show in any message by itself."""
+    messages = [uniform(random, size=1000) for _ in range(30)]
+    for each in messages:
+        each[::50] = random.integers(1000, size=20, dtype="u8")
+    return of(*messages)
+
+
+def far_apart(random: Random) -> list[Ciphertext]:
+    """One mask for the first and the last of many."""
+    first, last = masked_alike(random)
+    return [first, *of(*(uniform(random) for _ in range(30))), last]
+
+
 LEAKS: dict[str, Callable[[Random], list[Ciphertext]]] = {
     "small numbers of both signs": lambda random: of(uniform(random), small(random)),
     "low bits left out": lambda random: of(uniform(random) << np.uint64(16)),
@@ -69,6 +90,9 @@ LEAKS: dict[str, Callable[[Random], list[Ciphertext]]] = {
     "rows of one mask": lambda random: of(np.tile(uniform(random)[:60], 2) + small(random), width=60),
     "one mask for two": masked_alike,
     "one mask for two, by XOR": masked_alike_by_xor,
+    "one mask for the first and the last": far_apart,
+    "one message of many without a mask": one_of_many,
+    "one word of fifty without a mask": a_word_in_fifty,
     "the same low bits": low_bits_alike,
     "low bits of a few equal values": equal_in_a_few,
 }
@@ -76,7 +100,15 @@ LEAKS: dict[str, Callable[[Random], list[Ciphertext]]] = {
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_words_that_say_something_are_told_from_noise(name: str) -> None:
-    assert ciphertexts_p_value(LEAKS[name](np.random.default_rng(1))) < 1e-8
+    assert uniformity_p_value(LEAKS[name](np.random.default_rng(1))) < 1e-8
+
+
+def test_an_attacker_who_knows_half_of_the_words_tells_values_from_noise_and_not_noise() -> None:
+    random = np.random.default_rng(2)
+    values = np.rint(random.normal(size=8000) * 2.0**40).astype(np.int64).view(np.uint64)
+    assert measure(*noise_scores(of(values), seed=0)).auc > 0.95
+    for dtype in ("u4", "u8"):
+        assert abs(measure(*noise_scores(of(uniform(random, dtype, 20_000)), seed=1)).auc - 0.5) < 0.02
 
 
 def steps(random: Random) -> NDArray[np.int64]:

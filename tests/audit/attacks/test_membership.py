@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.stats import binom
 from torch_geometric.data import Data
 
 from research.attack_strength_models import PlainSettings, train_plain
@@ -28,29 +27,6 @@ def known_targets(random, shift, count=120, models=24):
     logits = difficulty + random.normal(size=count) + shift * truth
     outside = difficulty + random.normal(size=(models, count))
     return posteriors_of(logits, labels), labels, truth, posteriors_of(outside, labels)
-
-
-def all_scores(random, shift):
-    posteriors, labels, truth, outside = known_targets(random, shift)
-    shadow, _, shadow_truth, _ = known_targets(random, shift)
-    return truth, {
-        "confidence": confidence_scores(posteriors),
-        "confidence in the label": confidence_scores(posteriors, labels),
-        "shadow": shadow_scores(posteriors, shadow, shadow_truth),
-        "LiRA": lira_scores(posteriors, labels, outside),
-    }
-
-
-@nightly
-def test_members_like_others_are_not_told_apart():
-    random, repetitions, level = np.random.default_rng(1), 20, 0.05
-    alarms = dict[str, int]()
-    for seed in range(repetitions):
-        truth, scores = all_scores(random, 0.0)
-        for name, found in scores.items():
-            alarms[name] = alarms.get(name, 0) + verdict(found, truth, level=level, seed=seed, permutations=99).found
-    assert len(alarms) == 4
-    assert max(alarms.values()) <= binom.ppf(0.999, repetitions, level)
 
 
 def test_confidence_is_the_logit_of_the_highest_posterior_or_of_the_labels():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -21,6 +21,7 @@ from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import TrainResult
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 NAMES = "ABCD"
 EPOCHS = 4
@@ -63,14 +64,16 @@ def sums_of(epoch: int) -> tuple[int, int]:
 
 
 def twin_of(
-    settings: AveragingJob, dropped: Dropped | None = None
+    settings: AveragingJob, dropped: Dropped | None = None, given: Sequence[PartyGraph] | None = None
 ) -> tuple[PlainAveraging, list[float | None], list[Scores]]:
-    """The twin after all rounds, and the loss and the scores of each."""
-    twin, losses, scores = PlainAveraging(settings, graphs(settings)), list[float | None](), list[Scores]()
+    """The twin after all rounds, and the loss and the scores of each; sums are numbered as in a run."""
+    twin, lost = PlainAveraging(settings, graphs(settings) if given is None else given), dropped or {}
+    before, losses, scores = len(twin.task.sums_before.sizes), list[float | None](), list[Scores]()
+    twin.gather([absent(lost, 1 + place) for place in range(before)])
     for epoch in range(1, settings.train.epochs + 1):
         weights, scored = sums_of(epoch)
-        losses.append(twin.round(epoch, absent(dropped or {}, weights)))
-        scores.append(twin.scores(absent(dropped or {}, scored)))
+        losses.append(twin.round(epoch, absent(lost, before + weights)))
+        scores.append(twin.scores(absent(lost, before + scored)))
     return twin, losses, scores
 
 
@@ -91,6 +94,31 @@ def dropping_out(dropped: Dropped) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MemoryHub, "link", wrapped)
         yield
+
+
+def same_as_twin(
+    run: TrainResult,
+    settings: AveragingJob,
+    dropped: Dropped | None = None,
+    given: Sequence[PartyGraph] | None = None,
+) -> None:
+    """Losses, figures, and of the last epoch's weights all that there is, are the twin's."""
+    twin, losses, scores = twin_of(settings, dropped, given)
+    for record, loss in zip(run.metrics, losses, strict=True):
+        assert record.get("loss") == (None if loss is None else pytest.approx(loss, abs=1e-6))
+    figures_of_twin(run, settings, twin, scores)
+    if settings.train.select_by != "last":
+        return
+    weights_of_twin(run, twin, (*settings.data.names, SERVER))
+    predicts_as_twin(run, settings, twin, (graphs(settings) if given is None else given)[0])
+
+
+def weights_of_twin(run: TrainResult, twin: PlainAveraging, parties: Iterable[PartyId]) -> None:
+    """All of these have them."""
+    for party in parties:
+        weights = load_tensors(RunDirectory.open(run.path).party(party).model_path)[0]
+        for name, weight in twin.network.state_dict().items():
+            assert close(weights[f"network.{name}"], weight), (party, name)
 
 
 def figures_of_twin(run: TrainResult, settings: AveragingJob, twin: PlainAveraging, scores: Sequence[Scores]) -> None:
@@ -124,6 +152,8 @@ def predicts_as_twin(run: TrainResult, settings: AveragingJob, twin: PlainAverag
     found, mine = run.predictions, twin.predictions(graph.party)
     own = twin.task.own(graph, LearningStreams(settings.seed, graph.party))
     calibration = twin.task.judging.calibration(twin.network, own, found.uncalibrated)
+    assert found.columns.keys() == mine.columns.keys()
+    assert all(close(found.columns[name], values) for name, values in mine.columns.items())
     assert close(found.uncalibrated, mine.probabilities)
     if mine.probabilities.shape[1]:
         assert torch.equal(found.classes, mine.probabilities.argmax(dim=1))

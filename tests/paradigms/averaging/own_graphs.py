@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from veilgraph_testing.twins import PlainAveraging
 
-from tests.paradigms.averaging.jobs import NAMES, Dropped, absent
+from tests.paradigms.averaging.jobs import NAMES
 from tests.paradigms.averaging.jobs import job as small_job
 from tests.roles.federation import Settings
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.local.build import FirstSettings
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.protocol.figures import Scores
 
 SAID: Mapping[str, Settings] = {
     "values": {},
@@ -75,16 +73,3 @@ def _recorded(party: str, generator: torch.Generator) -> PartyGraph:
 
 def ids_of(graphs: list[PartyGraph]) -> dict[str, list[str]]:
     return {graph.party: [f"{graph.party}{row}" for row in range(graph.num_nodes)] for graph in graphs}
-
-
-def twin_of(
-    settings: AveragingJob, graphs: list[PartyGraph], dropped: Dropped | None = None
-) -> tuple[PlainAveraging, list[float | None], list[Scores]]:
-    """The twin after all rounds, and the loss and the scores of each; sums are numbered as in a run."""
-    twin, losses, scores, lost = PlainAveraging(settings, graphs), list[float | None](), list[Scores](), dropped or {}
-    before = len(twin.task.sums_before.sizes)
-    twin.gather([absent(lost, 1 + place) for place in range(before)])
-    for epoch in range(1, settings.train.epochs + 1):
-        losses.append(twin.round(epoch, absent(lost, before + 2 * epoch - 1)))
-        scores.append(twin.scores(absent(lost, before + 2 * epoch)))
-    return twin, losses, scores

@@ -16,7 +16,7 @@ from veilgraph_testing.twins import PlainAveraging
 
 from tests import about, nightly
 from tests.errors import refused
-from tests.paradigms.averaging.jobs import close, graphs, predicts_as_twin
+from tests.paradigms.averaging.jobs import graphs, predicts_as_twin, weights_of_twin
 from tests.paradigms.averaging.private_jobs import job, known_noise, twin_of
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.exported import export, over
@@ -43,7 +43,6 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import protection_of
 from veilgraph.report.ledgers import spent_table
 from veilgraph.runtime.launch.jobs import resume, train
-from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.settings import SplitFractions
 
 LONGER: Settings = {"train": {"epochs": 5, "checkpoint_every": 2}}
@@ -58,12 +57,8 @@ def test_a_run_is_its_twin_with_the_same_noise_and_tells_sums_of_gradients_alone
     settings = job()
     with known_noise():
         run, twin = train(settings, tmp_path / "run"), twin_of(settings)
-    directory = RunDirectory.open(run.path)
-    for party in settings.data.names:
-        weights = load_tensors(directory.party(party).model_path)[0]
-        for name, weight in twin.network.state_dict().items():
-            assert close(weights[f"network.{name}"], weight), (party, name)
-        assert paid(run.path, party) == settings.train.epochs
+    weights_of_twin(run, twin, settings.data.names)
+    assert {paid(run.path, party) for party in settings.data.names} == {settings.train.epochs}
     predicts_as_twin(run, settings, twin, graphs(settings)[0])
     assert all(record.get("loss") is None for record in run.metrics)
     size, rounds = len(twin.network.vector()) + EXTRA, settings.train.epochs

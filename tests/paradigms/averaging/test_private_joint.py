@@ -18,7 +18,7 @@ from veilgraph_testing.twins import PlainAveraging
 from tests import about
 from tests.errors import refused
 from tests.mpc.aggregation.rounds import NAMES, add_over_links
-from tests.paradigms.averaging.jobs import close, dropping_out, graphs
+from tests.paradigms.averaging.jobs import dropping_out, graphs, weights_of_twin
 from tests.paradigms.averaging.private_jobs import job as private_job
 from tests.paradigms.averaging.private_jobs import known_noise, source
 from tests.roles.federation import Settings, merge
@@ -36,7 +36,6 @@ from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import train
-from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 HOLDERS, COLLUDING = 5, 1
 
@@ -110,10 +109,8 @@ def test_a_run_is_its_twin_though_one_drops_out_and_its_ledger_says_whom_it_reli
         if number == 2:
             PrivateTraining(settings, given[2]).summand(twin.network, own["C"], 1)  # it draws and pays, and is left out
         assert twin.round(number, ["C"] if number == 2 else []) is None
+    weights_of_twin(run, twin, settings.data.names)
     for party in settings.data.names:
-        weights = load_tensors(RunDirectory.open(run.path).party(party).model_path)[0]
-        for name, weight in twin.network.state_dict().items():
-            assert close(weights[f"network.{name}"], weight), (party, name)
         lines = (run.path / "parties" / party / "ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]
         (event,) = {json.dumps(json.loads(line)["event"]) for line in lines}
         said = {"kind": "joint-sampled", "holders": 4, "colluding": 1, "noise_multiplier": 4.0}

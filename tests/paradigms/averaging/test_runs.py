@@ -18,14 +18,13 @@ from tests.paradigms.averaging.jobs import (
     EPOCHS,
     NAMES,
     RULES,
-    Dropped,
     absent,
     close,
     dropping_out,
-    figures_of_twin,
     graphs,
     job,
     predicts_as_twin,
+    same_as_twin,
     sums_of,
     twin_of,
 )
@@ -39,26 +38,10 @@ from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.protocol.role import Role, RoleContext
-from veilgraph.runtime.launch.jobs import TrainResult, resume, train
+from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.session.training import infer, train_step
-from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.organisations import node_ids
-
-
-def same_as_twin(run: TrainResult, settings: AveragingJob, dropped: Dropped | None = None) -> None:
-    twin, losses, scores = twin_of(settings, dropped)
-    for record, loss in zip(run.metrics, losses, strict=True):
-        assert record.get("loss") == (None if loss is None else pytest.approx(loss, abs=1e-6))
-    figures_of_twin(run, settings, twin, scores)
-    if settings.train.select_by == "last":
-        directory = RunDirectory.open(run.path)
-        for party in (*settings.data.names, SERVER):
-            weights = load_tensors(directory.party(party).model_path)[0]
-            for name, weight in twin.network.state_dict().items():
-                assert close(weights[f"network.{name}"], weight), (party, name)
-        predicts_as_twin(run, settings, twin, graphs(settings)[0])
 
 
 @pytest.mark.cases(1)

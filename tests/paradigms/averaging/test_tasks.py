@@ -13,41 +13,23 @@ from veilgraph_testing.twins import PlainAveraging
 import veilgraph as vg
 from tests import nightly
 from tests.errors import About, refused
-from tests.paradigms.averaging.jobs import NAMES, Dropped, close, dropping_out, figures_of_twin, predicts_as_twin
-from tests.paradigms.averaging.own_graphs import SAID, graphs_for, ids_of, task_job, twin_of
+from tests.paradigms.averaging.jobs import NAMES, close, dropping_out, figures_of_twin, same_as_twin, twin_of
+from tests.paradigms.averaging.own_graphs import SAID, graphs_for, ids_of, task_job
 from tests.paradigms.cutting import CutError, cut_at
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import OnePlace
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.messages import rows_of
-from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.results import compare
-from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 LAST: Settings = {"train": {"select_by": "last"}}
 each_task = pytest.mark.parametrize("task", SAID)
-
-
-def same_as_twin(run: TrainResult, settings: AveragingJob, graphs: list[PartyGraph], dropped: Dropped | None) -> None:
-    twin, losses, scores = twin_of(settings, graphs, dropped)
-    for record, loss in zip(run.metrics, losses, strict=True):
-        assert record["loss"] == pytest.approx(loss, abs=1e-6)
-    figures_of_twin(run, settings, twin, scores)
-    directory = RunDirectory.open(run.path)
-    for party in (*NAMES, SERVER):
-        weights = load_tensors(directory.party(party).model_path)[0]
-        for name, weight in twin.network.state_dict().items():
-            assert close(weights[f"network.{name}"], weight), (party, name)
-    mine = twin.predictions(settings.data.label_party)
-    predicts_as_twin(run, settings, twin, graphs[0])
-    assert run.predictions.columns.keys() == mine.columns.keys()
-    for name, values in mine.columns.items():
-        assert close(run.predictions.columns[name], values), name
 
 
 @pytest.mark.cases(1)
@@ -59,7 +41,7 @@ def test_a_run_is_its_twin_whoever_drops_out(task: str, tmp_path: Path) -> None:
     dropped = {"B": {1: 2}, "D": {before + 4: 3, before + 5: 1}}
     with dropping_out(dropped):
         run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
-    same_as_twin(run, settings, graphs, dropped)
+    same_as_twin(run, settings, dropped, graphs)
 
 
 @nightly
@@ -71,7 +53,7 @@ def test_a_run_that_was_cut_off_goes_on_as_it_would_have(task: str, tmp_path: Pa
         train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
     resumed = resume(tmp_path / "run")
     assert resumed.summary["started_at"] > 0
-    same_as_twin(resumed, settings, graphs, None)
+    same_as_twin(resumed, settings, given=graphs)
     again = predict(resumed.path)
     assert torch.equal(again.probabilities, resumed.predictions.probabilities)
     assert all(torch.equal(again.columns[name], resumed.predictions.columns[name]) for name in again.columns)
@@ -203,7 +185,7 @@ def test_the_best_ranks_graphs_best(tmp_path: Path) -> None:
     graphs = graphs_for("graphs", nodes=72)
     settings = task_job("graphs", {"train": {"select_by": by, "epochs": 8, "learning_rate": 0.1}})
     run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
-    twin, losses, scores = twin_of(settings, graphs)
+    twin, losses, scores = twin_of(settings, given=graphs)
     assert [record["loss"] for record in run.metrics] == pytest.approx(losses, abs=1e-6)
     figures_of_twin(run, settings, twin, scores)
     best = max(run.metrics, key=lambda record: (record[f"val_{by}"], -record["val_loss"], -record["epoch"]))

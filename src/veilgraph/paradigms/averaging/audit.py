@@ -4,6 +4,7 @@ the rounds of a private training, to an adversary that knows all but canaries.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -111,10 +112,9 @@ class AveragingSource(Source):
         if not plan.settings.canaries:
             raise DataError("the job has no canaries; train it again with averaging.privacy.canaries")
         by_holders: dict[tuple[PartyId, ...], list[Noisy]] = {}
-        for known in _known_rounds(run, (party,), None):
-            entries = numbers(known.rest / plan.settings.clip)[:, None]
-            noisy = Noisy(entries, _deviation(run.settings, known), _ROUNDING)
-            by_holders.setdefault(known.holders, []).append(noisy)
+        for _, rest, holders in _known_rounds(run, (party,), None):
+            noisy = Noisy(rest[:, None], plan.added * math.sqrt(len(holders)), _ROUNDING)
+            by_holders.setdefault(holders, []).append(noisy)
         for holders, found in by_holders.items():
             words = f"{len(found)} sums of {' and '.join(holders)}, less what they say they added before the noise"
             yield NoisySeries(holders[0], words, found)
@@ -123,10 +123,10 @@ class AveragingSource(Source):
     def canary_rounds(self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes) -> list[Round]:
         plan = run.settings.training_plan
         assert plan is not None
-        planted = _Planted(run, holder, key, run.view(members[0]))
+        parts = _planted(run, holder, key, run.view(members[0]))
         return [
-            Round(numbers(each.rest / plan.settings.clip), _deviation(run.settings, each), planted.parts(each.weights))
-            for each in _known_rounds(run, members, holder)
+            Round(rest, plan.added * math.sqrt(len(holders)), parts(weights))
+            for weights, rest, holders in _known_rounds(run, members, holder)
         ]
 
     @override
@@ -329,25 +329,15 @@ def _update(job: AveragingJob, about: tuple[PartyId, ...], start: Tensor, whole:
     return Update(about, rule.step(start, change, rule.memory(len(start)), job.train.learning_rate), words)
 
 
-@dataclass(frozen=True, eq=False)
-class _KnownRound:
-    """One round of a private training.
-
-    Attributes:
-        rest: Tensor[W] float64, what some holders added before they divided by ``batch``: noise, canaries of one
-            holder that is asked for, and nothing else.
-    """
-
-    weights: Tensor  # Tensor[W] float64, with which it began
-    rest: Tensor
-    holders: tuple[PartyId, ...]
-
-
-def _known_rounds(run: Audited, members: Sequence[PartyId], target: PartyId | None) -> Iterator[_KnownRound]:
+def _known_rounds(
+    run: Audited, members: Sequence[PartyId], target: PartyId | None
+) -> Iterator[tuple[Tensor, Floats, tuple[PartyId, ...]]]:
     """The rounds of which everything is there, as some parties together know them, with what they put in taken off.
 
     Of the others all that they added before the noise is known, from their notes, but for canaries of ``target``, one
-    that trains; None: nobody's.
+    that trains; None: nobody's. Gives the weights with which a round began, Tensor[W] float64; what some holders added
+    to it before they divided by ``batch``, [W] over the clip, which is noise, canaries of the target and nothing else;
+    and these holders.
     """
     job, view = averaging(run.settings), run.view(members[0])
     given = job.averaging.privacy
@@ -370,7 +360,7 @@ def _known_rounds(run: Audited, members: Sequence[PartyId], target: PartyId | No
         total = given.batch * (total - len(there) * job.train.weight_decay * start)
         for name in there:
             total = total - clean[name][key][int(name != target)]
-        yield _KnownRound(start, total, there)
+        yield start, numbers(total / given.clip), there
 
 
 def _steps(job: AveragingJob, weights: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
@@ -391,41 +381,33 @@ def _steps(job: AveragingJob, weights: Mapping[Key, Tensor]) -> dict[Key, Tensor
     return found
 
 
-def _deviation(job: JobSettings, known: _KnownRound) -> float:
-    """Of the noise of all others together, over the clip."""
-    assert job.training_plan is not None
-    return job.training_plan.added * float(np.sqrt(len(known.holders)))
+def _planted(run: Audited, holder: PartyId, key: bytes, view: View) -> Callable[[Tensor], list[Part]]:
+    """The weights of a round → clipped gradients of a holder's canaries, whichever their coins, over the clip."""
+    plan, graph = run.settings.training_plan, run.whole_graph(holder)
+    assert plan is not None
+    canaries = TrainedCanaries.of(run.settings, graph, key)
+    network: Averaged = _task_of(view).network(LearningStreams(0, SERVER))
+    dtype, clip = next(network.parameters()).dtype, plan.settings.clip
+    kinds = list[tuple[Terms, list[int], int, bool]]()
+    for inside in (True, False):
+        terms = Terms(canaries.world(graph, torch.full((canaries.count,), inside)), plan.hops, dtype)
+        if inside or canaries.relation == "replacement":
+            kinds.append((terms, terms.numbers(canaries.places[:, _CENTRE]), 1, inside))
+        if canaries.leaves:
+            kinds.append((terms, terms.numbers(canaries.places[:, _LEAF]), canaries.leaves, inside))
 
+    def clipped(gradient: Tensor) -> Floats:
+        row = numbers(gradient / clip)
+        return np.asarray(row / max(1.0, float(np.linalg.norm(row))))
 
-class _Planted:
-    """Gradients of a holder's canaries, whichever their coins."""
-
-    def __init__(self, run: Audited, holder: PartyId, key: bytes, view: View) -> None:
-        plan, graph = run.settings.training_plan, run.whole_graph(holder)
-        assert plan is not None
-        canaries = TrainedCanaries.of(run.settings, graph, key)
-        self._network: Averaged = _task_of(view).network(LearningStreams(0, SERVER))
-        self._clip = plan.settings.clip
-        self._parts = list[tuple[Terms, list[int], int, bool]]()
-        for inside in (True, False):
-            world = canaries.world(graph, torch.full((canaries.count,), inside))
-            terms = Terms(world, plan.hops, next(self._network.parameters()).dtype)
-            if inside or canaries.relation == "replacement":
-                self._parts.append((terms, terms.numbers(canaries.places[:, _CENTRE]), 1, inside))
-            if canaries.leaves:
-                self._parts.append((terms, terms.numbers(canaries.places[:, _LEAF]), canaries.leaves, inside))
-
-    def parts(self, weights: Tensor) -> list[Part]:
-        """Of one round, over the clip."""
-        self._network.take(weights.to(next(self._network.parameters()).dtype))
+    def parts(weights: Tensor) -> list[Part]:
+        network.take(weights.to(dtype))
         return [
-            Part(np.stack([self._clipped(terms.gradient(self._network, number)) for number in chosen]), count, inside)
-            for terms, chosen, count, inside in self._parts
+            Part(np.stack([clipped(terms.gradient(network, number)) for number in chosen]), count, inside)
+            for terms, chosen, count, inside in kinds
         ]
 
-    def _clipped(self, gradient: Tensor) -> Floats:
-        row = numbers(gradient / self._clip)
-        return np.asarray(row / max(1.0, float(np.linalg.norm(row))))
+    return parts
 
 
 SOURCE: Final = AveragingSource()

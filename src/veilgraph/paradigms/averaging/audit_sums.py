@@ -80,16 +80,12 @@ class KnownSum:
             left -= self.own(holder)
         for peer in peers:
             if peer in self.sharing and peer != holder:
-                left -= self._pairwise(holder, peer)
+                left -= -self._mask(peer, holder) if peer in self.mask_keys else self._mask(holder, peer)
         return left
 
-    def _pairwise(self, holder: PartyId, peer: PartyId) -> Tensor:
-
-        def mask(known: PartyId, other: PartyId) -> Tensor:
-            private: X25519PrivateKey = mask_private(self.mask_keys[known])
-            return pairwise_mask(self.round, known, private, other, self.offers[other][_MASK_KEYS], self.size)
-
-        return -mask(peer, holder) if peer in self.mask_keys else mask(holder, peer)
+    def _mask(self, known: PartyId, other: PartyId) -> Tensor:
+        private: X25519PrivateKey = mask_private(self.mask_keys[known])
+        return pairwise_mask(self.round, known, private, other, self.offers[other][_MASK_KEYS], self.size)
 
     @cached_property
     def less_pairs(self) -> Tensor:
@@ -221,10 +217,7 @@ def _noise(
     words: str, about: Sequence[PartyId], sums: Sequence[KnownSum], left: Callable[[KnownSum], Tensor]
 ) -> Iterator[Evidence]:
     if sums:
-
-        def read() -> list[Ciphertext]:
-            return [Ciphertext(chosen_words(left(each).numpy())) for each in sums]
-
+        read = lambda: [Ciphertext(chosen_words(left(each).numpy())) for each in sums]  # noqa: E731
         messages = tuple(each.values[party] for each in sums for party in about if party in each.values)
         yield Evidence("noise", words, tuple(about), permitted=False, noise=read, messages=messages)
 
@@ -247,10 +240,7 @@ def _shares(
     chosen = [some if len(some) <= MOST else [*some[: MOST // 2], *some[-MOST // 2 :]] for some in found]
     messages = tuple(seen for some in chosen for seen in some)
     if messages:
-
-        def read() -> list[Ciphertext]:
-            return [_one(some, place) for some in chosen if some]
-
+        read = lambda: [_one(some, place) for some in chosen if some]  # noqa: E731
         yield Evidence("noise", words, (holder,), permitted=False, noise=read, messages=messages)
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Literal, Self
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -30,9 +30,8 @@ _ATTEMPTS: Final = 16
 """How often a pair is drawn; it is left out where it had an edge every time, in a graph that is nearly complete."""
 
 
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Pairs of nodes, whichever the direction.
+class Pairs(NamedTuple):
+    """Pairs of nodes, whichever the direction; the last dimension of each tensor counts them.
 
     Attributes:
         first: Tensor[M] int64, of the holder's rows the first: pairs without an edge are drawn among its own nodes.
@@ -44,16 +43,14 @@ class Pairs:
     first: Tensor
     nodes: Tensor  # Tensor[M] int64, how many rows the holder has
 
-    def columns(self) -> tuple[Tensor, ...]:
-        """All of it; the last dimension of each counts the pairs."""
-        return self.ends, self.split, self.linked, self.first, self.nodes
+    @property
+    def size(self) -> int:
+        """M."""
+        return len(self.split)
 
     def where(self, chosen: Tensor) -> Pairs:
         """Those that are chosen, by Tensor[M] bool or numbers of pairs."""
-        return Pairs(*(column[..., chosen] for column in self.columns()))
-
-    def __len__(self) -> int:
-        return int(self.ends.shape[1])
+        return Pairs(*(column[..., chosen] for column in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +92,7 @@ class PairsOwn(Own):
         parts, taken, start = [], [], 0
         for own in owns:
             pairs, nodes = own.pairs, own.graph.num_nodes
-            parts.append(replace(pairs, ends=pairs.ends + start, first=pairs.first + start))
+            parts.append(pairs._replace(ends=pairs.ends + start, first=pairs.first + start))
             ends = torch.stack([own.taken // nodes, own.taken % nodes]) + start
             taken.append(_keys(ends, graph.num_nodes))
             start += nodes
@@ -105,7 +102,7 @@ class PairsOwn(Own):
     def training(self, negatives: int, generator: torch.Generator) -> Pairs:
         """The training edges, and for each so many pairs without a training edge, drawn anew."""
         edges = self.pairs.where((self.pairs.split == TRAIN) & self.pairs.linked)
-        times = edges.where(torch.arange(len(edges)).repeat(negatives))
+        times = edges.where(torch.arange(edges.size).repeat(negatives))
         return _both([edges, unlinked(times, self.taken, self.graph.num_nodes, generator)])
 
 
@@ -115,7 +112,7 @@ def unlinked(like: Pairs, taken: Tensor, nodes: int, generator: torch.Generator)
     ``taken`` is Tensor[T] int64 ascending, keys of pairs that have an edge.
     """
     ends = torch.zeros_like(like.ends)
-    wrong = torch.ones(len(like), dtype=torch.bool)
+    wrong = torch.ones(like.size, dtype=torch.bool)
     for _ in range(_ATTEMPTS):
         if not bool(wrong.any()):
             break
@@ -123,8 +120,7 @@ def unlinked(like: Pairs, taken: Tensor, nodes: int, generator: torch.Generator)
         drawn = torch.rand(2, len(first), generator=generator, dtype=torch.float64)
         ends[:, wrong] = first + (drawn * count).long()
         wrong = (ends[0] == ends[1]) | torch.isin(_keys(ends, nodes), taken)
-    found = replace(like, ends=ends, linked=torch.zeros(len(like), dtype=torch.bool))
-    return found.where(~wrong)
+    return like._replace(ends=ends, linked=torch.zeros(like.size, dtype=torch.bool)).where(~wrong)
 
 
 def _keys(ends: Tensor, nodes: int) -> Tensor:
@@ -135,7 +131,7 @@ def _keys(ends: Tensor, nodes: int) -> Tensor:
 
 
 def _both(parts: Sequence[Pairs]) -> Pairs:
-    return Pairs(*(torch.cat(columns, dim=-1) for columns in zip(*(part.columns() for part in parts), strict=True)))
+    return Pairs(*(torch.cat(columns, dim=-1) for columns in zip(*parts, strict=True)))
 
 
 _SPLITS: Final = ("train", "val", "test")
@@ -277,7 +273,7 @@ class Links(Task[LinksSettings, PairsOwn], Judging[PairsOwn]):
         held = own.pairs.split != TRAIN
         pairs, chances = own.pairs.where(held), output[held].double().sigmoid()
         return Predicted(
-            output.new_empty(len(pairs), 0),
+            output.new_empty(pairs.size, 0),
             {"probability": chances, "edge": pairs.linked.long(), "test": (pairs.split > 1).long()},
             rows=pairs.ends.t().contiguous(),
             keys=("source", "target"),

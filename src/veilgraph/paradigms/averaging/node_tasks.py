@@ -13,14 +13,13 @@ from typing import ClassVar, Final, Literal, Self, TypeVar
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.calibration import Calibration, corrected_cross_entropy
+from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.layers import ACTIVATIONS, linear
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
 from veilgraph.paradigms.averaging.tasks import (
@@ -148,18 +147,6 @@ class ClassTask(AnswerTask[S, O], ABC):
     @override
     def answers(self, network: Averaged | None = None) -> Answers:
         return Classification(self.public.stated, self.public.transition, network if self._balances else None)
-
-    @override
-    def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
-        if self._balances:
-            return super().loss(network, own, generator)
-        graph, logits = self.judged(own), self.logits(network, own, generator)
-        mask, labels = graph.train_mask, graph.labels
-        assert mask is not None  # there are training examples
-        assert labels is not None
-        if self.public.transition is not None:
-            return corrected_cross_entropy(logits[mask], labels[mask], self.public.transition)
-        return functional.cross_entropy(logits[mask], labels[mask])
 
     @override
     def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:
@@ -356,4 +343,4 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
     def predictions(self, network: Averaged, own: GraphsOwn, output: Tensor) -> Predicted:
         """Of whole graphs, which have numbers of their own."""
         names = tuple(str(number) for number in own.numbers.tolist())
-        return Predicted(functional.softmax(output, dim=1), names=names, keys=("graph",))
+        return Predicted(output.softmax(dim=1), names=names, keys=("graph",))

@@ -53,10 +53,7 @@ BALANCED: Final = Condition[AveragingJob](
     "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced"
 )
 OF_TWO: Final = Condition[AveragingJob]("t = 2", lambda job: job.threshold <= 2)
-OF_MORE: Final = OF_TWO.otherwise("t > 2")
 GIVEN: Final = Condition[AveragingJob]("t < P, nothing at home", lambda job: job.gives_checkpoints is not None)
-KEYS: Final = range(1, 2)
-SIGNED: Final = range(2, 3)
 _MASKED: Final = (
     "Uniform by itself, under a mask of the sender's own and one with every other holder; they come off in the sum of "
     "those who sent theirs, of t holders at least. Fewer than t holders that collude with the server learn no more."
@@ -80,19 +77,39 @@ _CHECKPOINT: Final = (
     WireFormat("0, 2", "int64 [6]", "the same"),
 )
 
+_Size = tuple[str, str, str, str]  # tag, the type of what is opened, its shape, and when
+_ROUND: Final[_Size] = ("sum, 0", "real", "[W + 2]", "every round")
+_CLASS_TALLY: Final = "[3 + 3C² + 4KB]"
+
+
+def _evaluated(shape: str, of: str = "") -> _Size:
+    return "sum, 0", "float64", shape, f"every evaluation{of}"
+
+
+def _before(tag: str, shape: str) -> _Size:
+    return tag, "float64", shape, "before the first round"
+
+
+def _summed(
+    up: str, down: str, why: str, told: tuple[Revelation[AveragingJob], ...],
+    when: tuple[Condition[AveragingJob], ...], *sizes: _Size, paid: bool = False,
+) -> tuple[MessageSpec[AveragingJob], ...]:
+    """What holders add up under masks, and what the server makes of the sum."""
+    begin = [WireFormat("0, 0", "real [W]", "set-up")] if _ROUND in sizes else []
+    added = [WireFormat(tag, f"ring {shape}", moment) for tag, _, shape, moment in sizes]
+    opened = [WireFormat(tag, f"{kind} {shape}", moment) for tag, kind, shape, moment in sizes]
+    return (
+        MessageSpec(Kind.MASKED, table.TO_SERVER, up, "mask", why, told, when, paid=paid, forms=tuple(added)),
+        MessageSpec(Kind.AVERAGED, table.FROM_SERVER, down, "noise" if paid else "none", _NEEDED, told, when,
+            forms=(*begin, *opened)),
+    )
 
 
 def _class_counts(
-    what: str, told: Revelation[AveragingJob], *when: Condition[AveragingJob]
+    what: str, told: Revelation[AveragingJob], when: Condition[AveragingJob]
 ) -> tuple[MessageSpec[AveragingJob], ...]:
-    return (
-        MessageSpec(Kind.MASKED, table.TO_SERVER,
-            f"masked numbers of training {what} of each class", "mask", _AS_ALL, (told,),
-            (BALANCED, *when), forms=(WireFormat("1, 0", "ring [C]", "before the first round"),)),
-        MessageSpec(Kind.AVERAGED, table.FROM_SERVER, f"how many training {what} each class has", "none", _NEEDED,
-        (told,),
-            (BALANCED, *when), forms=(WireFormat("1, 0", "float64 [C]", "before the first round"),)),
-    )
+    return _summed(f"masked numbers of training {what} of each class", f"how many training {what} each class has",
+        _AS_ALL, (told,), (BALANCED, when), _before("1, 0", "[C]"))
 
 
 ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
@@ -122,44 +139,23 @@ ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
         "The server opened these sums; a sum that is made again has the same survivors.",
         forms=(WireFormat("0, 4", "uint8 [sums, 25 + P]", "set-up, resumed, t < P"),)),
     # What is summed
-    MessageSpec(Kind.MASKED, table.TO_SERVER,
-        "masked changes of weights, loss and number of training nodes; masked losses, "
-        "class counts and score histograms", "mask", _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE),
-        forms=(WireFormat("sum, 0", "ring [W + 2]", "every round"),
-               WireFormat("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
-    MessageSpec(Kind.AVERAGED, table.FROM_SERVER,
-        "the weights that follow, and the mean loss; summed losses, class counts and score "
-        "histograms", "none", _NEEDED, (WEIGHTS, SCORES), (CLASSES, BARE),
-        forms=(WireFormat("0, 0", "real [W]", "set-up"), WireFormat("sum, 0", "real [W + 2]", "every round"),
-               WireFormat("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation"))),
+    *_summed(
+        "masked changes of weights, loss and number of training nodes; masked losses, class counts and score "
+        "histograms",
+        "the weights that follow, and the mean loss; summed losses, class counts and score histograms",
+        _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE), _ROUND, _evaluated(_CLASS_TALLY)),
     *_class_counts("nodes", SCORES, CLASSES),
     *_class_counts("graphs", TALLIES, OTHERS),
-    MessageSpec(Kind.MASKED, table.TO_SERVER,
-        "masked noisy sums of clipped gradients of sampled training nodes, and 1 where there "
-        "are labels", "mask", _NOISY, (WEIGHTS,), (NOISED,), paid=True,
-        forms=(WireFormat("sum, 0", "ring [W + 2]", "every round"),)),
-    MessageSpec(Kind.AVERAGED, table.FROM_SERVER,
-        "the weights that follow of noisy gradients alone", "noise", _NEEDED, (WEIGHTS,),
-        (NOISED,), forms=(WireFormat("0, 0", "real [W]", "set-up"),
-            WireFormat("sum, 0", "real [W + 2]", "every round"))),
-    MessageSpec(Kind.MASKED, table.TO_SERVER,
-        "masked changes of weights, loss and number of training examples; masked losses "
-        "and what the task counts", "mask", _AS_ALL, (WEIGHTS, TALLIES), (OTHERS,),
-        forms=(WireFormat("sum, 0", "ring [15]", "every evaluation, values"),
-               WireFormat("sum, 0", "ring [3 + 6·bins]", "every evaluation, links"),
-               WireFormat("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation, graphs"))),
-    MessageSpec(Kind.AVERAGED, table.FROM_SERVER,
-        "the weights that follow, and the mean loss; summed losses and what the task "
-        "counts", "none", _NEEDED, (WEIGHTS, TALLIES), (OTHERS,),
-        forms=(WireFormat("sum, 0", "float64 [15]", "every evaluation, values"),
-               WireFormat("sum, 0", "float64 [3 + 6·bins]", "every evaluation, links"),
-               WireFormat("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation, graphs"))),
-    MessageSpec(Kind.MASKED, table.TO_SERVER, "masked sums of training targets", "mask", _AS_ALL, (TARGETS,),
-        (SUMS_BEFORE,),
-        forms=(WireFormat("1 … 2, 0", "ring [3]; [1]", "before the first round"),)),
-    MessageSpec(Kind.AVERAGED, table.FROM_SERVER, "sums of training targets", "none", _NEEDED, (TARGETS,),
-        (SUMS_BEFORE,),
-        forms=(WireFormat("1 … 2, 0", "float64 [3]; [1]", "before the first round"),)),
+    *_summed(
+        "masked noisy sums of clipped gradients of sampled training nodes, and 1 where there are labels",
+        "the weights that follow of noisy gradients alone", _NOISY, (WEIGHTS,), (NOISED,), _ROUND, paid=True),
+    *_summed(
+        "masked changes of weights, loss and number of training examples; masked losses and what the task counts",
+        "the weights that follow, and the mean loss; summed losses and what the task counts",
+        _AS_ALL, (WEIGHTS, TALLIES), (OTHERS,), _evaluated("[15]", ", values"),
+        _evaluated("[3 + 6·bins]", ", links"), _evaluated(_CLASS_TALLY, ", graphs")),
+    *_summed("masked sums of training targets", "sums of training targets", _AS_ALL, (TARGETS,), (SUMS_BEFORE,),
+        _before("1 … 2, 0", "[3]; [1]")),
     MessageSpec(Kind.AVERAGED, table.FROM_SERVER, "that of two holders", "none", table.EXACTLY, (TWO,), (OF_TWO, BARE)),
     MessageSpec(Kind.AVERAGED, table.FROM_SERVER, "that of two holders, noised", "noise", table.EXACTLY, (TWO,),
         (OF_TWO, NOISED)),

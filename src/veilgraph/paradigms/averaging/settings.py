@@ -327,11 +327,11 @@ def check_private(job: AveragingJob) -> None:
     """Refuses, as ``require``, what tells of the data beside the noisy sums, or makes a term of more than a ball."""
     given, model, own, data = job.averaging.privacy, job.model, job.averaging, job.data
     assert given is not None
-    bound, rule = given.degree_bound, own.rule.model_dump()["name"]
+    bound = given.degree_bound
     require(
         "averaging.privacy",
         ("averaging.task.name", own.task.name, "classes", "a term is the loss of one node's class"),
-        ("averaging.rule.name", rule, "fedsgd", "a holder gives a noisy gradient in a round"),
+        ("averaging.rule.name", own.rule.name, "fedsgd", "a holder gives a noisy gradient in a round"),
         ("averaging.personal", own.personal, (), "weights that stay at home would be trained without noise"),
         ("model.dropout", model.dropout, 0.0, "terms are drawn in its place"),
         ("model.local.dropout", model.local.dropout, 0.0, "terms are drawn in its place"),
