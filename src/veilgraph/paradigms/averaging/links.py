@@ -152,13 +152,16 @@ _MEASURES: Final = Measures(
 class LinksSettings(TaskSettings):
     """Link prediction."""
 
-    decoder: Literal["inner", "mlp"] = Field(
-        "inner", description="a pair's score: inner product of two embeddings; or an MLP of their product"
-    )
-    validation: float = Field(0.1, gt=0, lt=1, description="share of a holder's edges to choose the epoch by")
-    test: float = Field(0.2, ge=0, lt=1, description="share of a holder's edges to test on")
-    negatives: int = Field(1, ge=1, le=100, description="pairs without an edge, of every training edge")
-    bins: int = Field(500, ge=2, le=100_000, description="of the histograms of scores that are added up")
+    decoder: Literal["inner", "mlp"] = "inner"
+    """a pair's score: inner product of two embeddings; or an MLP of their product"""
+    validation: float = Field(0.1, gt=0, lt=1)
+    """share of a holder's edges to choose the epoch by"""
+    test: float = Field(0.2, ge=0, lt=1)
+    """share of a holder's edges to test on"""
+    negatives: int = Field(1, ge=1, le=100)
+    """pairs without an edge, of every training edge"""
+    bins: int = Field(500, ge=2, le=100_000)
+    """of the histograms of scores that are added up"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -53,7 +53,8 @@ class RuleSettings(Settings):
 class _AlongMean(RuleSettings):
     words: ClassVar[str] = "adds the mean of the holders' changes to the weights"
 
-    server_rate: float = Field(1.0, gt=0, description="η: how far the server goes along the mean change")
+    server_rate: float = Field(1.0, gt=0)
+    """η: how far the server goes along the mean change"""
 
     @override
     def step(self, weights: Tensor, mean: Tensor, memory: Mapping[str, Tensor], learning_rate: float) -> Tensor:
@@ -75,7 +76,8 @@ class FedProxSettings(_AlongMean):
     """As FedAvg, where a holder trains for loss + μ/2·‖w − w_start‖² (Li et al. 2020, eq. 2)."""
 
     name: Literal["fedprox"] = "fedprox"
-    mu: float = Field(0.01, ge=0, description="μ: how strongly a holder's weights are held near those it was sent")
+    mu: float = Field(0.01, ge=0)
+    """μ: how strongly a holder's weights are held near those it was sent"""
 
     @override
     def local_loss(self, loss: Tensor, weights: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
@@ -94,7 +96,8 @@ class FedSgdSettings(RuleSettings):
     sends_gradients: ClassVar[bool] = True
 
     name: Literal["fedsgd"] = "fedsgd"
-    momentum: float = Field(0.0, ge=0, lt=1, description="β: how slowly the mean gradient is forgotten")
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """β: how slowly the mean gradient is forgotten"""
 
     @override
     def memory(self, size: int) -> dict[str, Tensor]:
@@ -113,10 +116,14 @@ class FedAdamSettings(RuleSettings):
     words: ClassVar[str] = "takes a step of Adam along the mean of the holders' changes"
 
     name: Literal["fedadam"] = "fedadam"
-    server_rate: float = Field(0.01, gt=0, description="η: length of the server's step")
-    beta_1: float = Field(0.9, ge=0, lt=1, description="β₁: how slowly the mean change is forgotten")
-    beta_2: float = Field(0.99, ge=0, lt=1, description="β₂: how slowly its square is forgotten")
-    tau: float = Field(1e-3, gt=0, description="τ: below which a change is not made longer")
+    server_rate: float = Field(0.01, gt=0)
+    """η: length of the server's step"""
+    beta_1: float = Field(0.9, ge=0, lt=1)
+    """β₁: how slowly the mean change is forgotten"""
+    beta_2: float = Field(0.99, ge=0, lt=1)
+    """β₂: how slowly its square is forgotten"""
+    tau: float = Field(1e-3, gt=0)
+    """τ: below which a change is not made longer"""
 
     @override
     def memory(self, size: int) -> dict[str, Tensor]:
@@ -155,21 +162,27 @@ _ALONE = 1  # nobody else has a part of a holder's graph
 class AtHomeSettings(Settings):
     """After the last round a holder trains a correction of the averaged network, of its own; nothing of it is sent."""
 
-    epochs: int = Field(
-        300, ge=1, le=10_000, description="of Adam; the best on the holder's validation nodes is kept, or none of them"
-    )
-    hops: int = Field(1, ge=0, le=16, description="means of neighbours, over the holder's own edges")
-    dim: int = Field(16, ge=1, le=4096, description="its width")
-    learning_rate: float = Field(0.01, gt=0, description="Adam's")
-    weight_decay: float = Field(5e-4, ge=0, description="as L2")
+    epochs: int = Field(300, ge=1, le=10_000)
+    """of Adam; the best on the holder's validation nodes is kept, or none of them"""
+    hops: int = Field(1, ge=0, le=16)
+    """means of neighbours, over the holder's own edges"""
+    dim: int = Field(16, ge=1, le=4096)
+    """its width"""
+    learning_rate: float = Field(0.01, gt=0)
+    """Adam's"""
+    weight_decay: float = Field(5e-4, ge=0)
+    """as L2"""
 
 
 class NetworkSettings(Settings):
     """The network that all holders train: a linear map of the features, hops over a holder's edges, logits."""
 
-    dim: int = Field(64, ge=1, le=4096, description="d, the width of every embedding")
-    activation: Activation = Field("relu", description="after the map of the features")
-    dropout: Probability = Field(0.5, description="before the hops, and before the logits")
+    dim: int = Field(64, ge=1, le=4096)
+    """d, the width of every embedding"""
+    activation: Activation = "relu"
+    """after the map of the features"""
+    dropout: Probability = 0.5
+    """before the hops, and before the logits"""
     local: AnyLocalSettings = FirstSettings()
 
     @model_validator(mode="after")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal, Self, TypeVar
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -238,9 +237,8 @@ class Values(_OfNodes[ValuesSettings]):
 class GraphsSettings(TaskSettings):
     """Graph classification."""
 
-    readout: Literal["mean", "sum", "max"] = Field(
-        "mean", description="what of its nodes' embeddings a graph's is, column by column"
-    )
+    readout: Literal["mean", "sum", "max"] = "mean"
+    """what of its nodes' embeddings a graph's is, column by column"""
 
     @override
     def describe(self) -> list[str]:

@@ -103,34 +103,29 @@ def _holders(said: Said) -> int:
 class AveragingSettings(Settings):
     """How holders' weights become one, under masks."""
 
-    task: AnyTaskSettings = Field(TaskSettings(), description="what is learnt")
+    task: AnyTaskSettings = TaskSettings()
+    """what is learnt"""
     rule: AnyRuleSettings = FedAvgSettings()
-    personal: tuple[Literal["input", "local", "output"], ...] = Field(
-        (),
-        description="parts of the network whose weights each holder has for itself, and never adds up: the map of the "
-        "features, the hops, the last map",
-    )
-    local_epochs: int = Field(5, ge=1, le=1000, description="E: epochs of a holder's own training in each round")
-    threshold: int | None = Field(
-        None,
-        ge=1,
-        description="t: how many holders must be there in a round from beginning to end, more than half of them; fewer "
-        "than t that collude with the server learn no single holder's weights; null: more than two thirds",
-    )
-    patience_s: float = Field(
-        60.0,
-        gt=0,
-        description="how long the server waits for each message of a sum, of all holders together, before it goes on "
-        "without those from whom none came",
-    )
-    privacy: SampledSettings | None = Field(
-        None, description="what is opened is noised, for an ε of a node with label and edges (DP-SGD); null: it is not"
-    )
-    at_home: AtHomeSettings | None = Field(
-        None,
-        description="with privacy: what each holder adds to the model after the last round, from its own data without "
-        "noise, and keeps; null: nothing",
-    )
+    personal: tuple[Literal["input", "local", "output"], ...] = ()
+    """parts of the network whose weights each holder has for itself, and never adds up: the map of the features, the
+    hops, the last map
+    """
+    local_epochs: int = Field(5, ge=1, le=1000)
+    """E: epochs of a holder's own training in each round"""
+    threshold: int | None = Field(None, ge=1)
+    """t: how many holders must be there in a round from beginning to end, more than half of them; fewer than t that
+    collude with the server learn no single holder's weights; null: more than two thirds
+    """
+    patience_s: float = Field(60.0, gt=0)
+    """how long the server waits for each message of a sum, of all holders together, before it goes on without those
+    from whom none came
+    """
+    privacy: SampledSettings | None = None
+    """what is opened is noised, for an ε of a node with label and edges (DP-SGD); null: it is not"""
+    at_home: AtHomeSettings | None = None
+    """with privacy: what each holder adds to the model after the last round, from its own data without noise, and
+    keeps; null: nothing
+    """
 
 
 _BY_NODES: Final = PartitionSettings(by="nodes")
@@ -142,8 +137,10 @@ class AveragingJob(JobSettings):
     """Holders train one network on graphs of their own; of their weights the server learns sums."""
 
     paradigm: Literal["averaging"] = "averaging"
-    averaging: AveragingSettings = Field(AveragingSettings(), description="how weights are averaged")
-    model: NetworkSettings = Field(NetworkSettings(), description="the network")
+    averaging: AveragingSettings = AveragingSettings()
+    """how weights are averaged"""
+    model: NetworkSettings = NetworkSettings()
+    """the network"""
 
     @model_validator(mode="before")
     @classmethod
