@@ -14,8 +14,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from veilgraph.core import __version__
 from veilgraph.core.text import PrintableRecords
-from veilgraph.core.version import __version__
 
 if TYPE_CHECKING:
     from veilgraph import datasets as datasets

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from veilgraph.core.arguments import check_functions, check_mapping, check_several, check_whole, path_of, wrong_type
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.text import human_bytes, listed
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+with deferred():  # a training needs none of it
+    from veilgraph.audit.audit import AuditPlan, audit
     from veilgraph.audit.finding import AuditResult
+    from veilgraph.report.page import write_page
+    from veilgraph.report.protection import against
+    from veilgraph.report.training import curves
 
 ONE_MACHINE: Final[Mapping[PartyId, int]] = {}
 
@@ -45,8 +51,6 @@ def data_frame(of: str, rows: Mapping[Any, Mapping[str, Any]], index: str, inste
 
 def run_facts(run: RunDirectory) -> dict[str, str]:
     """What there is to say of a run in a few lines: heading → what."""
-    from veilgraph.report.protection import against  # noqa: PLC0415 - a training needs none of it
-
     job, summary = run.settings, run.summary
     found = {"run": str(run.path), "job": f"{job.name} ({job.paradigm})", "holders": listed(job.data.names)}
     if summary is None:
@@ -164,8 +168,6 @@ class Run:
         """
         if not isinstance(compared, Comparison | None):
             raise wrong_type("compared", compared, "a comparison", "give run.compare(), or leave it out")
-        from veilgraph.report.training import curves  # noqa: PLC0415 - seconds to import, and a training needs none of it
-
         job, summary = self.job, self._directory.summary
         return curves(
             self.epochs,
@@ -271,8 +273,6 @@ class Run:
             RunError: the run is not complete, or no views were recorded.
             ConfigError: something is named that there is not.
         """
-        from veilgraph.audit.audit import AuditPlan, audit  # noqa: PLC0415 - as above
-
         check_several("adversaries", adversaries, "parties")
         check_several("attacks", attacks, "names of attacks")
         check_whole(seed=seed, shadows=shadows)
@@ -297,11 +297,7 @@ class Run:
         Returns:
             Where it is.
         """
-        from veilgraph.report.page import PAGE, write_page  # noqa: PLC0415 - as above
-
-        page = self.path / PAGE if out is None else path_of("out", out, "the page")
-        write_page(self._directory, page, by)
-        return page
+        return write_page(self._directory, None if out is None else path_of("out", out, "the page"), by)
 
 
 def load_run(path: str | Path, *, custom: CustomModel | None = None) -> Run:

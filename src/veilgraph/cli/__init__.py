@@ -1,6 +1,6 @@
 """The command line: arguments in, tables and one-line errors out.
 
-Commands import what they need when they run, so that ``--help`` and usage errors are quick.
+What commands need is imported when they use it (``core.deferred``), so that ``--help`` and usage errors are quick.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -10,22 +12,28 @@ from contextlib import contextmanager
 from functools import cache, wraps
 from getpass import getpass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec
+from textwrap import dedent
+from typing import Annotated, Any, Final, ParamSpec, get_args, get_origin
 
 import typer
 import yaml
 
 from veilgraph.cli.output import LOG, echo, say, with_json
+from veilgraph.core import __version__
 from veilgraph.core.arguments import OPTIONS
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.settings import installed
 from veilgraph.core.text import Event
-from veilgraph.core.version import __version__
-from veilgraph.core.yaml_file import parse_yaml
+from veilgraph.core.yaml_file import parse_yaml, read_yaml
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.preset import Choice
 
-if TYPE_CHECKING:
-    from veilgraph.protocol.job import JobSettings
-    from veilgraph.protocol.preset import Choice
+with deferred():
+    from veilgraph.deploy import key_file
+    from veilgraph.deploy.kit import Kit
+    from veilgraph.protocol.job_file import parse_chosen, said_in
+    from veilgraph.samples.shipped import replaced, with_overrides
 
 Parameters = ParamSpec("Parameters")
 
@@ -52,7 +60,7 @@ cert = _group("cert", "Certificates and private keys: request, sign, install, re
 
 
 # What these three give is typer's own and goes into an ``Annotated``, whatever its type.
-def option(words: str, metavar: str | None = None, *, name: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401
+def option(words: str = "", metavar: str | None = None, *, name: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401
     """Declare an option: its help, what stands for its value, and its name where that is not the parameter's."""
     return typer.Option(*filter(None, [name]), help=words, metavar=metavar, **bounds)
 
@@ -62,7 +70,7 @@ def flag(name: str, words: str) -> Any:  # noqa: ANN401
     return typer.Option(name, help=words, metavar="")
 
 
-def argument(words: str, metavar: str | None = None) -> Any:  # noqa: ANN401
+def argument(words: str = "", metavar: str | None = None) -> Any:  # noqa: ANN401
     """Declare an argument."""
     return typer.Argument(help=words, metavar=metavar)
 
@@ -132,12 +140,13 @@ def command(
 ) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
     """Register a command, of ``group`` if there is one, that reports its errors on one line and exits with 1.
 
-    ``example`` is a call of it. With ``json`` it has ``--json``, and emits what it found; with ``further`` it refuses
-    words beyond its arguments itself, which are in its context's ``args``.
+    ``example`` is a call of it, and its docstring's part ``Options`` has words of its parameters, as ``_explained``
+    reads them. With ``json`` it has ``--json``, and emits what it found; with ``further`` it refuses words beyond its
+    arguments itself, which are in its context's ``args``.
     """
 
     def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
-        inner = with_json(function) if json else function
+        inner = with_json(_explained(function)) if json else _explained(function)
 
         @wraps(inner)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
@@ -148,6 +157,37 @@ def command(
         return (group or app).command(name, epilog=f"Example: {example}", context_settings=settings)(run)
 
     return register
+
+
+_ENTRY: Final = re.compile(r"(--[\w-]+)? ?([^ ()]*) ?(?:\((\w+)\))?")
+
+
+def _explained(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """Give parameters the words that the part ``Options`` of a command's docstring has of them, and take it out there.
+
+    An entry is ``--name METAVAR (parameter): words``: without METAVAR where the type says enough, and without the
+    parameter where the name is its; without ``--name`` it is of an argument.
+    """
+    text, _, options = (inspect.getdoc(function) or "").partition("\n\nOptions:\n")
+    signature = inspect.signature(function, eval_str=True)
+    parameters = dict(signature.parameters)
+    for entry in re.split(r"\n(?=\S)", dedent(options)) if options else ():
+        head, _, words = " ".join(entry.split()).partition(": ")
+        found = _ENTRY.fullmatch(head)
+        assert found is not None, head
+        name, metavar, key = found.groups()
+        key = key or name.removeprefix("--").replace("-", "_")
+        kind, said = parameters[key].annotation, argument() if name is None else option()
+        if get_origin(kind) is Annotated:
+            kind, said = get_args(kind)
+        said.help, said.metavar = words, "" if kind is bool else metavar or None
+        if name is not None:
+            said.param_decls = (name,)
+        parameters[key] = parameters[key].replace(annotation=Annotated[kind, said])
+    function.__doc__ = text
+    function.__signature__ = signature.replace(parameters=[*parameters.values()])  # type: ignore[attr-defined]
+    function.__annotations__ = {key: each.annotation for key, each in parameters.items()}
+    return function
 
 
 def add_installed() -> None:
@@ -227,10 +267,6 @@ def read_settings(job: Path, overrides: Sequence[str] | None) -> JobSettings:
 
 def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings, list[Choice]]:
     """As ``read_settings``, and what the job's preset chose of what neither the file nor ``--set`` says."""
-    from veilgraph.core.yaml_file import read_yaml
-    from veilgraph.protocol.job_file import parse_chosen, said_in
-    from veilgraph.samples.shipped import replaced
-
     content = read_yaml(job, "job file")
     if not overrides:
         return parse_chosen({} if content is None else content, str(job))
@@ -247,8 +283,6 @@ def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings
 
 def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSettings:
     """A job with the settings that ``--set`` replaces."""
-    from veilgraph.samples.shipped import with_overrides
-
     return with_overrides(settings, dict(map(override, overrides))) if overrides else settings
 
 
@@ -263,10 +297,6 @@ def override(text: str) -> tuple[str, object]:
         raise typer.BadParameter(f"{text!r}: the value is not YAML", param_hint="--set") from error
 
 
-if TYPE_CHECKING:
-    from veilgraph.deploy.key_file import Passphrase
-    from veilgraph.deploy.kit import Kit
-
 PassphraseFile = Annotated[
     Path | None,
     option(
@@ -278,7 +308,7 @@ PassphraseFile = Annotated[
 ]
 
 
-def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> Passphrase:
+def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> key_file.Passphrase:
     """Ask once, when it is first needed: a ``file``, else the environment, else a person who sees the folder's name
     (``of``).
 
@@ -289,14 +319,13 @@ def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> Pa
     def ask() -> bytes:
         if file is not None:
             return _from_file(file)
-        from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 
-        if PASSPHRASE_VARIABLE in os.environ:
-            return os.environb[PASSPHRASE_VARIABLE.encode()]
+        if key_file.PASSPHRASE_VARIABLE in os.environ:
+            return os.environb[key_file.PASSPHRASE_VARIABLE.encode()]
         if not at_a_terminal():
             raise ConfigError(
                 f"the private key of {of} takes a passphrase, and nobody can type it here; give --passphrase-file, or "
-                f"set {PASSPHRASE_VARIABLE}"
+                f"set {key_file.PASSPHRASE_VARIABLE}"
             )
         typed = getpass(f"{'New passphrase' if fresh else 'Passphrase'} for {of}: ")
         if fresh and typed != getpass("The same again: "):
@@ -327,6 +356,4 @@ def _from_file(file: Path) -> bytes:
 
 def open_kit(path: Path, passphrase_file: Path | None = None) -> Kit:
     """The kit in a folder; its passphrase is asked for when its key is needed."""
-    from veilgraph.deploy.kit import Kit
-
     return Kit.open(path, passphrase_source(passphrase_file, of=path))

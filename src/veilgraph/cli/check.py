@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
+from rich.table import Table
 
 from veilgraph.cli.app import (
     Overrides,
     PassphraseFile,
-    argument,
     command,
     counts_by_party,
-    flag,
     open_kit,
     option,
     read_chosen,
@@ -23,22 +22,25 @@ from veilgraph.cli.app import (
 )
 from veilgraph.cli.data import show_party
 from veilgraph.cli.output import echo, emit, messages, plain, results
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
-from veilgraph.protocol.job import perturbing
+from veilgraph.core.types import PartyId
+from veilgraph.protocol.job import JobSettings, perturbing
+from veilgraph.protocol.preset import Choice
 
-if TYPE_CHECKING:  # seconds to import
-    from rich.table import Table
-
-    from veilgraph.core.types import PartyId
-    from veilgraph.deploy.checking import SiteCheck
+with deferred():
+    from veilgraph.deploy import checking
+    from veilgraph.privacy.aggregation import too_many_units
     from veilgraph.privacy.lifetime_ledger import Lifetime
-    from veilgraph.protocol.costs import Costs, PartySizes
-    from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol import acceptance, aligning, limits, party_settings
+    from veilgraph.protocol.costs import Costs, PartySizes, size_of
     from veilgraph.protocol.organisation import Organisation
-    from veilgraph.protocol.preset import Choice
-    from veilgraph.report.noise import Horizon
+    from veilgraph.protocol.paradigm import paradigm_of
+    from veilgraph.report import ledgers, noise, tables
+    from veilgraph.report.budget import protection_of
     from veilgraph.tables.describe import PartyDescription
+
 
 _EACH: Final = "NAME=NUMBER, once for every holder, where the job's data are not on this machine"
 _TOTALS: Final = "1,2,4,8,16,32,64"
@@ -47,16 +49,9 @@ _MBIT, _ROUND_TRIP_MS = 1000.0, 1.0
 
 @command("check", "veilgraph check jobs/digits.yaml --costs", json=True)
 def check_command(
-    file: Annotated[Path, argument("The job to check.", "JOB.yaml")],
+    file: Path,
     overrides: Overrides = None,
-    show_costs: Annotated[
-        bool,
-        flag(
-            "--costs",
-            "Also what it will send stage by stage, how often its parties wait for each other, and the memory "
-            "that each needs.",
-        ),
-    ] = False,
+    show_costs: bool = False,
     bandwidth: Annotated[
         float | None,
         option(f"With --costs: megabits that a party sends in a second. Default: {_MBIT:g}.", "MBIT", min=0.001),
@@ -64,21 +59,14 @@ def check_command(
     round_trip: Annotated[
         float | None, option(f"With --costs: milliseconds of a round trip. Default: {_ROUND_TRIP_MS:g}.", "MS", min=0.0)
     ] = None,
-    nodes: Annotated[int | None, option("Nodes common to all holders. Sizes are for --costs.", "N", min=1)] = None,
-    training: Annotated[int | None, option("Training nodes.", "T", min=1)] = None,
-    classes: Annotated[int | None, option("Classes.", "C", min=2)] = None,
-    validation: Annotated[int | None, option("Validation nodes, of a job that judges its steps.", "V", min=1)] = None,
+    nodes: Annotated[int | None, option(min=1)] = None,
+    training: Annotated[int | None, option(min=1)] = None,
+    classes: Annotated[int | None, option(min=2)] = None,
+    validation: Annotated[int | None, option(min=1)] = None,
     columns: Annotated[list[str] | None, option(f"Feature columns: {_EACH}.", "NAME=F")] = None,
     edges: Annotated[list[str] | None, option(f"Directed edges: {_EACH}.", "NAME=E")] = None,
-    net: Annotated[
-        Path | None,
-        option(
-            "Ask the holders as well, with an administrator's kit: each site says whether it would take part.", "KIT"
-        ),
-    ] = None,
-    within: Annotated[
-        float | None, option("With --net: longest wait for the answers. Default: 120.", "SECONDS", min=1)
-    ] = None,
+    net: Path | None = None,
+    within: Annotated[float | None, option(min=1)] = None,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Validate a job and its data and show what was understood; nothing is sent, trained or written.
@@ -86,6 +74,17 @@ def check_command(
     With --costs also what it will send, of the data that are here or, without reading any, of the sizes that are given.
     With --net the sites of a job across organisations are asked whether they would take part; nothing is aligned or
     trained there. Exit code 0 only if all would.
+
+    Options:
+        JOB.yaml (file): The job to check.
+        --costs (show_costs): Also what it will send stage by stage, how often its parties wait for each other, and the
+            memory that each needs.
+        --nodes N: Nodes common to all holders. Sizes are for --costs.
+        --training T: Training nodes.
+        --classes C: Classes.
+        --validation V: Validation nodes, of a job that judges its steps.
+        --net KIT: Ask the holders as well, with an administrator's kit: each site says whether it would take part.
+        --within SECONDS: With --net: longest wait for the answers. Default: 120.
     """
     sizes: dict[str, Any] = {"--nodes": nodes, "--training": training, "--classes": classes, "--validation": validation}
     sizes |= {"--columns": columns, "--edges": edges}
@@ -101,7 +100,7 @@ def check_command(
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"{name}: {' '.join(text.split())}")
     if any(given is not None for given in sizes.values()):
-        costs = _costs_of(settings, *_sizes(settings, sizes))
+        costs = paradigm_of(settings).session.costs(settings, *_sizes(settings, sizes))
     else:
         more, costs = _check_data(settings)
         found |= more
@@ -123,62 +122,50 @@ def check_command(
 
 def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]:
     """Show what a job's data are, and refuse what a holder would; return facts and what it will send."""
-    from veilgraph.privacy.aggregation import too_many_units
-    from veilgraph.protocol.aligning import match_rates
-    from veilgraph.protocol.costs import size_of
-    from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
-    from veilgraph.protocol.paradigm import paradigm_of
-    from veilgraph.report.tables import data_facts, data_table, will_send
-
-    paradigm, notes, costs, common = paradigm_of(settings), list[str](), None, ""
+    paradigm, costs, common, notes = paradigm_of(settings), None, "", list[str]()
     holders: object
 
-    def note(text: str) -> None:
-        notes.append(text)
-        echo(text)
+    def note(*said: str | None) -> None:
+        told = list(filter(None, said))
+        notes.extend(told)
+        _show(None, told)
 
     if settings.data.from_tables:
         paradigm.data.check_tables(settings)
         described = [show_party(path) for path in (settings.data.parties or {}).values()]
         holders, nodes = described, min((each.nodes for each in described), default=None)
         if nodes is not None:
-            costs = _costs_of(settings, nodes, dict(zip(settings.data.names, map(_size, described), strict=True)))
+            sizes = dict(zip(settings.data.names, map(_size, described), strict=True))
+            costs = paradigm.session.costs(settings, nodes, sizes)
             common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
-        if doubt := delta_in_doubt(settings, nodes):
-            note(doubt)
-        if unknown := paradigm.data.unknown_range(settings):
-            note(unknown)
+        note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
         _check_accepted(settings)
-        for said in match_rates(settings):
-            note(said)
+        note(*aligning.match_rates(settings))
     else:
         with messages().status("reading the data"):
             graphs = paradigm.data.load(settings).graphs
             paradigm.data.check_graphs(settings, graphs)
-        if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
+        if settings.is_aligned and (refused := limits.delta_too_large(settings, graphs[0].common)):
             raise ConfigError(f"every holder refuses the job: {refused}")
         for graph in graphs:
             if graph.party in settings.duties.noising and (refused := too_many_units(settings.privacy, graph)):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
-        results().print(data_table(graphs, aligned=settings.is_aligned))
+        results().print(tables.data_table(graphs, aligned=settings.is_aligned))
         sizes = {graph.party: size_of(graph, settings.inputs) for graph in graphs}
-        costs = _costs_of(settings, graphs[0].common, sizes)
-        holders = data_facts(graphs, aligned=settings.is_aligned)
+        costs = paradigm.session.costs(settings, graphs[0].common, sizes)
+        holders = tables.data_facts(graphs, aligned=settings.is_aligned)
     if costs is not None:
-        note(f"{common}{will_send(costs)}")
+        note(f"{common}{tables.will_send(costs)}")
     if settings.label_privacy is not None:
         learn = "learn" if len(perturbing(settings)) > 1 else "learns"
         note(
             f"{listed(perturbing(settings))} {learn} from perturbed labels: ε {settings.label_privacy.epsilon:g} of "
             "one label, and none of features and edges (veilgraph budget says what that hides)"
         )
-    sent = None if costs is None else costs.sent()
-    return {"holders": holders, "sends_at_most": sent, "notes": notes}, costs
+    return {"holders": holders, "sends_at_most": None if costs is None else costs.sent(), "notes": notes}, costs
 
 
 def _size(of: PartyDescription) -> PartySizes:
-    from veilgraph.protocol.costs import PartySizes
-
     splits, edges = of.splits or {}, sum(table.edges for table in of.edges)
     counts = splits.get("train", 0), len(of.classes or {}), splits.get("val", 0)
     return PartySizes(of.num_features, edges, *counts, nodes=of.nodes)
@@ -192,43 +179,29 @@ def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
 
 
 def _check_accepted(settings: JobSettings) -> None:
-    from veilgraph.protocol.acceptance import refusal_of
-    from veilgraph.protocol.aligning import split_by_labels
-    from veilgraph.protocol.organisation import Organisation
-
     for party, path in (settings.data.parties or {}).items():
         own = Organisation.read(path, party)
-        if said := refusal_of(own, settings, named=True) or split_by_labels(settings, own.settings):
+        said = acceptance.refusal_of(own, settings, named=True) or aligning.split_by_labels(settings, own.settings)
+        if said:
             raise ConfigError(f"party {party!r} refuses the job: {said}")
 
 
 def _ask_sites(
     settings: JobSettings, net: Path, within: float | None, passphrase_file: Path | None
-) -> tuple[SiteCheck, ...]:
-    from veilgraph.deploy.checking import WITHIN_S, check_sites
-    from veilgraph.report.tables import table
-
+) -> tuple[checking.SiteCheck, ...]:
     kit = open_kit(net, passphrase_file)
     with messages().status("asking the sites"):
-        found = check_sites(kit, settings, within_s=WITHIN_S if within is None else within)
+        found = checking.check_sites(kit, settings, within_s=checking.WITHIN_S if within is None else within)
     rows = ((site.site, site.state, site.says) for site in found)
-    results().print(table(None, ("site", "would", "why"), rows, fold=True))
+    results().print(tables.table(None, ("site", "would", "why"), rows, fold=True))
     return found
 
 
 # What a job will send
 
 
-def _costs_of(settings: JobSettings, nodes: int, sizes: dict[PartyId, PartySizes]) -> Costs | None:
-    from veilgraph.protocol.paradigm import paradigm_of
-
-    return paradigm_of(settings).session.costs(settings, nodes, sizes)
-
-
 def _show_costs(costs: Costs, mbit: float, round_trip_ms: float) -> dict[str, object]:
-    from veilgraph.report.tables import costs_table
-
-    results().print(costs_table(costs))
+    results().print(tables.costs_table(costs))
     for note in costs.notes:
         echo(note)
     seconds = costs.seconds(mbit * 1e6, round_trip_ms / 1000)
@@ -241,8 +214,6 @@ def _show_costs(costs: Costs, mbit: float, round_trip_ms: float) -> dict[str, ob
 
 def _no_costs(settings: JobSettings) -> Costs:
     """Refuse ``--costs`` where they are not known, and say what to give, where anything can be given."""
-    from veilgraph.protocol.paradigm import paradigm_of
-
     if not paradigm_of(settings).session.has_costs or settings.data.parties or not settings.data.from_tables:
         raise ConfigError(
             f"paradigm={settings.paradigm!r}: what its jobs send depends on more than sizes, so no plan is made of "
@@ -258,8 +229,6 @@ def _no_costs(settings: JobSettings) -> Costs:
 
 def _sizes(settings: JobSettings, given: Mapping[str, Any]) -> tuple[int, dict[PartyId, PartySizes]]:
     """The common nodes, and what each holder brings, by the options for data that are not here: name → value."""
-    from veilgraph.protocol.costs import PartySizes
-
     of_nodes = ("--nodes", "--training", "--validation", "--edges")
     if not settings.is_aligned and (name := next((each for each in of_nodes if given[each] is not None), None)):
         way = f"jobs of paradigm {settings.paradigm} send as much whatever it is; leave it out"
@@ -291,39 +260,27 @@ def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dic
 
 @command("budget", "veilgraph budget job.yaml --total 1,4,16", json=True)
 def budget_command(
-    job: Annotated[
-        Path | None,
-        argument(
-            "The job; no data are read, and nothing is sent. May be left out with --party or --ledger.", "JOB.yaml"
-        ),
-    ] = None,
+    job: Path | None = None,
     overrides: Overrides = None,
     total: Annotated[
         str | None, option(f"Total ε for which to show the noise that they need. Default: {_TOTALS}.", "1,4,16")
     ] = None,
-    nodes: Annotated[
-        int | None, option("Nodes common to all holders, from which δ follows where the job has none.", "N", min=1)
-    ] = None,
-    jobs: Annotated[
-        int,
-        option(
-            "The noise that a total needs for so many such jobs, each of another snapshot.", "N", min=1, max=100_000
-        ),
-    ] = 1,
-    predictions: Annotated[
-        int,
-        option(
-            "And for so many predictions with nodes that enter, beside those of each job.", "N", min=0, max=10_000_000
-        ),
-    ] = 0,
-    party: Annotated[
-        Path | None, option("Show what was ever released of this party's data, and what is left.", "PARTY.yaml")
-    ] = None,
-    ledger: Annotated[
-        Path | None, option("The same of the ledger there, of a party that brings a graph.", "FOLDER")
-    ] = None,
+    nodes: Annotated[int | None, option(min=1)] = None,
+    jobs: Annotated[int, option(min=1, max=100_000)] = 1,
+    predictions: Annotated[int, option(min=0, max=10_000_000)] = 0,
+    party: Path | None = None,
+    ledger: Path | None = None,
 ) -> None:
-    """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
+    """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs.
+
+    Options:
+        JOB.yaml (job): The job; no data are read, and nothing is sent. May be left out with --party or --ledger.
+        --nodes N: Nodes common to all holders, from which δ follows where the job has none.
+        --jobs N: The noise that a total needs for so many such jobs, each of another snapshot.
+        --predictions N: And for so many predictions with nodes that enter, beside those of each job.
+        --party PARTY.yaml: Show what was ever released of this party's data, and what is left.
+        --ledger FOLDER: The same of the ledger there, of a party that brings a graph.
+    """
     if job is None and party is None and ledger is None:
         raise typer.BadParameter(
             "is missing; give a job, a party file with --party, a ledger's folder with --ledger, or two of them",
@@ -337,34 +294,47 @@ def budget_command(
         )
     totals = _totals(_TOTALS if total is None else total)
     settings = None if job is None else read_settings(job, overrides)
-    from veilgraph.report.ledgers import ledger_at, ledger_in
-    from veilgraph.report.noise import Horizon
-
     facts: dict[str, object] = {}
-    organisation = None if party is None else _organisation(party, settings)
     # What is wrong with either is told before anything is shown.
-    own = None if organisation is None else ledger_at(organisation)
-    graphs = None if ledger is None else ledger_in(ledger)
+    whose, own, nothing_yet = "", None, ""
+    if party is not None:
+        organisation = Organisation(party_settings.read_party_settings(party), party_settings.party_folder(party))
+        whose = organisation.settings.party
+        _check_in_job(settings, whose, f"--party {party}: party={whose!r} is not in the job, whose holders are")
+        if (own := ledgers.ledger_at(organisation)) is None:
+            nothing_yet = _nothing_yet(organisation)
+    elif ledger is not None:
+        own = ledgers.ledger_in(ledger)
+        whose = own.lines.header.party
+        _check_in_job(settings, whose, f"--ledger: it is of {whose!r}, and the job's holders are", key="--ledger")
     if settings is not None:
-        facts |= _show_job(settings, totals, nodes, Horizon(jobs, predictions), asked=total is not None)
-    if organisation is not None:
-        facts["lifetime"] = _show_lifetime(organisation, own, settings, nodes)
-    if graphs is not None:
-        facts["lifetime"] = _show_ledger(graphs, settings, graphs.lines.header.party, nodes)
+        facts |= _show_job(settings, totals, nodes, noise.Horizon(jobs, predictions), asked=total is not None)
+    if whose:
+        facts["lifetime"] = None if own is None else _show_ledger(own, settings, whose, nodes)
+        if nothing_yet:
+            echo(nothing_yet)
     echo("what these numbers mean: docs/privacy.md")
     emit(facts)
 
 
+def _check_in_job(settings: JobSettings | None, party: PartyId, why: str, key: str | None = None) -> None:
+    if settings is not None and party not in settings.data.names:
+        raise ConfigError(f"{why} {', '.join(settings.data.names)}; give one of theirs", key=key, value=party)
+
+
+def _nothing_yet(organisation: Organisation) -> str:
+    own = organisation.settings
+    limit, folder = own.limits.max_epsilon, organisation.folder / own.ledger
+    left = "limits.max_epsilon sets no bound" if limit is None else f"all of limits.max_epsilon={limit:g} is left"
+    return f"{own.party}: nothing was ever released ({folder} has no ledger); {left}"
+
+
 def _show_job(
-    settings: JobSettings, totals: list[float], nodes: int | None, horizon: Horizon, *, asked: bool
+    settings: JobSettings, totals: list[float], nodes: int | None, horizon: noise.Horizon, *, asked: bool
 ) -> dict[str, object]:
     """What a job's differential privacy costs and what noise totals need, shown and as facts."""
-    from veilgraph.protocol.paradigm import paradigm_of
-    from veilgraph.report.budget import protection_of
-    from veilgraph.report.noise import Horizon, NeededNoise, trained_noise_table
-
     protection, paradigm = protection_of(settings, nodes), paradigm_of(settings)
-    given = {"total": asked, "horizon": horizon != Horizon(), "nodes": nodes is not None}
+    given = {"total": asked, "horizon": horizon != noise.Horizon(), "nodes": nodes is not None}
     refused, why = protection.not_asked
     if any(given[option] for option in refused):
         raise ConfigError(why)
@@ -380,21 +350,24 @@ def _show_job(
         facts |= {"released": features.facts(), "release_notes": features.notes()}
     with messages().status("accounting"):
         planned, notes, more = protection.table(), protection.notes(), list[str]()
-        noise, epsilons, needed = protection.noise(totals if asked else []), protection.own_epsilons(), None
-        if noise:
-            needed = trained_noise_table(noise)
+        needed, epsilons, shown = protection.noise(totals if asked else []), protection.own_epsilons(), None
+        if needed:
+            shown = noise.trained_noise_table(needed)
             epsilons |= {total: total for total in totals}
         elif not refused:
-            wanted = NeededNoise(settings, totals, nodes, horizon)
-            noise, needed, epsilons, more = wanted.facts, wanted.table(), wanted.job_epsilons(), wanted.notes()
+            wanted = noise.NeededNoise(settings, totals, nodes, horizon)
+            needed, shown, epsilons, more = wanted.facts, wanted.table(), wanted.job_epsilons(), wanted.notes()
     _show(planned, notes)
-    _show(needed, more)
+    _show(shown, more)
     facts["holders"] = protection.facts() or None
     if settings.training_plan is not None or not refused:
-        facts["noise"] = noise
+        facts["noise"] = needed
     facts["notes"] = [*notes, *more]
     if settings.noise.feature_release is None or settings.privacy is not None:
-        facts["expected"] = _show_expected(settings, epsilons)
+        expected = noise.expected_table(settings, epsilons)
+        unknown = expected is None and settings.privacy is not None and epsilons
+        _show(expected, [noise.not_measured(settings)] if unknown else [])
+        facts["expected"] = noise.expected_facts(settings, epsilons)
     return facts
 
 
@@ -405,60 +378,13 @@ def _show(shown: Table | None, notes: Sequence[str]) -> None:
         echo(note)
 
 
-def _show_expected(settings: JobSettings, epsilons: dict[float, float]) -> list[dict[str, object]]:
-    """What came of such jobs where that was measured: total ε → that of one job."""
-    from veilgraph.report.noise import expected_facts, expected_table, not_measured
-
-    table = expected_table(settings, epsilons)
-    if table is not None:
-        results().print(table)
-    elif settings.privacy is not None and epsilons:
-        echo(not_measured(settings))
-    return expected_facts(settings, epsilons)
-
-
-def _organisation(path: Path, settings: JobSettings | None) -> Organisation:
-    from veilgraph.protocol.organisation import Organisation
-    from veilgraph.protocol.party_settings import party_folder, read_party_settings
-
-    found = read_party_settings(path)
-    if settings is not None and found.party not in settings.data.names:
-        raise ConfigError(
-            f"--party {path}: party={found.party!r} is not in the job, whose holders are "
-            f"{', '.join(settings.data.names)}; give one of theirs"
-        )
-    return Organisation(found, party_folder(path))
-
-
-def _show_lifetime(
-    organisation: Organisation, ledger: Lifetime | None, settings: JobSettings | None, nodes: int | None
-) -> dict[str, object] | None:
-    """What was ever released of a party's data, and what the job would take of what is left."""
-    found = organisation.settings
-    if ledger is None:
-        limit, folder = found.limits.max_epsilon, organisation.folder / found.ledger
-        left = "limits.max_epsilon sets no bound" if limit is None else f"all of limits.max_epsilon={limit:g} is left"
-        echo(f"{found.party}: nothing was ever released ({folder} has no ledger); {left}")
-        return None
-    return _show_ledger(ledger, settings, found.party, nodes)
-
-
 def _show_ledger(ledger: Lifetime, settings: JobSettings | None, party: str, nodes: int | None) -> dict[str, object]:
-    from veilgraph.report.ledgers import lifetime_facts, lifetime_table, outlook_facts, outlook_note
-
-    results().print(lifetime_table(ledger))
-    facts = lifetime_facts(ledger)
+    """What was ever released of a party's data, and what the job would take of what is left."""
+    results().print(ledgers.lifetime_table(ledger))
+    facts = ledgers.lifetime_facts(ledger)
     if settings is not None:
-        if party not in settings.data.names:
-            raise ConfigError(
-                f"--ledger: it is of {party!r}, and the job's holders are {', '.join(settings.data.names)}; give the "
-                "ledger of one of them",
-                key="--ledger",
-                value=party,
-            )
-        outlook = outlook_facts(ledger, settings, party, nodes)
-        echo(outlook_note(outlook, ledger))
-        facts["after"] = outlook
+        facts["after"] = ledgers.outlook_facts(ledger, settings, party, nodes)
+        echo(ledgers.outlook_note(facts["after"], ledger))
     return facts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -13,7 +13,6 @@ from veilgraph.cli.app import (
     Out,
     Overrides,
     Processes,
-    argument,
     command,
     data,
     option,
@@ -22,28 +21,39 @@ from veilgraph.cli.app import (
     refuse_given,
 )
 from veilgraph.cli.output import echo, emit, messages, plain, results
+from veilgraph.core.deferred import deferred
 from veilgraph.core.files import fresh_path
+from veilgraph.graph.settings import DATASETS
 
-
-@command("schema", "veilgraph schema job")
-def schema_command(file: Annotated[Literal["job", "party"], argument("Of a job file, or of a party file.")]) -> None:
-    """Print the JSON Schema of a file, for editors that complete and check keys."""
-    from veilgraph.protocol.job_file import SCHEMAS
-
-    echo(json.dumps(SCHEMAS[file](), indent=1))
-
-
-if TYPE_CHECKING:  # seconds to import
-    from veilgraph.tables.describe import PartyDescription
-
+with deferred():
+    from veilgraph.protocol import job_file
+    from veilgraph.protocol.party_settings import party_folder, read_party_settings
+    from veilgraph.report.tables import party_tables
+    from veilgraph.runtime.launch.jobs import RunOptions, align
+    from veilgraph.samples.organisations import export_dataset, export_parts, job_of
+    from veilgraph.tables import describe
 
 _OVERLAP: Final = 0.8
 _LOST: Final = 0.2  # share of a file's edges that may be dropped without a word
 
 
+@command("schema", "veilgraph schema job")
+def schema_command(file: Literal["job", "party"]) -> None:
+    """Print the JSON Schema of a file, for editors that complete and check keys.
+
+    Options:
+        (file): Of a job file, or of a party file.
+    """
+    echo(json.dumps(job_file.SCHEMAS[file](), indent=1))
+
+
 @command("check", "veilgraph data check bank/party.yaml", data, json=True)
-def check_party_command(file: Annotated[Path, argument("An organisation's own party file.", "PARTY.yaml")]) -> None:
-    """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing."""
+def check_party_command(file: Path) -> None:
+    """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing.
+
+    Options:
+        PARTY.yaml (file): An organisation's own party file.
+    """
     emit({"file": file, **plain(show_party(file))})
 
 
@@ -53,18 +63,16 @@ def _strangers(found: Mapping[str, Sequence[str]]) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-def show_party(file: Path) -> PartyDescription:
+def show_party(file: Path) -> describe.PartyDescription:
     """Shows what a party file means, and returns it."""
-    from veilgraph.protocol.party_settings import party_folder, read_party_settings
-    from veilgraph.report.tables import party_tables
-    from veilgraph.tables.describe import NumericDescription, columns_used, describe_party
-
     settings = read_party_settings(file)
     with messages().status("reading the tables"):
-        description = describe_party(settings, party_folder(file))
+        description = describe.describe_party(settings, party_folder(file))
     for table in party_tables(description):
         results().print(table)
-    if far := [each.column for each in description.features if isinstance(each, NumericDescription) and each.is_far]:
+    if far := [
+        each.column for each in description.features if isinstance(each, describe.NumericDescription) and each.is_far
+    ]:
         echo(
             f"far out of range: {', '.join(far)}; a job with data.feature_scaling: none may refuse them: have it scale "
             "(standard, which preset auto chooses), or declare their range here (nodes.features, scale)"
@@ -93,14 +101,18 @@ def show_party(file: Path) -> PartyDescription:
             f"all training nodes are of class {only!r}, and where no other holder has labels a job refuses them: label "
             "some of another class, or change nodes.split"
         )
-    echo(columns_used(description.used, dict.fromkeys(description.left_out, "nodes.features does not name these")))
+    echo(
+        describe.columns_used(
+            description.used, dict.fromkeys(description.left_out, "nodes.features does not name these")
+        )
+    )
     echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
     return description
 
 
 @command("align", "veilgraph data align job.yaml --out runs/aligned", data, json=True)
 def align_command(
-    job: Annotated[Path, argument("A job whose data.parties names party files.", "JOB.yaml")],
+    job: Path,
     out: Out = None,
     overrides: Overrides = None,
     processes: Processes = False,
@@ -109,9 +121,11 @@ def align_command(
 
     Trains nothing. A horizontal job has the tables read and their columns compared. veilgraph train does either by
     itself; across organisations it is veilgraph net submit --work align.
+
+    Options:
+        JOB.yaml (job): A job whose data.parties names party files.
     """
     settings = read_settings(job, overrides)
-    from veilgraph.runtime.launch.jobs import RunOptions, align
 
     path = out or fresh_path(settings.name)
     with messages().status("aligning"):
@@ -127,40 +141,33 @@ def align_command(
 @command("export", "veilgraph data export digits --out organisations --holders 3 --overlap 0.8", data)
 def export_command(
     context: typer.Context,
-    dataset: Annotated[str, argument("One of the data sets a job can name.", "DATASET")],
-    out: Annotated[Path, option("Folder to make.", "DIR")] = Path("organisations"),
-    holders: Annotated[int, option("Organisations to divide it among.", min=2, max=256)] = 2,
-    overlap: Annotated[
-        float | None,
-        option(
-            "Share of the nodes that all of them know; horizontal: of the edges that a second one has; 0.8 where "
-            "it is not given.",
-            show_default=False,
-        ),
-    ] = None,
-    paradigm: Annotated[
-        Literal["vertical", "horizontal", "averaging"],
-        option(
-            "vertical: columns of the same nodes; horizontal: nodes in the same columns; averaging: no node in common."
-        ),
-    ] = "vertical",
-    seed: Annotated[int, option("Of the division.", min=0)] = 0,
-    table_format: Annotated[Literal["csv", "parquet"], option("Of the tables.", name="--format")] = "csv",
-    overrides: Annotated[
-        list[str] | None,
-        option("Replace a setting of a job's data, as data.payments.customers=2000.", "KEY=VALUE", name="--set"),
-    ] = None,
+    dataset: str,
+    out: Path = Path("organisations"),
+    holders: Annotated[int, option(min=2, max=256)] = 2,
+    overlap: Annotated[float | None, option(show_default=False)] = None,
+    paradigm: Literal["vertical", "horizontal", "averaging"] = "vertical",
+    seed: Annotated[int, option(min=0)] = 0,
+    table_format: Literal["csv", "parquet"] = "csv",
+    overrides: list[str] | None = None,
 ) -> None:
     """Write a public data set as if organisations had exported their own tables: to try everything out.
 
     Payments are written as they are: each bank, a shop and a telecom, with a job for each paradigm.
-    """
-    from veilgraph.graph.settings import DATASETS
-    from veilgraph.protocol.job_file import JOBS, parse_job
-    from veilgraph.samples.organisations import export_dataset, export_parts, job_of
 
+    Options:
+        DATASET (dataset): One of the data sets a job can name.
+        --out DIR: Folder to make.
+        --holders: Organisations to divide it among.
+        --overlap: Share of the nodes that all of them know; horizontal: of the edges that a second one has; 0.8 where
+            it is not given.
+        --paradigm: vertical: columns of the same nodes; horizontal: nodes in the same columns; averaging: no node in
+            common.
+        --seed: Of the division.
+        --format (table_format): Of the tables.
+        --set KEY=VALUE (overrides): Replace a setting of a job's data, as data.payments.customers=2000.
+    """
     data: dict[str, object] = {"dataset": dataset, "holders": holders}
-    usual = JOBS[paradigm]()
+    usual = job_file.JOBS[paradigm]()
     by_nodes, shares_edges = not usual.is_aligned, usual.data.partition.by == "edges"
     if by_nodes and (shares_edges or overlap is not None):
         data["partition"] = {"overlap": _OVERLAP if overlap is None else overlap}
@@ -169,7 +176,7 @@ def export_command(
             f"{other!r} is not of a job's data, as data.payments.customers=2000", param_hint="--set"
         )
     said = {"paradigm": paradigm, "preset": "paper", "data": data}
-    settings = overridden(parse_job(said, source="export"), overrides).data
+    settings = overridden(job_file.parse_job(said, source="export"), overrides).data
     if why := DATASETS[dataset].comes_divided:
         refuse_given(context, ["holders", "overlap", "paradigm"], why)
         with messages().status("writing tables"):

@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
+from rich.table import Table
 
 from veilgraph.cli.app import (
     Overrides,
@@ -29,15 +30,23 @@ from veilgraph.cli.app import (
     read_settings,
 )
 from veilgraph.cli.output import LogFormat, begun, echo, emit, messages, of_party, plain, results, say
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
+with deferred():
+    from veilgraph.deploy import certificates, control, key_file, serve
+    from veilgraph.deploy.authority import Authority, revoke
+    from veilgraph.deploy.join import join
     from veilgraph.deploy.kit import Kit
-    from veilgraph.deploy.metrics.door import Address
-    from veilgraph.protocol.consent import Waiting
+    from veilgraph.deploy.metrics.door import Address, read_address
+    from veilgraph.deploy.progress import SiteJobs
+    from veilgraph.deploy.project import draft_project, provision, read_project
+    from veilgraph.deploy.revocation import install_list
+    from veilgraph.deploy.submit import submit
+    from veilgraph.protocol import consent
+    from veilgraph.protocol.limits import revelations
+    from veilgraph.report.tables import table
 
 MetricsOption = Annotated[
     str | None,
@@ -51,28 +60,36 @@ MetricsOpen = Annotated[
     bool, flag("--metrics-open", "With --metrics: other machines may read them; without TLS, and without a token.")
 ]
 KitOption = Annotated[Path, option("An administrator's start-up kit.", "KIT", name="--kit")]
+KitArgument = Annotated[Path, argument("This participant's start-up kit.", "KIT")]
+AuthorityOption = Annotated[Path, option("The folder that provision made.", "DIR", name="--authority")]
 JobId = Annotated[str | None, argument("Id, or its beginning. Default: the newest.", "[JOB-ID]")]
 
 
 @command("init", "veilgraph net init bank shop --server fl.example.org --administrator ops@example.org", net)
 def init_command(
-    holders: Annotated[list[str], argument("Their names, as jobs name them.", "HOLDERS...")],
-    administrators: Annotated[
-        list[str], option("Who submits jobs; may be given several times.", "E-MAIL", name="--administrator")
-    ],
-    server: Annotated[str, option("The server's name in the network.", "HOST")] = "localhost",
-    port: Annotated[int, option("Of the server's broker, for all.")] = 8002,
-    dealer: Annotated[str | None, option("A machine of its own that deals. Default: the server does.", "NAME")] = None,
-    broker: Annotated[
-        list[str] | None, option("A further broker, at the same port; may be given several times.", "HOST")
-    ] = None,
-    name: Annotated[str, option("Of the consortium.", "NAME")] = "consortium",
-    out: Annotated[Path, option("The project file to write.", "FILE")] = Path("project.yaml"),
+    holders: list[str],
+    administrators: list[str],
+    server: str = "localhost",
+    port: int = 8002,
+    dealer: str | None = None,
+    broker: list[str] | None = None,
+    name: str = "consortium",
+    out: Path = Path("project.yaml"),
     replace: Replace = False,
 ) -> None:
-    """Write a project file: who takes part, and where the server is."""
+    """Write a project file: who takes part, and where the server is.
+
+    Options:
+        HOLDERS... (holders): Their names, as jobs name them.
+        --administrator E-MAIL (administrators): Who submits jobs; may be given several times.
+        --server HOST: The server's name in the network.
+        --port: Of the server's broker, for all.
+        --dealer NAME: A machine of its own that deals. Default: the server does.
+        --broker HOST: A further broker, at the same port; may be given several times.
+        --name NAME: Of the consortium.
+        --out FILE: The project file to write.
+    """
     check_new(out, replace=replace)
-    from veilgraph.deploy.project import draft_project
 
     text = draft_project(name, (server, port), holders, administrators, dealer, broker or ())
     write_whole(out, text.encode())
@@ -81,16 +98,18 @@ def init_command(
 
 @command("provision", "veilgraph net provision project.yaml --out consortium", net)
 def provision_command(
-    project: Annotated[Path, argument("Who takes part, and where the server is.", "PROJECT.yaml")],
-    out: Annotated[Path, option("Folder to make.", "DIR")] = Path("consortium"),
+    project: Path,
+    out: Path = Path("consortium"),
 ) -> None:
     """Make certificates and one start-up kit per participant.
 
     Run it on a machine that is neither the server nor a holder's, give every participant its kit over a safe channel,
     and keep authority/ off line: whoever has that key can name new participants.
-    """
-    from veilgraph.deploy.project import provision, read_project
 
+    Options:
+        PROJECT.yaml (project): Who takes part, and where the server is.
+        --out DIR: Folder to make.
+    """
     kits = provision(read_project(project), out)
     for name, kit in kits.items():
         echo(f"{name:24} {kit}")
@@ -104,38 +123,32 @@ def provision_command(
 
 @command("join", "veilgraph net join consortium/kits/bank --party bank/party.yaml", net)
 def join_command(
-    kit: Annotated[Path, argument("The start-up kit of the server, the dealer or a holder.", "KIT")],
-    party: Annotated[Path | None, option("The holder's own party file.", "PARTY.yaml")] = None,
-    runs: Annotated[Path | None, option("Where runs are kept. Default: in the kit.", "DIR")] = None,
-    connect: Annotated[float, option("Longest wait for the first connection.", "SECONDS", min=1)] = 60.0,
-    current_list: Annotated[
-        bool,
-        flag("--current-list", "Take part only while the list of revoked certificates is here and not past its time."),
-    ] = False,
+    kit: Path,
+    party: Path | None = None,
+    runs: Path | None = None,
+    connect: Annotated[float, option(min=1)] = 60.0,
+    current_list: bool = False,
     passphrase_file: PassphraseFile = None,
-    restart: Annotated[
-        bool,
-        flag(
-            "--restart",
-            "At who deals, the server unless the project names another: a training may begin again, in place of "
-            "what is here of it, where a holder has lost its part. A holder says so in its party file: limits.restart.",
-        ),
-    ] = False,
-    allow_audit: Annotated[
-        bool,
-        flag(
-            "--allow-audit",
-            "At who deals, the server unless the project names another: keep what it sends and receives in "
-            "training, and answer audits of the holders. A holder says so in its party file: limits.allow_audit.",
-        ),
-    ] = False,
+    restart: bool = False,
+    allow_audit: bool = False,
     metrics: MetricsOption = None,
     metrics_open: MetricsOpen = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Take part in the project's jobs from this machine, until stopped with Ctrl-C."""
+    """Take part in the project's jobs from this machine, until stopped with Ctrl-C.
+
+    Options:
+        KIT (kit): The start-up kit of the server, the dealer or a holder.
+        --party PARTY.yaml: The holder's own party file.
+        --runs DIR: Where runs are kept. Default: in the kit.
+        --connect SECONDS: Longest wait for the first connection.
+        --current-list: Take part only while the list of revoked certificates is here and not past its time.
+        --restart: At who deals, the server unless the project names another: a training may begin again, in place of
+            what is here of it, where a holder has lost its part. A holder says so in its party file: limits.restart.
+        --allow-audit: At who deals, the server unless the project names another: keep what it sends and receives in
+            training, and answer audits of the holders. A holder says so in its party file: limits.allow_audit.
+    """
     report = begun(log_format, say)
-    from veilgraph.deploy.join import join
 
     address = _metrics_at(metrics, metrics_open)
     opened = open_kit(kit, passphrase_file)
@@ -154,8 +167,6 @@ def join_command(
 
 
 def _metrics_at(text: str | None, beyond: bool) -> Address | None:
-    from veilgraph.deploy.metrics.door import read_address
-
     if text is None and beyond:
         raise typer.BadParameter("is for --metrics; give both, or leave it out", param_hint="--metrics-open")
     return None if text is None else read_address(text, beyond=beyond)
@@ -163,26 +174,26 @@ def _metrics_at(text: str | None, beyond: bool) -> Address | None:
 
 @command("submit", "veilgraph net submit job.yaml --kit consortium/kits/ops@example.org", net)
 def submit_command(
-    job: Annotated[Path, argument("The job; data.holders names the holders.", "JOB.yaml")],
+    job: Path,
     kit: KitOption,
-    work: Annotated[
-        Literal["train", "align", "predict", "audit"],
-        option(
-            "train: align the tables if need be, and train. align: only that. predict: with the trained run, for "
-            "all nodes that the tables have in common now. audit: every holder has the others attack it with what they "
-            "saw, where all allow it.",
-            "WORK",
-        ),
-    ] = "train",
+    work: Literal["train", "align", "predict", "audit"] = "train",
     overrides: Overrides = None,
-    resume: Annotated[bool, flag("--resume", "Go on with the run of this name from the parties' checkpoints.")] = False,
-    retries: Annotated[int, option("After a lost party or connection, go on with --resume so many times.", min=0)] = 0,
+    resume: bool = False,
+    retries: Annotated[int, option(min=0)] = 0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end.")] = True,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Run a job at all parties: each checks it against its own party file, and refuses it there or takes part."""
+    """Run a job at all parties: each checks it against its own party file, and refuses it there or takes part.
+
+    Options:
+        JOB.yaml (job): The job; data.holders names the holders.
+        --work WORK: train: align the tables if need be, and train. align: only that. predict: with the trained run, for
+            all nodes that the tables have in common now. audit: every holder has the others attack it with what they
+            saw, where all allow it.
+        --resume: Go on with the run of this name from the parties' checkpoints.
+        --retries: After a lost party or connection, go on with --resume so many times.
+    """
     settings = read_settings(job, overrides)
-    from veilgraph.deploy.submit import submit
 
     submit(open_kit(kit, passphrase_file), settings, work, resume=resume, wait=wait, retries=retries, report=say)
     if wait and work == "audit":
@@ -198,41 +209,30 @@ def submit_command(
 
 @command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net, json=True)
 def status_command(
-    kit: Annotated[
-        Path, option("An administrator's kit: asks every site. A site's: its own jobs; asks nobody.", "KIT")
-    ],
+    kit: Path,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Show who is connected, which jobs were submitted, and how far those are that run.
 
     With a site's own kit: the jobs that it has, and how far each is, as its own log says.
-    """
-    from veilgraph.deploy.control import status
 
+    Options:
+        --kit KIT: An administrator's kit: asks every site. A site's: its own jobs; asks nobody.
+    """
     opened = open_kit(kit, passphrase_file)
     if opened.kind != "administrator":
         _show_site(opened)
         return
-    found = status(opened)
+    found = control.status(opened)
     emit(found.record())
-    from veilgraph.report.tables import table
 
     echo(f"connected: {', '.join(found.connected) or 'nobody'}; {found.roles}")
     results().print(table(None, ("site", "is"), found.sites.items()))
-    results().print(
-        _with_ids(
-            ("job", "name", "status", "submitted", "newest"),
-            (
-                (job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted, job.says)
-                for job in found.jobs
-            ),
-        )
-    )
+    jobs = ((job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted, job.says) for job in found.jobs)
+    results().print(_with_ids(("job", "name", "status", "submitted", "newest"), jobs))
 
 
 def _show_site(kit: Kit) -> None:
-    from veilgraph.deploy.progress import SiteJobs
-
     jobs = SiteJobs(kit).now()
     echo(f"{kit.name}: {sum(job.state == 'running' for job in jobs)} of {len(jobs)} jobs run")
     rows = []
@@ -246,8 +246,6 @@ def _show_site(kit: Kit) -> None:
 
 def _with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table whose first column is copied by people, and so never wrapped."""
-    from veilgraph.report.tables import table
-
     found = table(None, columns, rows, fold=True)
     found.columns[0].no_wrap = True
     return found
@@ -255,47 +253,57 @@ def _with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 @command("logs", "veilgraph net logs --kit consortium/kits/bank", net)
 def logs_command(
-    kit: Annotated[Path, option("An administrator's kit: what who deals tells. A site's: its own log.", "KIT")],
+    kit: Path,
     job_id: JobId = None,
-    everything: Annotated[bool, flag("--all", "With what libraries say.")] = False,
+    everything: bool = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Print the log of a job. What a party's log says stays with that party."""
-    from veilgraph.deploy.control import logs
+    """Print the log of a job. What a party's log says stays with that party.
 
-    echo(logs(open_kit(kit, passphrase_file), job_id, everything=everything), nl=False)
+    Options:
+        --kit KIT: An administrator's kit: what who deals tells. A site's: its own log.
+        --all (everything): With what libraries say.
+    """
+    echo(control.logs(open_kit(kit, passphrase_file), job_id, everything=everything), nl=False)
 
 
 @command("stop", "veilgraph net stop --kit consortium/kits/ops@example.org", net)
 def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: PassphraseFile = None) -> None:
     """Stop a running job; the parties keep their checkpoints, and net submit --resume goes on."""
-    from veilgraph.deploy.control import stop
-
     with messages().status("stopping"):
-        stopped = stop(open_kit(kit, passphrase_file), job_id)
+        stopped = control.stop(open_kit(kit, passphrase_file), job_id)
     echo(f"stopped {stopped}")
 
 
 @command("serve", "veilgraph net serve runs/fraud --certificate tls.crt --key tls.key --token-file token", net)
 def serve_command(
-    run: Annotated[Path, argument("The label holder's part of a trained run from tables.", "RUN")],
-    certificate: Annotated[Path, option("Certificate of this service.", "FILE.pem")],
-    key: Annotated[Path, option("Its private key.", "FILE.pem")],
-    token_file: Annotated[Path, option("Holds the token that callers must show; made if it does not exist.", "FILE")],
-    host: Annotated[str, option("Address to listen at.", "HOST")] = "127.0.0.1",
-    port: Annotated[int, option("0: any free one.", min=0, max=65535)] = 8443,
-    max_age_days: Annotated[float | None, option("Refuse to answer from an older inference.", "DAYS", min=0)] = None,
+    run: Path,
+    certificate: Path,
+    key: Path,
+    token_file: Path,
+    host: str = "127.0.0.1",
+    port: Annotated[int, option(min=0, max=65535)] = 8443,
+    max_age_days: Annotated[float | None, option(min=0)] = None,
     metrics: MetricsOption = None,
     metrics_open: MetricsOpen = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Answer POST /predict with ids over HTTPS from the newest joint inference, until stopped with Ctrl-C."""
+    """Answer POST /predict with ids over HTTPS from the newest joint inference, until stopped with Ctrl-C.
+
+    Options:
+        RUN (run): The label holder's part of a trained run from tables.
+        --certificate FILE.pem: Certificate of this service.
+        --key FILE.pem: Its private key.
+        --token-file FILE: Holds the token that callers must show; made if it does not exist.
+        --host HOST: Address to listen at.
+        --port: 0: any free one.
+        --max-age-days DAYS: Refuse to answer from an older inference.
+    """
     log = begun(log_format, say)
-    from veilgraph.deploy.serve import label_holder_of, serve
 
     address = _metrics_at(metrics, metrics_open)
-    of_party(log, label_holder_of(run))
-    serve(
+    of_party(log, serve.label_holder_of(run))
+    serve.serve(
         run,
         host=host,
         port=port,
@@ -310,12 +318,10 @@ def serve_command(
 
 @command("consent", "veilgraph net consent approve 3f2a --kit consortium/kits/bank", net, json=True)
 def consent_command(
-    answer: Annotated[
-        Literal["show", "approve", "refuse"], argument("What to do with a waiting job; show: with none.")
-    ] = "show",
-    job: Annotated[str | None, argument("Id of the job, or its beginning.", "[JOB]")] = None,
-    reason: Annotated[str, option("With refuse: told to every party and the administrator.", "TEXT")] = "",
-    kit: Annotated[Path, option("The holder's start-up kit. Default: here.", "KIT")] = Path(),
+    answer: Literal["show", "approve", "refuse"] = "show",
+    job: str | None = None,
+    reason: str = "",
+    kit: Path = Path(),
 ) -> None:
     """Show how many jobs this holder has taken part in and those that wait for approval, and answer these.
 
@@ -323,9 +329,13 @@ def consent_command(
     refuse ends it at all parties, before anything of the data is sent. Jobs wait only where the party file says
     consent: {approval: ask}. What it says under consent is about submitted jobs: train on one machine counts and asks
     nothing.
-    """
-    from veilgraph.protocol.consent import answer as say_answer
 
+    Options:
+        (answer): What to do with a waiting job; show: with none.
+        [JOB] (job): Id of the job, or its beginning.
+        --reason TEXT: With refuse: told to every party and the administrator.
+        --kit KIT: The holder's start-up kit. Default: here.
+    """
     if (job is None) != (answer == "show"):
         way = "give the job's id, as net consent shows it" if job is None else "is for approve or refuse; leave it out"
         raise typer.BadParameter(way, param_hint="JOB")
@@ -336,7 +346,7 @@ def consent_command(
         _show_consent(holder)
         return
     found = _waiting(holder, job)
-    say_answer(holder.consent, found, approved=answer == "approve", reason=reason)
+    consent.answer(holder.consent, found, approved=answer == "approve", reason=reason)
     if answer == "approve":
         _show(holder, found)
     answered = "approved" if answer == "approve" else "refused"
@@ -345,18 +355,14 @@ def consent_command(
 
 
 def _holder(path: Path) -> Kit:
-    from veilgraph.deploy.kit import Kit
-
     kit = Kit.open(path)
     if kit.kind != "holder":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}, which has no data to consent for; give a holder's")
     return kit
 
 
-def _waiting(kit: Kit, job: str) -> Waiting:
-    from veilgraph.protocol.consent import all_waiting
-
-    found = [each for each in all_waiting(kit.consent) if each.request.job.startswith(job)]
+def _waiting(kit: Kit, job: str) -> consent.Waiting:
+    found = [each for each in consent.all_waiting(kit.consent) if each.request.job.startswith(job)]
     if len(found) != 1:
         raise RunError(f"{job!r} names {len(found)} waiting jobs, not one; see veilgraph net consent --kit {kit.path}")
     return found[0]
@@ -364,12 +370,11 @@ def _waiting(kit: Kit, job: str) -> Waiting:
 
 def _show_consent(kit: Kit) -> None:
     """How many jobs there were, in all and in the last 24 hours, and those that wait."""
-    from veilgraph.protocol.consent import DAY, Journal, all_waiting, count, utc_now
-    from veilgraph.protocol.limits import revelations
-
-    entries, yesterday, waiting = Journal(kit.consent).entries(), utc_now() - DAY, all_waiting(kit.consent)
+    entries, waiting = consent.Journal(kit.consent).entries(), consent.all_waiting(kit.consent)
+    spans = {"all": None, "day": consent.utc_now() - consent.DAY}
     counts = {
-        what: {"all": count(entries, what), "day": count(entries, what, yesterday)} for what in ("job", "alignment")
+        what: {span: consent.count(entries, what, since) for span, since in spans.items()}
+        for what in ("job", "alignment")
     }
     echo("; ".join(f"{what}s: {of['all']} in all, {of['day']} in the last 24 hours" for what, of in counts.items()))
     for each in waiting:
@@ -381,62 +386,58 @@ def _show_consent(kit: Kit) -> None:
     emit({"taken_part": counts, "waiting": asked})
 
 
-def _show(kit: Kit, waiting: Waiting) -> None:
+def _show(kit: Kit, waiting: consent.Waiting) -> None:
     """A job in words; ``all of its settings`` are in the file that is named."""
-    from veilgraph.protocol.consent import REQUESTS
-    from veilgraph.protocol.limits import revelations
-
     request, settings = waiting.request, waiting.request.settings
     going_on = ", going on with a run" if request.resume else ""
     echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:12]}")
     echo(f"  {kit.roles}")
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"  {name}: {' '.join(text.split())}")
-    echo(f"  all settings: {kit.consent / REQUESTS / f'{request.job}.json'}")
+    echo(f"  all settings: {kit.consent / consent.REQUESTS / f'{request.job}.json'}")
     for name, statement in revelations(settings, kit.name).items():
         echo(f"  reveals {name}: {statement}")
-
-
-if TYPE_CHECKING:
-    from veilgraph.deploy.authority import Authority
-    from veilgraph.deploy.kit import Kit
-
-KitArgument = Annotated[Path, argument("This participant's start-up kit.", "KIT")]
-AuthorityOption = Annotated[Path, option("The folder that provision made.", "DIR", name="--authority")]
 
 
 @command("request", "veilgraph cert request consortium/kits/bank --out bank.csr", group=cert)
 def request_command(
     kit: KitArgument,
-    out: Annotated[Path, option("The request to write; no secret.", "FILE.csr")],
+    out: Path,
     passphrase_file: PassphraseFile = None,
-    passphrase: Annotated[bool, flag("--passphrase", "Ask for one, to seal the key.")] = False,
-    broker: Annotated[bool, flag("--broker", "At the server: for its broker, in place of itself.")] = False,
+    passphrase: bool = False,
+    broker: bool = False,
 ) -> None:
-    """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires."""
-    from veilgraph.deploy.certificates import request_certificate
-    from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
+    """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires.
 
-    wanted = passphrase or passphrase_file is not None or PASSPHRASE_VARIABLE in os.environ
+    Options:
+        --out FILE.csr: The request to write; no secret.
+        --passphrase: Ask for one, to seal the key.
+        --broker: At the server: for its broker, in place of itself.
+    """
+    wanted = passphrase or passphrase_file is not None or key_file.PASSPHRASE_VARIABLE in os.environ
     source = passphrase_source(passphrase_file, of=kit, fresh=True) if wanted else None
-    found = request_certificate(open_kit(kit, passphrase_file), out, source, broker=broker)
+    found = certificates.request_certificate(open_kit(kit, passphrase_file), out, source, broker=broker)
     echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
     echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
 
 
 @command("sign", "veilgraph cert sign bank.csr --authority consortium/authority --out bank.crt", group=cert)
 def sign_command(
-    request: Annotated[Path, argument("A participant's request.", "FILE.csr")],
+    request: Path,
     authority: AuthorityOption,
-    out: Annotated[Path, option("The certificate to write.", "FILE.crt")],
-    days: Annotated[int, option("For how long it is valid.", min=1, max=3650)] = 360,
+    out: Path,
+    days: Annotated[int, option(min=1, max=3650)] = 360,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Sign a participant's request, at the authority, off line; compare the fingerprint before the file goes back."""
-    from veilgraph.deploy.certificates import sign_certificate
+    """Sign a participant's request, at the authority, off line; compare the fingerprint before the file goes back.
 
+    Options:
+        FILE.csr (request): A participant's request.
+        --out FILE.crt: The certificate to write.
+        --days: For how long it is valid.
+    """
     source = passphrase_source(passphrase_file, of=authority)
-    found = sign_certificate(request, authority, out, datetime.now(UTC), days, source)
+    found = certificates.sign_certificate(request, authority, out, datetime.now(UTC), days, source)
     echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
     echo(f"only if {found.name} has read you the same: send {out} back to it")
 
@@ -444,7 +445,7 @@ def sign_command(
 @command("install", "veilgraph cert install consortium/kits/bank bank.crt", group=cert)
 def install_command(
     kit: KitArgument,
-    file: Annotated[Path, argument("The certificate that cert sign wrote, or the list of cert revoke.", "FILE")],
+    file: Path,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Use what the authority signed from now on: one's certificate with its key, or a list of revoked certificates.
@@ -452,20 +453,20 @@ def install_command(
     At every broker, another participant's certificate has it let that in; a renewed one is not before.
     For one's own certificate the site must be stopped; for the others, and the broker's, it may run. An older list is
     not installed.
-    """
-    from veilgraph.deploy.certificates import admit_certificate, install_certificate
-    from veilgraph.deploy.revocation import install_list
 
+    Options:
+        FILE (file): The certificate that cert sign wrote, or the list of cert revoke.
+    """
     opened = open_kit(kit, passphrase_file)
     if _is_list(file):
         found = install_list(opened.path, file)
         count = f"{len(found.revoked)} revoked, next one by {found.next_update:%Y-%m-%d}"
         echo(f"list {found.number} is installed: {count}")
         return
-    if (admitted := admit_certificate(opened, file)) is not None:
+    if (admitted := certificates.admit_certificate(opened, file)) is not None:
         echo(f"the broker lets in {admitted} with this certificate from now on")
         return
-    until = install_certificate(opened, file, datetime.now(UTC))
+    until = certificates.install_certificate(opened, file, datetime.now(UTC))
     echo(f"installed; valid until {until:%Y-%m-%d}")
 
 
@@ -480,22 +481,20 @@ def _is_list(file: Path) -> bool:
 @command("revoke", "veilgraph cert revoke bank --authority consortium/authority", group=cert)
 def revoke_command(
     authority: AuthorityOption,
-    name: Annotated[
-        str | None,
-        argument(
-            "Whose certificates; the server's name is its host. Default: nobody's, only sign the list anew.", "[NAME]"
-        ),
-    ] = None,
-    serial: Annotated[
-        list[str] | None, option("Only the certificate with this serial number; may be given several times.", "HEX")
-    ] = None,
-    leaves: Annotated[bool, flag("--leaves", "It gets no new certificate, until revoked without this.")] = False,
-    days: Annotated[int, option("Until when there will be a newer list.", min=1, max=3650)] = 360,
+    name: str | None = None,
+    serial: list[str] | None = None,
+    leaves: bool = False,
+    days: Annotated[int, option(min=1, max=3650)] = 360,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Sign the next list of revoked certificates, at the authority: a participant's, all that it had up to now."""
-    from veilgraph.deploy.authority import Authority, revoke
+    """Sign the next list of revoked certificates, at the authority: a participant's, all that it had up to now.
 
+    Options:
+        [NAME] (name): Whose certificates; the server's name is its host. Default: nobody's, only sign the list anew.
+        --serial HEX: Only the certificate with this serial number; may be given several times.
+        --leaves: It gets no new certificate, until revoked without this.
+        --days: Until when there will be a newer list.
+    """
     signer = Authority(authority, passphrase_source(passphrase_file, of=authority))
     serials = [_serial(text) for text in serial or ()]
     made, chosen = revoke(signer, name, datetime.now(UTC), serials=serials, leaves=leaves, days=days)
@@ -509,15 +508,18 @@ def revoke_command(
 
 @command("passphrase", "veilgraph cert passphrase consortium/kits/bank --passphrase-file passphrase", group=cert)
 def passphrase_command(
-    folder: Annotated[Path, argument("A start-up kit, or the authority's folder.", "KIT")],
-    remove: Annotated[bool, flag("--remove", "Write a sealed key in the clear again.")] = False,
+    folder: Path,
+    remove: bool = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Seal a private key with a passphrase; whoever uses it is asked for that. The site must be stopped."""
-    from veilgraph.deploy.key_file import protect, unprotect
+    """Seal a private key with a passphrase; whoever uses it is asked for that. The site must be stopped.
 
+    Options:
+        KIT (folder): A start-up kit, or the authority's folder.
+        --remove: Write a sealed key in the clear again.
+    """
     source = passphrase_source(passphrase_file, of=folder, fresh=not remove)
-    (unprotect if remove else protect)(_key_owner(folder).key_file, folder, source)
+    (key_file.unprotect if remove else key_file.protect)(_key_owner(folder).key_file, folder, source)
     if remove:
         echo("the key lies in the clear again, with mode 600")
     else:
@@ -525,8 +527,6 @@ def passphrase_command(
 
 
 def _key_owner(folder: Path) -> Kit | Authority:
-    from veilgraph.deploy.authority import Authority
-
     return Authority(folder) if (folder / "rootCA.pem").is_file() else open_kit(folder)
 
 

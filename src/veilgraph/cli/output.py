@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -179,29 +178,29 @@ def with_json(function: Callable[..., None]) -> Callable[..., None]:
     return told
 
 
-def plain(value: object) -> Any:  # noqa: ANN401, PLR0911 - what JSON has, of whatever it was
+def plain(value: object) -> Any:  # noqa: ANN401 - what JSON has, of whatever it was
     """A value as JSON has it, null for numbers that are none or infinite; raises ``TypeError`` for what JSON lacks."""
-    if value is None or isinstance(value, bool | int | str):
-        return str(value) if isinstance(value, str) else value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, BaseModel):
-        return plain(value.model_dump())
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, Set):
-        return sorted(map(plain, value))
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
+    return json.loads(json.dumps(value, default=_as_json), parse_constant=lambda _: None)
+
+
+def _as_json(value: object) -> object:
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    for kind, convert in _CONVERSIONS.items():
+        if isinstance(value, kind):
+            return convert(value)
     if hasattr(value, "tolist"):  # arrays, tensors and their numbers
-        return plain(value.tolist())
+        return value.tolist()
     raise TypeError(f"{type(value).__name__} is nothing that JSON has; tell what it holds")
+
+
+_CONVERSIONS: Final[Mapping[type, Callable[[Any], object]]] = {
+    BaseModel: BaseModel.model_dump,
+    Mapping: dict,
+    Set: sorted,
+    Path: str,
+    datetime: datetime.isoformat,
+}
 
 
 def _write(found: list[object]) -> None:

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from veilgraph.cli.app import argument, command, flag, option
+from veilgraph.cli.app import command, option
 from veilgraph.cli.output import echo, emit, messages, results, say
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import ATTACKS, LIMITED_FIGURES, UNLIMITED, AttackLimit, LimitedFigure
 
-if TYPE_CHECKING:
-    from veilgraph.audit.audit import AuditPlan
-    from veilgraph.audit.finding import AuditResult, Finding
+with deferred():
+    from veilgraph.audit import finding
+    from veilgraph.audit.audit import AuditPlan, audit
+    from veilgraph.audit.sealing import audit_beside
+    from veilgraph.link.identity import load_roots
+    from veilgraph.report import audit as shown
+    from veilgraph.report import comparison, disclosures, ledgers, page
+    from veilgraph.report.run_data import read_run
+    from veilgraph.report.training import heartbeat, left_words
+    from veilgraph.runtime.store import records
     from veilgraph.runtime.store.run_directory import RunDirectory
 
 FAILED: Final = 3
@@ -25,45 +33,16 @@ FAILED: Final = 3
 
 @command("audit", "veilgraph audit runs/digits --limit link-similarity=0.9", json=True)
 def audit_command(
-    run: Annotated[Path, argument("Directory of a complete run that was trained with --record-views.", "RUN")],
-    adversaries: Annotated[
-        list[str] | None,
-        option(
-            "server, a holder, client, or several together: server+B. Default: each by itself.",
-            "NAME",
-            name="--adversary",
-        ),
-    ] = None,
+    run: Path,
+    adversaries: list[str] | None = None,
     attacks: Annotated[
         list[str] | None, option(f"Of {', '.join((*ATTACKS, *UNLIMITED))}. Default: all.", "NAME", name="--attack")
     ] = None,
-    limits: Annotated[
-        list[str] | None,
-        option(
-            "Fail where an attack may find more, or cannot be mounted; over the job's limits. "
-            "FIGURE: auc, tpr_at_1_percent or tpr_at_0_1_percent.",
-            "ATTACK[:FIGURE]=MOST",
-            name="--limit",
-        ),
-    ] = None,
-    seed: Annotated[int, option("Of everything drawn: the same seed gives the same audit.", min=0)] = 0,
-    shadows: Annotated[int, option("Models that adversaries train for the membership attacks.", min=2)] = 4,
-    beside: Annotated[
-        Path | None,
-        option(
-            "Another run of the same parties with views, or RUN itself: hold all recorded sessions against "
-            "each other instead, and list what is repeated though it must be new. Takes no other option.",
-            "RUN",
-        ),
-    ] = None,
-    details: Annotated[
-        bool,
-        flag(
-            "--details",
-            "Print every finding, and why others are missing. Default: failed ones, and the strongest of each "
-            "adversary on each secret.",
-        ),
-    ] = False,
+    limits: list[str] | None = None,
+    seed: Annotated[int, option(min=0)] = 0,
+    shadows: Annotated[int, option(min=2)] = 4,
+    beside: Path | None = None,
+    details: bool = False,
 ) -> None:
     """Attack what each party of a run saw, measure the leakage, and compare that with limits.
 
@@ -73,12 +52,20 @@ def audit_command(
     the job or of --limit is exceeded, or may be by the 95 % interval, or nothing could be held to it; where a
     message that must say nothing says something, where canaries prove a larger ε than the ledger has, or where the
     run is not what it claims: its noise, what it paid for, its low bits, splits and orders.
-    """
-    from veilgraph.audit.audit import AuditPlan, audit
-    from veilgraph.audit.finding import AUDIT_FILE
-    from veilgraph.report.audit import audit_table, row_words, skipped_lines, strongest, untested_lines, worst
-    from veilgraph.report.training import heartbeat, left_words
 
+    Options:
+        RUN (run): Directory of a complete run that was trained with --record-views.
+        --adversary NAME (adversaries): server, a holder, client, or several together: server+B. Default: each by
+            itself.
+        --limit ATTACK[:FIGURE]=MOST (limits): Fail where an attack may find more, or cannot be mounted; over the job's
+            limits. FIGURE: auc, tpr_at_1_percent or tpr_at_0_1_percent.
+        --seed: Of everything drawn: the same seed gives the same audit.
+        --shadows: Models that adversaries train for the membership attacks.
+        --beside RUN: Another run of the same parties with views, or RUN itself: hold all recorded sessions against each
+            other instead, and list what is repeated though it must be new. Takes no other option.
+        --details: Print every finding, and why others are missing. Default: failed ones, and the strongest of each
+            adversary on each secret.
+    """
     plan = AuditPlan(
         adversaries=tuple(adversaries) if adversaries else None,
         attacks=tuple(attacks) if attacks else None,
@@ -93,8 +80,7 @@ def audit_command(
             )
         _compare(run, beside)
         return
-    shown = _of_others(run, plan)
-    if shown is None:
+    if (result := _of_others(run, plan)) is None:
         console, doing, done, begun = messages(), ["auditing"], [0.0], monotonic()
 
         def state() -> str:
@@ -106,24 +92,22 @@ def audit_command(
                 doing[:] = [f"auditing · {words}"]
                 status.update(state())
 
-            def row(found: Finding) -> None:
+            def row(found: finding.Finding) -> None:
                 if not console.is_terminal:
-                    console.print(row_words(found), soft_wrap=True, highlight=False)
+                    console.print(shown.row_words(found), soft_wrap=True, highlight=False)
 
             result = audit(run, plan, show, done.append, row)
-    else:
-        result = shown
     failed = set(map(id, result.failed))
-    few = [each for each in strongest(result.findings) if id(each) not in failed]
-    for line in worst(result.findings):
+    few = [each for each in shown.strongest(result.findings) if id(each) not in failed]
+    for line in shown.worst(result.findings):
         echo(line)
-    results().print(audit_table(result, None if details else [*result.failed, *few]))
-    for line in skipped_lines(result.skipped, details=details):
+    results().print(shown.audit_table(result, None if details else [*result.failed, *few]))
+    for line in shown.skipped_lines(result.skipped, details=details):
         say(line)
-    echo(f"audit   {run / AUDIT_FILE}\nreport  veilgraph report {run}")
+    echo(f"audit   {run / finding.AUDIT_FILE}\nreport  veilgraph report {run}")
     if result.failed:
         say(f"the audit failed: {len(result.failed)} of {len(result.findings)} findings do not pass")
-    for line in untested_lines(result.untested):
+    for line in shown.untested_lines(result.untested):
         say(line)
     emit({"run": run, "failed": bool(result.failed or result.untested), **result.record()})
     if result.failed or result.untested:
@@ -131,8 +115,6 @@ def audit_command(
 
 
 def _compare(run: Path, other: Path) -> None:
-    from veilgraph.audit.sealing import audit_beside
-
     sessions, found = audit_beside([run, other])
     for each in found:
         echo(str(each))
@@ -142,12 +124,8 @@ def _compare(run: Path, other: Path) -> None:
         raise typer.Exit(FAILED)
 
 
-def _of_others(run: Path, plan: AuditPlan) -> AuditResult | None:
+def _of_others(run: Path, plan: AuditPlan) -> finding.AuditResult | None:
     """What an audit across organisations found; None where more than one party's part is here."""
-    from veilgraph.audit.audit import AuditPlan
-    from veilgraph.report.audit import read_audit
-    from veilgraph.runtime.store.run_directory import RunDirectory
-
     opened = RunDirectory.open(run)
     here = [each for each in (*opened.settings.data.names, SERVER) if opened.party_path(each).is_dir()]
     if not opened.settings.data.is_apart or len(here) > 1:
@@ -156,7 +134,7 @@ def _of_others(run: Path, plan: AuditPlan) -> AuditResult | None:
         raise ConfigError(
             "options are for runs of all parties on one machine; an audit across organisations has the job's limits"
         )
-    found = read_audit(run)
+    found = shown.read_audit(run)
     if found is None:
         raise RunError(f"{run} was not audited; where all parties allow it: veilgraph net submit JOB.yaml --work audit")
     return found
@@ -191,31 +169,12 @@ def _limit(text: str) -> tuple[str, LimitedFigure, float]:
 
 @command("report", "veilgraph report runs/digits", json=True)
 def report_command(
-    runs: Annotated[
-        list[Path],
-        argument(
-            "Directory of a run, whole or one organisation's part, or of a comparison; of several runs one page.",
-            "RUN...",
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        option(
-            "The page. Default: RUN/report.html, DIR/comparison.html; of several runs.html beside the first.",
-            "FILE.html",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        option("A column of the label holder's own tables: how well each group of test nodes is predicted.", "COLUMN"),
-    ] = None,
-    party: Annotated[
-        Path | None, option("With --by: the label holder's party file. Default: the job's.", "party.yaml")
-    ] = None,
-    verify: Annotated[bool, flag("--verify", "Check that the records are those that were signed; no page.")] = False,
-    root: Annotated[
-        Path | None, option("With --verify: the project's root certificate. Default: the run's own copy.", "FILE")
-    ] = None,
+    runs: list[Path],
+    out: Path | None = None,
+    by: str | None = None,
+    party: Path | None = None,
+    verify: bool = False,
+    root: Path | None = None,
 ) -> None:
     """Show what each party sent to whom, why it may leave the party, and what privacy it has cost; and write a page.
 
@@ -227,45 +186,51 @@ def report_command(
 
     With --verify nothing is written: every line of the records, and every signature and countersignature, is checked.
     Exits with 1 at the first that is not as it was signed, and names the file and the line.
+
+    Options:
+        RUN... (runs): Directory of a run, whole or one organisation's part, or of a comparison; of several runs one
+            page.
+        --out FILE.html: The page. Default: RUN/report.html, DIR/comparison.html; of several runs.html beside the first.
+        --by COLUMN: A column of the label holder's own tables: how well each group of test nodes is predicted.
+        --party party.yaml: With --by: the label holder's party file. Default: the job's.
+        --verify: Check that the records are those that were signed; no page.
+        --root FILE: With --verify: the project's root certificate. Default: the run's own copy.
     """
     _check(runs, out, by, party, root, verify=verify)
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
     run, *others = runs
     if verify:
-        _verify(RunDirectory.open(run), root)
+        signed = records.verify(RunDirectory.open(run), () if root is None else load_roots(root))
+        results().print(disclosures.evidence_table(signed))
+        emit({"run": run, "records": signed})
         return
     if others:
-        _several([RunDirectory.open(each) for each in runs], out)
+        with messages().status("writing the page"):
+            written = page.write_several([RunDirectory.open(each) for each in runs], out)
+        echo(f"page    {written}")
         return
-    from veilgraph.report.comparison import is_comparison, write_comparison
-    from veilgraph.report.disclosures import disclosure_table, reasons_table
-    from veilgraph.report.ledgers import life_note, spent_table
-    from veilgraph.report.page import PAGE, write_page
-    from veilgraph.report.run_data import read_run
 
-    if is_comparison(run):
+    if comparison.is_comparison(run):
         if by is not None:
             raise typer.BadParameter(f"is of a run, and {run} is a comparison; leave it out", param_hint="--by")
-        echo(f"page    {write_comparison(run, out)}")
+        echo(f"page    {comparison.write_comparison(run, out)}")
         return
-    page = out or run / PAGE
     with messages().status("writing the page"):
         found = read_run(RunDirectory.open(run))
-        write_page(found, page, by, party)
+        written = page.write_page(found, out, by, party)
     if found.deals is not None:
         echo(f"party server is certified as {found.deals}")
     if found.sent:
-        results().print(disclosure_table(found.sent))
-        results().print(reasons_table(found.sent))
+        results().print(disclosures.disclosure_table(found.sent))
+        results().print(disclosures.reasons_table(found.sent))
     else:
         echo("nothing is on record as sent in this run yet")
     if found.spent:
-        results().print(spent_table(found.spent, found.settings))
-        if said := life_note(found.spent):
+        results().print(ledgers.spent_table(found.spent, found.settings))
+        if said := ledgers.life_note(found.spent):
             echo(said)
-    echo(f"page    {page}")
-    emit({"run": run, "page": page, "deals": found.deals, "sent": found.sent, "spent": found.spent or None})
+    echo(f"page    {written}")
+    emit({"run": run, "page": written, "deals": found.deals, "sent": found.sent, "spent": found.spent or None})
 
 
 def _check(
@@ -283,22 +248,3 @@ def _check(
             raise typer.BadParameter(why, param_hint=name)
     if out is not None and out.suffix != ".html":
         raise typer.BadParameter(f"{out} must end in .html", param_hint="--out")
-
-
-def _several(runs: list[RunDirectory], out: Path | None) -> None:
-    from veilgraph.report.page import SEVERAL, write_several
-
-    page = out or runs[0].path.absolute().parent / SEVERAL
-    with messages().status("writing the page"):
-        write_several(runs, page)
-    echo(f"page    {page}")
-
-
-def _verify(run: RunDirectory, root: Path | None) -> None:
-    from veilgraph.link.identity import load_roots
-    from veilgraph.report.disclosures import evidence_table
-    from veilgraph.runtime.store.records import verify
-
-    found = verify(run, () if root is None else load_roots(root))
-    results().print(evidence_table(found))
-    emit({"run": run.path, "records": found})

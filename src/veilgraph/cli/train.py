@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,71 +17,63 @@ from veilgraph.cli.app import (
     Out,
     Overrides,
     Processes,
-    argument,
     command,
     counts_by_party,
-    flag,
     ledgers_of,
     option,
     read_settings,
     refuse_given,
 )
 from veilgraph.cli.output import echo, emit, messages, results, say
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import fresh_path, os_errors_as, write_whole
 from veilgraph.core.text import text_of_cell
 from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
+from veilgraph.protocol.job import JobSettings
 
-if TYPE_CHECKING:
-    from veilgraph.protocol.job import JobSettings
-    from veilgraph.report.training import TrainingBars
-    from veilgraph.runtime.launch.jobs import Progress, TrainResult
-    from veilgraph.runtime.store.results import Comparison
+with deferred():
+    from veilgraph.comparison import study
+    from veilgraph.deploy.demo import run_network_demo
+    from veilgraph.protocol.aligning import match_rates
+    from veilgraph.report import comparison, ledgers, protection, tables
+    from veilgraph.report.training import TrainingBars, alone_words, draw_curves
+    from veilgraph.runtime.launch import jobs
+    from veilgraph.runtime.launch.inputs import accepted_by_parties
+    from veilgraph.runtime.store.predictions import name_ahead
+    from veilgraph.runtime.store.results import Comparison, compare
+    from veilgraph.runtime.store.run_directory import RunDirectory
+    from veilgraph.samples.shipped import demo_settings
 
 
 def say_matches(settings: JobSettings) -> None:
     """Say, before anything is trained, how many of the holders' ids are common, where all tables are here."""
-    from veilgraph.protocol.aligning import match_rates
-    from veilgraph.runtime.launch.inputs import accepted_by_parties
-
     if settings.data.from_tables and not settings.data.is_apart:
         accepted_by_parties(settings)  # else its one error would come after other words
     for said in match_rates(settings):
         say(said)
 
 
-def show_result(result: TrainResult) -> None:
+def show_result(result: jobs.TrainResult) -> None:
     """What a training reached, what it cost, and where it is."""
-    from veilgraph.report.ledgers import life_note, spent_table, worth
-    from veilgraph.report.tables import run_table
-    from veilgraph.report.training import alone_words
-    from veilgraph.runtime.store.run_directory import RunDirectory
-
-    settings = RunDirectory.open(result.path).settings
+    settings, summary, said = RunDirectory.open(result.path).settings, result.summary, list[str]()
     draw(result, settings, {})
-    results().print(run_table(result.summary, settings.measures))
-    if "privacy" in result.summary:
-        results().print(spent_table(result.summary["privacy"], settings))
-        for said in (worth(result.summary, settings), life_note(result.summary["privacy"])):
-            if said:
-                echo(said)
-    if said := _of_labels(result, settings):
-        echo(said)
-    for said in alone_words(result.summary, settings.measures):
-        echo(said)
-    of_two_classes = settings.measures.of == CLASS_MEASURES.of and result.summary.get("test_ap") is not None
-    if of_two_classes and (said := leak_words({settings.name: result.summary.get("test_auc")})):
-        echo(said)
+    results().print(tables.run_table(summary, settings.measures))
+    if "privacy" in summary:
+        results().print(ledgers.spent_table(summary["privacy"], settings))
+        said += [ledgers.worth(summary, settings), ledgers.life_note(summary["privacy"])]
+    said += [_of_labels(result, settings), *alone_words(summary, settings.measures)]
+    if settings.measures.of == CLASS_MEASURES.of and summary.get("test_ap") is not None:
+        said.append(leak_words({settings.name: summary.get("test_auc")}))
+    for sentence in filter(None, said):
+        echo(sentence)
     asked = "" if not settings.outcome.predicts_named else " --ids …" if settings.data.parties else " --nodes …"
     say_where(result.path, asked)
-    emit({"run": result.path, "summary": result.summary})
+    emit({"run": result.path, "summary": summary})
 
 
-def show_comparison(result: TrainResult, compared: Comparison) -> None:
+def show_comparison(result: jobs.TrainResult, compared: Comparison) -> None:
     """A run beside its network trained on each holder's data alone and on all of them in one place."""
-    from veilgraph.report.tables import comparison_table
-    from veilgraph.runtime.store.run_directory import RunDirectory
-
     settings = RunDirectory.open(result.path).settings
     draw(result, settings, compared.references(settings.measures.main.name))
     lent = (
@@ -89,7 +82,7 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
         else "A holder alone is judged on its own nodes; so is the line below it. "
     )
     said = f"{lent}Pooled: all data in one place."
-    results().print(comparison_table(compared.summaries(), said, settings.measures))
+    results().print(tables.comparison_table(compared.summaries(), said, settings.measures))
     main = settings.measures.main
     together, pooled = result.summary.get(f"test_{main.name}"), compared.references(main.name).get("pooled")
     if noted := _of_labels(result, settings):
@@ -98,21 +91,17 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
         echo("federated is better than pooled, which is the same network on all data, and not the best there is")
 
 
-def _of_labels(result: TrainResult, settings: JobSettings) -> str:
+def _of_labels(result: jobs.TrainResult, settings: JobSettings) -> str:
     """Which labels a run's figures compare with, where not with true ones alone."""
-    from veilgraph.report.protection import compared_with, expected_true
-
     if settings.label_privacy is None:
         return ""
     classes = result.predictions.probabilities.shape[1]
-    expected = expected_true(settings, result.summary.get("test_accuracy"), classes)
-    return f"{compared_with(settings)} {expected}".rstrip()
+    expected = protection.expected_true(settings, result.summary.get("test_accuracy"), classes)
+    return f"{protection.compared_with(settings)} {expected}".rstrip()
 
 
-def draw(result: TrainResult, settings: JobSettings, references: dict[str, float]) -> None:
+def draw(result: jobs.TrainResult, settings: JobSettings, references: dict[str, float]) -> None:
     """Writes the curves of a run, with lines for the main test figure of what it is compared with."""
-    from veilgraph.report.training import draw_curves
-
     draw_curves(
         result.metrics,
         result.path / "curves.png",
@@ -144,62 +133,41 @@ MachinesOption = Annotated[
 
 @command("train", "veilgraph train jobs/digits.yaml --set model.rounds=2", json=True)
 def train_command(
-    job: Annotated[Path, argument("The job to train.", "JOB.yaml")],
+    job: Path,
     out: Out = None,
     overrides: Overrides = None,
     processes: Processes = False,
     link: LinkName = None,
-    private_seeds: Annotated[
-        bool,
-        flag(
-            "--private-seeds",
-            "Every party draws its weights from a seed of its own; the run cannot be repeated from the job alone.",
-        ),
-    ] = False,
-    record_views: Annotated[
-        bool,
-        flag(
-            "--record-views",
-            "Every party keeps what it sends and receives, for veilgraph audit; as large as that traffic.",
-        ),
-    ] = False,
-    view_passes: Annotated[
-        int | None,
-        option(
-            "With --record-views: of how many passes, and the newest; 0: all. Default: 50; all with privacy.", min=0
-        ),
-    ] = None,
-    profile: Annotated[
-        bool,
-        flag(
-            "--profile",
-            "Write RUN/trace.json: when each party computes, sends and waits; for chrome://tracing or Perfetto.",
-        ),
-    ] = False,
+    private_seeds: bool = False,
+    record_views: bool = False,
+    view_passes: Annotated[int | None, option(min=0)] = None,
+    profile: bool = False,
     machines: MachinesOption = None,
     ledgers: Ledgers = None,
-    begin_with: Annotated[
-        Path | None, option("Averaging: begin with that run's weights, whoever its holders were.", "RUN")
-    ] = None,
+    begin_with: Path | None = None,
 ) -> None:
-    """Train a job with all parties on this machine."""
+    """Train a job with all parties on this machine.
+
+    Options:
+        JOB.yaml (job): The job to train.
+        --private-seeds: Every party draws its weights from a seed of its own; the run cannot be repeated from the job
+            alone.
+        --record-views: Every party keeps what it sends and receives, for veilgraph audit; as large as that traffic.
+        --view-passes: With --record-views: of how many passes, and the newest; 0: all. Default: 50; all with privacy.
+        --profile: Write RUN/trace.json: when each party computes, sends and waits; for chrome://tracing or Perfetto.
+        --begin-with RUN: Averaging: begin with that run's weights, whoever its holders were.
+    """
     if view_passes is not None and not record_views:
         raise typer.BadParameter("--view-passes is of what --record-views keeps; give both", param_hint="--view-passes")
-    counts, named, settings = (
-        counts_by_party(machines, "--machines", "PARTY=COUNT, as in A=2"),
-        ledgers_of(ledgers),
-        read_settings(job, overrides),
-    )
+    options, named, settings = _options(processes, link, machines), ledgers_of(ledgers), read_settings(job, overrides)
     path = out or fresh_path(settings.name)
-    from veilgraph.runtime.launch.jobs import RunOptions, train
-
     say_matches(settings)
     with _resumable(path), _progress(settings) as progress:
-        result = train(
+        result = jobs.train(
             settings,
             path,
             ledgers=named,
-            options=RunOptions(processes=processes or bool(counts), link=link, machines=counts, progress=progress),
+            options=replace(options, progress=progress),
             private_seeds=private_seeds,
             record_views=record_views,
             view_passes=view_passes,
@@ -211,11 +179,8 @@ def train_command(
 
 @command("resume", "veilgraph resume runs/digits", json=True)
 def resume_command(
-    run: Annotated[Path, argument("Directory of a run that was cut off, or only aligned.", "RUN")],
-    restart: Annotated[
-        bool,
-        flag("--restart", "Where a party has lost checkpoints, go back or begin again in place of what was trained."),
-    ] = False,
+    run: Path,
+    restart: bool = False,
     processes: Processes = False,
     link: LinkName = None,
     machines: MachinesOption = None,
@@ -223,29 +188,28 @@ def resume_command(
     """Go on with a run, with its own job and seeds, to the result that it would have had.
 
     A run that veilgraph data align made is trained; of a complete one the result is shown.
-    """
-    counts = counts_by_party(machines, "--machines", "PARTY=COUNT, as in A=2")
-    from veilgraph.runtime.launch.jobs import RunOptions, resume
-    from veilgraph.runtime.store.run_directory import RunDirectory
 
-    settings = RunDirectory.open(run).settings
-    with _resumable(run), _progress(settings) as progress:
-        result = resume(
-            run,
-            restart=restart,
-            options=RunOptions(processes=processes or bool(counts), link=link, machines=counts, progress=progress),
-        )
+    Options:
+        RUN (run): Directory of a run that was cut off, or only aligned.
+        --restart: Where a party has lost checkpoints, go back or begin again in place of what was trained.
+    """
+    options = _options(processes, link, machines)
+    with _resumable(run), _progress(RunDirectory.open(run).settings) as progress:
+        result = jobs.resume(run, restart=restart, options=replace(options, progress=progress))
     show_result(result)
 
 
-def _bars(settings: JobSettings) -> TrainingBars:
-    from veilgraph.report.training import TrainingBars
+def _options(processes: bool, link: str | None, machines: list[str] | None) -> jobs.RunOptions:
+    counts = counts_by_party(machines, "--machines", "PARTY=COUNT, as in A=2")
+    return jobs.RunOptions(processes=processes or bool(counts), link=link, machines=counts)
 
+
+def _bars(settings: JobSettings) -> TrainingBars:
     return TrainingBars(messages(), settings.measures)
 
 
 @contextmanager
-def _progress(settings: JobSettings) -> Iterator[Progress]:
+def _progress(settings: JobSettings) -> Iterator[jobs.Progress]:
     with _bars(settings) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
         yield progress
 
@@ -263,21 +227,13 @@ def _resumable(path: Path) -> Iterator[None]:
 
 @command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
 def predict_command(
-    run: Annotated[Path, argument("Directory of a complete run.", "RUN")],
-    nodes: Annotated[str | None, option("Nodes to predict. Default: all.", "1,5,7")] = None,
-    nodes_file: Annotated[Path | None, option("Nodes to predict, parted by commas, spaces or lines.", "FILE")] = None,
-    ids: Annotated[
-        str | None, option("Ids to predict, in place of nodes: for runs from tables, or horizontal.", "C1,C5")
-    ] = None,
-    ids_file: Annotated[Path | None, option("Ids to predict, one on each line, as in predictions.csv.", "FILE")] = None,
-    ask: Annotated[
-        bool,
-        flag(
-            "--ask",
-            "Across organisations, with named_nodes: name these for the next joint inference, and show nothing.",
-        ),
-    ] = False,
-    out: Annotated[Path | None, option("File to write. Default: print.", "FILE.csv")] = None,
+    run: Path,
+    nodes: str | None = None,
+    nodes_file: Path | None = None,
+    ids: str | None = None,
+    ids_file: Path | None = None,
+    ask: bool = False,
+    out: Path | None = None,
     processes: Processes = False,
     link: LinkName = None,
 ) -> None:
@@ -287,21 +243,27 @@ def predict_command(
     run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
     with veilgraph net submit --work predict. A sealed job with named_nodes predicts no nodes but those named here, of
     which the others learn the number; across organisations the label holder names them first, with --ask.
+
+    Options:
+        RUN (run): Directory of a complete run.
+        --nodes 1,5,7: Nodes to predict. Default: all.
+        --nodes-file FILE: Nodes to predict, parted by commas, spaces or lines.
+        --ids C1,C5: Ids to predict, in place of nodes: for runs from tables, or horizontal.
+        --ids-file FILE: Ids to predict, one on each line, as in predictions.csv.
+        --ask: Across organisations, with named_nodes: name these for the next joint inference, and show nothing.
+        --out FILE.csv: File to write. Default: print.
     """
     chosen, wanted = _chosen_nodes(nodes, nodes_file), _chosen_ids(ids, ids_file)
     if chosen is not None and wanted is not None:
         raise typer.BadParameter("give nodes or ids, not both")
     if ask:
-        from veilgraph.runtime.store.predictions import name_ahead
-
         count = name_ahead(run, chosen, ids=wanted)
         emit({"named": count})
         echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
         return
-    from veilgraph.runtime.launch.jobs import RunOptions, predict
 
     with messages().status("predicting"):
-        predictions = predict(run, chosen, ids=wanted, options=RunOptions(processes=processes, link=link))
+        predictions = jobs.predict(run, chosen, ids=wanted, options=jobs.RunOptions(processes=processes, link=link))
     emit(
         {
             "run": run,
@@ -357,31 +319,12 @@ def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | Non
 @command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True, further=True)
 def compare_command(
     context: typer.Context,
-    what: Annotated[Path, argument("A job file, or the directory of a complete run of all parties.", "JOB.yaml|RUN")],
-    out: Annotated[
-        Path | None,
-        option(
-            "Of a job: directory to make, or of a comparison to go on with. Default: runs/<job "
-            "name>-comparison-<date>-<time>.",
-            "DIR",
-        ),
-    ] = None,
-    seeds: Annotated[int, option("Of a job: trainings of each way, the job's seed and those after.", min=1)] = 1,
-    recall_at: Annotated[
-        float, option("Of a job: share of the test nodes that are looked at, for the recall among them.")
-    ] = 0.05,
-    party: Annotated[
-        Path | None,
-        option(
-            "Of a job: the label holder's party file. What it reaches at home, from its own tables alone.", "party.yaml"
-        ),
-    ] = None,
-    alone: Annotated[
-        Path | None,
-        option(
-            "Of a job: a job of the same data; also the label holder's network alone with its settings.", "JOB.yaml"
-        ),
-    ] = None,
+    what: Path,
+    out: Path | None = None,
+    seeds: Annotated[int, option(min=1)] = 1,
+    recall_at: float = 0.05,
+    party: Path | None = None,
+    alone: Path | None = None,
     overrides: Overrides = None,
 ) -> None:
     """Is it worth it? A job beside its label holder alone, plain models, sealed, and all data in one place.
@@ -390,6 +333,15 @@ def compare_command(
     all holders' data on one machine it is a study; with --party the label holder compares at home, and nobody is told.
 
     Of a run: its network on each holder's data alone, and on all in one place.
+
+    Options:
+        JOB.yaml|RUN (what): A job file, or the directory of a complete run of all parties.
+        --out DIR: Of a job: directory to make, or of a comparison to go on with. Default: runs/<job
+            name>-comparison-<date>-<time>.
+        --seeds: Of a job: trainings of each way, the job's seed and those after.
+        --recall-at: Of a job: share of the test nodes that are looked at, for the recall among them.
+        --party party.yaml: Of a job: the label holder's party file. What it reaches at home, from its own tables alone.
+        --alone JOB.yaml: Of a job: a job of the same data; also the label holder's network alone with its settings.
     """
     if context.args:
         runs = " ".join((str(what), *context.args))
@@ -407,8 +359,6 @@ def compare_command(
         _compare_run(what)
         return
     settings = read_settings(what, overrides)
-    from veilgraph.comparison.study import FOUND, compare_job
-    from veilgraph.report import comparison
 
     if settings.data.is_apart and party is None:
         raise ConfigError(
@@ -419,7 +369,7 @@ def compare_command(
     path = out or fresh_path(f"{settings.name}-comparison")
     try:
         with _bars(settings) as bars:
-            study = compare_job(
+            found = study.compare_job(
                 settings,
                 path,
                 seeds=seeds,
@@ -433,40 +383,30 @@ def compare_command(
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt
-    found = comparison.read_comparison(path)
-    verdict = comparison.verdict(found)
-    results().print(comparison.study_table(found))
-    for said in (verdict, *comparison.remarks(found)):
+    compared = comparison.read_comparison(path)
+    verdict = comparison.verdict(compared)
+    results().print(comparison.study_table(compared))
+    for said in (verdict, *comparison.remarks(compared)):
         echo(said)
-    echo(f"figures {path / FOUND}")
+    echo(f"figures {path / study.FOUND}")
     echo(f"page    {comparison.write_comparison(path)}")
-    emit({"directory": path, **study.model_dump(mode="json"), "verdict": verdict})
+    emit({"directory": path, **found.model_dump(mode="json"), "verdict": verdict})
 
 
 def _compare_run(run: Path) -> None:
-    from veilgraph.runtime.launch.jobs import load_result
-    from veilgraph.runtime.store.results import compare
-    from veilgraph.runtime.store.run_directory import RunDirectory
-
     directory = RunDirectory.open(run)
     with _bars(directory.settings) as bars:
         compared = compare(directory, bars.stage)
-    show_comparison(load_result(run), compared)
+    show_comparison(jobs.load_result(run), compared)
     echo(f"curves  {run / 'curves.png'}")
     emit({"run": run, "trainings": compared.summaries()})
 
 
 @command("demo", "veilgraph demo payments", json=True)
 def demo_command(
-    what: Annotated[
-        Literal["digits", "payments", "banks", "network"],
-        argument(
-            "Handwritten digits; a bank, a shop and a telecom that look for the bank's launderers; three banks whose "
-            "customers pay each other; or three organisations as separate processes."
-        ),
-    ] = "digits",
+    what: Literal["digits", "payments", "banks", "network"] = "digits",
     out: Out = None,
-    epochs: Annotated[int | None, option("Epochs at most. Default: the job's; network: 60.", min=1)] = None,
+    epochs: Annotated[int | None, option(min=1)] = None,
 ) -> None:
     """Train holders together on data that is at hand, and compare with each alone and with all data in one place.
 
@@ -474,24 +414,24 @@ def demo_command(
     among its customers, and a shop and a telecom that know most of them too, in a made-up world. banks: three that look
     each among its own, by a model over the payments between all of them, of which nothing is opened. network: three
     organisations with tables of their own, as separate processes over mutual TLS on this machine; nothing is compared.
+
+    Options:
+        (what): Handwritten digits; a bank, a shop and a telecom that look for the bank's launderers; three banks whose
+            customers pay each other; or three organisations as separate processes.
+        --epochs: Epochs at most. Default: the job's; network: 60.
     """
     if what == "network":
         _network_demo(out or fresh_path("net-demo"), 60 if epochs is None else epochs)
         return
-    from veilgraph.report.tables import traffic_table
-    from veilgraph.runtime.launch.jobs import RunOptions, train
-    from veilgraph.runtime.store.results import compare
-    from veilgraph.runtime.store.run_directory import RunDirectory
-    from veilgraph.samples.shipped import demo_settings
 
     settings = demo_settings(what, epochs)
     path = out or fresh_path(settings.name)
     with _bars(settings) as bars:
         with bars.stage("federated", settings.train.epochs) as progress:
-            result = train(settings, path, options=RunOptions(progress=progress))
+            result = jobs.train(settings, path, options=jobs.RunOptions(progress=progress))
         compared = compare(RunDirectory.open(path), bars.stage)
     show_comparison(result, compared)
-    results().print(traffic_table(result.summary["sent_bytes"]))
+    results().print(tables.traffic_table(result.summary["sent_bytes"]))
     main = settings.measures.main
     together, others = result.summary.get(f"test_{main.name}"), compared.references(main.name)
     beside = ", ".join(f"{main.shown(value)} {name}" for name, value in others.items())
@@ -501,13 +441,9 @@ def demo_command(
 
 
 def _network_demo(out: Path, epochs: int) -> None:
-    from veilgraph.deploy.demo import run_network_demo
-    from veilgraph.report.tables import run_table
-    from veilgraph.runtime.launch.jobs import load_result
-
     run = run_network_demo(out, say, epochs)
-    result = load_result(run)
-    results().print(run_table(result.summary))
+    result = jobs.load_result(run)
+    results().print(tables.run_table(result.summary))
     echo(f"the label holder's part of the run: {run}")
     echo(f"what it sent to whom: veilgraph report {run}")
     echo(f"its predictions: veilgraph predict {run}")

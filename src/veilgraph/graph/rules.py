@@ -9,14 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.arguments import kind_of, wrong_type
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS, SERVER, PartyId
+
+with deferred():  # seconds to import
+    from torch_geometric import data as pyg
+    from torch_geometric.data import storage
 
 FEATURE_DTYPES = (torch.float32, torch.float64)
 INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32)
@@ -300,34 +305,23 @@ def unpacked(text: str) -> tuple[Relation, ...]:
         raise ValueError(f"its relations are damaged: {error}") from error
 
 
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data, HeteroData
-    from torch_geometric.data.storage import EdgeStorage
-
-
 def check_one_graph(key: str, given: object) -> None:
     """Refuses, by ``ConfigError``, an argument that is no ``Data``."""
-    from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
-
-    if not isinstance(given, Data):
+    if not isinstance(given, pyg.Data):
         raise wrong_type(key, given, "PyTorch Geometric's Data", _way_to_data(given))
 
 
 def _way_to_data(given: object) -> str:
-    from torch_geometric.data import HeteroData  # noqa: PLC0415 - as above
-
-    if isinstance(given, HeteroData):  # of several kinds of nodes and edges
+    if isinstance(given, pyg.HeteroData):  # of several kinds of nodes and edges
         return (
             "give data.to_homogeneous(), or of one relation Data(x=data[kind].x, edge_index=data[relation].edge_index)"
         )
     return "give Data(x=..., edge_index=...), with y and masks where there are labels"
 
 
-def check_is_data(party: PartyId, data: object) -> Data:
+def check_is_data(party: PartyId, data: object) -> pyg.Data:
     """``Data`` of one kind of nodes, whose masks and weights are tensors; anything else is refused."""
-    from torch_geometric.data import Data  # noqa: PLC0415 - as above
-
-    if not isinstance(data, Data):
+    if not isinstance(data, pyg.Data):
         refuse(party, "data", f"{kind_of(data)} must be PyTorch Geometric's Data", _way_to_data(data))
     for name in ("edge_weight", "edge_attr", *MASKS):
         value = data.get(name)
@@ -336,7 +330,7 @@ def check_is_data(party: PartyId, data: object) -> Data:
     return data
 
 
-def features_of(party: PartyId, data: Data) -> Tensor:
+def features_of(party: PartyId, data: pyg.Data) -> Tensor:
     """``x``: strided or ``torch.sparse_csr``, of floating point."""
     x = data.x
     if not isinstance(x, Tensor):
@@ -347,7 +341,7 @@ def features_of(party: PartyId, data: Data) -> Tensor:
     return x if x.dtype in FEATURE_DTYPES else x.to(torch.float32)
 
 
-def labels_of(party: PartyId, data: Data) -> Tensor | None:
+def labels_of(party: PartyId, data: pyg.Data) -> Tensor | None:
     """``y`` as one class per node, Tensor[N] int64; None where there is none."""
     labels = data.y
     if labels is None:
@@ -358,7 +352,7 @@ def labels_of(party: PartyId, data: Data) -> Tensor | None:
     return labels.reshape(-1).long() if labels.dim() == 2 and labels.shape[1] == 1 else labels.long()
 
 
-def classes_of(party: PartyId, data: Data, labels: Tensor | None) -> int | None:
+def classes_of(party: PartyId, data: pyg.Data, labels: Tensor | None) -> int | None:
     """How many classes there are: ``num_classes`` where it is given, else the largest label plus one.
 
     The latter tells a node's label where it alone has the largest.
@@ -371,7 +365,7 @@ def classes_of(party: PartyId, data: Data, labels: Tensor | None) -> int | None:
     return given
 
 
-def targets_of(party: PartyId, data: Data) -> Tensor | None:
+def targets_of(party: PartyId, data: pyg.Data) -> Tensor | None:
     """``y`` as one number per node, Tensor[N], where it is of floating point; None where it is not, or not there."""
     targets = data.y
     if not isinstance(targets, Tensor) or not targets.is_floating_point():
@@ -383,7 +377,7 @@ def targets_of(party: PartyId, data: Data) -> Tensor | None:
     return targets.detach()
 
 
-def membership_of(party: PartyId, data: Data) -> Tensor | None:
+def membership_of(party: PartyId, data: pyg.Data) -> Tensor | None:
     """``batch``, the graph that each node is of, Tensor[N] int64; None where there is none."""
     batch = data.get("batch")
     if batch is None:
@@ -395,7 +389,7 @@ def membership_of(party: PartyId, data: Data) -> Tensor | None:
     return batch.long()
 
 
-def of_nodes(party: PartyId, data: Data, membership: Tensor | None) -> Data:
+def of_nodes(party: PartyId, data: pyg.Data, membership: Tensor | None) -> pyg.Data:
     """``data`` with ``y`` and masks of nodes, where they are of graphs as ``batch`` numbers them; else itself."""
     if membership is None:
         return data
@@ -409,7 +403,7 @@ def of_nodes(party: PartyId, data: Data, membership: Tensor | None) -> Data:
     return data.clone().update({name: values[membership] for name, values in each.items()}) if each else data
 
 
-def edge_columns_of(party: PartyId, data: Data | EdgeStorage) -> tuple[Tensor | None, Tensor | None]:
+def edge_columns_of(party: PartyId, data: pyg.Data | storage.EdgeStorage) -> tuple[Tensor | None, Tensor | None]:
     """The edges' weights [E] and features [E, F_e]; ``edge_attr`` of one number is the weight without another."""
     weight, features = (_numbers(data.get(name)) for name in ("edge_weight", "edge_attr"))
     for name, values, most in (("edge_weight", weight, 1), ("edge_attr", features, None)):
@@ -440,9 +434,7 @@ def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, 
     names, with its own ``edge_weight`` or ``edge_attr`` and, if it has any, ``hops``. Nodes of other types are left
     out; a single relation that reaches as far as any is none.
     """
-    from torch_geometric.data import Data, HeteroData  # noqa: PLC0415 - seconds to import
-
-    if not isinstance(given, HeteroData):
+    if not isinstance(given, pyg.HeteroData):
         return given, (), None
     kind = _common_kind(party, given)
     for edge in given.edge_types:
@@ -456,7 +448,7 @@ def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, 
     stores = {edge: given[edge] for edge in given.edge_types}
     index = [_edge_index(party, edge, store) for edge, store in stores.items()]
     weights = [_weight(party, edge, store) for edge, store in stores.items()]
-    data = Data(**given[kind].to_dict())
+    data = pyg.Data(**given[kind].to_dict())
     data.edge_index = torch.cat([torch.empty(2, 0, dtype=torch.int64), *index], dim=1)
     if any(weight is not None for weight in weights):
         pairs = zip(weights, index, strict=True)
@@ -468,7 +460,7 @@ def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, 
     return data, relations, torch.cat(places)
 
 
-def _common_kind(party: PartyId, data: HeteroData) -> str:
+def _common_kind(party: PartyId, data: pyg.HeteroData) -> str:
     """The type of the nodes that all holders know."""
     kinds = list(data.node_types)
     named = getattr(data, "common", None)
@@ -486,7 +478,7 @@ def _common_kind(party: PartyId, data: HeteroData) -> str:
     refuse(party, "data", problem, f"name it: data.common = {kinds[0] if kinds else 'customer'!r}")
 
 
-def _edge_index(party: PartyId, edge: tuple[str, str, str], store: EdgeStorage) -> Tensor:
+def _edge_index(party: PartyId, edge: tuple[str, str, str], store: storage.EdgeStorage) -> Tensor:
     index: Any = store.get("edge_index")
     is_pairs = isinstance(index, Tensor) and index.dim() == 2 and index.shape[0] == 2
     if not is_pairs or index.dtype not in (*INTEGERS, torch.int64):
@@ -496,7 +488,7 @@ def _edge_index(party: PartyId, edge: tuple[str, str, str], store: EdgeStorage) 
     return index.long()  # type: ignore[no-any-return]
 
 
-def _weight(party: PartyId, edge: tuple[str, str, str], store: EdgeStorage) -> Tensor | None:
+def _weight(party: PartyId, edge: tuple[str, str, str], store: storage.EdgeStorage) -> Tensor | None:
     """One number per edge, Tensor[E]; None where there is none."""
     count = store["edge_index"].shape[1]
     for name in ("edge_weight", "edge_attr"):

@@ -46,18 +46,16 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class PartitionSettings(Settings):
     """How a data set is divided among holders with the same columns (paradigms horizontal and averaging)."""
 
-    by: Literal["edges", "labels", "nodes"] = Field(
-        "edges",
-        description="edges: dealt at random; labels: nodes by class, and the edges between nodes of one holder; nodes: "
-        "nodes at random, and the edges between nodes of one holder",
-    )
-    overlap: float = Field(0.0, ge=0, le=1, description="by edges: share of them that a second holder has too")
-    mixed: float = Field(
-        0.5, ge=0, le=1, description="by labels: share q of each holder's nodes that is dealt to the others"
-    )
-    knows: Literal["own", "all"] = Field(
-        "own", description="own: nodes dealt to a holder or touched by its edges; all: every node with its label"
-    )
+    by: Literal["edges", "labels", "nodes"] = "edges"
+    """edges: dealt at random; labels: nodes by class, and the edges between nodes of one holder; nodes: nodes at
+    random, and the edges between nodes of one holder
+    """
+    overlap: float = Field(0.0, ge=0, le=1)
+    """by edges: share of them that a second holder has too"""
+    mixed: float = Field(0.5, ge=0, le=1)
+    """by labels: share q of each holder's nodes that is dealt to the others"""
+    knows: Literal["own", "all"] = "own"
+    """own: nodes dealt to a holder or touched by its edges; all: every node with its label"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -125,51 +123,42 @@ class DataSettings(Settings):
     each bring a party file of their own, across organisations.
     """
 
-    dataset: Annotated[str, named_in(DATASETS)] | None = Field(
-        None, description="a public data set; where the holders bring nothing it is digits"
-    )
-    block_model: Described = Field(
-        None, description="dataset block-model: the graph's size and shape; null: its defaults, and null for the others"
-    )
-    payments: Described = Field(
-        None, description="dataset payments: the world's size and shape; null: its defaults, and null for the others"
-    )
-    made: Made = Field(
-        None,
-        validate_default=True,
-        description="another package's dataset that is made: its size and shape; null: its defaults, and null for the "
-        "others",
-    )
-    root: Path | None = Field(None, description="folder that holds the data set's files")
-    holders: Annotated[int | tuple[PartyId, ...], BeforeValidator(_checked_holders)] = Field(
-        2, description="how many data holders, then named A, B, …; across organisations their names: [bank, shop]"
-    )
-    graphs: dict[PartyName, Path] | None = Field(None, description="holder → its saved graph (.safetensors)")
-    parties: dict[PartyName, Path] | None = Field(None, description="holder → its party file (.yaml)")
-    label_holder: PartyId | None = Field(
-        None, description="default: the first holder; in paradigm horizontal the evaluator, whose scores a run shows"
-    )
-    feature_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the columns per holder")
-    edge_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the edges per holder")
-    partition: PartitionSettings = Field(
-        PartitionSettings(), description="paradigms horizontal and averaging: how a data set is partitioned"
-    )
-    feature_scaling: Literal["none", "row", "length", "standard"] = Field(
-        "none",
-        description="done by each holder on its own columns; row: rows to sum 1 (for holders with about as many "
-        "columns each), length: rows to length 1, standard: columns to mean 0, variance 1 (in paradigm horizontal of "
-        "all holders' rows together)",
-    )
-    split: tuple[Share, Share, Share] | None = Field(
-        None,
-        description="shares of the labelled nodes for training, validation and testing, drawn by the job's seed; null: "
-        "the data set's own split",
-    )
-    stratify: bool = Field(
-        True,
-        description="split takes its shares of every class; false: each node is drawn by itself, whatever its label, "
-        "as it must be with release.labels",
-    )
+    dataset: Annotated[str, named_in(DATASETS)] | None = None
+    """a public data set; where the holders bring nothing it is digits"""
+    block_model: Described = None
+    """dataset block-model: the graph's size and shape; null: its defaults, and null for the others"""
+    payments: Described = None
+    """dataset payments: the world's size and shape; null: its defaults, and null for the others"""
+    made: Made = Field(None, validate_default=True)
+    """another package's dataset that is made: its size and shape; null: its defaults, and null for the others"""
+    root: Path | None = None
+    """folder that holds the data set's files"""
+    holders: Annotated[int | tuple[PartyId, ...], BeforeValidator(_checked_holders)] = 2
+    """how many data holders, then named A, B, …; across organisations their names: [bank, shop]"""
+    graphs: dict[PartyName, Path] | None = None
+    """holder → its saved graph (.safetensors)"""
+    parties: dict[PartyName, Path] | None = None
+    """holder → its party file (.yaml)"""
+    label_holder: PartyId | None = None
+    """default: the first holder; in paradigm horizontal the evaluator, whose scores a run shows"""
+    feature_proportions: tuple[Proportion, ...] | None = None
+    """share of the columns per holder"""
+    edge_proportions: tuple[Proportion, ...] | None = None
+    """share of the edges per holder"""
+    partition: PartitionSettings = PartitionSettings()
+    """paradigms horizontal and averaging: how a data set is partitioned"""
+    feature_scaling: Literal["none", "row", "length", "standard"] = "none"
+    """done by each holder on its own columns; row: rows to sum 1 (for holders with about as many columns each), length:
+    rows to length 1, standard: columns to mean 0, variance 1 (in paradigm horizontal of all holders' rows together)
+    """
+    split: tuple[Share, Share, Share] | None = None
+    """shares of the labelled nodes for training, validation and testing, drawn by the job's seed; null: the data set's
+    own split
+    """
+    stratify: bool = True
+    """split takes its shares of every class; false: each node is drawn by itself, whatever its label, as it must be
+    with release.labels
+    """
 
     @model_validator(mode="before")
     @classmethod

@@ -13,10 +13,10 @@ from typing_extensions import TypedDict
 from veilgraph.comparison.figures import DRAWS
 from veilgraph.comparison.study import ABOUT, FOUND, Number, Study
 from veilgraph.comparison.ways import AS_JOB, POOLED, beside_job
+from veilgraph.core import __version__
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import read_json
 from veilgraph.core.text import counted
-from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import leak_words
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -190,9 +190,7 @@ def write_comparison(path: Path, out: Path | None = None) -> Path:
 
     Raises ``RunError``: the comparison is not complete or damaged, or the page cannot be written.
     """
-    page = out or path / "comparison.html"
-    write_html(page, comparison_html(read_comparison(path)))
-    return page
+    return write_html(out or path / "comparison.html", comparison_html(read_comparison(path)))
 
 
 def _verdict_with_intervals(found: Compared) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from veilgraph.core import __version__
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER
-from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.job import RecordSettings, adds_noise
 from veilgraph.protocol.limits import revelations
@@ -60,9 +60,11 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
     return environment().get_template("page.html.j2").render(**sections, found=found, version=__version__)
 
 
-def write_page(run: RunDirectory | RunData, path: Path, by: str | None = None, party_file: Path | None = None) -> None:
-    """Write ``page_html``, whole or not at all."""
-    write_html(path, page_html(run, by, party_file))
+def write_page(
+    run: RunDirectory | RunData, path: Path | None = None, by: str | None = None, party_file: Path | None = None
+) -> Path:
+    """Write ``page_html``, whole or not at all; return where: default, in the run's directory."""
+    return write_html(path or run.path / PAGE, page_html(run, by, party_file))
 
 
 # The head
@@ -204,9 +206,9 @@ def several_html(runs: Sequence[RunDirectory]) -> str:
     return environment().get_template("several.html.j2").render(page=page, version=__version__)
 
 
-def write_several(runs: Sequence[RunDirectory], path: Path) -> None:
-    """Write ``several_html``, whole or not at all."""
-    write_html(path, several_html(runs))
+def write_several(runs: Sequence[RunDirectory], path: Path | None = None) -> Path:
+    """Write ``several_html``, whole or not at all; return where: default, beside the first run."""
+    return write_html(path or runs[0].path.absolute().parent / SEVERAL, several_html(runs))
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -8,7 +8,7 @@ left out. By hand: matplotlib's own SVG is 6 to 9 kB and 27 ms a chart, names ad
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.costs import Costs
 from veilgraph.protocol.figures import ACCURACY, CLASS_MEASURES, Measures
 from veilgraph.runtime.store.run_directory import Record
-from veilgraph.tables.describe import CategoricalDescription, FileDescription, NumericDescription, PartyDescription
+from veilgraph.tables.describe import CategoricalDescription, NumericDescription, PartyDescription
+from veilgraph.tables.nodes import FileDescription
 
 NOTHING: Final = "–"
 _MOST_NAMED: Final = 12
@@ -44,9 +45,10 @@ def table(
     caption: str | None = None,
     header: bool = True,
     fold: bool = False,
+    bold: Callable[[Sequence[str]], bool] = lambda row: False,
 ) -> Table:
     """A table of text for the terminal, taken as it is; ``>`` right-aligns; ``fold`` folds long cells, not cuts
-    them.
+    them; rows that are ``bold`` stand out.
     """
     made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", show_header=header)
     for heading in columns:
@@ -57,7 +59,7 @@ def table(
             overflow="fold" if fold and not right else "ellipsis",
         )
     for row in rows:
-        add_row(made, row)
+        add_row(made, row, "bold" if bold(row) else None)
     return made
 
 
@@ -110,12 +112,16 @@ def comparison_table(
     """Several trainings of one task side by side, by name; the federated one is set in bold."""
     main = measures.main
     columns = ("training", f">test {main.title}", ">validation", ">best epoch", ">seconds/step")
-    found = table("Comparison", columns, caption=caption)
-    for name, summary in summaries.items():
-        figures = (main.shown(summary.get(f"{split}_{main.name}")) for split in ("test", "val"))
-        cells = (name, *figures, str(summary["best_epoch"]), f"{summary['seconds_per_step']:.3f}")
-        add_row(found, cells, "bold" if "sent_bytes" in summary else None)
-    return found
+    rows = (
+        (
+            name,
+            *(main.shown(each.get(f"{split}_{main.name}")) for split in ("test", "val")),
+            str(each["best_epoch"]),
+            f"{each['seconds_per_step']:.3f}",
+        )
+        for name, each in summaries.items()
+    )
+    return table("Comparison", columns, rows, caption=caption, bold=lambda row: "sent_bytes" in summaries[row[0]])
 
 
 def traffic_table(sent_bytes: Mapping[PartyId, int]) -> Table:
@@ -126,11 +132,10 @@ def traffic_table(sent_bytes: Mapping[PartyId, int]) -> Table:
 def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
     """What each holder brings, before anything is trained, a column each; ``aligned`` common nodes are the first."""
     facts = data_facts(graphs, aligned=aligned)
-    found = table("Data", ("", *(f">{each['party']}" for each in facts)))
-    rows = [dict(_data_rows(each)) for each in facts]
-    for heading in dict.fromkeys(heading for row in rows for heading in row):
-        add_row(found, (heading, *(row.get(heading, NOTHING) for row in rows)))
-    return found
+    columns = [dict(_data_rows(each)) for each in facts]
+    headings = dict.fromkeys(heading for column in columns for heading in column)
+    rows = ((heading, *(column.get(heading, NOTHING) for column in columns)) for heading in headings)
+    return table("Data", ("", *(f">{each['party']}" for each in facts)), rows)
 
 
 def data_facts(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> list[Record]:
@@ -351,10 +356,11 @@ def _printed(value: object) -> object:
     return printable_lines(value) if isinstance(value, str) else value
 
 
-def write_html(path: Path, content: str) -> None:
-    """Write a page, whole or not at all; raises ``RunError`` where it cannot be written."""
+def write_html(path: Path, content: str) -> Path:
+    """Write a page, whole or not at all, and return where; raises ``RunError`` where it cannot be written."""
     with os_errors_as(RunError, f"{path}: the page cannot be written", f"choose another {argument('out')}"):
         write_whole(path, content.encode())
+    return path
 
 
 class Tick(NamedTuple):

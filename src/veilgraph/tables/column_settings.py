@@ -51,11 +51,12 @@ def _check_encoding(value: str) -> str:
 class NumberSettings(Settings):
     """How people write the numbers of a column."""
 
-    decimal: Literal[".", ",", "either"] = Field(
-        ".", description="the point; either: each number has its own, and one that fits two ways is refused"
-    )
-    thousands: Literal["", ",", ".", " ", "'"] = Field("", description="between groups of three digits; empty: none")
-    unit: str = Field("", description="before or after a number, as in €, % or kg; it is left out")
+    decimal: Literal[".", ",", "either"] = "."
+    """the point; either: each number has its own, and one that fits two ways is refused"""
+    thousands: Literal["", ",", ".", " ", "'"] = ""
+    """between groups of three digits; empty: none"""
+    unit: str = ""
+    """before or after a number, as in €, % or kg; it is left out"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -72,17 +73,16 @@ PLAIN_NUMBERS: Final = NumberSettings()
 class FormatSettings(Settings):
     """How a file is written; what is not said is found in it."""
 
-    delimiter: Annotated[str, BeforeValidator(_check_delimiter)] | None = Field(
-        None, description="CSV: one character, or tab; null: found in the first rows"
-    )
-    encoding: Annotated[str, AfterValidator(_check_encoding)] | None = Field(
-        None, description="CSV: as in cp1252; null: UTF-8, or what a byte order mark says"
-    )
-    missing_values: tuple[str, ...] = Field((), description="texts that are no value, besides the empty one")
-    decimal: Literal[".", ","] = Field(".", description="point of numbers that are written as text")
-    numbers: dict[str, NumberSettings] = Field(
-        {}, description="column → how its numbers are written, where it is not as decimal says"
-    )
+    delimiter: Annotated[str, BeforeValidator(_check_delimiter)] | None = None
+    """CSV: one character, or tab; null: found in the first rows"""
+    encoding: Annotated[str, AfterValidator(_check_encoding)] | None = None
+    """CSV: as in cp1252; null: UTF-8, or what a byte order mark says"""
+    missing_values: tuple[str, ...] = ()
+    """texts that are no value, besides the empty one"""
+    decimal: Literal[".", ","] = "."
+    """point of numbers that are written as text"""
+    numbers: dict[str, NumberSettings] = Field({})
+    """column → how its numbers are written, where it is not as decimal says"""
 
     def check_format(self, file: Path) -> None:
         """Refuses, by ``ValueError``, what is about CSV for another file."""
@@ -121,9 +121,12 @@ Duplicates = Literal["refuse", "first", "last"]
 class IdSettings(Settings):
     """How ids are written alike before any two are compared: those of nodes, labels and edges."""
 
-    strip: bool = Field(False, description="without white space at either end")
-    lower: bool = Field(False, description="without case, by Unicode's full case folding: ß is ss")
-    unpadded: bool = Field(False, description="without zeros in front: 00042 is 42")
+    strip: bool = False
+    """without white space at either end"""
+    lower: bool = False
+    """without case, by Unicode's full case folding: ß is ss"""
+    unpadded: bool = False
+    """without zeros in front: 00042 is 42"""
 
 
 Part = Literal["year", "month", "weekday"]
@@ -163,12 +166,14 @@ TimeFormat = _OneFormat | Annotated[tuple[_OneFormat, ...], Field(min_length=2)]
 class DateSettings(Settings):
     """What of a date becomes a feature; every one that is given is a column, or two."""
 
-    days_since: Moment | None = Field(None, description="days since this date, times as fractions")
-    age_at: Moment | None = Field(None, description="years until this date, of 365.2425 days")
-    parts: tuple[Part, ...] = Field(
-        (), description="the year, and sine and cosine of the month in the year and of the day in the week"
-    )
-    format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO, as in 2024-01-31")
+    days_since: Moment | None = None
+    """days since this date, times as fractions"""
+    age_at: Moment | None = None
+    """years until this date, of 365.2425 days"""
+    parts: tuple[Part, ...] = ()
+    """the year, and sine and cosine of the month in the year and of the day in the week"""
+    format: TimeFormat | None = None
+    """of text, as in %d.%m.%Y; null: ISO, as in 2024-01-31"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -222,11 +227,10 @@ Columns = Annotated[
 class ScaleSettings(Settings):
     """A declared range of numbers: a value is cut to [low, high], and that becomes [0, 1]."""
 
-    low: float = Field(allow_inf_nan=True, description="becomes 0, as does every value below it")
-    high: float = Field(
-        allow_inf_nan=True,
-        description="becomes 1, as does every value above it; both must be known without looking at the data",
-    )
+    low: float = Field(allow_inf_nan=True)
+    """becomes 0, as does every value below it"""
+    high: float = Field(allow_inf_nan=True)
+    """becomes 1, as does every value above it; both must be known without looking at the data"""
 
     @field_validator("low", "high")
     @classmethod
@@ -255,16 +259,14 @@ class NumericFeatures(Settings):
     """Columns of numbers, each one column of the features."""
 
     columns: Columns
-    missing: MissingNumber | float = Field(
-        "error",
-        description="a missing value stops, or becomes 0, the mean of the training table (horizontal: of all holders' "
-        "training tables), or this number",
-    )
-    scale: Annotated[ScaleSettings | None, BeforeValidator(_as_scale)] = Field(
-        None,
-        description="a declared range, which becomes [0, 1]: a value outside it, or a mean that fills one in, is cut "
-        "to it; null: as it is",
-    )
+    missing: MissingNumber | float = "error"
+    """a missing value stops, or becomes 0, the mean of the training table (horizontal: of all holders' training
+    tables), or this number
+    """
+    scale: Annotated[ScaleSettings | None, BeforeValidator(_as_scale)] = None
+    """a declared range, which becomes [0, 1]: a value outside it, or a mean that fills one in, is cut to it; null: as
+    it is
+    """
 
     @field_validator("missing", mode="plain")
     @classmethod
@@ -294,7 +296,8 @@ class NumericFeatures(Settings):
 class BooleanFeatures(NumericFeatures):
     """Columns of truth values, which become 1 and 0."""
 
-    boolean: bool = Field(description="true: true, yes, t, y, 1 are 1 and false, no, f, n, 0 are 0, in any case")
+    boolean: bool
+    """true: true, yes, t, y, 1 are 1 and false, no, f, n, 0 are 0, in any case"""
 
     @model_validator(mode="after")
     def _check_boolean(self) -> Self:
@@ -328,10 +331,10 @@ class CategoricalFeatures(Settings):
 
     columns: Columns
     categories: Annotated[tuple[Text, ...], Field(min_length=1)]
-    missing: Literal["error", "zero", "category"] = Field(
-        "error", description="a missing value stops, or becomes all zeros, or a category of its own"
-    )
-    other: Literal["error", "zero"] = Field("error", description="a value outside categories stops or is all zeros")
+    missing: Literal["error", "zero", "category"] = "error"
+    """a missing value stops, or becomes all zeros, or a category of its own"""
+    other: Literal["error", "zero"] = "error"
+    """a value outside categories stops or is all zeros"""
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, field_validator, model_validator
 
@@ -33,8 +33,10 @@ from veilgraph.tables.column_settings import (
 class WeightSettings(Settings):
     """A column of numbers of edges, and what becomes of it."""
 
-    column: Text = Field(description="of finite numbers; a weight, and what scale: log takes, is at least 0")
-    scale: Literal["none", "log"] = Field("none", description="log: log(1 + number); none: as it is")
+    column: Text
+    """of finite numbers; a weight, and what scale: log takes, is at least 0"""
+    scale: Literal["none", "log"] = "none"
+    """log: log(1 + number); none: as it is"""
 
 
 def _as_weight(value: object) -> object:
@@ -49,11 +51,16 @@ def _as_written(weight: WeightSettings | None) -> object:
 class TimeFilter(Settings):
     """A window of time; edges outside it are left out."""
 
-    column: Text = Field(description="of dates or times")
-    after: Moment | None = Field(None, description="the first moment that is within; null: no first")
-    before: Moment | None = Field(None, description="the first moment that is no more; null: no last")
-    format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO")
-    missing: Literal["error", "drop"] = Field("error", description="an edge without a time stops or is left out")
+    column: Text
+    """of dates or times"""
+    after: Moment | None = None
+    """the first moment that is within; null: no first"""
+    before: Moment | None = None
+    """the first moment that is no more; null: no last"""
+    format: TimeFormat | None = None
+    """of text, as in %d.%m.%Y; null: ISO"""
+    missing: Literal["error", "drop"] = "error"
+    """an edge without a time stops or is left out"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -67,10 +74,14 @@ class TimeFilter(Settings):
 class DecaySettings(Settings):
     """An edge's weight is halved with every so many days of its age."""
 
-    column: Text = Field(description="of dates or times")
-    half_life_days: float = Field(gt=0, description="age at which half of the weight is left")
-    at: Moment = Field(description="when age is 0; no edge may be later")
-    format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO")
+    column: Text
+    """of dates or times"""
+    half_life_days: float = Field(gt=0)
+    """age at which half of the weight is left"""
+    at: Moment
+    """when age is 0; no edge may be later"""
+    format: TimeFormat | None = None
+    """of text, as in %d.%m.%Y; null: ISO"""
 
 
 NO_EDGE_FEATURES: Final = (
@@ -83,12 +94,15 @@ Hops = Annotated[int, Field(ge=0, le=32)]
 class RelationSettings(Settings):
     """Which kinds of edges to keep, and what each multiplies the weight by."""
 
-    column: Text = Field(description="of the edge table")
+    column: Text
+    """of the edge table"""
     weights: Annotated[
         dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1, description="relation → what it multiplies by")
     ]
-    other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
-    hops: dict[Text, Hops] = Field({}, description="relation → as edges[].hops; none: as far as the local model looks")
+    other: Literal["error", "drop"] = "error"
+    """a relation that is not listed stops or is left out"""
+    hops: dict[Text, Hops] = Field({})
+    """relation → as edges[].hops; none: as far as the local model looks"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -101,48 +115,54 @@ class RelationSettings(Settings):
 class EdgeSettings(TableFile):
     """One table of edges: one row per edge."""
 
-    source: Text = Field(description="column of ids")
-    target: Text | None = Field(None, description="column of ids; or shared, in its place")
-    source_holder: Text | None = Field(
-        None,
-        description="column that names the holder whose node source is, as a bank's name; null: always this one's. For "
-        "jobs of paradigm union; others leave edges to other holders' nodes out",
-    )
-    target_holder: Text | None = Field(None, description="the same of target")
-    shared: Text | None = Field(
-        None,
-        description="in place of target: a column of what nodes share, as a device; whoever has the same is joined",
-    )
-    at_most: int = Field(50, ge=2, le=1000, description="a shared value of more nodes joins none")
+    source: Text
+    """column of ids"""
+    target: Text | None = None
+    """column of ids; or shared, in its place"""
+    source_holder: Text | None = None
+    """column that names the holder whose node source is, as a bank's name; null: always this one's. For jobs of
+    paradigm union; others leave edges to other holders' nodes out
+    """
+    target_holder: Text | None = None
+    """the same of target"""
+    shared: Text | None = None
+    """in place of target: a column of what nodes share, as a device; whoever has the same is joined"""
+    at_most: int = Field(50, ge=2, le=1000)
+    """a shared value of more nodes joins none"""
     weight: Annotated[
         WeightSettings | None,
         BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text | None),
         PlainSerializer(_as_written),
-    ] = Field(None, description="column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1")
+    ] = None
+    """column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1"""
     features: tuple[
         Annotated[WeightSettings, BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text)], ...
-    ] = Field((), description="columns of numbers, or {column, scale}, for horizontal jobs with message: full")
-    relation: RelationSettings | None = Field(None, description="null: all edges alike")
-    directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
-    unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")
-    filter: TimeFilter | None = Field(None, description="which edges there are, by their time; null: all")
-    decay: DecaySettings | None = Field(None, description="what age takes of an edge's weight; null: nothing")
-    normalize: Literal["mean"] | Annotated[float, Field(gt=0)] | None = Field(
-        None,
-        description="what weights are divided by: the mean of those of their relation in this table, which is then 1, "
-        "or a number; null: by nothing",
-    )
-    factor: float = Field(1.0, ge=0, description="what every weight of this table is multiplied by at last")
-    name: Text | None = Field(
-        None,
-        description="of the relation that its edges are, of one name in several tables: one; null: the file's without "
-        "its ending. Not beside relation, which names them",
-    )
-    hops: Hops | None = Field(
-        None,
-        description="with model.local.model relational: edges count within so many hops of a node; null: as far as the "
-        "model looks. Beside relation: relation.hops",
-    )
+    ] = ()
+    """columns of numbers, or {column, scale}, for horizontal jobs with message: full"""
+    relation: RelationSettings | None = None
+    """null: all edges alike"""
+    directed: bool = False
+    """false: a row is an edge in both directions, a self-loop once"""
+    unknown: Literal["error", "drop"] = "error"
+    """an id that is not in the node table"""
+    filter: TimeFilter | None = None
+    """which edges there are, by their time; null: all"""
+    decay: DecaySettings | None = None
+    """what age takes of an edge's weight; null: nothing"""
+    normalize: Literal["mean"] | Annotated[float, Field(gt=0)] | None = None
+    """what weights are divided by: the mean of those of their relation in this table, which is then 1, or a number;
+    null: by nothing
+    """
+    factor: float = Field(1.0, ge=0)
+    """what every weight of this table is multiplied by at last"""
+    name: Text | None = None
+    """of the relation that its edges are, of one name in several tables: one; null: the file's without its ending. Not
+    beside relation, which names them
+    """
+    hops: Hops | None = None
+    """with model.local.model relational: edges count within so many hops of a node; null: as far as the model looks.
+    Beside relation: relation.hops
+    """
 
     @model_validator(mode="after")
     def _check_relation(self) -> Self:
@@ -200,13 +220,15 @@ def says_hops(edges: Sequence[EdgeSettings]) -> str | None:
 def says_weights(edges: Sequence[EdgeSettings]) -> str | None:
     """The place of the first key that has edges of a party file weigh more or less than 1; None where there is none."""
     for place, each in enumerate(edges):
-        numbers = {"normalize": each.normalize, "factor": each.factor}
-        found = [key for key in ("weight", "decay") if getattr(each, key) is not None]
-        found += [key for key, number in numbers.items() if isinstance(number, float) and number != 1]
-        if each.relation is not None and any(weight != 1 for weight in each.relation.weights.values()):
-            found.append("relation.weights")
-        if found:
-            return f"edges.{place}.{found[0]}"
+        weighs = {
+            "weight": each.weight is not None,
+            "decay": each.decay is not None,
+            "normalize": isinstance(each.normalize, float) and each.normalize != 1,
+            "factor": each.factor != 1,
+            "relation.weights": each.relation is not None and set(each.relation.weights.values()) != {1},
+        }
+        if found := next((key for key, does in weighs.items() if does), None):
+            return f"edges.{place}.{found}"
     return None
 
 
@@ -239,12 +261,13 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 class LabelSettings(FormatSettings):
     """The label holder's classes; a node without a value is unlabelled."""
 
-    column: Text = Field(description="of the node table, or of file")
+    column: Text
+    """of the node table, or of file"""
     classes: Annotated[tuple[Text, ...], Field(min_length=2, description="its values, in the order of the classes")]
-    file: TablePath | None = Field(
-        None, description="labels in a file of their own; an id that is not there is unlabelled; null: the node table"
-    )
-    id: Text | None = Field(None, description="column of ids of that file; null: as nodes.id")
+    file: TablePath | None = None
+    """labels in a file of their own; an id that is not there is unlabelled; null: the node table"""
+    id: Text | None = None
+    """column of ids of that file; null: as nodes.id"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -290,18 +313,15 @@ class SplitFractions(Settings):
     val: Fraction
     test: Fraction
     seed: int = Field(0, ge=0, lt=2**63)
-    stratify: bool = Field(
-        True,
-        description="the same fractions of every class; false: each node is drawn by its id alone, in a job by a "
-        "secret of the run, as it must be where labels are released (release.labels): a split by classes tells them",
-    )
+    stratify: bool = True
+    """the same fractions of every class; false: each node is drawn by its id alone, in a job by a secret of the run, as
+    it must be where labels are released (release.labels): a split by classes tells them
+    """
 
-    key: Text | None = Field(
-        None,
-        min_length=16,
-        description="with stratify: false: a secret text that all holders agree on, by which a node that several have "
-        "is in the same split at each; null: a secret of the run, another one at each",
-    )
+    key: Text | None = Field(None, min_length=16)
+    """with stratify: false: a secret text that all holders agree on, by which a node that several have is in the same
+    split at each; null: a secret of the run, another one at each
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -316,10 +336,14 @@ class SplitFractions(Settings):
 class SplitTimes(Settings):
     """A date says which split a labelled node belongs to: what is early is trained on, what is late tested on."""
 
-    by: Text = Field(description="column of dates or times; a node without one is in no split")
-    train_before: Moment = Field(description="earlier nodes are training nodes")
-    val_before: Moment = Field(description="earlier ones of the others are validation nodes, the rest test nodes")
-    format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO")
+    by: Text
+    """column of dates or times; a node without one is in no split"""
+    train_before: Moment
+    """earlier nodes are training nodes"""
+    val_before: Moment
+    """earlier ones of the others are validation nodes, the rest test nodes"""
+    format: TimeFormat | None = None
+    """of text, as in %d.%m.%Y; null: ISO"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -349,37 +373,35 @@ Split = Annotated[
 class JoinedSettings(TableFile):
     """A further table of the same nodes, at most one row per node."""
 
-    id: Text | None = Field(None, description="its column of ids; null: as nodes.id")
-    prefix: str = Field("", description="put before the names of its columns, as in usage.")
+    id: Text | None = None
+    """its column of ids; null: as nodes.id"""
+    prefix: str = ""
+    """put before the names of its columns, as in usage."""
 
 
 class NodeSettings(TableFile):
     """The node table: one row per node."""
 
-    id: Text = Field(description="the column by which holders' nodes are matched")
-    duplicates: Duplicates = Field(
-        "refuse",
-        description="of several rows of one id in a file of nodes or labels, which counts; refuse: there may be none",
-    )
-    join: tuple[JoinedSettings, ...] = Field(
-        (), description="further tables with columns of the same nodes; an id that is not in file is left out"
-    )
-    features: tuple[Features, ...] = Field(
-        description="columns, and how they become numbers (tables.md); []: none, which is a column of zeros"
-    )
-    columns_from_edges: tuple[Text, ...] = Field(
-        (),
-        description="columns that are made of edges, as a number of payments, or patterns of their names: they show "
-        "edges at any ε, and a job whose ε protects edges is refused while one is among features",
-    )
-    label: LabelSettings | None = Field(None, description="at the label holder only")
-    target: Text | None = Field(
-        None, description="in place of label: a column of numbers to predict; a node without one is not trained on"
-    )
-    graph: Text | None = Field(
-        None, description="where the table has many graphs: a column of whole numbers, the graph that each node is of"
-    )
-    split: Split | None = Field(None, description="with label or target only")
+    id: Text
+    """the column by which holders' nodes are matched"""
+    duplicates: Duplicates = "refuse"
+    """of several rows of one id in a file of nodes or labels, which counts; refuse: there may be none"""
+    join: tuple[JoinedSettings, ...] = ()
+    """further tables with columns of the same nodes; an id that is not in file is left out"""
+    features: tuple[Features, ...]
+    """columns, and how they become numbers (tables.md); []: none, which is a column of zeros"""
+    columns_from_edges: tuple[Text, ...] = ()
+    """columns that are made of edges, as a number of payments, or patterns of their names: they show edges at any ε,
+    and a job whose ε protects edges is refused while one is among features
+    """
+    label: LabelSettings | None = None
+    """at the label holder only"""
+    target: Text | None = None
+    """in place of label: a column of numbers to predict; a node without one is not trained on"""
+    graph: Text | None = None
+    """where the table has many graphs: a column of whole numbers, the graph that each node is of"""
+    split: Split | None = None
+    """with label or target only"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -429,14 +451,13 @@ NO_NODES: Final = NodeSettings(file=Path("none.csv"), id="none", features=())
 class TableSettings(Settings):
     """One organisation's own tables."""
 
-    party: PartyName = Field(description="this organisation's name, as in the job and in its kit")
-    nodes: NodeSettings = Field(
-        NO_NODES, description="left out: it has none, and edges between those of others, as a payment network"
-    )
+    party: PartyName
+    """this organisation's name, as in the job and in its kit"""
+    nodes: NodeSettings = NO_NODES
+    """left out: it has none, and edges between those of others, as a payment network"""
     edges: tuple[EdgeSettings, ...] = ()
-    ids: IdSettings = Field(
-        IdSettings(), description="how ids are written alike; all holders must, who want to find nodes in common"
-    )
+    ids: IdSettings = IdSettings()
+    """how ids are written alike; all holders must, who want to find nodes in common"""
 
     @field_validator("party")
     @classmethod
@@ -473,23 +494,8 @@ class TableSettings(Settings):
         return self.nodes != NO_NODES
 
     def hashed(self) -> str:
-        """How the tables are read, for a digest; of what a setting adds nothing where it is not given."""
-        said = {"ids"} if self.ids != IdSettings() else set()
-        nodes, each = self.nodes, set[str]()
-        files = (nodes, *nodes.join, *([] if nodes.label is None else [nodes.label]), *self.edges)
-        if not any(file.numbers for file in files):
-            each |= {"numbers"}
-        of_edges = each | (set() if any(edge.shared for edge in self.edges) else {"shared", "at_most"})
-        unread: dict[str, Any] = {
-            "columns_from_edges": True,
-            **({"duplicates": True} if nodes.duplicates == "refuse" else {}),
-            "join": {"__all__": each},
-            **({"split": {"key"}} if getattr(nodes.split, "key", None) is None else {}),
-            "label": each,
-            **dict.fromkeys(each, True),
-        }
-        edges: dict[str, Any] = {"__all__": of_edges}
-        return self.model_dump_json(include={"nodes", "edges", *said}, exclude={"nodes": unread, "edges": edges})
+        """How the tables are read, for a digest."""
+        return self.model_dump_json(include={"nodes", "edges", "ids"}, exclude={"nodes": {"columns_from_edges"}})
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -7,7 +7,7 @@ a table (``_ranks``), so that time and memory are linear in nodes and edges.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.graph.dataset import DataSet, masks_by_fractions
 from veilgraph.graph.settings import DataSettings
 from veilgraph.tables.settings import SplitFractions
 from veilgraph_datasets.settings import BlockModelSettings
 
-if TYPE_CHECKING:  # seconds to import
+with deferred():  # seconds to import
     from torch_geometric.data import Data
 
 _SPLIT: Final = {"train": 0.5, "val": 0.25, "test": 0.25}
@@ -57,8 +58,6 @@ def block_model_data(settings: BlockModelSettings, seed: int, features: Tensor |
     Raises:
         DataError: ``features`` has another shape, dtype or layout.
     """
-    from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
-
     for_blocks, for_edges, for_features = np.random.default_rng(seed).spawn(3)
     members = for_blocks.permutation(settings.nodes)
     sizes = _block_sizes(settings)

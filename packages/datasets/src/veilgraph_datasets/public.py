@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import scipy.io
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS
 from veilgraph.graph.dataset import ROOT_VARIABLE, DataSet, data_root, masks_by_fractions
@@ -25,7 +26,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.tables.settings import SplitFractions
 
-if TYPE_CHECKING:  # seconds to import
+with deferred():  # seconds to import
     from torch_geometric.data import Data
 
 
@@ -137,8 +138,6 @@ def musae_data(dataset: str, root: Path, seed: int, *, with_features: bool = Tru
     Raises:
         DataError: a file is missing or damaged.
     """
-    from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
-
     stem, columns, targets_file, source = _MUSAE_SETS[dataset]
     edges_file, features_file = f"{stem}_edges.csv", f"{stem}_features.json"
     needed = [edges_file, *([features_file] if with_features else []), targets_file]
@@ -232,8 +231,6 @@ class Amazon(DataSet):
         Raises:
             DataError: the file is missing or damaged.
         """
-        from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
-
         root, folder, file = data_root(settings), "fraud/amazon_upu", "Amazon.mat"
         source = "unpack it from datasets/Amazon.zip of github.com/tzy528/sting"
         _check_files("amazon", root, folder, [file], source)
@@ -263,8 +260,6 @@ class Acm(DataSet):
         Raises:
             DataError: files are missing, or the settings ask for other than two holders or for edge proportions.
         """
-        from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
-
         names = settings.names
         if len(names) != 2 or settings.edge_proportions is not None:
             raise DataError(

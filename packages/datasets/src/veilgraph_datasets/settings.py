@@ -21,26 +21,30 @@ CUSTOMERS_PER_BANK: Final = 50
 class PaymentsSettings(Settings):
     """A world of payments; ``veilgraph_datasets.world`` makes it."""
 
-    customers: int = Field(10_000, ge=200, le=10**8, description="N, over all banks")
-    transfers: int = Field(100_000, ge=1, le=10**9, description="T, exactly, those of patterns among them")
-    banks: int = Field(3, ge=2, le=MAX_HOLDERS, description="named A, B, …; the first is the largest")
-    overlap: float = Field(0.2, ge=0, le=1, description="share of the customers that have accounts at two banks")
-    laundering: float = Field(0.04, gt=0, le=0.2, description="share of the customers that belong to a pattern")
-    patterns: Annotated[tuple[PatternKind, ...], Field(min_length=1)] = Field(
-        PATTERN_KINDS, description="which there are, each as often as every other, to one"
-    )
-    lookalikes: int = Field(
-        5, ge=0, le=20, description="lawful customers for each member of a pattern who pay and are paid just as it is"
-    )
-    signal: float = Field(
-        1.0,
-        ge=0,
-        description="how far the members' columns of a bank lean, likewise of the shop and the telecom: length of the "
-        "shift of normal noise of variance 1",
-    )
-    fee: float = Field(0.02, ge=0, le=0.2, description="largest share of what it passes on that a member keeps")
-    days: int = Field(90, ge=14, le=3650, description="from the first transfer to the last, at most")
-    reach: float = Field(0.8, gt=0, le=1, description="share of the customers that the shop knows; the telecom as many")
+    customers: int = Field(10_000, ge=200, le=10**8)
+    """N, over all banks"""
+    transfers: int = Field(100_000, ge=1, le=10**9)
+    """T, exactly, those of patterns among them"""
+    banks: int = Field(3, ge=2, le=MAX_HOLDERS)
+    """named A, B, …; the first is the largest"""
+    overlap: float = Field(0.2, ge=0, le=1)
+    """share of the customers that have accounts at two banks"""
+    laundering: float = Field(0.04, gt=0, le=0.2)
+    """share of the customers that belong to a pattern"""
+    patterns: Annotated[tuple[PatternKind, ...], Field(min_length=1)] = PATTERN_KINDS
+    """which there are, each as often as every other, to one"""
+    lookalikes: int = Field(5, ge=0, le=20)
+    """lawful customers for each member of a pattern who pay and are paid just as it is"""
+    signal: float = Field(1.0, ge=0)
+    """how far the members' columns of a bank lean, likewise of the shop and the telecom: length of the shift of normal
+    noise of variance 1
+    """
+    fee: float = Field(0.02, ge=0, le=0.2)
+    """largest share of what it passes on that a member keeps"""
+    days: int = Field(90, ge=14, le=3650)
+    """from the first transfer to the last, at most"""
+    reach: float = Field(0.8, gt=0, le=1)
+    """share of the customers that the shop knows; the telecom as many"""
 
     @field_validator("patterns")
     @classmethod
@@ -85,17 +89,20 @@ class PaymentsSettings(Settings):
 class BlockModelSettings(Settings):
     """The size and shape of a synthetic graph; ``veilgraph_datasets.block_model`` makes it."""
 
-    nodes: int = Field(10_000, ge=8, le=10**9, description="N")
-    classes: int = Field(8, ge=2, description="C blocks of N/C nodes each")
-    features: int = Field(64, ge=1, description="F columns")
-    mean_degree: float = Field(10.0, gt=0, description="neighbours of a node on average: N·mean_degree/2 edges")
-    homophily: float = Field(0.8, ge=0, le=1, description="share of the edges that are inside a block")
-    degree_exponent: float | None = Field(
-        2.5, ge=2.1, description="γ of the expected degrees' density, d^-γ; null: all nodes expect the same degree"
-    )
-    signal: float = Field(
-        1.0, ge=0, description="length of a class's mean feature vector; the noise has variance 1 in every column"
-    )
+    nodes: int = Field(10_000, ge=8, le=10**9)
+    """N"""
+    classes: int = Field(8, ge=2)
+    """C blocks of N/C nodes each"""
+    features: int = Field(64, ge=1)
+    """F columns"""
+    mean_degree: float = Field(10.0, gt=0)
+    """neighbours of a node on average: N·mean_degree/2 edges"""
+    homophily: float = Field(0.8, ge=0, le=1)
+    """share of the edges that are inside a block"""
+    degree_exponent: float | None = Field(2.5, ge=2.1)
+    """γ of the expected degrees' density, d^-γ; null: all nodes expect the same degree"""
+    signal: float = Field(1.0, ge=0)
+    """length of a class's mean feature vector; the noise has variance 1 in every column"""
 
     @property
     def density(self) -> float:

@@ -12,12 +12,14 @@ Models*, 2023, figure 2). The world around them is simpler than theirs, and prom
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import MASKS
 from veilgraph.graph.settings import holder_names
@@ -39,8 +41,7 @@ from veilgraph_datasets.transfers import (
     ordinary_transfers,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor
+with deferred():  # seconds to import
     from torch_geometric.data import Data
 
 SHOP: Final = "shop"
@@ -95,8 +96,6 @@ class View:
             ``Data`` with ``x`` [n, columns] float32, the features; ``edge_index`` [2, 2E]; ``n_id`` [n], the nodes; of
             a bank also ``y`` [n], the labels, and three masks.
         """
-        from torch_geometric.data import Data  # noqa: PLC0415
-
         rows = torch.from_numpy(self.rows)
         found = Data(x=torch.from_numpy(self.features()), edge_index=torch.cat([rows, rows.flip(0)], dim=1))
         found.n_id = torch.from_numpy(self.nodes)
@@ -196,8 +195,6 @@ class PaymentsWorld:
         ``Data`` has ``x``, what an account's bank knows of it; ``edge_index``, from payer to payee, each pair once;
         ``y``, −1 but at a customer's first bank; and three masks.
         """
-        from torch_geometric.data import Data  # noqa: PLC0415
-
         customers, transfers, banks = self.customers, self.transfers, len(self.banks)
         rows = [np.flatnonzero(customers.of_bank(bank)) for bank in range(banks)]
         sizes = [len(own) for own in rows]

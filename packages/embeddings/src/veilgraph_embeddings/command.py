@@ -5,42 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+from rich.table import Table
 
 from veilgraph.cli.app import Out, Overrides, command, override
 from veilgraph.cli.output import echo, emit, messages, results
+from veilgraph.core.deferred import deferred
+from veilgraph.core.yaml_file import read_yaml
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from veilgraph_embeddings import Embeddings
+with deferred():
+    from veilgraph_embeddings import Embeddings, directory, embed
     from veilgraph_embeddings.making import Progress
+    from veilgraph_embeddings.settings import parse_embed_job
 
 
 @command("embed", "veilgraph embed customers.yaml --set method=apge", json=True)
 def embed_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The embedding job.")],
+    job: Path,
     out: Out = None,
     overrides: Overrides = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Where the ledger for life of data.graph is, where it is not beside that file."
-        ),
-    ] = None,
+    ledger: Path | None = None,
 ) -> None:
     """Embed a graph for publication: keep one attribute, hide another, and attack the result.
 
     What may be published is in DIR/publish. The report of the attacks, before and after, is in DIR/private: it was
     computed from private values.
-    """
-    from veilgraph.core.yaml_file import read_yaml  # noqa: PLC0415
-    from veilgraph_embeddings import embed  # noqa: PLC0415
-    from veilgraph_embeddings.directory import FROM_EDGES  # noqa: PLC0415
-    from veilgraph_embeddings.settings import parse_embed_job  # noqa: PLC0415
 
+    Options:
+        JOB.yaml (job): The embedding job.
+        --ledger FOLDER: Where the ledger for life of data.graph is, where it is not beside that file.
+    """
     said = read_yaml(job, "job file")
     if isinstance(said, Mapping):
         said = dict(said)
@@ -56,7 +51,7 @@ def embed_command(
     if not settings.method.kind.is_private:
         echo(
             "embeddings.csv is made of edges: where its columns are features of a party file, name them there in "
-            f"nodes.columns_from_edges ({FROM_EDGES}, with the prefix of the join)"
+            f"nodes.columns_from_edges ({directory.FROM_EDGES}, with the prefix of the join)"
         )
     echo(f"publish {found.path / 'publish'}")
     echo(f"report  {found.page}")
@@ -77,8 +72,6 @@ def _put(group: dict[str, Any], keys: list[str], value: object) -> None:
 
 
 def _table(found: Embeddings) -> Table:
-    from rich.table import Table  # noqa: PLC0415
-
     report = found.report
     table = Table("", "before", "after")
     for name, part, of in (

@@ -35,11 +35,10 @@ METHODS: Final[Registry[type[Method[Any]]]] = Registry(
 class MethodSettings(Settings):
     """What every method has."""
 
-    name: Annotated[str, named_in(METHODS)] = Field(
-        "apge",
-        description="plain: a graph autoencoder, nothing hidden; apge: trained to hide; noise: differentially private",
-    )
-    dim: int = Field(32, ge=1, le=4096, description="numbers of an embedding")
+    name: Annotated[str, named_in(METHODS)] = "apge"
+    """plain: a graph autoencoder, nothing hidden; apge: trained to hide; noise: differentially private"""
+    dim: int = Field(32, ge=1, le=4096)
+    """numbers of an embedding"""
 
     @property
     def kind(self) -> type[Method[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from veilgraph.core.version import __version__
+from veilgraph.core import __version__
 from veilgraph.report.tables import environment
 from veilgraph_embeddings.assess import Assessment
 from veilgraph_embeddings.directory import FROM_EDGES

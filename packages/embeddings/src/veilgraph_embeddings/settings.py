@@ -27,15 +27,20 @@ LABEL: Final = "label"
 class EmbedDataSettings(Settings):
     """Which graph; from Python none of them, with ``graph=``."""
 
-    dataset: Annotated[str, named_in(DATASETS)] | None = Field(None, description="a public or made graph, in one piece")
-    block_model: Described = Field(None, description="dataset block-model: the graph's size and shape")
-    payments: Described = Field(None, description="dataset payments: the world's size and shape")
-    root: Path | None = Field(None, description="folder that holds the data set's files")
-    graph: Path | None = Field(None, description="a saved graph (.safetensors)")
-    party: Path | None = Field(None, description="a party file (.yaml), whose tables are read")
-    edges_public: bool = Field(
-        False, description="whether who gets the embeddings has the edges too: attacks then use them"
-    )
+    dataset: Annotated[str, named_in(DATASETS)] | None = None
+    """a public or made graph, in one piece"""
+    block_model: Described = None
+    """dataset block-model: the graph's size and shape"""
+    payments: Described = None
+    """dataset payments: the world's size and shape"""
+    root: Path | None = None
+    """folder that holds the data set's files"""
+    graph: Path | None = None
+    """a saved graph (.safetensors)"""
+    party: Path | None = None
+    """a party file (.yaml), whose tables are read"""
+    edges_public: bool = False
+    """whether who gets the embeddings has the edges too: attacks then use them"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -55,13 +60,12 @@ class EmbedDataSettings(Settings):
 class AttributeSettings(Settings):
     """One attribute of the nodes; its name alone will do."""
 
-    column: str | int = Field(
-        description="label: the labels that come with the graph; of a party's table a column, of another graph the "
-        "number of a feature or, from Python, the name of a tensor in Data"
-    )
-    cut: tuple[float, ...] = Field(
-        (), description="numbers, rising, that divide a column of numbers into classes; none: every value is a class"
-    )
+    column: str | int
+    """label: the labels that come with the graph; of a party's table a column, of another graph the number of a feature
+    or, from Python, the name of a tensor in Data
+    """
+    cut: tuple[float, ...] = ()
+    """numbers, rising, that divide a column of numbers into classes; none: every value is a class"""
 
     @field_validator("cut")
     @classmethod
@@ -81,14 +85,14 @@ AnyAttribute = Annotated[AttributeSettings, BeforeValidator(_named)]
 class EvaluationSettings(Settings):
     """What the report is held against."""
 
-    known: float = Field(0.5, gt=0, lt=1, description="share of the nodes whose private attribute the attacker knows")
-    unseen: float = Field(
-        0.2, gt=0, lt=1, description="share whose useful attribute the encoder is not told, by which it is judged"
-    )
-    links: float = Field(
-        0.1, ge=0, lt=1, description="share of the edges that are left out of the embeddings, by which they are judged"
-    )
-    families: tuple[str, ...] = Field(tuple(FAMILIES), description="models that attack, each trained afresh")
+    known: float = Field(0.5, gt=0, lt=1)
+    """share of the nodes whose private attribute the attacker knows"""
+    unseen: float = Field(0.2, gt=0, lt=1)
+    """share whose useful attribute the encoder is not told, by which it is judged"""
+    links: float = Field(0.1, ge=0, lt=1)
+    """share of the edges that are left out of the embeddings, by which they are judged"""
+    families: tuple[str, ...] = tuple(FAMILIES)
+    """models that attack, each trained afresh"""
 
     @field_validator("families")
     @classmethod
@@ -102,14 +106,17 @@ class EvaluationSettings(Settings):
 class EmbedJob(Settings):
     """One job: embeddings of one graph, by one method."""
 
-    name: str = Field("embeddings", pattern=NAME_PATTERN, description="of the directory that is made")
-    seed: int = Field(
-        0, ge=0, lt=2**63, description="of weights, projections and draws for the report; noise that protects has none"
-    )
+    name: str = Field("embeddings", pattern=NAME_PATTERN)
+    """of the directory that is made"""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """of weights, projections and draws for the report; noise that protects has none"""
     data: EmbedDataSettings = EmbedDataSettings()
-    keep: AnyAttribute = Field(AttributeSettings(column=LABEL), description="the useful attribute")
-    hide: AnyAttribute = Field(description="the private attribute, which is no feature")
-    method: AnyMethodSettings = Field(ApgeSettings(), description="how embeddings are made")
+    keep: AnyAttribute = AttributeSettings(column=LABEL)
+    """the useful attribute"""
+    hide: AnyAttribute
+    """the private attribute, which is no feature"""
+    method: AnyMethodSettings = ApgeSettings()
+    """how embeddings are made"""
     evaluation: EvaluationSettings = EvaluationSettings()
 
     @model_validator(mode="after")

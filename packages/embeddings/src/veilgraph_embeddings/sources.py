@@ -21,7 +21,7 @@ from veilgraph.tables.column_settings import NumericFeatures
 from veilgraph.tables.encode import fit_encoding
 from veilgraph.tables.nodes import read_column
 from veilgraph.tables.settings import TableSettings
-from veilgraph.tables.source import Column, to_numbers, to_text
+from veilgraph.tables.source import Column
 from veilgraph_embeddings.settings import LABEL, AttributeSettings, EmbedDataSettings, EmbedJob
 from veilgraph_embeddings.world import UNKNOWN, Attribute, World, by_id, pairs_of, to_scipy
 
@@ -194,7 +194,7 @@ def _check_of_each_node_alone(settings: TableSettings) -> None:
 
 def _of_column(key: str, asked: AttributeSettings, settings: TableSettings, base: Path) -> Attribute:
     if asked.cut:
-        return _of_numbers(key, asked, read_column(settings, base, str(asked.column), to_numbers, np.nan))
+        return _of_numbers(key, asked, read_column(settings, base, str(asked.column), Column.numbers, np.nan))
     text = read_column(settings, base, str(asked.column), _to_objects, None)
     names = sorted({name for name in text if name is not None})
     places = {name: place for place, name in enumerate(names)}
@@ -202,7 +202,7 @@ def _of_column(key: str, asked: AttributeSettings, settings: TableSettings, base
 
 
 def _to_objects(column: Column) -> np.ndarray:
-    found: np.ndarray = to_text(column).to_numpy(zero_copy_only=False)
+    found: np.ndarray = column.text().to_numpy(zero_copy_only=False)
     return found
 
 

@@ -5,40 +5,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from veilgraph.cli.app import command, net
+from veilgraph.cli.app import command, net, option
 from veilgraph.cli.output import say
+from veilgraph.core.deferred import deferred
+from veilgraph.core.errors import ConfigError
+
+with deferred():
+    from veilgraph.protocol.party_settings import party_folder, read_party_settings
+    from veilgraph_machines.machine import attend
+    from veilgraph_machines.secret import write_secret
 
 
 @command("machine", "veilgraph net machine --party bank/party.yaml --rank 1", net)
 def machine_command(
-    party: Annotated[Path, typer.Option(metavar="PARTY.yaml", help="The same party file as at the one that joins.")],
-    rank: Annotated[int, typer.Option(min=1, help="Of this machine: 1, 2, … up to machines.count - 1.")],
+    party: Path,
+    rank: Annotated[int, option(min=1)],
 ) -> None:
     """Share the work of a holder's jobs from a further machine of its own, until stopped with Ctrl-C.
 
     The party file says under machines how many there are, at which address of the one that joins they meet, and which
     file holds the secret by which they know each other: the same at all of them, made once with machine-secret.
-    """
-    from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
-    from veilgraph_machines.machine import attend  # noqa: PLC0415
 
+    Options:
+        --party PARTY.yaml: The same party file as at the one that joins.
+        --rank: Of this machine: 1, 2, … up to machines.count - 1.
+    """
     attend(read_party_settings(party), party_folder(party), rank, say)
 
 
 @command("machine-secret", "veilgraph net machine-secret bank/party.yaml", net)
 def machine_secret_command(
-    party: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="A party file with machines.secret.")],
+    party: Path,
 ) -> None:
     """Make the secret that a holder's machines share, in the file that its party file names.
 
     Copy it to all of them over a channel that nobody else reads. Whoever has it can take a machine's place.
-    """
-    from veilgraph.core.errors import ConfigError  # noqa: PLC0415
-    from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
-    from veilgraph_machines.secret import write_secret  # noqa: PLC0415
 
+    Options:
+        PARTY.yaml (party): A party file with machines.secret.
+    """
     machines = read_party_settings(party).machines
     if machines is None:
         raise ConfigError(f"{party}: has no machines; give machines: {{count: …, address: …, secret: machines.secret}}")

@@ -18,23 +18,22 @@ _USUAL: Final[tuple[SceneKind, ...]] = ("corridor", "crossing", "plaza")
 class TrajectoriesSettings(Settings):
     """Cameras that each record a scene of its own; see ``veilgraph_trajectories.world``."""
 
-    cameras: int = Field(3, ge=2, le=MAX_HOLDERS, description="named A, B, …")
-    recordings: int = Field(10, ge=1, le=100_000, description="of each camera, one after the other")
-    frames: int = Field(60, ge=2, le=100_000, description="of each recording")
-    frame_rate: float = Field(2.5, ge=1, le=30, description="frames in a second")
-    objects: float = Field(
-        16.0, ge=1, le=60, description="people in sight at once, about, of an average camera; doors let no more in"
-    )
-    scenes: Annotated[tuple[SceneKind, ...], Field(min_length=1)] = Field(
-        _USUAL, description="which there are, one camera after the other"
-    )
-    variety: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="how far cameras of one kind of scene differ in size, density and speed; 0: not at all",
-    )
-    noise: float = Field(0.1, ge=0, le=1, description="standard deviation of a velocity's random walk in a second, m/s")
+    cameras: int = Field(3, ge=2, le=MAX_HOLDERS)
+    """named A, B, …"""
+    recordings: int = Field(10, ge=1, le=100_000)
+    """of each camera, one after the other"""
+    frames: int = Field(60, ge=2, le=100_000)
+    """of each recording"""
+    frame_rate: float = Field(2.5, ge=1, le=30)
+    """frames in a second"""
+    objects: float = Field(16.0, ge=1, le=60)
+    """people in sight at once, about, of an average camera; doors let no more in"""
+    scenes: Annotated[tuple[SceneKind, ...], Field(min_length=1)] = _USUAL
+    """which there are, one camera after the other"""
+    variety: float = Field(1.0, ge=0, le=1)
+    """how far cameras of one kind of scene differ in size, density and speed; 0: not at all"""
+    noise: float = Field(0.1, ge=0, le=1)
+    """standard deviation of a velocity's random walk in a second, m/s"""
 
     @field_validator("scenes")
     @classmethod

@@ -38,17 +38,16 @@ _LARGEST: Final = 2**24
 class TrajectoriesTaskSettings(TaskSettings):
     """What is seen, what is predicted, and of which frames."""
 
-    radius: float = Field(4.0, gt=0, description="metres; objects of a frame that are nearer are joined by an edge")
-    observe: int = Field(8, ge=2, le=1000, description="frames that are looked at before positions are predicted")
-    predict: int = Field(12, ge=1, le=1000, description="frames that are predicted, one after the other")
-    batch: float = Field(
-        0.25, gt=0, le=1, description="share of a holder's training windows that each local epoch takes, drawn anew"
-    )
-    split: tuple[Share, Share] = Field(
-        (0.5, 0.2),
-        description="shares of a holder's frames, in the order of time, for training and validation; the rest is to "
-        "test",
-    )
+    radius: float = Field(4.0, gt=0)
+    """metres; objects of a frame that are nearer are joined by an edge"""
+    observe: int = Field(8, ge=2, le=1000)
+    """frames that are looked at before positions are predicted"""
+    predict: int = Field(12, ge=1, le=1000)
+    """frames that are predicted, one after the other"""
+    batch: float = Field(0.25, gt=0, le=1)
+    """share of a holder's training windows that each local epoch takes, drawn anew"""
+    split: tuple[Share, Share] = (0.5, 0.2)
+    """shares of a holder's frames, in the order of time, for training and validation; the rest is to test"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 import yaml
 
-from veilgraph.cli.app import Replace, argument, check_new, command, data, option
+from veilgraph.cli.app import Replace, check_new, command, data, option
 from veilgraph.cli.output import echo
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
 from veilgraph_wizard import Protected
 
-if TYPE_CHECKING:
-    from veilgraph.protocol.party_settings import PartySettings
+with deferred():
+    from veilgraph.protocol.aligning import match_rates
+    from veilgraph.protocol.job_file import parse_job, read_job
+    from veilgraph.protocol.party_settings import PartySettings, parse_party_text, read_party_settings
+    from veilgraph.samples.organisations import accepting
+    from veilgraph_wizard.choices import Choices
+    from veilgraph_wizard.draft import draft
+    from veilgraph_wizard.guess import guess
+    from veilgraph_wizard.job_draft import ProtectedJob, draft_job
+    from veilgraph_wizard.sampling import sample
 
 _EPSILON: Final = 4.0
 _MOST_NEIGHBOURS: Final = 1000
@@ -26,96 +35,56 @@ _MOST_NEIGHBOURS: Final = 1000
 
 @command("init", "veilgraph data init customers.csv labels.csv transfers.csv --out party.yaml", data)
 def init_command(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILES...", help="Tables, in any order; most ids say which nodes there are.")
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The party file to write.")] = Path("party.yaml"),
-    party: Annotated[str, typer.Option(metavar="NAME", help="This holder's name in the job.")] = "party",
-    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Ids of the node table.")] = None,
-    ids: Annotated[
-        str | None,
-        typer.Option(
-            metavar="strip,lower",
-            help="How ids are written alike, as at all holders; unpadded: no zeros in front; exact: as they stand.",
-        ),
-    ] = None,
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted: classes.")] = None,
-    no_label: Annotated[
-        bool, typer.Option("--no-label", metavar="", help="This holder is not the label holder.")
-    ] = False,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN:DATE:DATE",
-            help="Train before the first day, validate before the second, test on the rest; or random; or random:FILE, "
-            "by a key that all holders of the same customers have.",
-        ),
-    ] = None,
-    as_of: Annotated[
-        str | None,
-        typer.Option(metavar="DATE", help="The day of which features tell: later edges are left out."),
-    ] = None,
-    missing: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="What is no value; may be given several times.")
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="Of text that is not UTF-8, as cp1252.")] = None,
-    leave_out: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="No feature; may be given several times.")
-    ] = None,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="A feature that would be left out; may be given several times."),
-    ] = None,
-    ends: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SOURCE:TARGET", help="The ends of a file of edges; may be given several times."),
-    ] = None,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PARADIGM",
-            help="Accept what a default job of it reveals, as sealed; may be given several times. Default: vertical.",
-        ),
-    ] = None,
-    ranges: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--range",
-            metavar="COLUMN:LOW:HIGH",
-            help="Numbers that a column can have, which become 0 to 1; may be given several times.",
-        ),
-    ] = None,
-    protect: Annotated[
-        Protected | None,
-        typer.Option(
-            help="What an ε is to be about: features are then made of a node's own row alone, or weights of an edge's, "
-            "as such jobs ask for. With --epsilon.",
-        ),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            metavar="E", min=0.001, help="Limit for life on the total ε of what --protect names, over all jobs."
-        ),
-    ] = None,
-    most_neighbours: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="The most neighbours that any node can have, by public knowledge; with --protect edge and node-edges. "
-            f"Default: {_MOST_NEIGHBOURS}, to decide.",
-        ),
-    ] = None,
+    files: list[Path],
+    out: Path = Path("party.yaml"),
+    party: str = "party",
+    id_column: str | None = None,
+    ids: str | None = None,
+    label: str | None = None,
+    no_label: bool = False,
+    split: str | None = None,
+    as_of: str | None = None,
+    missing: list[str] | None = None,
+    encoding: str | None = None,
+    leave_out: list[str] | None = None,
+    feature: list[str] | None = None,
+    ends: list[str] | None = None,
+    accept: list[str] | None = None,
+    ranges: list[str] | None = None,
+    protect: Protected | None = None,
+    epsilon: Annotated[float | None, option(min=0.001)] = None,
+    most_neighbours: Annotated[int | None, option(min=1)] = None,
     replace: Replace = False,
 ) -> None:
-    """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
-    from veilgraph.protocol.party_settings import parse_party_text  # noqa: PLC0415
-    from veilgraph_wizard.choices import Choices  # noqa: PLC0415
-    from veilgraph_wizard.draft import draft  # noqa: PLC0415
-    from veilgraph_wizard.guess import guess  # noqa: PLC0415
-    from veilgraph_wizard.sampling import sample  # noqa: PLC0415
+    """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option.
 
+    Options:
+        FILES... (files): Tables, in any order; most ids say which nodes there are.
+        --out FILE: The party file to write.
+        --party NAME: This holder's name in the job.
+        --id COLUMN (id_column): Ids of the node table.
+        --ids strip,lower: How ids are written alike, as at all holders; unpadded: no zeros in front; exact: as they
+            stand.
+        --label COLUMN: What is to be predicted: classes.
+        --no-label: This holder is not the label holder.
+        --split COLUMN:DATE:DATE: Train before the first day, validate before the second, test on the rest; or random;
+            or random:FILE, by a key that all holders of the same customers have.
+        --as-of DATE: The day of which features tell: later edges are left out.
+        --missing TEXT: What is no value; may be given several times.
+        --encoding NAME: Of text that is not UTF-8, as cp1252.
+        --leave-out COLUMN: No feature; may be given several times.
+        --feature COLUMN: A feature that would be left out; may be given several times.
+        --ends SOURCE:TARGET: The ends of a file of edges; may be given several times.
+        --accept PARADIGM: Accept what a default job of it reveals, as sealed; may be given several times. Default:
+            vertical.
+        --range COLUMN:LOW:HIGH (ranges): Numbers that a column can have, which become 0 to 1; may be given several
+            times.
+        --protect: What an ε is to be about: features are then made of a node's own row alone, or weights of an edge's,
+            as such jobs ask for. With --epsilon.
+        --epsilon E: Limit for life on the total ε of what --protect names, over all jobs.
+        --most-neighbours N: The most neighbours that any node can have, by public knowledge; with --protect edge and
+            node-edges. Default: 1000, to decide.
+    """
     if (protect is None) != (epsilon is None):
         raise typer.BadParameter(
             "--protect says what a limit is about and --epsilon how much it allows; give both or neither",
@@ -163,9 +132,6 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
 
     A name that a job's ε bounds need not be accepted.
     """
-    from veilgraph.protocol.job_file import parse_job  # noqa: PLC0415
-    from veilgraph.samples.organisations import accepting  # noqa: PLC0415
-
     drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
     # Of a sealed job scores too: what ``init`` writes where classes are two; of a union both ways to have edges across.
     more: dict[str, object] = {"paradigm": "union", "across": "C", "data": {**drafted, "holders": ["A", "B", "C"]}}
@@ -191,48 +157,33 @@ def _is_union(parties: Sequence[PartySettings]) -> bool:
 
 @command("init", "veilgraph init bank.yaml shop.yaml telco.yaml --out job.yaml")
 def init_job_command(
-    holders: Annotated[
-        list[str], argument("Their party files; or, where they are elsewhere, their names alone.", "HOLDERS...")
-    ],
-    out: Annotated[Path, option("The job file to write.", "FILE")] = Path("job.yaml"),
-    label_holder: Annotated[
-        str | None, option("Who has what is to be predicted. Default: the only party file that has a label.", "NAME")
-    ] = None,
-    paradigm: Annotated[
-        str | None,
-        option(
-            "vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes ends of "
-            "edges are, or one has edges alone, else vertical.",
-            "NAME",
-        ),
-    ] = None,
-    select_by: Annotated[
-        str | None,
-        option(
-            "What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc, where the "
-            "paradigm can.",
-            "FIGURE",
-        ),
-    ] = None,
-    protect: Annotated[
-        Protected | None,
-        option("By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md)."),
-    ] = None,
+    holders: list[str],
+    out: Path = Path("job.yaml"),
+    label_holder: str | None = None,
+    paradigm: str | None = None,
+    select_by: str | None = None,
+    protect: Protected | None = None,
     epsilon: Annotated[
         float | None, option(f"Total ε of what --protect names. Default: {_EPSILON:g}.", "E", min=0.001)
     ] = None,
-    degree_bound: Annotated[
-        int | None, option("The most neighbours of any node; with --protect node and node-edges.", "D", min=1)
-    ] = None,
-    name: Annotated[str | None, option("Of the job. Default: that of its file.", "NAME")] = None,
+    degree_bound: Annotated[int | None, option(min=1)] = None,
+    name: str | None = None,
     replace: Replace = False,
 ) -> None:
-    """Write a job file, with comments, for holders whose party files are there or whose names are known."""
-    from veilgraph.protocol.aligning import match_rates  # noqa: PLC0415
-    from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
-    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
-    from veilgraph_wizard.job_draft import ProtectedJob, draft_job  # noqa: PLC0415
+    """Write a job file, with comments, for holders whose party files are there or whose names are known.
 
+    Options:
+        HOLDERS... (holders): Their party files; or, where they are elsewhere, their names alone.
+        --out FILE: The job file to write.
+        --label-holder NAME: Who has what is to be predicted. Default: the only party file that has a label.
+        --paradigm NAME: vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes
+            ends of edges are, or one has edges alone, else vertical.
+        --select-by FIGURE: What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc,
+            where the paradigm can.
+        --protect: By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md).
+        --degree-bound D: The most neighbours of any node; with --protect node and node-edges.
+        --name NAME: Of the job. Default: that of its file.
+    """
     check_new(out, replace=replace)
     files = [each for each in holders if each.endswith(PARTY_FILE_SUFFIXES)]
     if files and len(files) != len(holders):

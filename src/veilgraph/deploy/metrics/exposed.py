@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from veilgraph.core.version import __version__
+from veilgraph.core import __version__
 from veilgraph.deploy.https import Page
 from veilgraph.deploy.metrics.door import answer
 

@@ -19,10 +19,10 @@ from typing import Any, Final, Literal, cast
 import torch
 from pydantic import BaseModel
 
+from veilgraph.core import __version__
 from veilgraph.core.chain import whole_lines
 from veilgraph.core.files import adapter_of, append, undamaged, write_whole
 from veilgraph.core.types import Kind, PartyId
-from veilgraph.core.version import __version__
 from veilgraph.link.view import RecordedLink, TrafficEntry
 from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.agreement import MOST_PACKAGES

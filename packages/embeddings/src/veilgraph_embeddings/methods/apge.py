@@ -15,17 +15,16 @@ from veilgraph_embeddings.world import World
 class ApgeSettings(AutoencoderSettings):
     """How much is done to hide."""
 
-    hide_weight: float = Field(1.0, ge=0, description="of fooling the adversary in the loss")
-    match_weight: float = Field(
-        3.0,
-        ge=0,
-        description="of making means and covariances of the codes of each hidden value those of all; not in the paper",
-    )
-    prior_weight: float = Field(
-        0.0, ge=0, description="of fooling the discriminator, which holds codes to a normal one"
-    )
-    adversary_steps: int = Field(3, ge=1, description="of the adversary and the discriminator for each of the encoder")
-    conditioned: bool = Field(True, description="whether the decoder is given the private attribute")
+    hide_weight: float = Field(1.0, ge=0)
+    """of fooling the adversary in the loss"""
+    match_weight: float = Field(3.0, ge=0)
+    """of making means and covariances of the codes of each hidden value those of all; not in the paper"""
+    prior_weight: float = Field(0.0, ge=0)
+    """of fooling the discriminator, which holds codes to a normal one"""
+    adversary_steps: int = Field(3, ge=1)
+    """of the adversary and the discriminator for each of the encoder"""
+    conditioned: bool = True
+    """whether the decoder is given the private attribute"""
 
 
 class Apge(Method[ApgeSettings]):

@@ -29,14 +29,14 @@ _TOLD: Final = (1, 5, 20)
 class NoiseSettings(MethodSettings):
     """What the release may cost, and what it is of."""
 
-    epsilon: float = Field(gt=0, description="ε of the release, about one node's features, and likewise about one edge")
-    delta: float | None = Field(
-        None, gt=0, lt=1, description="δ of it; null: the largest power of ten that is at most 1/(10·N), and 1e-4"
-    )
-    hops: int = Field(2, ge=0, le=32, description="K: sums over neighbours; 0: a node's own row alone, and no edges")
-    degree_bound: int = Field(
-        10, ge=1, description="D: most neighbours of a node that are summed, and what sums are divided by"
-    )
+    epsilon: float = Field(gt=0)
+    """ε of the release, about one node's features, and likewise about one edge"""
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of it; null: the largest power of ten that is at most 1/(10·N), and 1e-4"""
+    hops: int = Field(2, ge=0, le=32)
+    """K: sums over neighbours; 0: a node's own row alone, and no edges"""
+    degree_bound: int = Field(10, ge=1)
+    """D: most neighbours of a node that are summed, and what sums are divided by"""
 
 
 class Noise(Method[NoiseSettings]):

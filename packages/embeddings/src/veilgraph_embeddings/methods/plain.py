@@ -14,12 +14,18 @@ from veilgraph_embeddings.world import World
 class AutoencoderSettings(MethodSettings):
     """A graph autoencoder: a GCN of two layers, and what its codes are to give back."""
 
-    hidden: int = Field(64, ge=1, le=4096, description="width of the encoder's and the decoder's hidden layer")
-    epochs: int = Field(150, ge=1, description="steps over the whole graph")
-    learning_rate: float = Field(0.01, gt=0, description="Adam's")
-    keep_weight: float = Field(4.0, ge=0, description="of the useful attribute in the loss")
-    link_weight: float = Field(3.0, ge=0, description="of the edges in the loss")
-    feature_weight: float = Field(0.3, ge=0, description="of the features, under a random projection, in the loss")
+    hidden: int = Field(64, ge=1, le=4096)
+    """width of the encoder's and the decoder's hidden layer"""
+    epochs: int = Field(150, ge=1)
+    """steps over the whole graph"""
+    learning_rate: float = Field(0.01, gt=0)
+    """Adam's"""
+    keep_weight: float = Field(4.0, ge=0)
+    """of the useful attribute in the loss"""
+    link_weight: float = Field(3.0, ge=0)
+    """of the edges in the loss"""
+    feature_weight: float = Field(0.3, ge=0)
+    """of the features, under a random projection, in the loss"""
 
 
 class Plain(Method[AutoencoderSettings]):

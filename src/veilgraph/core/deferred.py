@@ -1,0 +1,50 @@
+"""Imports that wait until they are used: a command line begins at once, whatever its commands need."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from threading import get_ident
+from types import SimpleNamespace
+from typing import Any
+
+
+class _Deferred:
+    """Stands in for a function, class or module, which is imported whenever it is called or asked for an attribute."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def _found(self) -> Any:  # noqa: ANN401
+        module = import_module(self._module)
+        if not hasattr(module, self._name):
+            import_module(f"{self._module}.{self._name}")
+        return getattr(module, self._name)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
+        return self._found()(*args, **named)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._found(), name)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Have every ``from module import name`` of the block import the module when the name is used.
+
+    A name may be of a function, a class or a module; of anything else, as a constant, import its module.
+    """
+    usual, thread = builtins.__import__, get_ident()
+
+    def put_off(module: str, *rest: Any) -> Any:  # noqa: ANN401 - as the interpreter calls it: globals, locals, names
+        if get_ident() != thread:
+            return usual(module, *rest)
+        return SimpleNamespace(**{name: _Deferred(module, name) for name in rest[2]})
+
+    vars(builtins)["__import__"] = put_off
+    try:
+        yield
+    finally:
+        vars(builtins)["__import__"] = usual
