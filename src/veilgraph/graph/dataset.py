@@ -17,18 +17,8 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import MASKS, PartyId
+from veilgraph.graph import partition
 from veilgraph.graph.features import scale_features, scale_together
-from veilgraph.graph.partition import (
-    POOLED,
-    HorizontalPart,
-    deal_nodes,
-    split_at_home,
-    split_by_label,
-    split_by_nodes,
-    split_for_learner,
-    split_horizontally,
-    split_vertically,
-)
 from veilgraph.graph.party import PartyGraph, check_federation, checked_ids, load_party, load_party_ids
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.nodes import draw_splits
@@ -81,7 +71,7 @@ class DataSet:
 
     def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:
         """The holders' graphs in the settings' order, over the same nodes, not scaled; ``DataError`` as ``whole``."""
-        return split_vertically(
+        return partition.split_vertically(
             self.whole(settings, seed),
             names=settings.names,
             feature_proportions=settings.feature_proportions,
@@ -91,23 +81,23 @@ class DataSet:
             num_classes=self.classes(settings),
         )
 
-    def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
+    def parts(self, data: Data, settings: DataSettings, seed: int) -> list[partition.HorizontalPart]:
         """The holders' parts of ``whole``, with the job's split, in the settings' order, unscaled; or ``DataError``."""
-        partition, names = settings.partition, settings.names
-        if partition.by == "edges":
-            return split_horizontally(data, names=names, seed=seed, overlap=partition.overlap, knows=partition.knows)
-        if partition.by == "nodes":
-            return split_by_nodes(data, names=names, seed=seed)
-        return split_by_label(data, names=names, seed=seed, mixed=partition.mixed, knows=partition.knows)
+        how, names = settings.partition, settings.names
+        if how.by == "edges":
+            return partition.split_horizontally(data, names=names, seed=seed, overlap=how.overlap, knows=how.knows)
+        if how.by == "nodes":
+            return partition.split_by_nodes(data, names=names, seed=seed)
+        return partition.split_by_label(data, names=names, seed=seed, mixed=how.mixed, knows=how.knows)
 
     def at_home(self, data: Data, settings: DataSettings, seed: int) -> list[tuple[PartyGraph, list[str]]]:
         """Every holder's own nodes of ``whole``, with all edges that touch them, and its rows' ids: ``split_at_home``.
 
         Nodes are dealt evenly. Features are unscaled. Raises ``DataError``: data breaks a party's rule.
         """
-        whole = PartyGraph.from_data(POOLED, data, self.classes(settings))
-        home = deal_nodes(whole, len(settings.names), torch.Generator().manual_seed(seed))
-        return split_at_home(whole, settings.names, home)
+        whole = PartyGraph.from_data(partition.POOLED, data, self.classes(settings))
+        home = partition.deal_nodes(whole, len(settings.names), torch.Generator().manual_seed(seed))
+        return partition.split_at_home(whole, settings.names, home)
 
     def export_tables(
         self, settings: DataSettings, out: Path, seed: int, table_format: Literal["csv", "parquet"]
@@ -123,7 +113,7 @@ class DataSet:
         return None
 
 
-def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
+def load_parts(settings: DataSettings, seed: int) -> list[partition.HorizontalPart]:
     """All holders' parts of a horizontal job on one machine, in the order of its names: divided, scaled and checked."""
     found = DATASETS[_dataset(settings)].parts(_whole(settings, seed), settings, seed)
     graphs = scale_together([part.graph for part in found], settings.feature_scaling)
@@ -146,7 +136,7 @@ def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> l
         parties = _saved(settings)
     else:
         whole = load_whole(settings, labels_at, seed)
-        parties = split_for_learner(
+        parties = partition.split_for_learner(
             whole, names=settings.names, learner=settings.label_party, labels_at=labels_at, seed=seed
         )
     check_federation(parties, labels_at)

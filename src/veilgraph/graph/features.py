@@ -16,6 +16,7 @@ from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import check_features
 
@@ -142,18 +143,12 @@ def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
     edges, weight = places[graph.edge_index], graph.edge_weight
     keys = (() if weight is None else (weight.numpy(),)) + (edges[0].numpy(), edges[1].numpy())
     sorting = torch.from_numpy(np.lexsort(keys))
-
-    def moved(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[order]
-
+    moved = {name: values[order] for name, values in graph.node_values.items() if name in ("labels", *MASKS)}
     return PartyGraph(
         graph.party,
         choose_rows(graph.features, order),
         edges[:, sorting],
         None if weight is None else weight[sorting],
-        moved(graph.labels),
-        moved(graph.train_mask),
-        moved(graph.val_mask),
-        moved(graph.test_mask),
-        graph.num_classes,
+        num_classes=graph.num_classes,
+        **moved,  # type: ignore[arg-type]
     )

@@ -6,7 +6,7 @@ holders have different, overlapping nodes, edges and labels, and all the same co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -202,6 +202,8 @@ def _side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:
 
 UNKNOWN: Final = -1
 """A label, or a holder, that there is not."""
+_ABSENT: Final[Mapping[str, float]] = {"labels": UNKNOWN, "targets": torch.nan, **dict.fromkeys(MASKS, False)}
+"""What a node has that is no holder's own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -444,21 +446,15 @@ def beside_others(own: PartyGraph, others: int) -> PartyGraph:
 
     Edges may join the first to these already.
     """
-
-    def longer(values: Tensor | None, absent: float) -> Tensor | None:
-        return None if values is None else torch.cat([values, values.new_full((others,), absent)])
-
     known = own.features
     if others:
         known = torch.cat([known.to_dense(), known.new_zeros((others, own.num_features), layout=torch.strided)])
-    return replace(
-        own,
-        num_common=own.num_nodes,
-        features=known,
-        labels=longer(own.labels, UNKNOWN),
-        targets=longer(own.targets, torch.nan),
-        **{mask: longer(values, False) for mask, values in _masks(own).items()},  # type: ignore[arg-type]
-    )
+    longer = {
+        name: torch.cat([values, values.new_full((others,), _ABSENT[name])])
+        for name, values in own.node_values.items()
+        if name in _ABSENT
+    }
+    return replace(own, num_common=own.num_nodes, features=known, **longer)  # type: ignore[arg-type]
 
 
 def _second_owner(whole: PartyGraph, owner: Tensor, holders: int, overlap: float, generator: torch.Generator) -> Tensor:
@@ -508,17 +504,10 @@ def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labell
     ids, own = known.nonzero().reshape(-1), whole.with_edges(edges)
     place = torch.full((whole.num_nodes,), UNKNOWN)
     place[ids] = torch.arange(len(ids))
-    mine, labels, targets = labelled[ids], whole.labels, whole.targets
-    graph = replace(
-        own,
-        party=name,
-        features=choose_rows(whole.features, ids),
-        edge_index=place[own.edge_index],
-        labels=None if labels is None else torch.where(mine, labels[ids], UNKNOWN),
-        targets=None if targets is None else torch.where(mine, targets[ids], torch.nan),
-        membership=None if whole.membership is None else whole.membership[ids],
-        **{mask: values[ids] & mine for mask, values in _masks(whole).items()},  # type: ignore[arg-type]
-    )
+    values = {name: each[ids] for name, each in whole.node_values.items()}
+    values |= {each: values[each].where(labelled[ids], absent) for each, absent in _ABSENT.items() if each in values}
+    features = choose_rows(whole.features, ids)
+    graph = replace(own, party=name, features=features, edge_index=place[own.edge_index], **values)  # type: ignore[arg-type]
     # The whole is checked; that a part has nodes, and some to train and to validate on, depends on the dealing.
     check_name(name)
     check_shape(name, graph.features)
@@ -527,7 +516,7 @@ def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labell
 
 
 def _masks(graph: PartyGraph) -> dict[str, Tensor]:
-    return {name: getattr(graph, name) for name in MASKS if getattr(graph, name) is not None}
+    return {name: values for name, values in graph.node_values.items() if name in MASKS}
 
 
 def _in_mask(graph: PartyGraph) -> Tensor:

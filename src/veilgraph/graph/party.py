@@ -109,7 +109,8 @@ def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, n
 _FORMAT = "veilgraph-party-1"
 _SPARSE_PARTS = ("features.row_pointers", "features.columns", "features.values")
 _OF_EDGES = ("edge_weight", "edge_relation", "edge_features")
-_TENSORS = ("edge_index", *_OF_EDGES, "labels", *MASKS, "targets", "membership")
+_OF_NODES = ("labels", *MASKS, "targets", "membership")
+_TENSORS = ("edge_index", *_OF_EDGES, *_OF_NODES)
 _NUMBERS = ("num_classes", "num_common")
 
 
@@ -188,6 +189,11 @@ class PartyGraph:
         return {name: getattr(self, name) for name in ("labels", *MASKS, "num_classes")}
 
     @property
+    def node_values(self) -> dict[str, Tensor]:
+        """Labels, masks, targets and membership, those that there are, by name: Tensor[N] each."""
+        return {name: value for name in _OF_NODES if (value := getattr(self, name)) is not None}
+
+    @property
     def num_edge_features(self) -> int:
         """F_e, columns of the edges beside their weight."""
         return 0 if self.edge_features is None else int(self.edge_features.shape[1])
@@ -214,13 +220,11 @@ class PartyGraph:
         count = self.common
         if count == self.num_nodes:
             return self
-        names = ("labels", *MASKS, "targets", "membership")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(
             self.with_edges((self.edge_index < count).all(dim=0)),
             features=rows_between(self.features, 0, count),
             num_common=None,
-            **{name: values[:count] for name, values in given.items()},
+            **{name: values[:count] for name, values in self.node_values.items()},  # type: ignore[arg-type]
         )
 
     def with_edges(self, kept: Tensor) -> PartyGraph:

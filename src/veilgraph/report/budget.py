@@ -37,7 +37,7 @@ from veilgraph.report.protection import (
     counted,
     rounded_up,
 )
-from veilgraph.report.tables import NOTHING, add_row, table
+from veilgraph.report.tables import NOTHING, table
 
 _UNITS: Final = MappingProxyType(
     {
@@ -125,19 +125,15 @@ class PublishedRows(Protection[PrivacySettings]):
 
     @override
     def table(self) -> Table:
-        plans = plans_of(self.job, self.nodes)
-        found = table(
+        plans, against = plans_of(self.job, self.nodes), paradigm_of(self.job).guarantee.threat_model(self.job)
+        columns = [_shown(planned, against) for planned in plans.values()]
+        return table(
             "Differential privacy",
             ("", *(f">{name}" for name in plans)),
+            ((heading, *(column[heading] for column in columns)) for heading in columns[0]),
             caption="Noise over clip: standard deviation (laplace: scale) / C. Its deviation is that of one entry.",
+            bold=lambda row: row[0] in (PER_RELEASE, TOTAL),
         )
-        columns = [
-            _shown(planned, paradigm_of(self.job).guarantee.threat_model(self.job)) for planned in plans.values()
-        ]
-        for heading in columns[0]:
-            cells = (heading, *(column[heading] for column in columns))
-            add_row(found, cells, "bold" if heading in (PER_RELEASE, TOTAL) else None)
-        return found
 
     @override
     def notes(self) -> list[str]:

@@ -16,7 +16,7 @@ from veilgraph.core.text import human_bytes, listed
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.messages import DisclosureRecord, Protection, statements
 from veilgraph.report.run_data import RunData
-from veilgraph.report.tables import Section, add_row, bar, table
+from veilgraph.report.tables import Section, bar, table
 from veilgraph.runtime.store.records import VerifiedRecord
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -92,19 +92,17 @@ def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
     private = bool(_epsilons(records))
     bound = _PRIVATE if private else "No differential privacy: nothing bounds what a receiver can infer."
     columns = ("work", "from", "to", "what", "protection", ">messages", ">bytes", ">ε one / all")[: 8 if private else 7]
-    found = table("Disclosures", columns, caption=f"{_CAPTION} {bound}")
-    for words, group in groups.items():
-        epsilon = ["".join(_epsilons(group).values())] if private else []
-        add_row(found, (*words, *_size(group), *epsilon), "bold" if words[-1] == "none" else None)
-    return found
+    rows = (
+        (*words, *_size(group), *(["".join(_epsilons(group).values())] if private else []))
+        for words, group in groups.items()
+    )
+    return table("Disclosures", columns, rows, caption=f"{_CAPTION} {bound}", bold=lambda row: row[4] == "none")
 
 
 def reasons_table(records: Sequence[DisclosureRecord]) -> Table:
     """Why each thing that was sent may leave its sender or, where nothing protects it, what follows; each once."""
-    found = table("Why it may leave", ("what", "protection", "why"))
-    for row in dict.fromkeys((record.what, record.protection, record.why) for record in records):
-        add_row(found, row, "bold" if row[1] == "none" else None)
-    return found
+    rows = dict.fromkeys((record.what, record.protection, record.why) for record in records)
+    return table("Why it may leave", ("what", "protection", "why"), rows, bold=lambda row: row[1] == "none")
 
 
 def learned(found: RunData) -> Section:
@@ -191,18 +189,13 @@ def traffic(found: RunData) -> Section:
     if not entries:
         return {"parties": ()}
     counting = {entry.party for entry in entries}
-    flows: dict[tuple[str, PartyId, PartyId], tuple[int, int]] = {}
-    for entry in entries:
-        if entry.direction == "sent":
-            flows[entry.kind, entry.party, entry.peer] = (entry.messages, entry.bytes)
-        elif entry.peer not in counting:
-            flows[entry.kind, entry.peer, entry.party] = (entry.messages, entry.bytes)
     by_party: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     by_kind: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for (kind, sender, _), (messages, size) in flows.items():
-        for group in (by_party[sender], by_kind[kind]):
-            group[0] += messages
-            group[1] += size
+    for entry in entries:
+        if (sent := entry.direction == "sent") or entry.peer not in counting:
+            for group in (by_party[entry.party if sent else entry.peer], by_kind[entry.kind]):
+                group[0] += entry.messages
+                group[1] += entry.bytes
     words: dict[str, dict[str, None]] = defaultdict(dict)
     for record in found.sent:
         words[record.kind][record.what] = None
@@ -210,7 +203,7 @@ def traffic(found: RunData) -> Section:
     return {
         "counting": [party for party in found.parties if party in counting],
         "uncounted": [party for party in found.parties if party not in counting],
-        "total": human_bytes(sum(size for _, size in flows.values())),
+        "total": human_bytes(sum(size for _, size in by_kind.values())),
         "parties": _flows([(party, "", by_party[party]) for party in found.parties if party in by_party]),
         "kinds": _flows([(kind.replace("_", " "), "; ".join(words[kind]), sums) for kind, sums in kinds]),
     }

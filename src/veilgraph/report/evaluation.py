@@ -10,26 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from sklearn.metrics import brier_score_loss
 
 from veilgraph.comparison.figures import DRAWS, Estimate, estimates
 from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.core.text import called, counted
 from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure, leak_words
-from veilgraph.report.ranking import (
-    Bin,
-    ByColumn,
-    alarms,
-    best_threshold,
-    brier,
-    calibration_error,
-    found_over_looked,
-    groups,
-    looked_at,
-    precision_over_recall,
-    reliability,
-)
-from veilgraph.report.run_data import RunData, Scored
-from veilgraph.report.tables import NOTHING, Point, Section, line_chart, percent
+from veilgraph.report import ranking
+from veilgraph.report.run_data import Floats, RunData, Scored
+from veilgraph.report.tables import NOTHING, Section, line_chart, percent
 from veilgraph.report.training import alone_words
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
@@ -52,7 +41,7 @@ class LiftRow(NamedTuple):
     meaning: str
 
 
-def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Section:
+def judged(found: RunData, told: Scored | str, by: ranking.ByColumn | None = None) -> Section:
     """How well the newest predictions of the test nodes are, also in groups ``by`` a column, which takes predictions.
 
     ``told`` are the run's predictions with labels, or why they are not here (``missing``). In what it gives
@@ -94,7 +83,7 @@ def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Se
         "rows": list(rows.values()),
         "unranked": unranked,
         "ranking": _ranking(told) if pair else None,
-        "groups": None if by is None else groups(told, by, _chosen_threshold(told) if pair else None),
+        "groups": None if by is None else ranking.groups(told, by, _chosen_threshold(told) if pair else None),
     }
 
 
@@ -178,20 +167,26 @@ def _ranking(told: Scored) -> Section:
     """What the scores of two classes are worth.
 
     ``threshold`` was chosen by validation nodes, with what comes of it on them and on test nodes; None where none of
-    them is of class 1.
+    them is of class 1. ``own``: what the network itself says, where its probabilities are corrected.
     """
     truth, score = told.test.labels == 1, told.test.likely[:, 1]
-    bins, threshold = reliability(truth, score), _chosen_threshold(told)
-    chosen = None
+    bins, threshold = ranking.reliability(truth, score), _chosen_threshold(told)
+    chosen, own = None, None
     if threshold is not None:
-        val, test = (alarms(of.labels == 1, of.likely[:, 1], threshold) for of in (told.val, told.test))
+        val, test = (ranking.alarms(of.labels == 1, of.likely[:, 1], threshold) for of in (told.val, told.test))
         chosen = {"value": threshold, "val": val, "test": test}
+    if told.calibrated:
+        given = told.test.own[:, 1]
+        own = {"said": float(given.mean()), "error": ranking.calibration_error(ranking.reliability(truth, given))}
     return {
-        "negative": called(told.classes[0]),
-        "positive": called(told.classes[1]),
-        "charts": _charts(told, bins),
-        "looked": looked_at(truth, score),
-        "calibration": _calibration(told, bins),
+        **dict(zip(("negative", "positive"), map(called, told.classes), strict=True)),
+        "charts": list(_charts(truth, score, bins, called(told.classes[1]))),
+        "looked": ranking.looked_at(truth, score),
+        "said": float(score.mean()),
+        "true": float(truth.mean()),
+        "brier": float(brier_score_loss(truth, score)),
+        "error": ranking.calibration_error(bins),
+        "own": own,
         "bins": bins,
         "threshold": chosen,
     }
@@ -199,63 +194,42 @@ def _ranking(told: Scored) -> Section:
 
 def _chosen_threshold(told: Scored) -> float | None:
     """The threshold that validation nodes choose; None where none of them is of class 1."""
-    return best_threshold(told.val.labels == 1, told.val.likely[:, 1])
+    return ranking.best_threshold(told.val.labels == 1, told.val.likely[:, 1])
 
 
-def _calibration(told: Scored, bins: Sequence[Bin]) -> str:
-    truth, score, name = told.test.labels == 1, told.test.likely[:, 1], called(told.classes[1])
-    said, true = float(score.mean()), float(truth.mean())
-    words = (
-        f"On average the model gives {name} a probability of {percent(said)}, and {percent(true)} of the test nodes "
-        f"are. Brier score {brier(truth, score):.3f}; {true * (1 - true):.3f} for always saying {percent(true)}. "
-        f"Expected calibration error {calibration_error(bins):.3f}. "
-    )
-    if not told.calibrated:
-        return f"{words}They are the network's own: no validation node was there to correct them by."
-    own = told.test.own[:, 1]
-    return (
-        f"{words}The network itself says {percent(float(own.mean()))}, with an error of "
-        f"{calibration_error(reliability(truth, own)):.3f}: validation nodes chose how its probabilities are "
-        "corrected. The order of nodes is the same, and so is the predicted class, which is the network's choice."
-    )
-
-
-def _charts(told: Scored, bins: Sequence[Bin]) -> tuple[Section, ...]:
-    truth, score, name = told.test.labels == 1, told.test.likely[:, 1], called(told.classes[1])
-    share, one = float(truth.mean()), (0.0, 1.0)
-    precision, gains = precision_over_recall(truth, score), found_over_looked(truth, score)
+def _charts(truth: ranking.Truths, score: Floats, bins: Sequence[ranking.Bin], name: str) -> Iterator[Section]:
+    share = float(truth.mean())
+    precision, gains = ranking.precision_over_recall(truth, score), ranking.found_over_looked(truth, score)
     said = [(each.said, each.true.value) for each in bins]
-    diagonal: list[Point] = [(0.0, 0.0), (1.0, 1.0)]
-
-    def chart(title: str, words: str, curve: list[Point], against: list[Point], x_label: str) -> Section:
-        series = (("the model", curve), ("without a model", against))
-        return line_chart(title, words, series, x_label=x_label, x_range=one, y_range=one, ticks=5)
-
-    return (
-        chart(
+    diagonal: ranking.Curve = [(0.0, 0.0), (1.0, 1.0)]
+    drawn: list[tuple[str, str, ranking.Curve, ranking.Curve, str]] = [
+        (
             f"Precision over recall, of {name}",
             f"Precision over recall of {name}: {_ends(precision)}; without a model {share:.3f}.",
             precision,
             [(0.0, share), (1.0, share)],
             "share of all that is found",
         ),
-        chart(
+        (
             "Found over looked at, the highest scores first",
             f"Share of {name} found over the share of nodes looked at: {_ends(gains[1:])}.",
             gains,
             diagonal,
             "share of the nodes looked at",
         ),
-        chart(
+        (
             "True over said",
             f"Share that is {name} over the probability that the model gives: {_ends(said)}.",
             said,
             diagonal,
             "probability that the model gives",
         ),
-    )
+    ]
+    for title, words, curve, against, x_label in drawn:
+        series = (("the model", curve), ("without a model", against))
+        yield line_chart(title, words, series, x_label=x_label, x_range=(0.0, 1.0), y_range=(0.0, 1.0), ticks=5)
 
 
-def _ends(curve: Sequence[Point]) -> str:
+def _ends(curve: ranking.Curve) -> str:
     (x, y), (a, b) = curve[0], curve[-1]
     return f"from {y:.3f} at {x:.3f} to {b:.3f} at {a:.3f}"

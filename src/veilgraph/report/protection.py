@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySetti
 from veilgraph.protocol.job import JobSettings, perturbed_splits, perturbing
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.tables import NOTHING, add_row, table
+from veilgraph.report.tables import NOTHING, table
 from veilgraph.runtime.store.run_directory import Record
 
 S = TypeVar("S")
@@ -135,27 +135,19 @@ class PerturbedFeatures(Protection[FeatureReleaseSettings]):
         "itself; leave them out",
     )
 
-    def _costs(self, holder: str) -> Iterator[tuple[str, str, float]]:
-        """(What, mechanism, ε) of everything that the holder's nodes release."""
-        if holder in self.job.duties.releasing:
-            yield "features", self.settings.mechanism, self.settings.epsilon
-        labels = self.job.noise.label_release
-        if labels is not None and holder == labels.holder:
-            yield "label", _RESPONSE, labels.epsilon
-
     @override
     def table(self) -> Table:
         delta = f"; δ = {self.settings.delta:g}." if self.settings.delta else "."
         columns = ("holder", "released", "mechanism", f">{PER_RELEASE}", f">{TOTAL}")
-        found = table("Local differential privacy", columns, caption=f"Of one release, made a single time{delta}")
-        for holder in self.job.data.names:
-            costs = list(self._costs(holder))
-            for number, (what, mechanism, epsilon) in enumerate(costs):
-                first = (holder, f"{sum(cost for *_, cost in costs):g}") if number == 0 else ("", "")
-                add_row(found, (first[0], what, mechanism, f"{epsilon:g}", first[1]))
+        rows = []
+        for holder, costs in self.facts().items():
+            first, total = holder, f"{sum(each['epsilon'] for each in costs):g}"
+            for each in costs:
+                rows.append((first, each["what"], each["mechanism"], f"{each['epsilon']:g}", total))
+                first = total = ""
             if not costs and not self.job.duties.summing:
-                add_row(found, (f"{holder} (learns)", "nothing", NOTHING, "0", "0"))
-        return found
+                rows.append((f"{holder} (learns)", "nothing", NOTHING, "0", "0"))
+        return table("Local differential privacy", columns, rows, caption=f"Of one release, made a single time{delta}")
 
     @override
     def notes(self) -> list[str]:
@@ -167,10 +159,13 @@ class PerturbedFeatures(Protection[FeatureReleaseSettings]):
 
     @override
     def facts(self) -> dict[str, list[Record]]:
-        return {
-            holder: [{"what": what, "mechanism": how, "epsilon": cost} for what, how, cost in self._costs(holder)]
-            for holder in self.job.data.names
-        }
+        found: dict[str, list[Record]] = {holder: [] for holder in self.job.data.names}
+        for holder in self.job.duties.releasing:
+            of = {"what": "features", "mechanism": self.settings.mechanism, "epsilon": self.settings.epsilon}
+            found[holder].append(of)
+        if (labels := self.job.noise.label_release) is not None:
+            found[labels.holder].append({"what": "label", "mechanism": _RESPONSE, "epsilon": labels.epsilon})
+        return found
 
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
@@ -197,7 +192,8 @@ class PerturbedFeatures(Protection[FeatureReleaseSettings]):
             edges = f"Edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them."
         several = "Where a person's values are at several holders, their ε add up"
         if len(job.duties.releasing) > 1:
-            everything = sum(cost for holder in job.duties.releasing for *_, cost in self._costs(holder))
+            costs = self.facts()
+            everything = sum(each["epsilon"] for holder in job.duties.releasing for each in costs[holder])
             several += f": what a node releases at all of these has a total ε of {everything:g}"
         limits = (
             edges,
@@ -285,11 +281,6 @@ class PrivateTraining(Protection[SampledPlan]):
     @override
     def table(self) -> Table:
         plan = self.settings
-        found = table(
-            "Private training",
-            ("", ">each holder"),
-            caption="Of every holder with labels alike. Noise over clip: standard deviation / C.",
-        )
         rows = {
             "rounds, a release each": f"{plan.steps:,}",
             "sampling rate": f"{plan.settings.sampling_rate:g}",
@@ -300,9 +291,13 @@ class PrivateTraining(Protection[SampledPlan]):
             TOTAL: epsilon_text(plan.epsilon_total),
             "δ": f"{plan.delta:g}",
         }
-        for row in rows.items():
-            add_row(found, row, "bold" if row[0].endswith(" ε") else None)
-        return found
+        return table(
+            "Private training",
+            ("", ">each holder"),
+            rows.items(),
+            caption="Of every holder with labels alike. Noise over clip: standard deviation / C.",
+            bold=lambda row: row[0].endswith(" ε"),
+        )
 
     @override
     def facts(self) -> dict[str, Record]:

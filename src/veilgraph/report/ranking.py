@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from sklearn.metrics import brier_score_loss, confusion_matrix, precision_recall_curve
+from sklearn.metrics import confusion_matrix, precision_recall_curve
 
 from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.comparison.figures import estimates
@@ -160,11 +160,6 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     """How far scores are from the truth in a bin, on average over the nodes (Naeini et al. 2015)."""
     nodes = sum(each.true.of for each in bins)
     return sum(each.true.of * abs(each.said - each.true.value) for each in bins) / nodes
-
-
-def brier(truth: Truths, score: Floats) -> float:
-    """Mean square of what a score is away from the truth: 0 is certain and right."""
-    return float(brier_score_loss(truth, score))
 
 
 def best_threshold(truth: Truths, score: Floats) -> float | None:

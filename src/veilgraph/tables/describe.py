@@ -23,7 +23,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures, beyond_own_row
 from veilgraph.tables.edges import Counts, EdgeTable, Elsewhere, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
-from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
+from veilgraph.tables.nodes import FeatureColumn, FileDescription, NodeTable, other_columns, read_nodes
 from veilgraph.tables.settings import EdgeSettings, TableSettings, check_reaches
 from veilgraph.tables.source import MISSING, OTHER, Codes, Floats
 
@@ -108,25 +108,6 @@ class CategoricalDescription:
 
 
 @dataclass(frozen=True)
-class FileDescription:
-    """A file of nodes or edges.
-
-    Attributes:
-        form: how it is written: set, or found in it.
-        unknown: rows whose id is no node's, which are left out; None where that is no question.
-        without: nodes that the file has no row of; None likewise.
-        repeated: rows left out because another has the same id.
-    """
-
-    file: Path
-    form: str
-    rows: int
-    unknown: int | None = None
-    without: int | None = None
-    repeated: int = 0
-
-
-@dataclass(frozen=True)
 class PartyDescription:
     """A party's tables.
 
@@ -180,11 +161,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     """Reads a party's tables and describes them."""
     table = read_nodes(settings, base)
     incoming, outgoing = np.zeros(table.num_nodes, np.int64), np.zeros(table.num_nodes, np.int64)
-    edges, files = [], []
-    for place, counts in enumerate(table.counts):
-        unknown, without = (counts.unknown, counts.without) if place else (None, None)
-        path = Path(os.path.relpath(counts.path, base))
-        files.append(FileDescription(path, str(counts.form), counts.rows, unknown, without, counts.repeated))
+    edges, files = [], [replace(each, file=Path(os.path.relpath(each.file, base))) for each in table.counts]
     names_them = _has_relations(settings.edges)
     for edge_settings in settings.edges:
         read = read_edges(edge_settings, base, table.ids, settings.ids, Elsewhere(settings.party, None))

@@ -29,11 +29,6 @@ from veilgraph.tables.source import (
     is_null,
     look_up,
     stream,
-    to_codes,
-    to_ids,
-    to_numbers,
-    to_text,
-    to_times,
 )
 
 _NAMED: Final = 3  # so many ids that the node table lacks are kept of a column
@@ -164,7 +159,7 @@ class _Reading:
             (codes,) = self._nodes_of(raw["source"])
             rows, outside = rows + len(codes), outside + left_out
             dropped += int((codes < 0).sum())
-            text = to_text(raw["shared"])
+            text = raw["shared"].text()
             kept = (codes >= 0) & ~is_null(text)
             nodes.append(codes[kept].astype(np.int64))
             values.append(text.filter(pa.array(kept)))
@@ -256,9 +251,9 @@ class _Reading:
             return found
         found = []
         for end, key in _HOLDERS.items():
-            ids = to_ids(raw[end], self.spelling)
+            ids = raw[end].ids(self.spelling)
             nodes = look_up(ids, self.ids)
-            holders = to_text(raw[key]) if key in raw else pa.array([self.elsewhere.party] * len(ids), pa.string())
+            holders = raw[key].text() if key in raw else pa.array([self.elsewhere.party] * len(ids), pa.string())
             here = pc.fill_null(pc.equal(holders, self.elsewhere.party), False).to_numpy(zero_copy_only=False)
             self._refuse_unknown(raw[end], here & (nodes < 0))
             self._note_strangers(raw[end], np.where(here, nodes, 0).astype(np.int32))
@@ -271,7 +266,7 @@ class _Reading:
 
     def _nodes_of(self, *columns: Column) -> list[Codes]:
         # One look-up for all: pyarrow builds the table of ids anew in each.
-        codes = look_up(pa.chunked_array([to_ids(each, self.spelling) for each in columns], pa.string()), self.ids)
+        codes = look_up(pa.chunked_array([each.ids(self.spelling) for each in columns], pa.string()), self.ids)
         found = np.split(codes, len(columns))
         for column, nodes in zip(columns, found, strict=True):
             self._refuse_unknown(column, nodes < 0)
@@ -280,7 +275,7 @@ class _Reading:
     def _note_strangers(self, column: Column, codes: Codes) -> None:
         some = self.strangers.setdefault(column.name, [])
         if len(some) < _NAMED and (codes < 0).any():
-            text = to_text(column.filter(codes < 0))
+            text = column.filter(codes < 0).text()
             some += [each for each in pc.unique(text).to_pylist() if each is not None and each not in some]
             del some[_NAMED:]
 
@@ -310,7 +305,7 @@ class _Reading:
 
 def _within(window: TimeFilter, column: Column) -> Bools:
     """Which rows of a batch are in a window of time."""
-    times = to_times(column, window.format)
+    times = column.times(window.format)
     unknown = np.isnat(times)
     if window.missing == "error":
         column.refuse_any(unknown, "where a time must be", "give every edge its time, or set filter.missing to drop")
@@ -324,7 +319,7 @@ def _within(window: TimeFilter, column: Column) -> Bools:
 
 def _left(decay: DecaySettings, column: Column) -> NDArray[np.float64]:
     """The share of each edge's weight that its age leaves: [n]."""
-    times = to_times(column, decay.format)
+    times = column.times(decay.format)
     column.refuse_any(np.isnat(times), "where a time must be", "give every edge its time or remove the row")
     age = (np.datetime64(decay.at, "us") - times) / np.timedelta64(1, "D")
     rule = f"is later than decay.at={decay.at.isoformat()}, and an age is at least 0"
@@ -336,7 +331,7 @@ def _listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[
     """Each row's relation, the rows whose relation is listed, and the number of the others."""
     if relation is None:
         return np.zeros(len(raw["source"].rows), np.int32), raw, 0
-    codes = to_codes(raw["relation"], relation.weights)
+    codes = raw["relation"].codes(relation.weights)
     listed = codes >= 0
     if relation.other == "error":
         rule = f"is not one of the relations {', '.join(relation.weights)}"
@@ -346,7 +341,7 @@ def _listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[
 
 def _scaled(column: Column, settings: WeightSettings, *, is_weight: bool = False) -> Floats:
     """Read a column of numbers; neither a weight nor a logarithm takes negative ones."""
-    numbers = to_numbers(column)
+    numbers = column.numbers()
     column.refuse_any(np.isnan(numbers), "where a number must be", "give every edge its number or remove the row")
     if is_weight or settings.scale == "log":
         rule = "a weight is at least 0" if is_weight else "scale=log takes numbers of at least 0"

@@ -20,7 +20,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.tables.settings import is_pattern
-from veilgraph.tables.source import Column, to_text
+from veilgraph.tables.source import Column
 
 _NODES: Final = "nodes.parquet"
 SPLIT: Final[Mapping[str, float]] = MappingProxyType({"train": 0.6, "val": 0.2, "test": 0.2})
@@ -196,7 +196,7 @@ def _classes(table: pa.Table, label: str) -> tuple[pa.Table, list[str]]:
         with suppress(pa.ArrowInvalid):
             values = pc.cast(pc.if_else(pc.is_nan(values), None, values), pa.int64())
             table = table.set_column(table.column_names.index(label), label, values)
-    text = to_text(Column(Path(_NODES), label, values.combine_chunks(), np.arange(1, 1 + len(values))))
+    text = Column(Path(_NODES), label, values.combine_chunks(), np.arange(1, 1 + len(values))).text()
     found = [each for each in pc.unique(text).to_pylist() if each is not None]
     if len(found) < 2:
         raise DataError(

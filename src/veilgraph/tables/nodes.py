@@ -46,14 +46,6 @@ from veilgraph.tables.source import (
     file_format,
     look_up,
     stream,
-    to_codes,
-    to_ids,
-    to_numbers,
-    to_text,
-    to_times,
-    to_truths,
-    to_whole,
-    to_words,
 )
 
 Values = NDArray[Any]
@@ -96,14 +88,21 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class _FileCounts:
-    """What became of one file's rows: those of no node, those repeated, and nodes without one."""
+class FileDescription:
+    """What became of a file's rows, of nodes or of edges.
 
-    path: Path
-    form: Format
+    Attributes:
+        form: how it is written: set, or found in it.
+        unknown: rows whose id is no node's, which are left out; None where that is no question.
+        without: nodes that the file has no row of; None likewise.
+        repeated: rows left out because another has the same id.
+    """
+
+    file: Path
+    form: str
     rows: int
-    unknown: int
-    without: int
+    unknown: int | None = None
+    without: int | None = None
     repeated: int = 0
 
 
@@ -114,7 +113,7 @@ class _JoinedTable:
     ids: pa.StringArray
     written: pa.StringArray
     values: list[Values]
-    counts: tuple[_FileCounts, ...]
+    counts: tuple[FileDescription, ...]
 
 
 def find(sources: Sequence[Source], name: str) -> tuple[int, str]:
@@ -146,89 +145,86 @@ def read_joined(
     ``duplicates``: which of several rows of one id in a file counts. Raises ``DataError``: the first file has no row,
     an id is there twice in a file and it is to be refused, or a value that must be there is not.
     """
-    parts: list[list[Values]] = [[] for _ in wanted]
-    of_first = [place for place, each in enumerate(wanted) if each.source == 0]
-    first, batches, written = sources[0], [], []
-    for raw_ids, *raw in stream(
-        first.path, [first.id, *(wanted[place].column for place in of_first)], first.names, first.form
-    ):
-        batches.append(to_ids(raw_ids, spelling))
-        written.append(to_text(raw_ids))
-        for place, column in zip(of_first, raw, strict=True):
-            parts[place].append(wanted[place].convert(column))
-    if not batches:
-        raise DataError(f"{first.path}: 0 rows, and a party has at least one node; give one row per node")
-    ids, named = pa.concat_arrays(batches), pa.concat_arrays(written)
-    values = [np.concatenate(each) if each else np.empty(0) for each in parts]
-    rows = len(ids)
-    kept = _kept(ids, first, duplicates)
-    if not kept.all():
-        ids, named = (each.filter(pa.array(kept)) for each in (ids, named))
-        for place in of_first:
-            values[place] = values[place][kept]
-    counts = [_FileCounts(first.path, first.form, rows, 0, 0, rows - len(ids))]
+    nodes = _read_file(0, sources[0], wanted, spelling, duplicates)
+    count = len(nodes.ids)
+    if not count:
+        raise DataError(f"{sources[0].path}: 0 rows, and a party has at least one node; give one row per node")
+    values, counts = nodes.values, [nodes.described(None, None)]
     for place, source in enumerate(sources[1:], start=1):
-        of_this = [index for index, each in enumerate(wanted) if each.source == place]
-        found, joined = _read_beside(source, [wanted[index] for index in of_this], ids, spelling, duplicates)
-        counts.append(found)
-        for index, each in zip(of_this, joined, strict=True):
-            values[index] = each
-    return _JoinedTable(ids, named, values, tuple(counts))
+        read = _read_file(place, source, wanted, spelling, duplicates, nodes.ids)
+        without = np.ones(count, bool)
+        without[read.nodes] = False
+        for index, own in read.values.items():
+            each = wanted[index]
+            if each.unless and without.any():
+                raise DataError(
+                    f"{source.path}: column {each.column!r}: node {nodes.ids[int(without.argmax())].as_py()!r} has no "
+                    f"row, where a value must be; add the row, or {each.unless}"
+                )
+            values[index] = np.full(count, each.empty, own.dtype)
+            values[index][read.nodes] = own
+        counts.append(read.described(read.unknown, int(without.sum())))
+    return _JoinedTable(nodes.ids, nodes.written, [values[index] for index in range(len(wanted))], tuple(counts))
 
 
-def _read_beside(
-    source: Source, wanted: Sequence[Wanted], ids: pa.StringArray, spelling: IdSettings, duplicates: Duplicates
-) -> tuple[_FileCounts, list[Values]]:
-    """A further file's columns in the order of the nodes; rows of others are counted and not looked at."""
-    row_of = np.zeros(len(ids), np.int64)
-    pieces: list[tuple[Codes, list[Values]]] = []
-    rows = unknown = repeated = 0
-    for raw_ids, *raw in stream(source.path, [source.id, *(each.column for each in wanted)], source.names, source.form):
-        codes = look_up(to_ids(raw_ids, spelling), ids)
-        keep = codes >= 0
-        later = _note_rows(raw_ids.rows[keep], codes[keep], row_of)
-        if duplicates == "refuse" and later.any():
-            index = int(later.argmax())
-            _refuse_double(source, int(raw_ids.rows[keep][index]), int(row_of[codes[keep][index]]))
-        rows, unknown, repeated = rows + len(codes), unknown + int((~keep).sum()), repeated + int(later.sum())
-        if duplicates == "first":  # of the others, each is written over by a later one
-            keep[keep] = ~later
-        codes = codes[keep]
-        pieces.append((codes, [each.convert(column.filter(keep)) for each, column in zip(wanted, raw, strict=True)]))
-    without = row_of == 0
-    joined = []
-    for place, each in enumerate(wanted):
-        if each.unless and without.any():
-            raise DataError(
-                f"{source.path}: column {each.column!r}: node {ids[int(without.argmax())].as_py()!r} has no row, where "
-                f"a value must be; add the row, or {each.unless}"
-            )
-        kind = pieces[0][1][place].dtype if pieces else np.float32
-        column = np.full(len(ids), each.empty, kind)
-        for codes, batch in pieces:
-            column[codes] = batch[place]
-        joined.append(column)
-    return _FileCounts(source.path, source.form, rows, unknown, int(without.sum()), repeated), joined
+@dataclass(frozen=True, eq=False)
+class _FileRows:
+    """The rows of a file that count: their ids, whose they are among the nodes, and what was wanted, by its place."""
+
+    source: Source
+    ids: pa.StringArray
+    written: pa.StringArray
+    nodes: Codes
+    values: dict[int, Values]
+    rows: int
+    unknown: int
+    repeated: int
+
+    def described(self, unknown: int | None, without: int | None) -> FileDescription:
+        return FileDescription(self.source.path, str(self.source.form), self.rows, unknown, without, self.repeated)
 
 
-def _note_rows(rows: Rows, codes: Codes, row_of: Rows) -> Bools:
-    """Note the first row of each node of this batch in ``row_of`` [N], from 1; which rows are of one that has one."""
-    later = row_of[codes] > 0
-    first, place = np.unique(codes, return_index=True)
-    later |= ~np.isin(np.arange(len(codes)), place)
-    row_of[first] = np.where(row_of[first] > 0, row_of[first], rows[place])
-    return later
+def _read_file(
+    place: int,
+    source: Source,
+    wanted: Sequence[Wanted],
+    spelling: IdSettings,
+    duplicates: Duplicates,
+    known: pa.StringArray | None = None,
+) -> _FileRows:
+    """Read the columns wanted of one file; rows of other nodes than those ``known``, if any are, are not looked at."""
+    values: dict[int, list[Values]] = {index: [] for index, each in enumerate(wanted) if each.source == place}
+    columns = [source.id, *(wanted[index].column for index in values)]
+    texts, codes, at, rows = [[pa.array([], pa.string())] * 2], [np.empty(0, np.int32)], [np.empty(0, np.int64)], 0
+    for raw_ids, *raw in stream(source.path, columns, source.names, source.form):
+        ids = raw_ids.ids(spelling)
+        rows += len(ids)
+        nodes = np.zeros(len(ids), np.int32) if known is None else look_up(ids, known)
+        keep = nodes >= 0
+        texts.append([each.filter(pa.array(keep)) for each in (ids, raw_ids.text())])
+        codes.append(nodes[keep])
+        at.append(raw_ids.rows[keep])
+        for index, column in zip(values, raw, strict=True):
+            values[index].append(wanted[index].convert(column.filter(keep)))
+    found = {index: np.concatenate(each) if each else np.empty(0, np.float32) for index, each in values.items()}
+    (ids, written), own = (pa.concat_arrays(each) for each in zip(*texts, strict=True)), np.concatenate(codes)
+    kept = _kept(ids, np.concatenate(at), source, duplicates)
+    if not kept.all():
+        ids, written = (each.filter(pa.array(kept)) for each in (ids, written))
+        own, found = own[kept], {index: each[kept] for index, each in found.items()}
+    return _FileRows(source, ids, written, own, found, rows, rows - len(kept), len(kept) - len(ids))
 
 
-def _kept(ids: pa.StringArray, source: Source, duplicates: Duplicates) -> Bools:
-    """Which rows of the first file are nodes: all, or of each id the first or the last."""
+def _kept(ids: pa.StringArray, at: Rows, source: Source, duplicates: Duplicates) -> Bools:
+    """Which rows count, whose numbers in the file are ``at``: all, or of each id the first or the last."""
     rows = np.arange(len(ids))
     first = pc.index_in(ids, value_set=ids).to_numpy(zero_copy_only=False)
     repeated = first != rows
     if duplicates == "refuse" and repeated.any():
         row, several = int(repeated.argmax()), np.unique(first[repeated])
         some = ", ".join(repr(ids[int(place)].as_py()) for place in several[:5])
-        _refuse_double(source, row + 1, int(first[row]) + 1, f" ({len(several):,} ids have several rows: {some})")
+        more = f" ({len(several):,} ids have several rows: {some})"
+        _refuse_double(source, int(at[row]), int(at[first[row]]), more)
     if duplicates == "last":
         last = np.zeros(len(ids), np.int64)
         last[first] = rows  # of several, the last is kept
@@ -236,7 +232,7 @@ def _kept(ids: pa.StringArray, source: Source, duplicates: Duplicates) -> Bools:
     return cast(Bools, ~repeated)
 
 
-def _refuse_double(source: Source, row: int, earlier: int, more: str = "") -> None:
+def _refuse_double(source: Source, row: int, earlier: int, more: str) -> None:
     name, before = (_spelled(source, each) for each in (row, earlier))
     also = "also" if name == before else f"as {before!r} is,"
     raise DataError(
@@ -324,7 +320,7 @@ class NodeTable:
     splits: Codes | None
     targets: Floats | None = None
     graphs: Rows | None = None
-    counts: tuple[_FileCounts, ...] = ()
+    counts: tuple[FileDescription, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -427,9 +423,9 @@ def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Sou
         place = find(sources, label.column) if labelled is None else (own, label.column)
         wanted["label"] = Wanted(*place, partial(_codes_within, vocabulary=label.classes, key="label.classes"), MISSING)
     if nodes.target is not None:
-        wanted["target"] = Wanted(*find(sources, nodes.target), to_numbers, np.nan)
+        wanted["target"] = Wanted(*find(sources, nodes.target), Column.numbers, np.nan)
     if nodes.graph is not None:
-        wanted["graph"] = Wanted(*find(sources, nodes.graph), to_whole, unless="leave nodes.graph out")
+        wanted["graph"] = Wanted(*find(sources, nodes.graph), Column.whole, unless="leave nodes.graph out")
     if isinstance(split, SplitColumn | SplitTimes) and nodes.split_column is not None:
         name = nodes.split_column
         with_labels = labelled is not None and labelled.own_name(name) is not None
@@ -441,7 +437,7 @@ def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Sou
 def _splits(column: Column, split: SplitColumn | SplitTimes) -> Codes:
     if isinstance(split, SplitColumn):
         return _codes_within(column, split.names, "split")
-    times = to_times(column, split.format)
+    times = column.times(split.format)
     ends = np.array([split.train_before, split.val_before], "datetime64[us]")
     return np.where(np.isnat(times), MISSING, np.searchsorted(ends, times, side="right")).astype(np.int32)
 
@@ -472,7 +468,7 @@ def read_column(
 
 def read_values(settings: TableSettings, base: Path, name: str) -> dict[str, str]:
     """One column of any type: id of every node that has a value → that value as text, a number's point a point."""
-    read = _read_one(settings, base, name, to_words, None)
+    read = _read_one(settings, base, name, Column.words, None)
     pairs = zip(read.ids.to_pylist(), read.values[0], strict=True)
     return {node: str(value) for node, value in pairs if value is not None}
 
@@ -541,13 +537,13 @@ def _feature_values(column: Column, chosen: FeatureColumn) -> Floats | Codes:
     fill = "fill it in, or say under missing what it becomes"
     if isinstance(feature, NumericFeatures):
         if isinstance(feature, DateFeatures):
-            numbers = date_part(to_times(column, feature.date.format), chosen.part, feature.date)
+            numbers = date_part(column.times(feature.date.format), chosen.part, feature.date)
         else:
-            numbers = to_truths(column) if isinstance(feature, BooleanFeatures) else to_numbers(column)
+            numbers = column.truths() if isinstance(feature, BooleanFeatures) else column.numbers()
         if feature.missing == "error":
             column.refuse_any(np.isnan(numbers), "where missing values are an error", fill)
         return numbers
-    codes = to_codes(column, feature.categories)
+    codes = column.codes(feature.categories)
     if feature.missing == "error":
         column.refuse_any(codes == MISSING, "where missing values are an error", fill)
     if feature.other == "error":
@@ -557,7 +553,7 @@ def _feature_values(column: Column, chosen: FeatureColumn) -> Floats | Codes:
 
 
 def _codes_within(column: Column, vocabulary: Sequence[str], key: str) -> Codes:
-    codes = to_codes(column, vocabulary)
+    codes = column.codes(vocabulary)
     rule = f"is not one of {', '.join(vocabulary)}"
     column.refuse_any(codes == OTHER, rule, f"mend it, change nodes.{key}, or leave it empty")
     return codes

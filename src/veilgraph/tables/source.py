@@ -1,8 +1,8 @@
 """Table files as streams of chosen columns: CSV, in which everything is text, and Parquet with its own types.
 
 What the settings do not say of a CSV's format is found in its first bytes. A stream keeps no more than a few blocks of
-a file in memory. The ``to_…`` functions turn a raw column into the type that a setting asks for; they refuse, by
-``DataError`` with the row, what does not convert, and a column of a type that never does.
+a file in memory. A ``Column`` gives its values in the type that a setting asks for; it refuses, by ``DataError`` with
+the row, what does not convert, and a column of a type that never does.
 """
 
 from __future__ import annotations
@@ -37,8 +37,25 @@ from veilgraph.tables.column_settings import (
     is_parquet,
 )
 
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Codes = NDArray[np.int32]
+Times = NDArray[np.datetime64]
+
+MISSING, OTHER = -1, -2
+"""Codes of no value, and of one outside the vocabulary."""
+
+TRUTHS: Final = (("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0"))
+"""What is true, and what is not, in lower case."""
+
+AS_WRITTEN: Final = IdSettings()
+
 SAMPLE_BYTES: Final = 256 << 10
 """Of a file, unpacked, that are looked at for its delimiter and encoding."""
+
+CSV_BLOCK_BYTES = 32 << 20
+PARQUET_BATCH_ROWS = 1 << 20
 
 DELIMITERS: Final = (",", ";", "\t", "|")
 _MARKS: Final = (
@@ -79,44 +96,36 @@ class Format:
         return ", ".join(said)
 
 
-def format_of(path: Path, settings: FormatSettings) -> Format:
-    """The format of a file that is there, what is not set being found in a sample of it.
+def file_format(path: Path, settings: FormatSettings) -> Format:
+    """The format of a file, what is not set being found in a sample of it.
 
     An encoding is found by a byte order mark, or as UTF-8. The delimiter is the comma where every row of the sample has
     as many values by it as the header, and at least two; else the one of ``DELIMITERS`` by which that is so with the
-    most values, or that divides the header into the most. Raises ``DataError``: it is not of that encoding;
-    ``OSError``.
+    most values, or that divides the header into the most. Raises ``DataError``: it is not there, or of another
+    encoding.
     """
     missing = tuple(text for text in settings.missing_values if text)
     if is_parquet(path):
-        return Format(missing=missing, decimal=settings.decimal, numbers=settings.numbers)
-    with pa.input_stream(str(path), compression="detect") as file:
+        with readable(path):
+            return Format(missing=missing, decimal=settings.decimal, numbers=settings.numbers)
+    with readable(path), pa.input_stream(str(path), compression="detect") as file:
         sample = file.read(SAMPLE_BYTES)
-    encoding = settings.encoding or _encoding_of(path, sample)
-    whole = len(sample) < SAMPLE_BYTES
+    marked = next((name for mark, name in _MARKS if sample.startswith(mark)), None)
+    encoding, whole = settings.encoding or marked or "utf-8", len(sample) < SAMPLE_BYTES
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(sample, final=whole)
     except UnicodeDecodeError as error:
+        where = f"(byte {error.object[error.start]:#04x} at {error.start})"
+        if settings.encoding or marked:
+            raise DataError(
+                f"{path}: is not of encoding {encoding} {where}; set encoding to what it was written in"
+            ) from error
         raise DataError(
-            f"{path}: is not of encoding {encoding} (byte {error.object[error.start]:#04x} at {error.start}); set "
-            "encoding to what it was written in"
+            f"{path}: is not UTF-8 {where}, and which encoding it is cannot be told for certain; set encoding, as "
+            "cp1252, which spreadsheets in Western Europe write, or write it anew"
         ) from error
     delimiter = settings.delimiter or _delimiter_of(text, whole=whole)
     return Format(delimiter, encoding, missing, settings.decimal, settings.numbers)
-
-
-def _encoding_of(path: Path, sample: bytes) -> str:
-    marked = next((name for mark, name in _MARKS if sample.startswith(mark)), "")
-    if marked:
-        return marked
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(sample, final=len(sample) < SAMPLE_BYTES)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: is not UTF-8 (byte {sample[error.start]:#04x} at {error.start}), and which encoding it is cannot "
-            "be told for certain; set encoding, as cp1252, which spreadsheets in Western Europe write, or write it anew"
-        ) from error
-    return "utf-8"
 
 
 def _delimiter_of(text: str, *, whole: bool) -> str:
@@ -137,14 +146,9 @@ def _widths(lines: list[str], delimiter: str) -> list[int]:
         return []
 
 
-Bools = NDArray[np.bool_]
-Rows = NDArray[np.int64]
-
 PLAIN: Final = Format(delimiter=",", encoding="utf-8")
 """CSV as most programs write it; of Parquet it says nothing."""
 
-CSV_BLOCK_BYTES = 32 << 20
-PARQUET_BATCH_ROWS = 1 << 20
 _MALFORMED: Final = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
@@ -177,11 +181,114 @@ class Column:
         """Raises the ``DataError`` of a whole column of the wrong type."""
         raise DataError(f"{self.path}: column {self.name!r}: type {self.values.type} is not {wanted}; {way_out}")
 
+    def text(self) -> pa.StringArray:
+        """Values as text: an integer is its decimal text, a boolean ``true`` or ``false``, an empty text is null."""
+        values = _plain(self.values)
+        kind = values.type
+        if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+            self.refuse_type("text or integers", "write it as one of them")
+        text = pc.cast(values, pa.string())
+        return pc.if_else(pc.equal(text, ""), None, text) if is_text(kind) else text
 
-def file_format(path: Path, settings: FormatSettings) -> Format:
-    """How a table is written, as its settings say or as it is found in a sample."""
-    with readable(path):
-        return format_of(path, settings)
+    def words(self) -> NDArray[np.object_]:
+        """Values of any type that has a text as that, None where there is none, decimal commas as points: [n]."""
+        values = _plain(self.values)
+        try:
+            text = pc.cast(values, pa.string())
+        except pa.ArrowException:
+            self.refuse_type("text, numbers or dates", "write it as one of them")
+        if self.number.decimal != "." and is_text(values.type):
+            mark = self.number.decimal
+            number = "^ *[-+]?[0-9]+" + re.escape(mark) + "[0-9]+ *$"
+            text = pc.if_else(pc.match_substring_regex(text, number), pc.replace_substring(text, mark, "."), text)
+        text = pc.if_else(pc.equal(text, ""), None, text)
+        return cast(NDArray[np.object_], text.to_numpy(zero_copy_only=False))
+
+    def ids(self, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:
+        """Ids as text, every one present."""
+        if pa.types.is_boolean(self.values.type):
+            self.refuse_type("text or integers", "write it as one of them")
+        text = self.text()
+        if spelling.strip:
+            text = pc.utf8_trim_whitespace(text)
+            text = pc.if_else(pc.equal(text, ""), None, text)
+        text = pc.utf8_normalize(text, form="NFC")  # an é is one letter or two, and looks the same
+        if spelling.unpadded:
+            text = pc.replace_substring_regex(text, "^0+(.)", r"\1")
+        if spelling.lower:
+            if pc.all(pc.string_is_ascii(text)).as_py() is not False:
+                text = pc.utf8_lower(text)
+            else:
+                text = pa.array([None if each is None else fold(each) for each in text.to_pylist()], pa.string())
+        self.refuse_any(is_null(text), "where an id must be", "give every row its id or remove the row")
+        return text
+
+    def numbers(self) -> Floats:
+        """Values as float32, finite; missing ones are NaN."""
+        values = _plain(self.values)
+        kind = values.type
+        if is_text(kind):
+            values = _with_points(self, pc.if_else(pc.equal(values, ""), None, values), self.number)
+        elif not (
+            pa.types.is_integer(kind)
+            or pa.types.is_floating(kind)
+            or pa.types.is_decimal(kind)
+            or pa.types.is_boolean(kind)
+            or pa.types.is_null(kind)
+        ):
+            self.refuse_type("numbers", "write it as numbers, or leave the column out")
+        try:
+            wide = pc.cast(values, pa.float64(), safe=False)
+        except pa.ArrowInvalid:
+            way_out = (
+                "write numbers like 1, -2.5 or 1e3, or say under decimal, numbers or missing_values what else there is"
+            )
+            self.refuse(first_unreadable(values, pa.float64()), "is not a number", way_out)
+        with np.errstate(over="ignore"):
+            numbers = cast(Floats, wide.to_numpy(zero_copy_only=False).astype(np.float32))
+        unfit = ~np.isfinite(numbers) & ~is_null(values)
+        self.refuse_any(unfit, "is not a finite number of float32", "mend it, or leave it empty if it is unknown")
+        return numbers
+
+    def truths(self) -> Floats:
+        """Truth values, by ``TRUTHS``, as 1 and 0, float32 [n]; missing ones are NaN."""
+        text = pc.utf8_lower(pc.utf8_trim_whitespace(self.text()))
+        codes = look_up(text, pa.array([word for words in TRUTHS for word in words]))
+        way_out = "write yes or no, true or false, t or f, y or n, 1 or 0, or give the column categories"
+        self.refuse_any(codes == OTHER, "is no truth value", way_out)
+        return np.where(codes == MISSING, np.nan, codes < len(TRUTHS[0])).astype(np.float32)
+
+    def whole(self) -> Rows:
+        """Values as int64, every one present and at least 0."""
+        text = self.ids()
+        try:
+            numbers = cast(Rows, pc.cast(text, pa.int64()).to_numpy(zero_copy_only=False))
+        except pa.ArrowInvalid:
+            whole = pc.match_substring_regex(text, "^[0-9]{1,18}$").to_numpy(zero_copy_only=False)
+            self.refuse(int((~whole.astype(bool)).argmax()), "is not a whole number", "number the graphs from 0")
+        self.refuse_any(numbers < 0, "is negative", "number the graphs from 0")
+        return numbers
+
+    def codes(self, vocabulary: Iterable[str]) -> Codes:
+        """Place of each value, stripped, in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n]."""
+        text = pc.utf8_trim_whitespace(self.text())
+        words = pa.array([each.strip() for each in vocabulary], pa.string())
+        return look_up(pc.if_else(pc.equal(text, ""), None, text), words)
+
+    def times(self, written: str | Sequence[str] | None = None) -> Times:
+        """Values as datetime64[us] [n], in UTC, NaT where missing; ``written``: formats, the first that fits."""
+        values = self.values
+        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            return _to_numpy(pc.cast(values, pa.timestamp("us", getattr(kind, "tz", None)), safe=False))
+        if not is_text(kind) and not pa.types.is_null(kind):
+            self.refuse_type("dates, timestamps or text", "write it as one of them")
+        text = self.text()
+        times = _of_iso(self, text) if written is None else _of_format(self, text, written)
+        self.refuse_any(
+            times < _EARLIEST, "is of a year before 1000", "mend it, or set format: %y is a year of two digits"
+        )
+        return times
 
 
 def column_names(path: Path, form: Format = PLAIN) -> tuple[str, ...]:
@@ -293,126 +400,13 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-Floats = NDArray[np.float32]
-Codes = NDArray[np.int32]
-
-MISSING, OTHER = -1, -2
-"""Codes of no value, and of one outside the vocabulary."""
-
-TRUTHS: Final = (("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0"))
-"""What is true, and what is not, in lower case."""
-
-AS_WRITTEN: Final = IdSettings()
-
-
-def to_text(column: Column) -> pa.StringArray:
-    """Values as text: an integer is its decimal text, a boolean ``true`` or ``false``, an empty text is null."""
-    values = _plain(column.values)
-    kind = values.type
-    if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-        column.refuse_type("text or integers", "write it as one of them")
-    text = pc.cast(values, pa.string())
-    return pc.if_else(pc.equal(text, ""), None, text) if is_text(kind) else text
-
-
-def to_words(column: Column) -> NDArray[np.object_]:
-    """Values of any type that has a text as that, None where there is none; a decimal comma becomes a point. [n]."""
-    values = _plain(column.values)
-    try:
-        text = pc.cast(values, pa.string())
-    except pa.ArrowException:
-        column.refuse_type("text, numbers or dates", "write it as one of them")
-    if column.number.decimal != "." and is_text(values.type):
-        mark = column.number.decimal
-        number = "^ *[-+]?[0-9]+" + re.escape(mark) + "[0-9]+ *$"
-        text = pc.if_else(pc.match_substring_regex(text, number), pc.replace_substring(text, mark, "."), text)
-    text = pc.if_else(pc.equal(text, ""), None, text)
-    return cast(NDArray[np.object_], text.to_numpy(zero_copy_only=False))
-
-
-def to_ids(column: Column, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:
-    """Ids as text, every one present."""
-    if pa.types.is_boolean(column.values.type):
-        column.refuse_type("text or integers", "write it as one of them")
-    text = to_text(column)
-    if spelling.strip:
-        text = pc.utf8_trim_whitespace(text)
-        text = pc.if_else(pc.equal(text, ""), None, text)
-    text = pc.utf8_normalize(text, form="NFC")  # an é is one letter or two, and looks the same
-    if spelling.unpadded:
-        text = pc.replace_substring_regex(text, "^0+(.)", r"\1")
-    if spelling.lower:
-        if pc.all(pc.string_is_ascii(text)).as_py() is not False:
-            text = pc.utf8_lower(text)
-        else:
-            text = pa.array([None if each is None else fold(each) for each in text.to_pylist()], pa.string())
-    column.refuse_any(is_null(text), "where an id must be", "give every row its id or remove the row")
-    return text
-
-
 def fold(text: str) -> str:
     """A text without case, by Unicode's full case folding: ß is ss, and İ is i with its dot, as its small letter is."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
-def to_numbers(column: Column) -> Floats:
-    """Values as float32, finite; missing ones are NaN."""
-    values = _plain(column.values)
-    kind = values.type
-    if is_text(kind):
-        values = _with_points(column, pc.if_else(pc.equal(values, ""), None, values), column.number)
-    elif not (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_null(kind)
-    ):
-        column.refuse_type("numbers", "write it as numbers, or leave the column out")
-    try:
-        wide = pc.cast(values, pa.float64(), safe=False)
-    except pa.ArrowInvalid:
-        way_out = (
-            "write numbers like 1, -2.5 or 1e3, or say under decimal, numbers or missing_values what else there is"
-        )
-        column.refuse(first_unreadable(values, pa.float64()), "is not a number", way_out)
-    with np.errstate(over="ignore"):
-        numbers = cast(Floats, wide.to_numpy(zero_copy_only=False).astype(np.float32))
-    unfit = ~np.isfinite(numbers) & ~is_null(values)
-    column.refuse_any(unfit, "is not a finite number of float32", "mend it, or leave it empty if it is unknown")
-    return numbers
-
-
-def to_truths(column: Column) -> Floats:
-    """Truth values, by ``TRUTHS``, as 1 and 0, float32 [n]; missing ones are NaN."""
-    text = pc.utf8_lower(pc.utf8_trim_whitespace(to_text(column)))
-    codes = look_up(text, pa.array([word for words in TRUTHS for word in words]))
-    way_out = "write yes or no, true or false, t or f, y or n, 1 or 0, or give the column categories"
-    column.refuse_any(codes == OTHER, "is no truth value", way_out)
-    return np.where(codes == MISSING, np.nan, codes < len(TRUTHS[0])).astype(np.float32)
-
-
-def to_whole(column: Column) -> Rows:
-    """Values as int64, every one present and at least 0."""
-    text = to_ids(column)
-    try:
-        numbers = cast(Rows, pc.cast(text, pa.int64()).to_numpy(zero_copy_only=False))
-    except pa.ArrowInvalid:
-        whole = pc.match_substring_regex(text, "^[0-9]{1,18}$").to_numpy(zero_copy_only=False)
-        column.refuse(int((~whole.astype(bool)).argmax()), "is not a whole number", "number the graphs from 0")
-    column.refuse_any(numbers < 0, "is negative", "number the graphs from 0")
-    return numbers
-
-
-def to_codes(column: Column, vocabulary: Iterable[str]) -> Codes:
-    """Place of each value, stripped, in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n]."""
-    text = pc.utf8_trim_whitespace(to_text(column))
-    words = pa.array([each.strip() for each in vocabulary], pa.string())
-    return look_up(pc.if_else(pc.equal(text, ""), None, text), words)
-
-
 def look_up(text: pa.Array, vocabulary: pa.StringArray) -> Codes:
-    """As ``to_codes``, of texts."""
+    """As ``Column.codes``, of texts."""
     codes = pc.fill_null(pc.index_in(text, value_set=vocabulary), OTHER).to_numpy(zero_copy_only=False).copy()
     codes[is_null(text)] = MISSING
     return cast(Codes, codes)
@@ -486,27 +480,9 @@ def first_unreadable(values: pa.StringArray, kind: pa.DataType) -> int:
     return low
 
 
-Times = NDArray[np.datetime64]
-
 _ZONED: Final = r"[Tt ].*(Z|[+-]\d\d:?\d\d)$"
 _YEAR_DAYS: Final = 365.2425
 _EARLIEST: Final = np.datetime64("1000-01-01", "us")
-
-
-def to_times(column: Column, written: str | Sequence[str] | None = None) -> Times:
-    """Values as datetime64[us] [n], in UTC; missing ones are NaT. ``written``: formats, the first that fits, or ISO."""
-    values = column.values
-    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return _to_numpy(pc.cast(values, pa.timestamp("us", getattr(kind, "tz", None)), safe=False))
-    if not is_text(kind) and not pa.types.is_null(kind):
-        column.refuse_type("dates, timestamps or text", "write it as one of them")
-    text = to_text(column)
-    times = _of_iso(column, text) if written is None else _of_format(column, text, written)
-    column.refuse_any(
-        times < _EARLIEST, "is of a year before 1000", "mend it, or set format: %y is a year of two digits"
-    )
-    return times
 
 
 def date_part(times: Times, name: str, settings: DateSettings) -> Floats:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import NumberSettings
-from veilgraph.tables.source import Column, bare, to_numbers
+from veilgraph.tables.source import Column, bare
 
 _SIGN: Final = r"[^\w\s.,'+()/:#*?!;-]{1,2}"
 _AROUND: Final = re.compile(
@@ -59,7 +59,7 @@ def _unit(texts: Sequence[str]) -> str | None:
 def _reads(texts: Sequence[str], form: NumberSettings) -> bool:
     column = Column(Path(), "", pa.array(texts, pa.string()), np.arange(len(texts)), form)
     try:
-        to_numbers(column)
+        column.numbers()
     except DataError:
         return False
     return True
