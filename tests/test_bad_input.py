@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from tests.paradigms.runs import saved_job
 from tests.roles.federation import NODES, OwnModel, Settings, small_data, small_job, small_parties
@@ -53,34 +52,6 @@ def refused(error: type[VeilgraphError], *words: str, out: Path | None = None, w
 # The job
 
 
-BAD_JOBS: list[tuple[Settings, tuple[str, ...]]] = [
-    ({"modle": {}}, ("modle is not a setting", "remove it")),
-    ({"model": {"local": {"hopps": 2}}}, ("model.local.hopps is not a setting", "2")),
-    ({"model": {"combine": {"strategy": "concat", "masked": True}}}, ("concat", "set masked to false")),
-    ({"model": {"combine": {"strategy": "concat"}, "rounds": 2}}, ("rounds", "concat")),
-    ({"model": {"local": {"model": "gat", "heads": 3}}}, ("local.heads=3", "dim=8")),
-    ({"model": {"local": {"model": "gcm"}}}, ("model.local.model='gcm'", "sage-mean")),
-    ({"data": {"holders": 1}}, ("data.holders=1", "2")),
-    ({"data": {"dataset": None, "graphs": {"A": "a.safetensors"}}}, ("1 holder", "at least 2")),
-    ({"data": {"dataset": None, "graphs": {"A": "a", "server": "b"}}}, ("'server'", "rename")),
-    ({"data": {"label_holder": "Z"}}, ("label_holder='Z'", "A, B")),
-    ({"data": {"feature_proportions": [1, 2, 3]}}, ("feature_proportions", "3", "holders=2")),
-    ({"data": {"feature_proportions": [1, -2]}}, ("feature_proportions", "-2")),
-    ({"train": {"epochs": 0}}, ("train.epochs=0",)),
-    ({"train": {"learning_rate": "fast"}}, ("train.learning_rate='fast'",)),
-    ({"train": {"patience": 0}}, ("train.patience=0",)),
-    ({"seed": -1}, ("seed=-1",)),
-    ({"timeout_s": 0}, ("timeout_s=0",)),
-    ({"name": "../x"}, ("name='../x'",)),
-]
-
-
-@pytest.mark.parametrize(("change", "words"), BAD_JOBS, ids=[str(change) for change, _ in BAD_JOBS])
-def test_a_bad_setting(change: Settings, words: tuple[str, ...]) -> None:
-    with refused(ConfigError, *words):
-        small_job(2, change)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("key", ["learning_rate", "weight_decay"])
 def test_a_rate_that_is_no_number(key: str, value: float) -> None:
@@ -88,15 +59,7 @@ def test_a_rate_that_is_no_number(key: str, value: float) -> None:
         small_job(2, {"train": {key: value}})
 
 
-def test_a_job_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with refused(ConfigError, "job.yaml", "give the path"):
-        read_job(tmp_path / "job.yaml")
-    with refused(ConfigError, str(tmp_path)):
-        read_job(tmp_path)
-    for content in (b"model: [", b"\xff\xfe\x00", b"- a\n- b\n", b"seed: !!python/object/apply:os.getcwd []\n"):
-        (tmp_path / "job.yaml").write_bytes(content)
-        with refused(ConfigError, "job.yaml"):
-            read_job(tmp_path / "job.yaml")
+def test_an_empty_job_file_is_the_default_job(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("")
     assert read_job(tmp_path / "job.yaml") == VerticalJob()
 
@@ -128,40 +91,14 @@ def other(**changes: Any) -> Callable[[PartyGraph], PartyGraph]:
     return lambda graph: replace(graph, **changes)
 
 
-def labels_with(value: int) -> Callable[[PartyGraph], PartyGraph]:
-    def change(graph: PartyGraph) -> PartyGraph:
-        assert graph.labels is not None
-        labels = graph.labels.clone()
-        labels[3] = value
-        return replace(graph, labels=labels)
-
-    return change
-
-
-NOTHING = torch.zeros(NODES, dtype=torch.bool)
 BAD_PARTS: list[tuple[str, Callable[[PartyGraph], PartyGraph], tuple[str, ...]]] = [
     ("nan features", bad_features(float("nan")), ("'A'", "features", "nan", "row 7", "impute")),
-    ("inf features", bad_features(float("-inf")), ("'A'", "features", "-inf", "row 7")),
-    ("integer features", other(features=torch.ones(NODES, 2, dtype=torch.int64)), ("features", "int64", "convert")),
-    ("flat features", other(features=torch.ones(NODES)), ("features", "[60]")),
-    ("no columns", other(features=torch.ones(NODES, 0)), ("features", "0 columns", "constant")),
     ("edge to nowhere", other(edge_index=torch.tensor([[0, NODES], [1, 2]])), ("edge_index", "edge 1", "0..59")),
-    ("negative edge", other(edge_index=torch.tensor([[0], [-1]])), ("edge_index", "edge 0", "align")),
-    ("edges by rows", other(edge_index=torch.zeros(5, 2, dtype=torch.int64)), ("edge_index", "[5, 2]")),
-    ("float edges", other(edge_index=torch.zeros(2, 5)), ("edge_index", "float32")),
-    ("too few weights", other(edge_weight=torch.ones(1)), ("edge_weight", "one weight per edge")),
-    ("label too large", labels_with(3), ("labels", "value 3 of node 3", "num_classes")),
-    ("label too small", labels_with(-2), ("labels", "value -2 of node 3")),
-    ("float labels", other(labels=torch.zeros(NODES)), ("labels", "float32")),
-    ("nothing to train on", other(train_mask=NOTHING), ("train_mask", "0 labelled")),
-    ("nothing to choose on", other(val_mask=NOTHING), ("val_mask", "0 validation")),
-    ("no masks", other(train_mask=None, val_mask=None, test_mask=None), ("train_mask",)),
-    ("overlap", other(val_mask=~NOTHING), ("val_mask", "overlap")),
-    ("short mask", other(test_mask=NOTHING[:-1]), ("test_mask", "[59]")),
-    ("one class", other(num_classes=1), ("num_classes", "at least 2")),
+    ("nothing to train on", other(train_mask=torch.zeros(NODES, dtype=torch.bool)), ("train_mask", "0 labelled")),
     ("no labels", other(labels=None, train_mask=None, val_mask=None, test_mask=None), ("labels",)),
     ("the server's name", other(party=SERVER), ("server",)),
 ]
+"""Of each place where rules are checked one; ``tests/graph/test_party.py`` has all of them."""
 
 
 @pytest.mark.parametrize(("change", "words"), [part[1:] for part in BAD_PARTS], ids=[part[0] for part in BAD_PARTS])
@@ -217,22 +154,6 @@ def test_a_label_holder_who_is_not_there(tmp_path: Path) -> None:
     settings = small_job(2, {"data": {"label_holder": "A"}})
     with refused(DataError, "label_holder='A'", "bank, shop", out=tmp_path / "run"):
         train(settings, tmp_path / "run", parties=parties)
-
-
-BAD_DATA: list[tuple[Data, tuple[str, ...]]] = [
-    (Data(edge_index=torch.zeros(2, 0, dtype=torch.int64)), ("data.x", "one row per node")),
-    (Data(x=torch.ones(4, 2)), ("data.edge_index",)),
-    (Data(x=torch.ones(4, 2), edge_index=torch.tensor([[0], [4]])), ("edge_index", "0..3")),
-    (Data(x=torch.ones(4, 2), edge_index=torch.zeros(2, 0).long(), y=torch.rand(4, 2, 2)), ("data.y", "shape")),
-    (Data(x=torch.ones(4, 2), edge_index=torch.zeros(2, 1).long(), edge_attr=torch.ones(2, 3)), ("edge_features",)),
-    (Data(x=torch.ones(4, 2), edge_index=torch.zeros(2, 1).long(), edge_weight=-torch.ones(1)), ("edge_weight", "-1")),
-]
-
-
-@pytest.mark.parametrize(("data", "words"), BAD_DATA, ids=[words[0] for _, words in BAD_DATA])
-def test_bad_pyg_data(data: Data, words: tuple[str, ...]) -> None:
-    with refused(DataError, "'bank'", *words):
-        PartyGraph.from_data("bank", data)
 
 
 def test_data_files_that_are_missing(tmp_path: Path) -> None:

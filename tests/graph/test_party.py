@@ -123,6 +123,8 @@ def test_what_is_allowed(changes):
         ({"labels": torch.tensor([0, 1, 3, 0, -1])}, "labels", "3 of node 2.*-1..2"),
         ({"labels": torch.tensor([0, 1, 2, 0, -2])}, "labels", "-2 of node 4"),
         ({"labels": torch.zeros(4, dtype=torch.int64)}, "labels", r"\[4\]"),
+        ({"labels": torch.zeros(5)}, "labels", "float32"),
+        ({"edge_features": torch.ones(2, 3)}, "edge_features", r"\[2, 3\].*\[3, columns\]"),
         ({"num_classes": None}, "num_classes", "None"),
         ({"num_classes": 1}, "num_classes", "1 must be at least 2"),
         ({"train_mask": None}, "train_mask", "0 labelled training nodes"),

@@ -49,6 +49,11 @@ def selecting(found: RunData, by: str) -> RunData:
     return replace(found, settings=found.settings.model_copy(update={"train": train}))
 
 
+def html_of(found: RunData, told: dict[str, Any]) -> str:
+    template = environment().get_template("judged.html.j2")
+    return template.render(judged=told, training=training(found), confusion=confusion(TOLD))
+
+
 def row(told: dict[str, Any], title: str) -> tuple[str, str, str]:
     (one,) = [each for each in told["rows"] if each.title == title]
     return one.value, one.interval, one.baseline
@@ -100,11 +105,7 @@ def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
     assert ranking["threshold"]["test"] == at
     assert ranking["threshold"]["val"] == alarms(TOLD.val.labels == 1, TOLD.val.likely[:, 1], chosen)
     assert (ranking["negative"], ranking["positive"]) == ("no", "fraud")
-    page = (
-        environment()
-        .get_template("judged.html.j2")
-        .render(judged=told, training=training(found), confusion=confusion(TOLD))
-    )
+    page = html_of(found, told)
     assert f'<th scope="row">test</th><td class="number">{at.precision}</td><td class="number">{at.recall}' in page
     for name, cells in (("fraud", (at.true_alarms, at.missed)), ("no", (at.false_alarms, at.passed))):
         shown = "".join(f'<td class="number">{each}</td>' for each in cells)
@@ -274,9 +275,8 @@ def test_what_calibration_did_is_told_on_test_nodes(found: RunData) -> None:
     own = TOLD.test.likely
     one = own[:, 1] / 4
     told = judged(found, replace(TOLD, calibrated=True, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1))))
-    assert told["ranking"] is not None
-    words = told["ranking"]["calibration"]
+    words = html_of(found, told)
     assert f"a probability of {percent(float(one.mean()))}, and" in words
     assert f"The network itself says {percent(float(own[:, 1].mean()))}, with an error of" in words
-    assert "no validation node was there" in str(judged(found, TOLD)["ranking"])
+    assert "no validation node was there" in html_of(found, judged(found, TOLD))
     assert told["rows"] == judged(found, TOLD)["rows"], "figures are of the network's own"

@@ -9,7 +9,6 @@ from veilgraph.report.ranking import (
     Alarms,
     alarms,
     best_threshold,
-    brier,
     found_over_looked,
     looked_at,
     precision_over_recall,
@@ -61,8 +60,6 @@ def test_probabilities_that_are_true_are_reliable() -> None:
     wrong = reliability(truth, score**0.25)
     assert sum(not each.true.low <= each.said <= each.true.high for each in wrong) >= 8
     assert len(reliability(truth, np.full(len(truth), 0.5))) == 1
-    assert brier(truth, truth.astype(float)) == 0
-    assert brier(truth, score) < brier(truth, score**0.25)
 
 
 def test_the_threshold_has_the_highest_f1() -> None:

@@ -8,9 +8,9 @@ from tests.errors import refused
 from tests.tables.writing import FORMATS, build, party, write
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.tables.describe import FileDescription, describe_party
+from veilgraph.tables.describe import describe_party
 from veilgraph.tables.encode import encode, fit_encoding
-from veilgraph.tables.nodes import feature_columns, read_nodes
+from veilgraph.tables.nodes import FileDescription, feature_columns, read_nodes
 from veilgraph.tables.source import MISSING
 
 LABEL = {"column": "fraud", "classes": ["no", "yes"], "file": "labels.csv", "id": "customer"}
@@ -29,7 +29,7 @@ def test_labels_of_a_file_are_joined_by_id(tmp_path, suffix):
     assert table.labels.tolist() == [0, MISSING, MISSING, 1]
     assert table.splits is not None
     assert table.splits[1] == table.splits[2] == MISSING
-    assert [(each.rows, each.unknown, each.without) for each in table.counts] == [(4, 0, 0), (4, 1, 1)]
+    assert [(each.rows, each.unknown, each.without) for each in table.counts] == [(4, None, None), (4, 1, 1)]
 
 
 def test_the_same_labels_in_one_table_or_two_make_the_same_graph(tmp_path):
