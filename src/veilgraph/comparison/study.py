@@ -270,18 +270,16 @@ def _opened(out: Path, job: JobSettings, party: Path | None, alone: JobSettings 
             "alone": None if alone is None else alone.model_dump(mode="json"),
             "ways": _WAYS,
         }
-        path, text = out / ABOUT, json.dumps(about, sort_keys=True)
-        others = sorted(each.name for each in out.iterdir() if not each.name.startswith("."))
-        fault = ""
-        if path.exists():
-            if path.read_text(encoding="utf-8") != text:
-                fault = "has a comparison of another job, or of another release; choose another directory"
-        elif others:
-            fault = f"has other files ({others[0]}); choose a new directory, or one of a comparison"
+        path, text, fault = out / ABOUT, json.dumps(about, sort_keys=True), ""
+        if not path.exists():
+            if others := sorted(each.name for each in out.iterdir() if not each.name.startswith(".")):
+                fault = f"has other files ({others[0]}); choose a new directory, or one of a comparison"
+            else:
+                write_whole(path, text.encode())
+        elif path.read_text(encoding="utf-8") != text:
+            fault = "has a comparison of another job, or of another release; choose another directory"
         if fault:
             raise RunError(f"{out} {fault}", key="out", value=str(out))
-        if not path.exists():
-            write_whole(path, text.encode())
 
 
 def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Iterator[tuple[int, Inputs]]:

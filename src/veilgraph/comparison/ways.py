@@ -170,7 +170,7 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
     own = isolate(graphs, holder, holder)
 
     def alone(name: PartyId, by: Inputs, whose: str = "the job's network", shares: str = NOBODY) -> Kind:
-        way = partial(_plain, partial(paradigm_of(by.settings).baselines.alone, by, name))
+        way = _network(paradigm_of(by.settings).baselines.alone, by, name)
         return Kind(way, by.settings.train.epochs, shares, f"{whose} on {name}'s columns and links alone")
 
     found = {f"{holder} alone": alone(holder, inputs)}
@@ -240,11 +240,8 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
         return np.concatenate([np.zeros((own, classes)) if one is None else one[:own] for own, one in found])
 
     def alone(by: Inputs, progress: Progress) -> Floats:
-        def of(graph: PartyGraph) -> Floats | None:
-            result = paradigm_of(by.settings).baselines.alone(by, graph.party, progress)
-            return None if result is None else _likely(result.output)
-
-        return stacked(of)
+        trained = paradigm_of(by.settings).baselines.alone
+        return stacked(lambda graph: _likely(trained(by, graph.party, progress)))
 
     def plain(name: str, _progress: Progress) -> Floats:
         return stacked(lambda g: None if g.labels is None else PLAIN[name](g, job.seed, balanced=balanced))
@@ -261,55 +258,44 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
         return found
     found |= _together(inputs, beside, inputs.ids)
     about = "the job's network on all holders' nodes and links in one place, as nobody may have them"
-    found[POOLED] = Kind(
-        lambda progress: _likely(paradigm.baselines.pooled(inputs, progress).output), epochs, EVERYTHING, about
-    )
+    found[POOLED] = Kind(_network(paradigm.baselines.pooled, inputs), epochs, EVERYTHING, about)
     if any(graph.common < graph.num_nodes for graph in graphs):
         inside = [graph.with_edges((graph.edge_index < graph.common).all(0)) for graph in graphs]
-        found[f"{POOLED} − edges across"] = Kind(
-            lambda progress: _likely(paradigm.baselines.pooled(replace(inputs, graphs=inside), progress).output),
-            epochs,
-            EVERYTHING,
-            "the same without edges between nodes of different holders: what these bring",
-        )
+        without = _network(paradigm.baselines.pooled, replace(inputs, graphs=inside))
+        about = "the same without edges between nodes of different holders: what these bring"
+        found[f"{POOLED} − edges across"] = Kind(without, epochs, EVERYTHING, about)
     return found
 
 
 def tested(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Labels of the nodes that ways are judged on, and which rows of their predictions these are: Tensor[T] each."""
-    holder, key = inputs.settings.data.label_party, "test_mask"
+    holder = inputs.settings.data.label_party
     if inputs.settings.is_aligned:
         graphs, whose = [find_label_holder(inputs.graphs, holder).common_part()], f"party {holder!r}"
     else:
         graphs, whose = [graph.common_part() for graph in inputs.graphs], "holders"
-    masks = [
-        torch.zeros(graph.num_nodes, dtype=torch.bool) if graph.labels is None or mask is None else mask
-        for graph in graphs
-        for mask in [graph.test_mask]
-    ]
-    labels = [masks[at].long() if graph.labels is None else graph.labels for at, graph in enumerate(graphs)]
+    none = [torch.zeros(graph.num_nodes, dtype=torch.long) for graph in graphs]
+    labels = torch.cat([at if graph.labels is None else graph.labels for graph, at in zip(graphs, none, strict=True)])
+    masks = [at if graph.test_mask is None else graph.test_mask for graph, at in zip(graphs, none, strict=True)]
     rows = torch.nonzero(torch.cat(masks)).ravel()
     if not len(rows):
         raise DataError(
             f"{whose}: test_mask: no node is one to test on, and ways are compared on these; set some aside "
             "(nodes.split.test)",
-            key=key,
+            key="test_mask",
         )
-    return torch.cat(labels)[rows], rows
+    return labels[rows], rows
 
 
 def _in_one_place(inputs: Inputs) -> dict[str, Way]:
     """What one place could do with all data, trained once each: the job's network, and boosting by relation."""
     job, holder = inputs.settings, inputs.settings.data.label_party
 
-    def network(progress: Progress) -> Floats:
-        return _plain(partial(paradigm_of(job).baselines.pooled, inputs), progress)
-
     def boosted(_progress: Progress) -> Floats:
         graph = pool(inputs.graphs, holder, relational=True)
         return boosting(graph, job.seed, balanced=job.train.class_weights == "balanced")
 
-    return {"network": _once(network), "boosting": _once(boosted)}
+    return {"network": _once(_network(paradigm_of(job).baselines.pooled, inputs)), "boosting": _once(boosted)}
 
 
 def _once(way: Way) -> Way:
@@ -334,10 +320,15 @@ def _better(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> str:
     return max(aucs, key=lambda name: float(np.nan_to_num(aucs[name], nan=-1.0)))
 
 
-def _plain(training: Callable[[Progress], PlainResult | None], progress: Progress) -> Floats:
-    result = training(progress)
-    assert result is not None  # who has no labels is lent some
-    return _likely(result.output)
+def _network(train: Callable[..., PlainResult | None], *of: object) -> Way:
+    """What a paradigm's plaintext training of something gives."""
+
+    def way(progress: Progress) -> Floats:
+        likely = _likely(train(*of, progress))
+        assert likely is not None  # who has no labels is lent some
+        return likely
+
+    return way
 
 
 def _of_library(name: str, graph: PartyGraph, job: JobSettings, whose: str, shares: str) -> Kind:
@@ -366,5 +357,5 @@ def _federated(
         return np.asarray(trained.predictions.uncalibrated.double().numpy())
 
 
-def _likely(logits: Tensor) -> Floats:
-    return np.asarray(logits.detach().double().softmax(dim=1).numpy())
+def _likely(result: PlainResult | None) -> Floats | None:
+    return None if result is None else np.asarray(result.output.detach().double().softmax(dim=1).numpy())
