@@ -202,11 +202,14 @@ def skipped_lines(skipped: Sequence[Skipped], *, details: bool) -> list[str]:
 
 
 def audit(found: RunData) -> Section:
-    """The audit of a run, if there is one; ``strongest``: of many findings those of each adversary on each secret."""
+    """The audit of a run, if there is a ``report`` of one: of its findings how many had a limit to keep or had to tell
+    nothing (``held``), and how many of these failed; ``strongest``: of many those of each adversary on each secret.
+    """
     report = read_audit(found.path)
     if report is None:
-        unknown = dict.fromkeys(("worst", "strongest", "tables", "skipped", "notes"), ())
-        return {"verdict": "not audited", "tone": "plain", "summary": _unaudited(found), **unknown}
+        keeps_views = any(found.path.glob("parties/*/view/*.messages"))
+        shown: Section = dict.fromkeys(("worst", "strongest", "tables"), ())
+        return shown | {"verdict": "not audited", "tone": "plain", "report": None, "keeps_views": keeps_views}
     held = [finding for finding in report.findings if finding.passed is not None]
     failed = sum(finding.passed is False for finding in held)
     aucs, epsilons, claims = (
@@ -215,33 +218,18 @@ def audit(found: RunData) -> Section:
     )
     known = [one for each in aucs for one in (each.value, each.without, each.pooled) if one is not None]
     lowest = min([0.45, *(interval.low for interval in known)])
+    largest = max((max(each.value.high, each.limit or 0.0) for each in epsilons), default=0.0)
     axes = {
         "AUC": (aucs, _axis(max(lowest - 0.02, 0.0), 1.0)),
-        "ε, a lower bound from the attack": (
-            epsilons,
-            _axis(0.0, 1.1 * max((max(each.value.high, each.limit or 0.0) for each in epsilons), default=0.0) or 1.0),
-        ),
+        "ε, a lower bound from the attack": (epsilons, _axis(0.0, 1.1 * largest or 1.0)),
         "What the run claims: p-values of what was seen": (claims, _axis(0.0, 1.0)),
     }
-    notes = []
-    if (report.job, report.paradigm) != (found.settings.name, found.settings.paradigm):
-        notes.append(f"This audit is of another job, {report.job} ({report.paradigm}): audit the run again.")
-    if any(not finding.permitted for finding in report.findings):
-        notes.append(
-            "Attacks on evidence that must tell nothing are tested together, so that with no leak at all one is "
-            f"reported in at most {100 * report.false_alarm_rate:g} % of audits."
-        )
     limited = any(finding.limit is not None or finding.rates for finding in held) or bool(report.untested)
-    summary = "" if limited else " No limit was set for what parties are meant to see: whether it is too much is open."
-    if report.untested:
-        names = ", ".join(dict.fromkeys(each.attack for each in report.untested))
-        summary += f" Nothing was held to the limits on {names}: the audit does not pass."
     fails = bool(failed or report.untested)
     return {
         "verdict": "failed" if fails else "passed" if limited else "no limits set",
         "tone": "bad" if fails else "good" if limited else "plain",
-        "summary": f"{counted(len(report.findings), 'attack')} mounted. Of {len(held)} that had a limit to keep or had "
-        f"to tell nothing, {failed} did not.{summary}",
+        **{"report": report, "held": len(held), "failed": failed, "limited": limited},
         "worst": worst(report.findings),
         "strongest": [_row(each, axes["AUC"][1]) for each in strongest(aucs)] if len(aucs) > _FEW else [],
         "tables": [
@@ -249,17 +237,7 @@ def audit(found: RunData) -> Section:
             for name, (findings, axis) in axes.items()
             if findings
         ],
-        "skipped": report.skipped,
-        "notes": notes,
     }
-
-
-def _unaudited(found: RunData) -> str:
-    if found.is_part:
-        return "Not audited: an administrator may ask for it with veilgraph net submit JOB.yaml --work audit."
-    keeps = any(found.path.glob("parties/*/view/*.messages"))
-    first = "" if keeps or not found.sent else ", after training again with --record-views"
-    return f"Not audited: run veilgraph audit {found.path.name}{first}."
 
 
 def _axis(low: float, high: float) -> Axis:

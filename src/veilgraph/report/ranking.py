@@ -323,7 +323,7 @@ def confusion(told: Scored | str) -> Section:
     """Which classes are taken for which by the newest predictions of test nodes, or ``missing``: why that is unknown.
 
     ``rows``: a cell for each class, how many nodes and which share of the true class; of too many classes ``top`` has
-    the most frequent confusions. ``always``: the accuracy of always answering the most frequent class.
+    the most frequent confusions. ``commonest``: the most frequent class, and the accuracy of always answering it.
     """
     if isinstance(told, str):
         return {"missing": f"No confusion matrix: {told}"}
@@ -344,7 +344,6 @@ def confusion(told: Scored | str) -> Section:
     return {
         "missing": "",
         "caption": f"{told.party}'s {counted(int(sums.sum()), 'test node')}: {right:,} right, {share}",
-        "always": f"Always answering {called(names[told.commonest])}, the most frequent class, is right for "
-        f"{percent(float(sums.max() / sums.sum()))}.",
+        "commonest": (called(names[told.commonest]), float(sums.max() / sums.sum())),
         **{"classes": names, "rows": rows, "top": top},
     }
