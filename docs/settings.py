@@ -133,7 +133,8 @@ def _kinds(kinds: Sequence[type[BaseModel]], named_by: str, group: str) -> Itera
     """Settings that are of one of several kinds: the name, then what each of them has."""
     named = [kind.model_fields[named_by] for kind in kinds]
     names = [str(field.default) for field in named]
-    meaning = next(field.description or "" for field in named if field.description)
+    told = (field.description or meanings(kind).get(named_by) for kind, field in zip(kinds, named, strict=True))
+    meaning = next(filter(None, told))
     yield group, (f"`{group}.{named_by}`", ", ".join(f"`{name}`" for name in names), _default(named[0]), meaning)
     for name, kind in zip(names, kinds, strict=True):
         for _, (key, values, default, said) in _lines(kind, group, frozenset({named_by})):
