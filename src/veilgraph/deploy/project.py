@@ -41,12 +41,13 @@ class ServerAddress(Settings):
     """Where the holders find the server's broker, or a further one."""
 
     host: Annotated[str, Field(pattern=_HOST, max_length=253, description="its name in the network")]
-    port: Port = Field(8002, description="of its broker, for all; 443 passes most firewalls")
-    listen: Annotated[str, Field(pattern=_LISTEN)] | None = Field(
-        None, description="address:port where the broker listens, where that is another one; null: at every address"
-    )
+    port: Port = 8002
+    """of its broker, for all; 443 passes most firewalls"""
+    listen: Annotated[str, Field(pattern=_LISTEN)] | None = None
+    """address:port where the broker listens, where that is another one; null: at every address"""
 
-    cluster: Port = Field(6222, description="of its broker, for the project's other brokers alone")
+    cluster: Port = 6222
+    """of its broker, for the project's other brokers alone"""
 
     @property
     def address(self) -> BrokerAddress:
@@ -68,22 +69,16 @@ class ProjectSettings(Settings):
 
     name: Annotated[str, Field(pattern=_SITE, description="of the consortium")]
     server: ServerAddress
-    brokers: tuple[ServerAddress, ...] = Field(
-        (),
-        max_length=15,
-        description="further brokers, each on a machine of its own: where one fails, all go on with another",
-    )
-    holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(
-        min_length=2, max_length=26, description="their names, as jobs name them"
-    )
-    dealer: Annotated[PartyId, Field(pattern=_SITE)] | None = Field(
-        None,
-        description="a machine of its own that does the server's part in every job, deals what sealed jobs are masked "
-        "with and has no data; the server then relays what is sealed from it. null: the server does both",
-    )
-    administrators: tuple[Annotated[str, Field(pattern=_ADMINISTRATOR)], ...] = Field(
-        min_length=1, description="e-mail addresses of those who submit jobs"
-    )
+    brokers: tuple[ServerAddress, ...] = Field((), max_length=15)
+    """further brokers, each on a machine of its own: where one fails, all go on with another"""
+    holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(min_length=2, max_length=26)
+    """their names, as jobs name them"""
+    dealer: Annotated[PartyId, Field(pattern=_SITE)] | None = None
+    """a machine of its own that does the server's part in every job, deals what sealed jobs are masked with and has no
+    data; the server then relays what is sealed from it. null: the server does both
+    """
+    administrators: tuple[Annotated[str, Field(pattern=_ADMINISTRATOR)], ...] = Field(min_length=1)
+    """e-mail addresses of those who submit jobs"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -35,11 +35,12 @@ COMBINES: Final[Registry[type[Combine[Any]]]] = Registry(
 class CombineSettings(Settings):
     """How the server combines the local embeddings. A strategy with settings of its own has a subclass."""
 
-    strategy: Annotated[str, named_in(COMBINES)] = Field("mean", description="how the holders' embeddings become one")
-    masked: bool | None = Field(
-        None, description="hide single embeddings from the server; default: wherever the strategy is linear"
-    )
-    bits: int = Field(32, ge=8, le=44, description="fractional bits of a masked embedding in the ring")
+    strategy: Annotated[str, named_in(COMBINES)] = "mean"
+    """how the holders' embeddings become one"""
+    masked: bool | None = None
+    """hide single embeddings from the server; default: wherever the strategy is linear"""
+    bits: int = Field(32, ge=8, le=44)
+    """fractional bits of a masked embedding in the ring"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -40,11 +40,8 @@ class _SageHop(nn.Module, ABC):
 class SageMeanSettings(LocalSettings):
     """How its weights start."""
 
-    start: Literal["glorot", "average"] = Field(
-        "glorot",
-        description="first weights: random, or [I/2, I/2], the mean of a node and its neighbours (sage-mean; "
-        "relational likewise)",
-    )
+    start: Literal["glorot", "average"] = "glorot"
+    """first weights: random, or [I/2, I/2], the mean of a node and its neighbours (sage-mean; relational likewise)"""
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:
@@ -154,12 +151,8 @@ class SageLstm(HopModel[LocalSettings]):
 class SageVpaSettings(LocalSettings):
     """How alike a node's neighbours are taken to be."""
 
-    correlation: float = Field(
-        0.02,
-        ge=0,
-        le=1,
-        description="ρ that neighbours are taken to have; 0: their sum by the root of their number, 1: their mean",
-    )
+    correlation: float = Field(0.02, ge=0, le=1)
+    """ρ that neighbours are taken to have; 0: their sum by the root of their number, 1: their mean"""
 
 
 class _SageVpaHop(_SageHop):
@@ -231,7 +224,8 @@ class Gin(_Products[LocalSettings]):
 class AppnpSettings(LocalSettings):
     """How much of h^0 stays."""
 
-    teleport: float = Field(0.1, ge=0, le=1, description="appnp's α")
+    teleport: float = Field(0.1, ge=0, le=1)
+    """appnp's α"""
 
 
 class AppnpHop(nn.Module):
@@ -266,7 +260,8 @@ if TYPE_CHECKING:
 class GatSettings(LocalSettings):
     """How many heads attend."""
 
-    heads: int = Field(4, ge=1, description="gat's attention heads; must divide dim")
+    heads: int = Field(4, ge=1)
+    """gat's attention heads; must divide dim"""
 
 
 @cache
@@ -333,9 +328,8 @@ class Gat(HopModel[GatSettings]):
 class RelationalSettings(LocalSettings):
     """How its weights start."""
 
-    start: Literal["glorot", "average"] = Field(
-        "glorot", description="first weights: random, or those of the mean of a node and its R relations' means"
-    )
+    start: Literal["glorot", "average"] = "glorot"
+    """first weights: random, or those of the mean of a node and its R relations' means"""
 
 
 class RelationalHop(nn.Module):

@@ -41,19 +41,20 @@ LOCAL_MODELS: Final[Registry[type[LocalModel[Any]]]] = Registry(
 class LocalSettings(Settings):
     """Local embeddings: K hops over the holder's own edges. A model with settings of its own has a subclass."""
 
-    model: Annotated[str, named_in(LOCAL_MODELS)] = Field(
-        "sage-mean", description="of a hop; custom: a module of one's own, from Python"
-    )
-    hops: int = Field(2, ge=0, le=32, description="K, per exchange round; 0 leaves the edges unused")
-    activation: Activation = Field("tanh", description="after every hop")
-    normalize: bool = Field(True, description="rows of the last round's output to length 1 (Algorithm 2, line 10)")
-    dropout: Probability = Field(0.0, description="before every hop")
-    fanout: int | None = Field(
-        None,
-        ge=1,
-        description="with train.batch_size: at most so many neighbours of a node, drawn anew in each step; null: all",
-    )
-    learning_rate: float | None = Field(None, gt=0, description="Adam's, for the hops; default: train.learning_rate")
+    model: Annotated[str, named_in(LOCAL_MODELS)] = "sage-mean"
+    """of a hop; custom: a module of one's own, from Python"""
+    hops: int = Field(2, ge=0, le=32)
+    """K, per exchange round; 0 leaves the edges unused"""
+    activation: Activation = "tanh"
+    """after every hop"""
+    normalize: bool = True
+    """rows of the last round's output to length 1 (Algorithm 2, line 10)"""
+    dropout: Probability = 0.0
+    """before every hop"""
+    fanout: int | None = Field(None, ge=1)
+    """with train.batch_size: at most so many neighbours of a node, drawn anew in each step; null: all"""
+    learning_rate: float | None = Field(None, gt=0)
+    """Adam's, for the hops; default: train.learning_rate"""
 
     @property
     def kind(self) -> type[LocalModel[Any]]:

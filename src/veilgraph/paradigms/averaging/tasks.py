@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
 
 import torch
-from pydantic import Field, SerializeAsAny
+from pydantic import SerializeAsAny
 from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
@@ -43,11 +43,10 @@ TASKS: Final[Registry[type[Task[Any, Any]]]] = Registry(
 class TaskSettings(Settings):
     """What is learnt. A task with settings of its own has a subclass."""
 
-    name: Annotated[str, named_in(TASKS)] = Field(
-        "classes",
-        description="classes: of each node its class; values: of each node a number; links: which nodes are joined; "
-        "graphs: of each graph its class",
-    )
+    name: Annotated[str, named_in(TASKS)] = "classes"
+    """classes: of each node its class; values: of each node a number; links: which nodes are joined; graphs: of each
+    graph its class
+    """
 
     @property
     def kind(self) -> type[Task[Any, Any]]:

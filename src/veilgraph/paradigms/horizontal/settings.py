@@ -49,10 +49,14 @@ NOT_MONOTONE: Final = frozenset({"difference"})
 class GlobalUpdateSettings(Settings):
     """φ^(l) at the server (SAPGNN eq. 8), after every layer but the last, in this order."""
 
-    linear: bool = Field(True, description="a linear map to width dim; with bias unless batch norm takes it away")
-    batch_norm: bool = Field(False, description="over all nodes; running statistics in evaluation")
-    activation: Activation = Field("relu", description="of global embeddings")
-    dropout: Probability = Field(0.5, description="of global embeddings")
+    linear: bool = True
+    """a linear map to width dim; with bias unless batch norm takes it away"""
+    batch_norm: bool = False
+    """over all nodes; running statistics in evaluation"""
+    activation: Activation = "relu"
+    """of global embeddings"""
+    dropout: Probability = 0.5
+    """of global embeddings"""
 
 
 class HorizontalSettings(Settings):
@@ -65,32 +69,29 @@ class HorizontalSettings(Settings):
     With ``message: none`` and ``update: sum`` that is the network of eq. 23, the last W being ψ's.
     """
 
-    layers: int = Field(2, ge=1, le=16, description="L; the server sees as many embeddings of each holder in a pass")
-    dim: int = Field(64, ge=1, le=4096, description="d, the width of linear messages, gates and global embeddings")
-    message: Literal["linear", "full", "none"] = Field(
-        "linear",
-        description="ρ (eq. 4), times the edge's weight. linear: W·h_u, and h_v becomes W·h_v, with W known to the "
-        "holders alone; full: W·h_u + U·h_v + V·h_e, with the edge's features h_e; none: h_u itself, so that in the "
-        "first layer the server is sent pooled raw features",
-    )
-    aggregate: Literal["max", "min", "mean", "sum"] = Field(
-        "max",
-        description="over neighbours, then over holders; max and min are of the messages and zero, which is what a "
-        "node without neighbours gets; mean and sum need edges that are counted once",
-    )
-    update: Literal["sum", "concat", "gated", "difference"] = Field(
-        "sum", description="φ (eq. 6): h + m; h beside m; ReLU(MLP(h))·m; h − m, which is for mean and sum only"
-    )
-    edges: Literal["may-overlap", "disjoint", "deduplicate"] = Field(
-        "may-overlap",
-        description="what is known of an edge that several holders could have: it may be at several; the holders "
-        "promise that it is not; it is used at the first holder that has it",
-    )
-    combine: Literal["max", "secure-max"] = Field(
-        "max",
-        description="of the holders' embeddings at the server: it sees each of them; secure-max: it learns the maximum "
-        "alone, neither the others nor whose it is",
-    )
+    layers: int = Field(2, ge=1, le=16)
+    """L; the server sees as many embeddings of each holder in a pass"""
+    dim: int = Field(64, ge=1, le=4096)
+    """d, the width of linear messages, gates and global embeddings"""
+    message: Literal["linear", "full", "none"] = "linear"
+    """ρ (eq. 4), times the edge's weight. linear: W·h_u, and h_v becomes W·h_v, with W known to the holders alone;
+    full: W·h_u + U·h_v + V·h_e, with the edge's features h_e; none: h_u itself, so that in the first layer the server
+    is sent pooled raw features
+    """
+    aggregate: Literal["max", "min", "mean", "sum"] = "max"
+    """over neighbours, then over holders; max and min are of the messages and zero, which is what a node without
+    neighbours gets; mean and sum need edges that are counted once
+    """
+    update: Literal["sum", "concat", "gated", "difference"] = "sum"
+    """φ (eq. 6): h + m; h beside m; ReLU(MLP(h))·m; h − m, which is for mean and sum only"""
+    edges: Literal["may-overlap", "disjoint", "deduplicate"] = "may-overlap"
+    """what is known of an edge that several holders could have: it may be at several; the holders promise that it is
+    not; it is used at the first holder that has it
+    """
+    combine: Literal["max", "secure-max"] = "max"
+    """of the holders' embeddings at the server: it sees each of them; secure-max: it learns the maximum alone, neither
+    the others nor whose it is
+    """
     server: GlobalUpdateSettings = GlobalUpdateSettings()
 
     @property
@@ -118,15 +119,18 @@ class HorizontalSettings(Settings):
 class HorizontalJobSettings(Settings):
     """What is a horizontal job's alone, beside its network."""
 
-    task: LearntSettings = Field(LearntSettings(), description="what is learnt")
+    task: LearntSettings = LearntSettings()
+    """what is learnt"""
 
 
 class HorizontalJob(JobSettings):
     """Holders have the same columns of different nodes, with edges and labels of their own."""
 
     paradigm: Literal["horizontal"] = "horizontal"
-    horizontal: HorizontalJobSettings = Field(HorizontalJobSettings(), description="what the holders learn")
-    model: HorizontalSettings = Field(HorizontalSettings(), description="the network")
+    horizontal: HorizontalJobSettings = HorizontalJobSettings()
+    """what the holders learn"""
+    model: HorizontalSettings = HorizontalSettings()
+    """the network"""
 
     @model_validator(mode="before")
     @classmethod

@@ -45,13 +45,12 @@ _MOST_BINS, _FEWEST_BINS = 200, 50
 class TargetBounds(Settings):
     """What is known of numbers to predict before anything is sent."""
 
-    low: float | None = Field(None, allow_inf_nan=False, description="the least that a target can be, public")
-    high: float | None = Field(
-        None,
-        allow_inf_nan=False,
-        description="the most that a target can be, public; without low and high targets are standardised by "
-        "mean and deviation over all holders' training nodes, of which all learn the sums",
-    )
+    low: float | None = Field(None, allow_inf_nan=False)
+    """the least that a target can be, public"""
+    high: float | None = Field(None, allow_inf_nan=False)
+    """the most that a target can be, public; without low and high targets are standardised by mean and deviation over
+    all holders' training nodes, of which all learn the sums
+    """
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
@@ -93,11 +92,10 @@ class TargetBounds(Settings):
 class LearntSettings(TargetBounds):
     """What is learnt of the nodes."""
 
-    name: Literal["classes", "values"] = Field(
-        "classes",
-        description="classes: of each node its class, by cross-entropy; values: of each node a number, by the squared "
-        "error (eq. 15)",
-    )
+    name: Literal["classes", "values"] = "classes"
+    """classes: of each node its class, by cross-entropy; values: of each node a number, by the squared error
+    (eq. 15)
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Self:

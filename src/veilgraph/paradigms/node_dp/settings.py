@@ -27,17 +27,18 @@ class KPropSettings(Settings):
     ``hops: 0`` makes the first a GCN layer as well, with the usual self-loops: the network of GCN+RAW.
     """
 
-    hops: Literal["auto"] | Annotated[int, Field(ge=0, le=128)] = Field(
-        "auto",
-        description="K: how often a node's neighbours, itself excluded, are aggregated; auto: 0, 2, 4 and 8 side by "
-        "side, of which the validation nodes choose, and 8 with release.labels",
-    )
-    aggregate: Literal["gcn", "mean", "sum"] = Field(
-        "gcn", description="AGGREGATE without self-loops: D^-1/2·A·D^-1/2, D^-1·A or A; hops: 0 uses none"
-    )
-    dim: int = Field(64, ge=1, le=4096, description="width of the hidden embedding")
-    activation: Activation = Field("relu", description="of the hidden embedding")
-    dropout: Probability = Field(0.8, description="of the hidden embedding")
+    hops: Literal["auto"] | Annotated[int, Field(ge=0, le=128)] = "auto"
+    """K: how often a node's neighbours, itself excluded, are aggregated; auto: 0, 2, 4 and 8 side by side, of which the
+    validation nodes choose, and 8 with release.labels
+    """
+    aggregate: Literal["gcn", "mean", "sum"] = "gcn"
+    """AGGREGATE without self-loops: D^-1/2·A·D^-1/2, D^-1·A or A; hops: 0 uses none"""
+    dim: int = Field(64, ge=1, le=4096)
+    """width of the hidden embedding"""
+    activation: Activation = "relu"
+    """of the hidden embedding"""
+    dropout: Probability = 0.8
+    """of the hidden embedding"""
 
     @property
     def tried(self) -> tuple[int, ...]:
@@ -48,16 +49,12 @@ class KPropSettings(Settings):
 class DenoiseSettings(Settings):
     """Training on labels that went through randomised response."""
 
-    denoise_steps: int = Field(
-        8,
-        ge=0,
-        le=128,
-        description="K_y: hops over which labels and predictions are aggregated before they are compared, so that the "
-        "labels' noise cancels out; 0: the loss is corrected for the noise and nothing else",
-    )
-    targets: Literal["soft", "hard"] = Field(
-        "hard", description="what the loss compares with: the aggregated labels, or the class that has most of them"
-    )
+    denoise_steps: int = Field(8, ge=0, le=128)
+    """K_y: hops over which labels and predictions are aggregated before they are compared, so that the labels' noise
+    cancels out; 0: the loss is corrected for the noise and nothing else
+    """
+    targets: Literal["soft", "hard"] = "hard"
+    """what the loss compares with: the aggregated labels, or the class that has most of them"""
 
 
 class PrivateLabelSettings(DenoiseSettings, LabelReleaseSettings):
@@ -67,16 +64,20 @@ class PrivateLabelSettings(DenoiseSettings, LabelReleaseSettings):
 class NodeReleaseSettings(Settings):
     """What nodes release, each a single time."""
 
-    features: FeatureReleaseSettings | None = Field(None, description="how features are released; must be given")
-    labels: PrivateLabelSettings | None = Field(None, description="null: the label holder has the labels itself")
+    features: FeatureReleaseSettings | None = None
+    """how features are released; must be given"""
+    labels: PrivateLabelSettings | None = None
+    """null: the label holder has the labels itself"""
 
 
 class NodeDpJob(JobSettings):
     """The label holder, which knows the graph, learns; every other holder's nodes release their features once."""
 
     paradigm: Literal["node-dp"] = "node-dp"
-    release: NodeReleaseSettings = Field(NodeReleaseSettings(), description="what nodes perturb and release")
-    model: KPropSettings = Field(KPropSettings(), description="the network")
+    release: NodeReleaseSettings = NodeReleaseSettings()
+    """what nodes perturb and release"""
+    model: KPropSettings = KPropSettings()
+    """the network"""
 
     def _check_unused(self) -> None:
         super()._check_unused()

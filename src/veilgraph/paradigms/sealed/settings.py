@@ -32,10 +32,10 @@ class SealedModelSettings(Settings):
     Hops are normalised by degrees that nobody learns.
     """
 
-    network: Literal["linear", "mlp"] | None = Field(
-        None, description="mlp: with a hidden layer beside the linear one; null: both are tried where steps are judged"
-    )
-    hidden: int = Field(16, ge=1, le=4096, description="width of the hidden layer")
+    network: Literal["linear", "mlp"] | None = None
+    """mlp: with a hidden layer beside the linear one; null: both are tried where steps are judged"""
+    hidden: int = Field(16, ge=1, le=4096)
+    """width of the hidden layer"""
     blocks: (
         tuple[
             Annotated[
@@ -44,34 +44,22 @@ class SealedModelSettings(Settings):
             ...,
         ]
         | None
-    ) = Field(
-        None,
-        min_length=1,
-        max_length=16,
-        description="what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that "
-        "each makes of them over its own edges, at home; quantiles: whether they are above their quantiles, likewise; "
-        "boosting: scores of boosted trees that the label holder fits to its columns and labels, at home; "
-        "pooled.K, each.K: all columns after K hops over all holders' edges together, or over each one's by "
-        "themselves; null: several that suit the data are tried",
-    )
-    directed: bool = Field(
-        False, description="edges count from source to target alone; false: every holder's go both ways, as is checked"
-    )
-    edge_weights: bool = Field(
-        False, description="edges count what their weights say, which stay hidden; false: weights are refused"
-    )
-    max_degree: int | None = Field(
-        None,
-        ge=4,
-        le=LARGEST_DEGREE,
-        description="bound of a node's degree over all holders, each of which may use its share of it; null: each "
-        "tells its own, rounded up to 2^k − 1",
-    )
-    edge_slots: int | None = Field(
-        None,
-        ge=1,
-        description="edges that every holder seems to have; null: its own number, rounded up by up to a quarter",
-    )
+    ) = Field(None, min_length=1, max_length=16)
+    """what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that each makes of them
+    over its own edges, at home; quantiles: whether they are above their quantiles, likewise; boosting: scores of
+    boosted trees that the label holder fits to its columns and labels, at home; pooled.K, each.K: all columns after K
+    hops over all holders' edges together, or over each one's by themselves; null: several that suit the data are tried
+    """
+    directed: bool = False
+    """edges count from source to target alone; false: every holder's go both ways, as is checked"""
+    edge_weights: bool = False
+    """edges count what their weights say, which stay hidden; false: weights are refused"""
+    max_degree: int | None = Field(None, ge=4, le=LARGEST_DEGREE)
+    """bound of a node's degree over all holders, each of which may use its share of it; null: each tells its own,
+    rounded up to 2^k − 1
+    """
+    edge_slots: int | None = Field(None, ge=1)
+    """edges that every holder seems to have; null: its own number, rounded up by up to a quarter"""
 
     @model_validator(mode="after")
     def _check_blocks(self) -> Self:
@@ -83,24 +71,23 @@ class SealedModelSettings(Settings):
 class SealedTrainSettings(TrainSettings):
     """Training: SGD with momentum, an epoch being one step over all training rows, or over ``batch_size`` of them."""
 
-    epochs: int = Field(250, ge=1, description="steps, those of all trials together")
-    learning_rate: float | None = Field(  # type: ignore[assignment]
-        None, gt=0, le=2**16, description="rounded to a whole number over a power of two; null: what suits a trial"
-    )
+    epochs: int = Field(250, ge=1)
+    """steps, those of all trials together"""
+    learning_rate: float | None = Field(None, gt=0, le=2**16)  # type: ignore[assignment]
+    """rounded to a whole number over a power of two; null: what suits a trial"""
     momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float | None = Field(  # type: ignore[assignment]
-        None, ge=0, le=1, description="of L2; null: what suits a trial"
-    )
+    weight_decay: float | None = Field(None, ge=0, le=1)  # type: ignore[assignment]
+    """of L2; null: what suits a trial"""
     patience: None = None
-    select_by: Literal["last", "accuracy", "auc"] = Field(
-        "accuracy",
-        description="accuracy: of several trials the step is taken that has most validation nodes right; auc: that "
-        "ranks most of up to 64 × 2,048 pairs of them rightly; the label holder learns that number at every evaluation "
-        "and nothing else, and the others whether it was the best so far; last: one trial, whose last step is taken, "
-        "and nobody learns how any did",
-    )
-    evaluate_every: int = Field(10, ge=1, description="steps between evaluations")
-    batch_size: int | None = Field(None, ge=1, description="training rows of a step, in a secret order; null: all")
+    select_by: Literal["last", "accuracy", "auc"] = "accuracy"
+    """accuracy: of several trials the step is taken that has most validation nodes right; auc: that ranks most of up to
+    64 × 2,048 pairs of them rightly; the label holder learns that number at every evaluation and nothing else, and the
+    others whether it was the best so far; last: one trial, whose last step is taken, and nobody learns how any did
+    """
+    evaluate_every: int = Field(10, ge=1)
+    """steps between evaluations"""
+    batch_size: int | None = Field(None, ge=1)
+    """training rows of a step, in a secret order; null: all"""
     refresh_every: None = None
 
 
@@ -117,34 +104,27 @@ class SealedJob(JobSettings):
     """Nothing is opened but what the label holder is to learn."""
 
     paradigm: Literal["sealed"] = "sealed"
-    model: SealedModelSettings = Field(SealedModelSettings(), description="the network of the sealed paradigm")
+    model: SealedModelSettings = SealedModelSettings()
+    """the network of the sealed paradigm"""
     train: SealedTrainSettings = SealedTrainSettings()
-    output: Literal["classes", "margins"] = Field(
-        "classes",
-        description="what the label holder learns of a node that is predicted; margins: by how much the score of every "
-        "class is above the first one's, which makes probabilities, and ranks nodes",
-    )
-    named_nodes: int | None = Field(
-        None,
-        ge=1,
-        description="null: every common node is predicted, at the end of training and in every prediction; a number: "
-        "none at the end of training, and in all predictions of the run together so many, which the label holder names "
-        "and nobody else learns",
-    )
-    release: Literal["none", "holders"] = Field(
-        "none",
-        description="holders: at the end of training every holder learns the weights of its own columns in the first "
-        "layer; none: all weights stay in shares",
-    )
+    output: Literal["classes", "margins"] = "classes"
+    """what the label holder learns of a node that is predicted; margins: by how much the score of every class is above
+    the first one's, which makes probabilities, and ranks nodes
+    """
+    named_nodes: int | None = Field(None, ge=1)
+    """null: every common node is predicted, at the end of training and in every prediction; a number: none at the end
+    of training, and in all predictions of the run together so many, which the label holder names and nobody else learns
+    """
+    release: Literal["none", "holders"] = "none"
+    """holders: at the end of training every holder learns the weights of its own columns in the first layer; none: all
+    weights stay in shares
+    """
 
-    dealer_checks: float = Field(
-        0.0,
-        ge=0,
-        le=0.99,
-        description="chance with which a dealing is opened, computed again by every holder and replaced by another "
-        "one, before anything is computed from it: so often is a dealer found out that deals wrongly; 0: nobody "
-        "checks; with select_by: last alone",
-    )
+    dealer_checks: float = Field(0.0, ge=0, le=0.99)
+    """chance with which a dealing is opened, computed again by every holder and replaced by another one, before
+    anything is computed from it: so often is a dealer found out that deals wrongly; 0: nobody checks; with select_by:
+    last alone
+    """
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:

@@ -22,43 +22,42 @@ class UnionModelSettings(SealedModelSettings):
             Annotated[str, Field(pattern=r"^(own|neighbours|boosting|(pooled|each)\.([1-9]|[1-5][0-9]|6[0-4]))$")], ...
         ]
         | None
-    ) = Field(
-        None,
-        min_length=1,
-        max_length=16,
-        description="what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that "
-        "each makes of them over its own nodes' edges, at home; boosting: scores of boosted trees that each fits to "
-        "its own columns and labels, at home; pooled.K: columns after K hops over all edges; each.K: after K hops over "
-        "edges in one direction, for both; null: several that suit the data are tried",
-    )
-    directed: bool = Field(
-        True, description="edges have a direction, as payments have; false: every one goes both ways, as is checked"
-    )
-    edge_weights: Literal[False] = Field(False, description="all edges count alike, and each pair of nodes once")
-    max_degree: None = Field(
-        None, description="each holder tells the largest degree of its nodes, rounded up to 2^k − 1"
-    )
-    edge_slots: None = Field(None, description="each holder tells its number of edges, rounded up by up to a quarter")
+    ) = Field(None, min_length=1, max_length=16)
+    """what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that each makes of them
+    over its own nodes' edges, at home; boosting: scores of boosted trees that each fits to its own columns and labels,
+    at home; pooled.K: columns after K hops over all edges; each.K: after K hops over edges in one direction, for both;
+    null: several that suit the data are tried
+    """
+    directed: bool = True
+    """edges have a direction, as payments have; false: every one goes both ways, as is checked"""
+    edge_weights: Literal[False] = False
+    """all edges count alike, and each pair of nodes once"""
+    max_degree: None = None
+    """each holder tells the largest degree of its nodes, rounded up to 2^k − 1"""
+    edge_slots: None = None
+    """each holder tells its number of edges, rounded up by up to a quarter"""
 
 
 class UnionJob(SealedJob):
     """Nothing is opened but what every holder learns of its own nodes."""
 
     paradigm: Literal["union"] = "union"  # type: ignore[assignment]
-    model: UnionModelSettings = Field(UnionModelSettings(), description="the network of the union paradigm")
-    output: Literal["classes", "margins"] = Field(
-        "margins",
-        description="what a holder learns of its own nodes; margins: as of a sealed job, so that it can rank them",
-    )
-    across: PartyId | None = Field(
-        None,
-        description="the holder that has all edges between nodes of different holders, and no nodes: a payment "
-        "network; null: both ends' holders have them",
-    )
-    named_nodes: None = Field(None, description="every holder's nodes are all predicted, to that holder")
-    release: Literal["none"] = Field("none", description="all weights stay in shares")
-    privacy: None = Field(None, description="null: a union has no differential privacy")
-    dealer_checks: Literal[0] = Field(0, description="dealings are not checked in a union")
+    model: UnionModelSettings = UnionModelSettings()
+    """the network of the union paradigm"""
+    output: Literal["classes", "margins"] = "margins"
+    """what a holder learns of its own nodes; margins: as of a sealed job, so that it can rank them"""
+    across: PartyId | None = None
+    """the holder that has all edges between nodes of different holders, and no nodes: a payment network; null: both
+    ends' holders have them
+    """
+    named_nodes: None = None
+    """every holder's nodes are all predicted, to that holder"""
+    release: Literal["none"] = "none"
+    """all weights stay in shares"""
+    privacy: None = None
+    """null: a union has no differential privacy"""
+    dealer_checks: Literal[0] = 0
+    """dealings are not checked in a union"""
 
     @classmethod
     @override

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 from types import MappingProxyType
 from typing import Final, Literal
 
-from pydantic import Field
-
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
@@ -113,7 +111,8 @@ class VerticalJob(JobSettings):
     """Holders have other columns, and edges of their own, of the same nodes."""
 
     paradigm: Literal["vertical"] = "vertical"
-    model: ModelSettings = Field(ModelSettings(), description="the network")
+    model: ModelSettings = ModelSettings()
+    """the network"""
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
