@@ -1,0 +1,61 @@
+"""Imports that wait: nothing is loaded before a name is used, and other imports go on as ever."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from veilgraph.core.deferred import deferred
+
+MODULE = """
+from late import nothing_yet
+VALUE = 3
+class Point:
+    def __init__(self, x):
+        self.x = x
+def double(number):
+    return 2 * number
+"""
+
+
+@pytest.fixture
+def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package ``late`` whose module ``of`` cannot be loaded before ``late`` has ``nothing_yet``."""
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "__init__.py").write_text("")
+    (tmp_path / "late" / "of.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("late", "late.of"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path / "late" / "__init__.py"
+
+
+def test_a_module_is_loaded_when_a_name_is_used_and_again_if_that_failed(late: Path) -> None:
+    with deferred():
+        from late import of  # type: ignore[import-not-found]
+        from late.of import Point, double  # type: ignore[import-not-found]
+    assert "late" not in sys.modules
+    with pytest.raises(ImportError):
+        double(2)
+    late.write_text("nothing_yet = None\n")
+    for name in ("late", "late.of"):
+        sys.modules.pop(name, None)
+    sys.path_importer_cache.clear()
+    assert (of.VALUE, double(2), Point(1).x, Point.__init__) == (3, 4, 1, Point.__init__)
+
+
+def test_other_threads_and_later_imports_are_as_ever(late: Path) -> None:
+    usual, found = builtins.__import__, []
+    with deferred():
+        thread = Thread(target=lambda: found.append(__import__("json").dumps(1)))
+        thread.start()
+        thread.join()
+    assert found == ["1"]
+    assert builtins.__import__ is usual
+    with pytest.raises(KeyError), deferred():
+        raise KeyError
+    assert builtins.__import__ is usual
