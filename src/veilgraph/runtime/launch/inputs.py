@@ -152,9 +152,12 @@ def _is_tables(name: PartyId, brought: object) -> bool:
     return path.suffix in PARTY_FILE_SUFFIXES
 
 
-def _graph(name: PartyId, brought: object, *, aligned: bool) -> PartyGraph:
+def _graph(name: PartyId, brought: object, *, aligned: bool) -> tuple[PartyGraph, GivenVector | None]:
+    """A holder's graph, under its name, and its rows' ids where it has some and they are not ``aligned``."""
+    ids: GivenVector | None = None
     if isinstance(brought, str | os.PathLike):
-        return replace(load_party(path_of("parties", brought)), party=name)
+        path = path_of("parties", brought)
+        return replace(load_party(path), party=name), None if aligned else load_party_ids(path)
     if isinstance(brought, HorizontalPart):
         if aligned:
             raise ConfigError(
@@ -163,26 +166,17 @@ def _graph(name: PartyId, brought: object, *, aligned: bool) -> PartyGraph:
                 code="own-nodes",
                 party=name,
             )
-        brought = brought.graph
+        ids, brought = brought.ids, brought.graph
     if isinstance(brought, PartyGraph):
         graph = replace(brought, party=name)
         graph.check_types()
-        return graph
+        return graph, ids
     from torch_geometric.data import Data, HeteroData  # noqa: PLC0415 - seconds to import
 
     if not isinstance(brought, Data | HeteroData):
         raise wrong_type("parties", brought, "what a holder brings", _BRINGS, party=name)
-    return PartyGraph.from_data(name, brought)
-
-
-def _ids_of(name: PartyId, brought: object) -> GivenVector | None:
-    if isinstance(brought, HorizontalPart):
-        return brought.ids
-    if isinstance(brought, str | os.PathLike):
-        return load_party_ids(path_of("parties", brought))
-    data, _, _ = of_one_kind(name, brought)
-    ids = getattr(data, "n_id", None)
-    return ids if isinstance(ids, Tensor) else None
+    graph, own = PartyGraph.from_data(name, brought), getattr(of_one_kind(name, brought)[0], "n_id", None)
+    return graph, own if isinstance(own, Tensor) and not aligned else None
 
 
 _PARTY_FILE: Final = "party.yaml"
@@ -254,14 +248,14 @@ def _of_graphs(
     named: Mapping[PartyId, LedgerPlace],
 ) -> Inputs:
     aligned, data = settings.is_aligned, paradigm_of(settings).data
-    graphs = [_graph(name, each, aligned=aligned) for name, each in brought.items()]
+    read = {name: _graph(name, each, aligned=aligned) for name, each in brought.items()}
+    graphs = [graph for graph, _ in read.values()]
     label_party = data.label_party(settings, graphs)
     for graph in graphs:
         if isinstance(brought[graph.party], PartyGraph | HorizontalPart):
             graph.validate()
     _check_used(settings, graphs)
-    brings = {} if aligned else {name: _ids_of(name, each) for name, each in brought.items()}
-    own_ids = {name: found for name, found in brings.items() if found is not None}
+    own_ids = {name: found for name, (_, found) in read.items() if found is not None}
     names = _names(graphs, {**own_ids, **(ids or {})}, all_of_them=not aligned)
     paths = {name: run.party_path(name) / "graph.safetensors" for name in brought}
     inputs = data.accept(_brought(settings, "graphs", paths, label_party), graphs, {} if aligned else names)
