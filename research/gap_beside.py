@@ -36,7 +36,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Role
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.session import party as computing
-from veilgraph.runtime.session.training import Fitted, fit, infer
+from veilgraph.runtime.session.training import fit, infer
 from veilgraph.runtime.store.checkpoints import Checkpoints
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
@@ -69,7 +69,7 @@ class OwnNetwork:
         begin: Callable[[int, int], None],
         log: Callable[[Record], None],
         done: Callable[[int, bool], None],
-    ) -> Fitted:
+    ) -> tuple[int, Judgement]:
         """In place of ``run.fitting.fit``: trains the label holder's own network the first time alone."""
         if not isinstance(role, LearningHolder):
             return fit(role, checkpoints, held, begin=begin, log=log, done=done)
@@ -83,15 +83,14 @@ class OwnNetwork:
             role.finish()
             role.infer_only()
             infer(role, 0)
-            fitted = Fitted(agreed.epoch, self.judgement)
+            started = agreed.epoch
         else:
-            fitted = fit(role, checkpoints, held, begin=begin, log=log, done=done)
-            self.judgement = fitted.judgement
+            started, self.judgement = fit(role, checkpoints, held, begin=begin, log=log, done=done)
             own = {name: tensor for name, tensor in role.model.weights().items() if not name.startswith("joint.")}
             self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
         assert role._alone is not None
         self.alone = dict(role._objective.score(role._alone, everything=True).values)
-        return fitted
+        return started, self.judgement
 
     @contextmanager
     def used(self) -> Iterator[None]:

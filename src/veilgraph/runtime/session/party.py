@@ -31,7 +31,7 @@ from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.acceptance import agree_on_job
 from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings, adds_noise
-from veilgraph.protocol.judge import Judge, Predicted
+from veilgraph.protocol.judge import Judge, Judgement, Predicted
 from veilgraph.protocol.limits import delta_too_large
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation
 from veilgraph.protocol.paradigm import paradigm_of
@@ -40,7 +40,7 @@ from veilgraph.protocol.role import Machines, Role, RoleContext, installed_sprea
 from veilgraph.runtime.session.exchange import PeerHeads, RecordExchange
 from veilgraph.runtime.session.preparation import prepare
 from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, training_alone, with_canaries
-from veilgraph.runtime.session.training import Fitted, fit, infer
+from veilgraph.runtime.session.training import fit, infer
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
 from veilgraph.runtime.store.lifetime import kept, lifetime_at, lifetime_of, limits_in
 from veilgraph.runtime.store.predictions import (
@@ -432,7 +432,7 @@ def _train(session: Session, role: Role, held: list[Point]) -> None:
             told = time.monotonic()
             log.info("epoch %d of at most %d", epoch, epochs)
 
-    fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, done=done)
+    started, judgement = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, done=done)
     # What the model's later predictions are calibrated by as well is kept with its weights.
     found = role.calibration(role.predictions().probabilities) if isinstance(role, Judge) else None
     save_tensors(store.model_path, role.model.weights(), {} if found is None else {CALIBRATION: asdict(found)})
@@ -440,20 +440,16 @@ def _train(session: Session, role: Role, held: list[Point]) -> None:
         save_tensors(store.released_path, released, {})
     store.checkpoints.settle()
     settle()
-    write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
+    write_whole(store.path / "result.json", json.dumps(_result(role, started, judgement)).encode())
 
 
-def _result(role: Role, fitted: Fitted) -> Record:
-    if not isinstance(role, Judge):
-        return {"started_at": fitted.started_at}
-    alone = role.without_releases()
-    return {
-        "nodes": role.graph.common,
-        "best_epoch": fitted.judgement.best_epoch,
-        **role.scores(everything=True).values,
-        **({} if alone is None else {"without_releases": alone}),
-        "started_at": fitted.started_at,
-    }
+def _result(role: Role, started: int, judgement: Judgement) -> Record:
+    found: Record = {}
+    if isinstance(role, Judge):
+        found = {"nodes": role.graph.common, "best_epoch": judgement.best_epoch, **role.scores(everything=True).values}
+        if (alone := role.without_releases()) is not None:
+            found["without_releases"] = alone
+    return {**found, "started_at": started}
 
 
 def check_spread(settings: JobSettings) -> None:

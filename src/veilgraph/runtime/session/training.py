@@ -16,7 +16,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, replace
 from statistics import fmean
 from typing import Final
 
@@ -39,14 +39,6 @@ _STATE: Final = "state/"
 _OPTIMIZER: Final = "optimizer/"
 
 
-@dataclass
-class Fitted:
-    """What a party knows at the end: when it started and, at the label holder, the judgement."""
-
-    started_at: int
-    judgement: Judgement
-
-
 def fit(
     role: Role,
     checkpoints: Checkpoints,
@@ -55,12 +47,12 @@ def fit(
     begin: Callable[[int, int], None],
     log: Callable[[Record], None],
     done: Callable[[int, bool], None] = lambda epoch, kept: None,
-) -> Fitted:
+) -> tuple[int, Judgement]:
     """Trains one party's part and leaves the best weights in the role, after a last inference with them.
 
-    The newest checkpoint that all parties hold of those ``held`` is taken. ``begin`` gets its epoch, 0 for a fresh
-    start, and the last that the job can reach; ``log`` each epoch's record; ``done`` its number, and whether it has a
-    checkpoint.
+    Gives the epoch that it went on from and, at the label holder, the judgement. The newest checkpoint that all parties
+    hold of those ``held`` is taken. ``begin`` gets its epoch, 0 for a fresh start, and the last that the job can reach;
+    ``log`` each epoch's record; ``done`` its number, and whether it has a checkpoint.
     """
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
@@ -70,7 +62,7 @@ def fit(
     role.keep()
     begin(start, last)
     if not role.trains:
-        return Fitted(start, Judgement())
+        return start, Judgement()
     model = role.model
     model.best, judgement, stop = (
         _resumed(role, checkpoints, agreed.point) if start else (_clone(model.weights()), Judgement(), False)
@@ -111,7 +103,7 @@ def fit(
     role.infer_only()
     infer(role, step)
     checkpoints.finish(ended, _best(model.best), {"judgement": asdict(judgement), "stopped": True})
-    return Fitted(start, judgement)
+    return start, judgement
 
 
 def last_epoch(role: Role, start: int) -> int:
