@@ -19,11 +19,11 @@ from tests.roles.federation import (
     small_job,
     small_parties,
 )
-from veilgraph.core.errors import LinkError, ProtocolError, RangeOverflow
+from veilgraph.core.errors import LinkError, ProtocolError, RangeOverflow, RunError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import tensor_text
 from veilgraph.paradigms.vertical.roles import Background
-from veilgraph.protocol.agreement import Hello, Point, left_behind, newest_common
+from veilgraph.protocol.agreement import Hello, Point, left_behind, newest_common, start_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.processes import run_threads
 
@@ -173,6 +173,16 @@ def test_who_is_left_behind_is_given_a_newer_checkpoint_and_nobody_goes_back() -
     assert left_behind(ahead | {"D": at(5)} | {SERVER: at(4)}, 3) is None, "it would go back"
     assert left_behind(ahead | {"D": at(2)} | {SERVER: at(2)}, 3) is None, "the server has none of theirs"
     assert left_behind(ahead | {"D": at(9), "C": at(6, session="b", number=2)}, 2) is None, "C's session is newer"
+
+
+def test_where_as_many_agree_with_each_of_two_each_says_that_the_others_lack_what_it_has() -> None:
+    ours, theirs = [Point(1, 4, "a")], [Point(1, 4, "b")]
+    points = {"A": ours, "B": theirs, "C": theirs, SERVER: ours}
+    for party, without in (("A", "B, C"), ("B", "A, server"), (SERVER, "B, C")):
+        with refused(RunError, code="restart", party=without):
+            start_of(party, points, dict.fromkeys(points, False), [])
+    with refused(RunError, code="restart", party="B, C"):
+        start_of("B", points | {"D": ours}, dict.fromkeys((*points, "D"), False), [])
 
 
 def test_newest_common() -> None:
