@@ -1,7 +1,5 @@
 """Every command with arguments that it cannot have: derived from the commands themselves."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """One kind of bad input to the command line, and what it has to work on."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Commands that draft files, choose settings, and read several runs, with what they cannot take."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial

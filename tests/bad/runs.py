@@ -1,7 +1,5 @@
 """Directories that are no run, or one of which a part is missing, half written, foreign or not for others' eyes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every key of every settings file with values that it cannot have: derived from the models that read them."""
 
-from __future__ import annotations
-
 import copy
 import datetime
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Tables of which something is wrong, in both formats, read by ``data check``, ``train`` and ``data align``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 In ``make nightly``; ``make test`` has a sample, by ``python -m veilgraph`` itself.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Our attacks, held to what all of them promise."""
 
-from __future__ import annotations
-
 from veilgraph_testing.attack import AttackConformance
 
 from veilgraph.protocol.job import ATTACKS

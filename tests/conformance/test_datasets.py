@@ -1,7 +1,5 @@
 """Our data sets that need no files, held to what all of them promise."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

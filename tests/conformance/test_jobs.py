@@ -1,7 +1,5 @@
 """The same job with the same seed is the same run, whatever carries the messages."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

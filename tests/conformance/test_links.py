@@ -1,7 +1,5 @@
 """What every link promises, over memory and over sockets, bare, recorded and sealed; tests/link has a broker."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 

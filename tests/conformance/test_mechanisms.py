@@ -1,7 +1,5 @@
 """Our mechanisms, held to what all of them promise."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from veilgraph_testing.mechanism import FeatureMechanismConformance, MechanismConformance

@@ -1,7 +1,5 @@
 """Our publishers, held to what all of them promise."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from veilgraph_testing.publisher import PublisherConformance
 

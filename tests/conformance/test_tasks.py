@@ -1,7 +1,5 @@
 """Our tasks, held to the suite that others' are held to."""
 
-from __future__ import annotations
-
 from veilgraph_testing.task import TaskConformance
 
 from tests.paradigms.averaging.own_graphs import graphs_for

@@ -1,7 +1,5 @@
 """Chained lines, and the heads that stand for them."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cells that a spreadsheet would run."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Declared ranges of columns, every misuse of one, and the rule that says what looks at other nodes' rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

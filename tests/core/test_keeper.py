@@ -1,7 +1,5 @@
 """Keepers: the suite that each must pass, and what a folder does besides."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

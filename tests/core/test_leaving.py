@@ -1,7 +1,5 @@
 """A process ends with its own exit code whatever still runs in it."""
 
-from __future__ import annotations
-
 import signal
 import sys
 

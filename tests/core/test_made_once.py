@@ -1,7 +1,5 @@
 """Threads that ask for the same wait for the one that computes it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

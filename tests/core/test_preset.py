@@ -1,7 +1,5 @@
 """What a job leaves out comes from its preset, and what it says stays."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ``preset: auto`` chooses for private training in averaging, and the rate that it works out."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A truth value is no number and no word: ``epsilon_total: yes`` would be an ε of 1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

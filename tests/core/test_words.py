@@ -1,7 +1,5 @@
 """Small pieces of English."""
 
-from __future__ import annotations
-
 import pytest
 
 from veilgraph.core.text import human_bytes

@@ -1,7 +1,5 @@
 """What a person, or a stranger, wrote as YAML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

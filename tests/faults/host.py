@@ -5,8 +5,6 @@ nursery and worker, sockets, files and signals. The test tells it what to do ove
 ids.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing
@@ -22,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, Self
 
 import pytest
 import sklearn.metrics  # noqa: F401  (what label holders score with)
@@ -161,7 +159,7 @@ class Forked:
             type(self).started = dict(zip(self._parties, map(int, lines), strict=True))
         type(self).report()
 
-    def __enter__(self) -> Forked:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

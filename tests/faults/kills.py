@@ -1,7 +1,5 @@
 """Killing one party of a run, and what must become of the others."""
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The jobs whose parties are killed here, and what an undisturbed run of them gives."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

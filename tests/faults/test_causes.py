@@ -1,7 +1,5 @@
 """Of several parties that fail, who failed first in time need not be the cause."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import NoReturn

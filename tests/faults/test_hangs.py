@@ -1,7 +1,5 @@
 """A party that hangs: the others wait no longer than the job's timeout, and the error names who fell silent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

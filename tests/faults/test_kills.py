@@ -3,8 +3,6 @@
 The variable VEILGRAPH_KILLS says how many times each role of each paradigm is killed.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable

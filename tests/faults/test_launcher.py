@@ -1,7 +1,5 @@
 """The command itself, with a worker that is killed while it starts as a user's do; and the launcher killed."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

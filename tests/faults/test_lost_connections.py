@@ -1,7 +1,5 @@
 """Two parties lose their connection while both live: all stop at once, and the run goes on."""
 
-from __future__ import annotations
-
 import random
 import socket
 import threading

@@ -3,8 +3,6 @@
 The variable VEILGRAPH_KILLS says how many times each role is killed with each schedule.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """What a kill leaves half-written: it disturbs nothing, and the next work on the run removes it."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random jobs over pairs of sessions: ``python -m tests.pairs [--paradigm NAME] [--jobs N] [--first SEED]``."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -1,7 +1,5 @@
 """What the claims say of a pair of sessions, as checks over all that crossed the wire and all that was paid."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Random tiny jobs of every paradigm over saved graphs, and changes of one holder's data."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

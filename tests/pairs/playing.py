@@ -1,7 +1,5 @@
 """One random job over a pair of sessions."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pairs of sessions of one job: cut and resumed, repeated, of changed data, of other survivors, in copied folders."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 ``python -m tests.pairs`` plays 200 of every paradigm, as ``make nightly`` does here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """Random jobs of every paradigm send, reveal, cost and predict what was said of them beforehand."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

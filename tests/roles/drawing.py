@@ -1,7 +1,5 @@
 """A party that draws from every generator that there is; all have been drawn from before it was born."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Small federations for tests: data, jobs, and the roles of a job run in threads so that live weights can be seen."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence

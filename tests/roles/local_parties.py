@@ -1,7 +1,5 @@
 """Small data and jobs of paradigm node-dp, and the exchange of releases in threads with every message kept."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

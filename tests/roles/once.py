@@ -1,7 +1,5 @@
 """Jobs with a single release in threads: their parties set up, and the label holder's inference."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

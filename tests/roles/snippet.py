@@ -1,7 +1,5 @@
 """What a party runs in tests of launching: a few lines, without veilgraph inside, so that it starts quickly."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -1,7 +1,5 @@
 """The random streams of a learner."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Parties agree or refuse together, before anything but hellos has been sent."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What a party states of itself is held to what the job allows, and whose doing it was is said."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

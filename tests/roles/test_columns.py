@@ -1,7 +1,5 @@
 """Columns cross from holder to holder as they are, whatever their layout, and nothing else passes for columns."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every message that a party sends is explained, and the explanations say all that a job reveals."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Paradigm node-dp with ``privacy``: all that a learner makes of its edges is noisy sums, which move as counted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

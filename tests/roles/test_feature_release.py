@@ -1,7 +1,5 @@
 """What nodes perturbed crosses the wire as it was released, once, and nothing else does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

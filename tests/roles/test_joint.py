@@ -1,7 +1,5 @@
 """The label holder's joint network: of use where releases say something, left out where they do not, kept and found."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Noise that holders make together in every step: what is opened of it, who can take it off, and what refuses it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

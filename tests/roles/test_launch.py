@@ -1,7 +1,5 @@
 """Starting parties, and what becomes of the others when one fails, dies or hangs."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """The label holder of LPGNN learns exactly what its plaintext twin learns from the same released values."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

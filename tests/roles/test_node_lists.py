@@ -1,7 +1,5 @@
 """Lists of nodes and edges: what the server makes of keyed hashes, and what neither it nor a holder can tell."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parties that are forks of one process: what they inherit, what they do not, and who ends with whom."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

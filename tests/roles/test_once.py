@@ -1,7 +1,5 @@
 """``privacy.schedule: once``: what is released equals its plaintext twin, and nothing leaves the label holder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

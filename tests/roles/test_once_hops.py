@@ -1,7 +1,5 @@
 """``privacy.aggregation``: what is released with noise in every hop equals its plaintext twin, and rules are kept."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

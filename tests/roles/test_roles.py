@@ -1,7 +1,5 @@
 """What the roles see of each other, how they refuse together, and the work beside a server's passes."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Loss and figures of merit, against their definitions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

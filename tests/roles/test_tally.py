@@ -1,7 +1,5 @@
 """Tallies add up to the scores of all labels together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
