@@ -712,6 +712,13 @@ def test_who_relies_on_others_noise_says_how_many_may_collude(
     assert refusal(LimitSettings(max_epsilon=8, **about.ROWS, leakage=()), joint(0), "B", epsilon=4) is not None
 
 
+def test_epsilon_would_stand_for_what_is_noised_and_for_nothing_else() -> None:
+    shown = private(EVERY_STEP, initial={"method": "secure-sum"})
+    _, _, bounded = refusal(LimitSettings(leakage=()), shown, "B", epsilon=8.0).partition("; or, in place of ")
+    assert "output-embeddings" in bounded
+    assert not any(name in bounded for name in NEVER_NOISED)
+
+
 def test_what_epsilon_would_bound_is_said_with_the_epsilon() -> None:
     content = {"data": {"holders": 3}, "privacy": {"epsilon_total": 4, "unit": "edge", "aggregation": {"hops": 2}}}
     private = parse_job({**content, "preset": "auto"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -321,6 +322,30 @@ def test_a_job_whose_division_tells_labels_is_refused(change: Settings, key: str
     HorizontalJob.model_validate(merge(base, PRIVATE))
     with refused(ValidationError, key=key):
         HorizontalJob.model_validate(merge(base, PRIVATE, change))
+
+
+def test_no_prediction_shows_whether_tables_have_changed(tmp_path: Path) -> None:
+    """All are read anew for each, changed or not."""
+    base: Settings = {
+        "paradigm": "horizontal",
+        "data": {"dataset": "synthetic", "holders": 2},
+        "model": {"dim": 4},
+        "train": {"epochs": 2, "patience": None},
+    }
+    parties = export(tmp_path, parse_job(base))
+    run = train(over(parties, parse_job(merge(base, PRIVATE))), tmp_path / "run")
+
+    def told() -> dict[tuple[str, str], int]:
+        predict(run.path)
+        rows = json.loads((run.path / "parties" / "B" / "prediction_traffic.json").read_text())
+        return {(row["peer"], row["kind"]): row["messages"] for row in rows if row["direction"] == "received"}
+
+    unchanged = told()
+    nodes = parties["A"].with_name("nodes.csv")
+    head, first, *rest = nodes.read_text().splitlines()
+    name, value, *others = first.split(",")
+    nodes.write_text("\n".join([head, ",".join([name, str(1 - float(value)), *others]), *rest]) + "\n")
+    assert told() == unchanged
 
 
 def test_a_party_file_that_splits_by_classes_takes_no_part(tmp_path: Path) -> None:

@@ -71,6 +71,12 @@ def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJo
     assert "loss" not in run.metrics[-1]
 
 
+def test_of_classes_alone_no_probability_is_written(whole: tuple[SealedJob, TrainResult]) -> None:
+    _, run = whole
+    assert (run.path / "parties" / "A" / "predictions.csv").read_text().startswith("node,class\n")
+    assert run.predictions.records()[0].keys() == {"node", "class"}
+
+
 def test_of_a_step_the_label_holder_learns_how_many_validation_nodes_are_right(tmp_path: Path) -> None:
     """To one node: that of two equal logits counts as right. The step that is taken may be of the first trial.
 
