@@ -185,7 +185,6 @@ def test_choices_of_columns(tmp_path, features, message):
         ("n.csv", b"id,x\nu,1\n\nv,2,3\n", None),
         ("n.csv", b"", None),
         ("n.csv", b"id,x\n\xe9,1\n", None),
-        ("n.csv", b"id,x,x\nu,1,2\n", "x"),
         ("n.csv", b"id:x\nu:1\n", "id"),
         ("n.csv.gz", b"id,x\nu,1\n", None),
         ("n.parquet", b"id,x\nu,1\n", None),
@@ -198,6 +197,22 @@ def test_damaged_files(tmp_path, name, content, key):
         (tmp_path / name).write_bytes(content)
     with refused(DataError, key=key or tmp_path / name):
         read_nodes(party(nodes=name), tmp_path)
+
+
+def test_a_column_that_is_twice_in_a_header_has_a_number(tmp_path):
+    """As pandas numbers it, whatever else the header has; a Parquet file is refused, for it cannot be read by name."""
+    (tmp_path / "n.csv").write_text("\n\nx,id,x,x.1,x\n1,u,2,3,4\n\n5,v,6,7,8\n")
+    columns = ("x.3", "x", "x.2", "x.1")
+    table = read_nodes(party(columns, nodes="n.csv"), tmp_path)
+    assert [column.name for column in table.columns] == [*columns]
+    assert [each.tolist() for each in table.values] == [[4, 8], [1, 5], [2, 6], [3, 7]]
+    (tmp_path / "n.csv").write_text("id,x,x\nu,1,2\nv,3\n")
+    with refused(DataError, key=tmp_path / "n.csv"):
+        read_nodes(party(["x.1"], nodes="n.csv"), tmp_path)
+    twice = pa.table([["u"], [1.0], [2.0]], ["id", "x", "x"])
+    pa.parquet.write_table(twice, tmp_path / "n.parquet")
+    with refused(DataError, key="x"):
+        read_nodes(party(["x"], nodes="n.parquet"), tmp_path)
 
 
 def test_rows_are_counted_across_batches(tmp_path, monkeypatch):

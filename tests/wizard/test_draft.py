@@ -246,13 +246,20 @@ def test_numbers_that_recur_beside_a_text_for_none_are_values(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("id,x,x\nu,1,2\nv,2,3\n", "several columns are called 'x'"),
         ("Export of May\n\nid,x\nu,1\nv,2\n", "the first line is to be the columns' names"),
     ],
 )
 def test_what_is_no_table_is_refused_with_the_reason(tmp_path, text, why):
     (tmp_path / "n.csv").write_text(text)
     assert why in refused_with(tmp_path, "n.csv")
+
+
+def test_a_header_that_has_a_column_twice_is_read_as_tables_are(tmp_path):
+    (tmp_path / "n.csv").write_text("id,x,x\nu,1,2.5\nv,2,3.5\nw,2,1.5\n")
+    columns = [feature.columns for feature in settings_of(tmp_path, "n.csv").nodes.features]
+    assert columns == [("x",), ("x.1",)]
+    pa.parquet.write_table(pa.table([["u"], [1.0], [2.0]], ["id", "x", "x"]), tmp_path / "n.parquet")
+    assert "several columns are called 'x'" in refused_with(tmp_path, "n.parquet")
 
 
 def refused_with(folder, name):

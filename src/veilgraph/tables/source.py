@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Final, Literal, NoReturn, cast
 
@@ -292,12 +292,22 @@ class Column:
 
 
 def column_names(path: Path, form: Format = PLAIN) -> tuple[str, ...]:
-    """The table's columns in their order."""
+    """The table's columns in their order; of CSV as ``told_apart``."""
     if is_parquet(path):
         with readable(path), pa.parquet.ParquetFile(path) as file:
             return tuple(file.schema_arrow.names)
     with _open_csv(path, None, form) as reader:
-        return tuple(reader.schema.names)
+        return told_apart(reader.schema.names)
+
+
+def told_apart(header: Sequence[str]) -> tuple[str, ...]:
+    """A header whose repeated names are numbered as pandas does: the second ``Account`` is ``Account.1``."""
+    found: list[str] = []
+    for name in header:
+        numbered = (f"{name}.{number}" for number in count(1))
+        taken = name and name in found
+        found.append(next(each for each in numbered if each not in (*header, *found)) if taken else name)
+    return tuple(found)
 
 
 def stream(
@@ -317,9 +327,9 @@ def stream(
                 f"{path}: column {column!r}: {found} among {_listed(names)}{divided}; mend the table or the setting"
             )
     distinct = list(dict.fromkeys(columns))
-    batches = _parquet_batches if is_parquet(path) else _csv_batches
+    batches = _parquet_batches(path, distinct, form) if is_parquet(path) else _csv_batches(path, distinct, form, names)
     first = 1
-    for batch in batches(path, distinct, form):
+    for batch in batches:
         rows = np.arange(first, first + batch.num_rows)
         if batch.num_rows:
             yield [Column(path, name, batch.column(name), rows, form.number(name)) for name in columns]
@@ -345,15 +355,20 @@ def _without(batch: pa.RecordBatch, missing: Sequence[str]) -> pa.RecordBatch:
     return pa.record_batch([cleared(values) for values in batch.columns], batch.schema.names)
 
 
-def _csv_batches(path: Path, columns: list[str], form: Format) -> Iterator[pa.RecordBatch]:
-    with _open_csv(path, columns, form) as reader:
-        yield from reader
+def _csv_batches(path: Path, columns: list[str], form: Format, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with _open_csv(path, columns, form, names) as reader:
+        for place, batch in enumerate(reader):
+            yield batch if place else batch.slice(1)  # without the header
 
 
 @contextmanager
-def _open_csv(path: Path, columns: list[str] | None, form: Format) -> Iterator[pa.csv.CSVStreamingReader]:
+def _open_csv(
+    path: Path, columns: list[str] | None, form: Format, names: Sequence[str] = ()
+) -> Iterator[pa.csv.CSVStreamingReader]:
     # Rows are numbered in the parser only when one thread parses; the streaming reader is hardly faster with more.
     read_options = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False, encoding=form.encoding)
+    if names:  # of the columns of the header too, which may have one twice and is then the first row
+        read_options.column_names = names
     parse_options = pa.csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True)
     convert_options = pa.csv.ConvertOptions(
         include_columns=columns,

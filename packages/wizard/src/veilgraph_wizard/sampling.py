@@ -25,7 +25,7 @@ import pyarrow.parquet
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.column_settings import SUFFIXES, FormatSettings, NumberSettings, is_parquet
-from veilgraph.tables.source import SAMPLE_BYTES, TRUTHS, Format, file_format, readable, stream
+from veilgraph.tables.source import SAMPLE_BYTES, TRUTHS, Format, file_format, readable, stream, told_apart
 from veilgraph_wizard.number_forms import number_forms
 
 Kind = Literal["number", "boolean", "date", "category", "text", "nothing", "constant", "identifier"]
@@ -33,7 +33,10 @@ Kind = Literal["number", "boolean", "date", "category", "text", "nothing", "cons
 ROWS: Final = 1000
 _MARKERS: Final = frozenset({"NA", "N/A", "n/a", "NULL", "null", "None", "NaN", "nan", "-", "?"})
 _GUESSED: Final = "cp1252"
-_FORMATS: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S")
+_FORMATS: Final = (
+    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"),
+    *("%Y/%m/%d %H:%M", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"),
+)
 _DAYS: Final = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 """ISO, where other formats stand beside it."""
 _ISO: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
@@ -279,7 +282,7 @@ def _csv_rows(path: Path, form: Format) -> tuple[list[str], list[Sequence[str | 
             f"{path}: no row has {len(names)} values (delimiter {form.delimiter!r}), as its first line has; the first "
             "line is to be the columns' names: delete what is above them, or write the party file by hand"
         )
-    return names, _spread(known)
+    return [*told_apart(names)], _spread(known)
 
 
 def _spread(rows: list[Sequence[str | None]]) -> list[Sequence[str | None]]:
