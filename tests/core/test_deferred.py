@@ -36,8 +36,8 @@ def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_module_is_loaded_when_a_name_is_used_and_again_if_that_failed(late: Path) -> None:
     with deferred():
-        from late import of  # type: ignore[import-not-found]
-        from late.of import Point, double  # type: ignore[import-not-found]
+        from late import of  # type: ignore[import-not-found]  # noqa: PLC0415
+        from late.of import Point, double  # type: ignore[import-not-found]  # noqa: PLC0415
     assert "late" not in sys.modules
     with pytest.raises(ImportError):
         double(2)

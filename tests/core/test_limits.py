@@ -714,7 +714,9 @@ def test_who_relies_on_others_noise_says_how_many_may_collude(
 
 def test_epsilon_would_stand_for_what_is_noised_and_for_nothing_else() -> None:
     shown = private(EVERY_STEP, initial={"method": "secure-sum"})
-    _, _, bounded = refusal(LimitSettings(leakage=()), shown, "B", epsilon=8.0).partition("; or, in place of ")
+    said = refusal(LimitSettings(leakage=()), shown, "B", epsilon=8.0)
+    assert said is not None
+    _, _, bounded = said.partition("; or, in place of ")
     assert "output-embeddings" in bounded
     assert not any(name in bounded for name in NEVER_NOISED)
 

@@ -163,7 +163,7 @@ def test_unknown_relations_and_units_are_refused():
     with refused(ConfigError, key="unit", value="graph"):
         LaplaceEvent(1.0, "zero-out", "graph")  # type: ignore[arg-type]
     with refused(ConfigError, key="unit", value="row"):
-        LocalEvent(1.0, "row")  # type: ignore[arg-type]
+        LocalEvent(1.0, "row")
 
 
 @pytest.mark.parametrize(

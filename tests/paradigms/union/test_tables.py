@@ -74,7 +74,7 @@ def written(found: Banks, folder: Path, **limits: object) -> dict[PartyId, Path]
                 values = [repr(float(value)) for value in graph.features[row]]
                 rows.writerow([names[row].split("/")[1], *values, bad, split])
         write_payments(graph, names, place)
-        nodes = {
+        nodes: dict[str, object] = {
             "file": "accounts.csv",
             "id": "account",
             "features": [{"columns": ["x", "y", "z"]}],
