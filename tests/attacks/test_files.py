@@ -386,7 +386,7 @@ def test_the_attack_succeeds_without_the_check(run: Path, monkeypatch: pytest.Mo
 
 def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
     from veilgraph.deploy.certificates import request_certificate, sign_certificate  # noqa: PLC0415
-    from veilgraph.deploy.https import make_self_signed, make_token_file  # noqa: PLC0415
+    from veilgraph.deploy.https import make_token_file  # noqa: PLC0415
     from veilgraph.deploy.join import join  # noqa: PLC0415
     from veilgraph.deploy.kit import Kit, SiteFile  # noqa: PLC0415
     from veilgraph.deploy.project import ProjectSettings, provision  # noqa: PLC0415
@@ -401,7 +401,6 @@ def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
         authority = tmp_path / "consortium" / "authority"
         sign_certificate(server.path / "request.csr", authority, server.path / "new.crt", _later())
         make_token_file(server.path / "token")
-        make_self_signed("localhost", server.path / "tls")
     assert wide(tmp_path / "consortium") == []
 
     def joining(runs: Path | None) -> str:

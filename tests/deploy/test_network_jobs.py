@@ -27,7 +27,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.deploy.checking import check_sites
 from veilgraph.deploy.control import logs, status
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.progress import SiteJob, SiteJobs, Traffic, epsilon_of, traffic_of
+from veilgraph.deploy.progress import SiteJob, SiteJobs, epsilon_of, traffic_of
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.link.identity import load_roots
 from veilgraph.protocol.consent import Journal, all_waiting, count
@@ -138,7 +138,7 @@ class Trained:
     """
 
     job: SiteJob
-    traffic: Traffic | None
+    traffic: dict[str, int] | None
     epsilon: float | None
     rows: list[dict[str, Any]]
     ledger: list[dict[str, Any]]
@@ -201,7 +201,7 @@ def test_a_site_knows_by_its_own_kit_what_a_job_sent_and_spent(private: Mapping[
     for party, found in private.items():
         assert found.job.state == "done"
         assert found.traffic is not None
-        assert found.traffic.sent == sum(row["bytes"] for row in found.rows if row["direction"] == "sent") > 0
+        assert found.traffic["sent"] == sum(row["bytes"] for row in found.rows if row["direction"] == "sent") > 0
         assert found.epsilon == (None if party == DEALER else pytest.approx(float(found.ledger[-1]["total"])))
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import torch
 
+from tests.deploy.self_signed import self_signed
 from tests.errors import About, refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.deploy import https as connections
@@ -19,13 +20,12 @@ from veilgraph.deploy.https import (
     MAX_BY_ADDRESS,
     MAX_CONNECTIONS,
     Door,
-    make_self_signed,
     make_token_file,
     read_token,
     server_tls,
 )
 from veilgraph.deploy.metrics.door import read_address
-from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_routes, logged, serve
+from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, NewestInference, create_routes, logged, serve
 from veilgraph.graph.party import pack_ids
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
@@ -108,7 +108,7 @@ class Caller:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    return make_self_signed("127.0.0.1", tmp_path_factory.mktemp("tls"))
+    return self_signed("127.0.0.1", tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def running(service):
 @contextmanager
 def started(pair, run, **options):
     lines: list[str] = []
-    routes = create_routes(run, TOKEN, report=lines.append, **options)
+    routes = create_routes(NewestInference(run, lines.append), TOKEN, **options)
     door = Door(routes, server_tls(*pair), logged(lines.append))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=door.run, args=(listener,))
@@ -596,43 +596,46 @@ def test_no_such_address(pair, tmp_path, address, said):
         serve(make_run(tmp_path / "run"), **arguments(tmp_path, pair, **address))
 
 
+def quiet(_line: str) -> None:
+    """Nobody listens."""
+
+
 def test_runs_that_cannot_be_served(tmp_path):
     with refused(RunError, key=tmp_path):
-        create_routes(tmp_path, TOKEN)
+        NewestInference(tmp_path, quiet)
     with refused(RunError, key=tmp_path / "begun" / "parties" / "bank"):
-        create_routes(make_run(tmp_path / "begun", infer=False), TOKEN)
+        NewestInference(make_run(tmp_path / "begun", infer=False), quiet)
     with refused(ConfigError, key=tmp_path / "graphs" / "parties" / "bank" / "predictions.safetensors"):
-        create_routes(make_run(tmp_path / "graphs", ids=None), TOKEN)
+        NewestInference(make_run(tmp_path / "graphs", ids=None), quiet)
     elsewhere = make_run(tmp_path / "elsewhere")
     (elsewhere / "parties" / "bank").rename(elsewhere / "parties" / "shop")
     with refused(RunError, key=elsewhere):
-        create_routes(elsewhere, TOKEN)
+        NewestInference(elsewhere, quiet)
     assert not (elsewhere / "parties" / "bank").exists()
     damaged = make_run(tmp_path / "damaged")
     predictions_file(damaged).write_bytes(b"nothing")
     with refused(RunError, key=tmp_path / "damaged" / "parties" / "bank" / "predictions.safetensors"):
-        create_routes(damaged, TOKEN)
+        NewestInference(damaged, quiet)
 
 
 def test_a_horizontal_holder_serves_its_own(tmp_path):
     run = make_run(tmp_path / "run", reporter="shop", paradigm="horizontal")
-    answers = create_routes(run, TOKEN)
-    assert answers is not None
+    assert NewestInference(run, quiet).get().predictions.ids is not None
     vertical = make_run(tmp_path / "vertical", reporter="shop")
     with refused(RunError, key=vertical):
-        create_routes(vertical, TOKEN)
+        NewestInference(vertical, quiet)
 
 
 @pytest.mark.parametrize("age_s", [0, -1, float("inf"), float("nan")])
 def test_ages_that_are_none(tmp_path, age_s):
     with refused(ConfigError, key="max_age_s"):
-        create_routes(make_run(tmp_path / "run"), TOKEN, max_age_s=age_s)
+        create_routes(NewestInference(make_run(tmp_path / "run"), quiet), TOKEN, age_s)
 
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 31, "x" * 600, "x" * 32 + " y", "ü" * 40])
 def test_tokens_that_are_none(tmp_path, token):
     with refused(ConfigError, key="token") as caught:
-        create_routes(make_run(tmp_path / "run"), token)
+        create_routes(NewestInference(make_run(tmp_path / "run"), quiet), token)
     assert not token or token not in str(caught.value)
 
 
@@ -662,12 +665,7 @@ def test_token_files(tmp_path):
 
 def test_certificates_and_keys(pair, tmp_path):
     certificate, key = pair
-    other = make_self_signed("service.example", tmp_path / "other")
-    assert other[1].stat().st_mode & 0o777 == 0o600
-    with refused(RunError, key=tmp_path / "other" / "key.pem"):
-        make_self_signed("service.example", tmp_path / "other")
-    with refused(ConfigError, key="host", value="dienst.münchen"):
-        make_self_signed("dienst.münchen", tmp_path / "third")
+    other = self_signed("service.example", tmp_path / "other")
     with refused(DataError, key="--key"):
         server_tls(certificate, other[1])
     with refused(ConfigError, key="--certificate"):

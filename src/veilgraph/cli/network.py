@@ -41,12 +41,14 @@ with deferred():
     from veilgraph.deploy.kit import Kit
     from veilgraph.deploy.metrics.door import Address, read_address
     from veilgraph.deploy.progress import SiteJobs
-    from veilgraph.deploy.project import draft_project, provision, read_project
+    from veilgraph.deploy.project import draft_project, extend, provision, read_project
     from veilgraph.deploy.revocation import install_list
     from veilgraph.deploy.submit import submit
     from veilgraph.protocol import consent
     from veilgraph.protocol.limits import revelations
     from veilgraph.report.tables import table
+    from veilgraph.runtime.store.predictions import reading
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
 MetricsOption = Annotated[
     str | None,
@@ -100,6 +102,8 @@ def init_command(
 def provision_command(
     project: Path,
     out: Path = Path("consortium"),
+    add: bool = False,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make certificates and one start-up kit per participant.
 
@@ -109,12 +113,22 @@ def provision_command(
     Options:
         PROJECT.yaml (project): Who takes part, and where the server is.
         --out DIR: Folder to make.
+        --add: The folder is there: make kits for holders and administrators alone who are new in the project file.
     """
-    kits = provision(read_project(project), out)
+    authority = out / "authority"
+    if add:
+        kits = extend(
+            read_project(project), Authority(authority, passphrase_source(passphrase_file, of=authority)), out
+        )
+    else:
+        kits = provision(read_project(project), out)
     for name, kit in kits.items():
         echo(f"{name:24} {kit}")
-    echo(f"{'(signing key)':24} {out / 'authority'}: keep it off line, and never at the server")
+    echo(f"{'(signing key)':24} {authority}: keep it off line, and never at the server")
     echo("every key was made here: hand the kits over, then remove your copies of them")
+    if add:
+        newest = authority / "roles.json"
+        echo(f"{newest}: no secret; for everybody else, the server first: veilgraph cert install KIT roles.json")
     echo(
         "next, at the server, and where somebody else deals there: veilgraph net join KIT; at every holder: veilgraph "
         "net join KIT --party party.yaml"
@@ -302,7 +316,7 @@ def serve_command(
     log = begun(log_format, say)
 
     address = _metrics_at(metrics, metrics_open)
-    of_party(log, serve.label_holder_of(run))
+    of_party(log, reading(RunDirectory.open(run)))
     serve.serve(
         run,
         host=host,
@@ -448,17 +462,21 @@ def install_command(
     file: Path,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Use what the authority signed from now on: one's certificate with its key, or a list of revoked certificates.
+    """Use from now on what the authority signed: a certificate, a list of revoked ones, or who is in the project.
 
     At every broker, another participant's certificate has it let that in; a renewed one is not before.
-    For one's own certificate the site must be stopped; for the others, and the broker's, it may run. An older list is
-    not installed.
+    For one's own certificate the site must be stopped; for all else it may run. An older file is not installed.
 
     Options:
-        FILE (file): The certificate that cert sign wrote, or the list of cert revoke.
+        FILE (file): The certificate that cert sign wrote, the list of cert revoke, or roles.json of provision --add.
     """
     opened = open_kit(kit, passphrase_file)
-    if _is_list(file):
+    content = _content(file)
+    if content.lstrip().startswith(b"{"):
+        roles = certificates.install_roles(opened, file)
+        echo(f"installed; the project's holders are now {', '.join(roles.holders)}")
+        return
+    if b"BEGIN X509 CRL" in content:
         found = install_list(opened.path, file)
         count = f"{len(found.revoked)} revoked, next one by {found.next_update:%Y-%m-%d}"
         echo(f"list {found.number} is installed: {count}")
@@ -470,12 +488,12 @@ def install_command(
     echo(f"installed; valid until {until:%Y-%m-%d}")
 
 
-def _is_list(file: Path) -> bool:
-    """Whether it is a list of revoked certificates; what is neither, or cannot be read, is refused as a certificate."""
+def _content(file: Path) -> bytes:
+    """What cannot be read is refused as a certificate."""
     try:
-        return b"BEGIN X509 CRL" in file.read_bytes()
+        return file.read_bytes()
     except OSError:
-        return False
+        return b""
 
 
 @command("revoke", "veilgraph cert revoke bank --authority consortium/authority", group=cert)

@@ -24,6 +24,7 @@ from veilgraph.deploy.authority import BROKERS_ROOT, ROOT, Authority, common_nam
 from veilgraph.deploy.key_file import Passphrase
 from veilgraph.deploy.kit import Kit, admit
 from veilgraph.deploy.revocation import installed_list
+from veilgraph.deploy.roles import ROLES, Roles, newer_roles
 
 DAYS: Final = 360
 KEY_BITS: Final = 2048
@@ -144,11 +145,27 @@ def admit_certificate(kit: Kit, certificate: Path) -> str | None:
     return common_name(new)
 
 
+def install_roles(kit: Kit, file: Path) -> Roles:
+    """Has a kit know who is in the project now, and its broker, if it runs one, let all of them in.
+
+    Errors as ``newer_roles``, and as ``admit_certificate``.
+    """
+    roles, named = newer_roles(kit.path / "startup", file)
+    with os_errors_as(RunError, f"{kit.path}: cannot be written", "mend its owner and mode"):
+        for each in named if kit.has_broker else ():
+            _check_issued(kit.path / "startup" / f"{ROOT}.pem", each, file)
+            admit(kit.path, each)
+        write_whole(kit.path / "startup" / ROLES, file.read_bytes())  # last: whoever is killed before does it again
+    return roles
+
+
 def _check_issued(root: Path, new: x509.Certificate, path: Path) -> None:
     try:
         new.verify_directly_issued_by(read_certificate(root))
     except (ValueError, TypeError, InvalidSignature) as error:
-        raise DataError(f"{path}: is of another project; have this project's authority sign it") from error
+        raise DataError(
+            f"{path}: is of another project; have this project's authority sign it", code="other-project"
+        ) from error
 
 
 def _first(authority: Authority, wanted: x509.CertificateSigningRequest, request: Path) -> x509.Certificate:

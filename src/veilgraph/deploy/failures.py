@@ -61,7 +61,8 @@ def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
     if strangers:
         raise ConfigError(
             f"data.holders={list(job.data.names)}: {', '.join(strangers)} is no holder of project {roles.project!r}; "
-            f"its holders are {', '.join(roles.holders)}, and {roles}",
+            f"its holders are {', '.join(roles.holders)}, and {roles}; who came since is in the "
+            "authority's roles.json: veilgraph cert install KIT roles.json",
             party=strangers[0],
         )
     return (*job.data.names, roles.deals)

@@ -19,22 +19,16 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from http import HTTPStatus
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 import h11
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.files import new_file, os_errors_as, private_folder
+from veilgraph.core.files import new_file, os_errors_as
 from veilgraph.core.threads import stopped_by_signals
-from veilgraph.deploy.authority import issue
 
 log = logging.getLogger("veilgraph")
 
@@ -78,30 +72,9 @@ def make_token_file(path: Path) -> None:
 
     Raises ``RunError``: the file exists or cannot be written.
     """
-    _write_new(path, secrets.token_urlsafe(32).encode() + b"\n")
-
-
-def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
-    """A certificate that vouches for itself, for trying a service out: 30 days, ECDSA on P-256.
-
-    Callers, who reach the service at ``host``, must be given it and told to trust it. Returns the paths of certificate
-    and key in ``folder``. Raises ``ConfigError``: ``host`` is no address or ASCII name; ``RunError``: a file exists, or
-    cannot be written.
-    """
-    key = ec.generate_private_key(ec.SECP256R1())
-    now, name = datetime.now(UTC), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilgraph trial service")])
-    extensions = [
-        x509.SubjectAlternativeName([_alternative_name(host)]),
-        x509.BasicConstraints(ca=False, path_length=None),
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
-    ]
-    certificate = issue(name, key.public_key(), name, key, extensions, now, now + _TRIAL)
-    paths = folder / "certificate.pem", folder / "key.pem"
-    with os_errors_as(RunError, f"{folder}: cannot be made", "choose another folder"):
-        private_folder(folder)
-    _write_new(paths[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    _write_new(paths[0], certificate.public_bytes(Encoding.PEM))
-    return paths
+    way_out = "choose another path, or remove what is there"
+    with os_errors_as(RunError, f"{path}: cannot be written", way_out), new_file(path) as file:
+        file.write(secrets.token_urlsafe(32).encode() + b"\n")
 
 
 def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -133,21 +106,6 @@ def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
             f"({error.reason or error}); give such files"
         ) from error
     return context
-
-
-def _alternative_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(host))
-    except ValueError as error:
-        if not host or not host.isascii():
-            raise ConfigError(f"host={host!r}: a certificate is for an address or an ASCII name; give one") from error
-        return x509.DNSName(host)
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    way_out = "choose another path, or remove what is there"
-    with os_errors_as(RunError, f"{path}: cannot be written", way_out), new_file(path) as file:
-        file.write(content)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -73,14 +73,6 @@ class _SiteProcess:
     resident_bytes: int
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes on the wire, headers included."""
-
-    sent: int
-    received: int
-
-
 def site_processes(kit: Kit) -> tuple[_SiteProcess, ...]:
     """The processes that this account runs with a kit, those of its jobs among them."""
     found = []
@@ -199,20 +191,20 @@ def epochs_said(log: str) -> tuple[int | None, int | None]:
     return (int(begun[-1]) if begun else None), None
 
 
-def traffic_of(kit: Kit, job: SiteJob) -> Traffic | None:
-    """What crossed the wire in a job's newest session, as it was last noted; None where this site has no note of it."""
+def traffic_of(kit: Kit, job: SiteJob) -> dict[str, int] | None:
+    """Bytes sent and received in a job's newest session, as last noted; None where this site has no note of it."""
     folder = _part(kit, job)
     if folder is None:
         return None
     with suppress(KeyError, TypeError, ValueError):
         noted = _read(folder / SENDING)["session"]
-        return Traffic(int(noted["sent"]), int(noted["received"]))
+        return {way: int(noted[way]) for way in ("sent", "received")}
     with suppress(KeyError, TypeError, ValueError, IndexError):
         files = sorted((time_, path) for path in folder.glob(_TRAFFIC) if (time_ := _modified(path)) is not None)
         crossed = {"sent": 0, "received": 0}
         for row in _read(files[-1][1], list):
             crossed[row["direction"]] += int(row["bytes"])
-        return Traffic(**crossed)
+        return crossed
     return None
 
 

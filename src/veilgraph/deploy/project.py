@@ -16,17 +16,17 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from pydantic import Field, model_validator
 
-from veilgraph.core.errors import RunError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import fresh_folder, make_private, os_errors_as, private_folder, write_whole
 from veilgraph.core.settings import Settings, settled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
-from veilgraph.deploy.authority import BROKER_UNIT, BROKERS_ROOT, ROOT, Authority, issue, make_authority
+from veilgraph.deploy.authority import BROKER_UNIT, BROKERS_ROOT, ROOT, Authority, common_name, issue, make_authority
 from veilgraph.deploy.broker import Cluster
 from veilgraph.deploy.certificates import DAYS, KEY_BITS
 from veilgraph.deploy.key_file import Certified
 from veilgraph.deploy.kit import Kit, KitKind, admit, write_kit, write_listen
-from veilgraph.deploy.roles import Roles, write_roles
+from veilgraph.deploy.roles import Roles, read_roles, write_roles
 from veilgraph.link.identity import ADMINISTRATOR
 from veilgraph.link.nats_client import BrokerAddress
 
@@ -154,14 +154,15 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
     now = datetime.now(UTC)
     with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         fresh_folder(out)
-        authority = make_authority(out / "authority", project.name, now)
+        authority, roles = make_authority(out / "authority", project.name, now), project.roles
+        write_roles(authority.path, roles, authority.key())
         kinds: dict[str, KitKind] = {SERVER: "server", **dict.fromkeys(project.holders, "holder")}
         if project.dealer is not None:
             kinds[project.dealer] = "dealer"
         kinds |= dict.fromkeys(project.administrators, "administrator")
         kits = {name: out / "kits" / name for name in kinds}
         for name, kit in kits.items():
-            _make_kit(project, authority, name, kinds[name], kit, now)
+            _make_kit(project, roles, authority, name, kinds[name], kit, now)
         for broker in project.all_brokers:
             name = SERVER if broker == project.server else broker.host
             _make_broker(project, authority, broker, kits.setdefault(name, out / "kits" / name), now)
@@ -170,10 +171,42 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
     return kits
 
 
+def extend(project: ProjectSettings, authority: Authority, out: Path) -> dict[str, Path]:
+    """Makes kits under ``out/kits`` for holders and administrators who are new in the project file.
+
+    The authority's folder then has the roles that everybody else installs (``install_roles``), also where holders are
+    no longer in the file. Returns participant → its kit. Raises ``ConfigError``: something else was changed, or
+    nothing; ``RunError``: a kit is there already, or cannot be written; ``DataError``: the key does not open.
+    """
+    known, roles, now = read_roles(authority.path), project.roles, datetime.now(UTC)
+    brokers = {common_name(each) for each in authority.issued(BROKERS_ROOT)}
+    if (roles.project, roles.server, roles.dealer, brokers) != (
+        *(known.project, known.server, known.dealer),
+        {each.host for each in project.all_brokers},
+    ):
+        raise ConfigError(
+            "project: its name, server, brokers and dealer stay as they were provisioned, and holders and "
+            "administrators alone may come and go; for other changes provision a new project",
+            key="project",
+        )
+    certified = {common_name(each) for each in authority.issued()}
+    kinds: dict[str, KitKind] = {name: "holder" for name in roles.holders if name not in known.holders}
+    kinds |= {name: "administrator" for name in project.administrators if name not in certified}
+    if not kinds and roles.holders == known.holders:
+        raise ConfigError("project: nobody in it is new, and no holder is gone; add one to its file", key="project")
+    roles, kits = roles.model_copy(update={"number": known.number + 1}), {name: out / "kits" / name for name in kinds}
+    with os_errors_as(RunError, f"{out}: cannot be written", "mend its owner and mode"):
+        for name, kit in kits.items():
+            _make_kit(project, roles, authority, name, kinds[name], fresh_folder(kit), now)
+            make_private(kit)
+        write_roles(authority.path, roles, authority.key(), authority.issued())
+    return kits
+
+
 def _make_kit(
-    project: ProjectSettings, authority: Authority, name: str, kind: KitKind, path: Path, now: datetime
+    project: ProjectSettings, roles: Roles, authority: Authority, name: str, kind: KitKind, path: Path, now: datetime
 ) -> None:
-    _make_startup(project, authority, kind, path)
+    _make_startup(project, roles, authority, kind, path)
     certified = project.server.host if kind == "server" else name
     subject = [x509.NameAttribute(NameOID.COMMON_NAME, certified)]
     if kind == "administrator":
@@ -198,11 +231,11 @@ def _certify(
     into.key.write(key, None)
 
 
-def _make_startup(project: ProjectSettings, authority: Authority, kind: KitKind, path: Path) -> None:
+def _make_startup(project: ProjectSettings, roles: Roles, authority: Authority, kind: KitKind, path: Path) -> None:
     startup = private_folder(path / "startup")
     for file in ("rootCA.pem", f"{BROKERS_ROOT}.pem"):
         write_whole(startup / file, (authority.path / file).read_bytes())
-    write_roles(startup, project.roles, authority.key())
+    write_roles(startup, roles, authority.key())
     write_kit(startup, kind, [str(each.address) for each in project.all_brokers])
 
 
@@ -211,7 +244,7 @@ def _make_broker(
 ) -> None:
     """What a kit has for a broker, whose routes to others show certificates of the brokers' own root at both ends."""
     if broker != project.server:
-        _make_startup(project, authority, "broker", path)
+        _make_startup(project, project.roles, authority, "broker", path)
     folder, own = private_folder(path / "broker"), Kit.open(path).broker
     name: x509.GeneralName = x509.DNSName(broker.host)
     with suppress(ValueError):

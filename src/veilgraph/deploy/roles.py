@@ -7,14 +7,16 @@ one, which the project file names. The server then hands on sealed messages and 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import Field, ValidationError
 
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import os_errors_as, write_whole
 from veilgraph.core.settings import Exact, Settings
 from veilgraph.core.types import PartyId
@@ -38,6 +40,8 @@ class Roles(Settings):
     dealer: _Name | None = None
     """Who is party ``server`` of a job; null: who relays."""
     holders: tuple[PartyId, ...]
+    number: Annotated[int, Field(ge=1)] = 1
+    """Rises when somebody comes or leaves: no older file takes the place of a newer one."""
 
     @property
     def deals(self) -> str:
@@ -54,13 +58,17 @@ class _Signed(Exact):
     said: str
     """JSON of the roles, byte for byte as it was signed."""
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]+$", max_length=4096)]
+    certificates: list[str] = Field(default_factory=list)
+    """PEM, each signed by itself."""
 
 
-def write_roles(startup: Path, roles: Roles, root_key: PrivateKey) -> None:
-    """Writes the roles into a kit, signed by the project's root; or ``OSError``."""
-    said = roles.model_dump_json()
-    signed = _Signed(said=said, signature=sign(root_key, joined(_LABEL, said.encode())).hex())
-    write_whole(startup / ROLES, signed.model_dump_json(indent=2).encode())
+def write_roles(
+    folder: Path, roles: Roles, root_key: PrivateKey, certificates: Iterable[x509.Certificate] = ()
+) -> None:
+    """Writes the roles into a folder, signed by the project's root, and whom brokers are to let in; or ``OSError``."""
+    said, named = roles.model_dump_json(), [each.public_bytes(Encoding.PEM).decode() for each in certificates]
+    signed = _Signed(said=said, signature=sign(root_key, joined(_LABEL, said.encode())).hex(), certificates=named)
+    write_whole(folder / ROLES, signed.model_dump_json(indent=2).encode())
 
 
 def read_roles(startup: Path) -> Roles:
@@ -68,7 +76,24 @@ def read_roles(startup: Path) -> Roles:
 
     Raises ``ConfigError``: a file cannot be read; ``DataError``: it is something else, or the root did not sign it.
     """
-    path = startup / ROLES
+    return _read(startup / ROLES, startup)[0]
+
+
+def newer_roles(startup: Path, file: Path) -> tuple[Roles, list[x509.Certificate]]:
+    """Reads roles that may take the place of a kit's, and whom brokers are to let in. Nothing is written.
+
+    Raises as ``read_roles``; ``DataError``: somebody else relays or deals; ``RunError``: newer ones are installed.
+    """
+    (found, signed), known = _read(file, startup), read_roles(startup)
+    if found.model_copy(update={"holders": known.holders, "number": known.number}) != known:
+        raise DataError(f"{file}: {found}, and with this kit {known}: for that provision a new project", code="roles")
+    if found.number < known.number or (found.number == known.number and found != known):
+        raise RunError(f"{file} has number {found.number}, and {known.number} is installed; give the newest one")
+    with os_errors_as(DataError, f"{file}: a certificate in it is none", "give the file as it was made", ValueError):
+        return found, [x509.load_pem_x509_certificate(each.encode()) for each in signed.certificates]
+
+
+def _read(path: Path, startup: Path) -> tuple[Roles, _Signed]:
     with os_errors_as(ConfigError, f"{path}: cannot be read", "it says who deals: ask for a new start-up kit"):
         content = path.read_bytes()
     try:
@@ -83,7 +108,7 @@ def read_roles(startup: Path) -> Roles:
             code="roles",
         )
     try:
-        return Roles.model_validate(json.loads(signed.said))
+        return Roles.model_validate(json.loads(signed.said)), signed
     except ValueError as error:
         raise DataError(f"{path}: is of another release; install one release everywhere", code="roles") from error
 

@@ -21,7 +21,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.text import Event, Report
-from veilgraph.core.types import PartyId
 from veilgraph.deploy.https import (
     Door,
     Page,
@@ -94,11 +93,11 @@ class Inference:
         return {**self.facts(), "predictions": found, "unknown": [text for text in ids if text not in self.rows]}
 
 
-class _NewestInference:
+class NewestInference:
     """The newest joint inference of a run, read again when the parties have made another.
 
     Raises ``RunError``: there is no run, no part of the label holder, or no readable inference in it; ``ConfigError``:
-    the run's nodes have no ids.
+    the run's nodes have no ids. ``report`` is given a line per new inference, never with ids or predictions.
     """
 
     def __init__(self, run: Path, report: Report) -> None:
@@ -139,22 +138,6 @@ class _NewestInference:
         return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def create_routes(
-    run: Path, token: str, *, max_age_s: float | None = None, report: Report = lambda _line: None
-) -> dict[str, Route]:
-    """What the service offers; whoever opens a ``Door`` to it must provide TLS, as ``serve`` does.
-
-    ``max_age_s``: an older inference is not served; None: of any age. ``report`` is called with a line per new
-    inference, never with ids, predictions or tokens.
-
-    Raises ``ConfigError``: an argument breaks a rule, or nodes have no ids; ``RunError``: there is no readable
-    inference.
-    """
-    check_token(token)
-    _check_age(max_age_s)
-    return _routes(_NewestInference(run, report), token, max_age_s)
-
-
 def logged(report: Report, counted: Counted = lambda *_: None) -> Callable[[str, str, str, int, float], None]:
     """Reports exchanges at a ``Door``, a line each that says nothing of what was asked or answered."""
 
@@ -167,12 +150,15 @@ def logged(report: Report, counted: Counted = lambda *_: None) -> Callable[[str,
     return exchanged
 
 
-def _check_age(max_age_s: float | None) -> None:
+def create_routes(newest: NewestInference, token: str, max_age_s: float | None = None) -> dict[str, Route]:
+    """What the service offers; whoever opens a ``Door`` to it must provide TLS, as ``serve`` does.
+
+    ``max_age_s``: an older inference is not served; None: of any age. Raises ``ConfigError``: an argument breaks a
+    rule.
+    """
+    check_token(token)
     if max_age_s is not None and not 0 < max_age_s < math.inf:
         raise ConfigError(f"max_age_s={max_age_s!r}: must be above 0 seconds; leave it out to serve any age")
-
-
-def _routes(newest: _NewestInference, token: str, max_age_s: float | None) -> dict[str, Route]:
     token_digest = sha256(token.encode()).digest()
 
     def health(_body: bytes) -> Page:
@@ -225,7 +211,7 @@ def serve(
 
     PEM files have the service's certificate and key; ``token_file``, readable by its owner only, what callers must
     show: it is made if it is not there, and all else is. ``metrics``: where to say how the service is, without TLS. The
-    rest, and further errors, are as for ``create_routes``, with a line once it listens.
+    rest, and further errors, are as for ``NewestInference`` and ``create_routes``, with a line once it listens.
 
     Raises ``ModuleNotFoundError``: what metrics need is not installed; ``ConfigError``: a file or address cannot be
     used; ``DataError``: the certificate and the key are not of one pair.
@@ -239,8 +225,8 @@ def serve(
         words = f"made a token in {token_file}; give it to callers over a safe channel"
         report(Event("token", words))
     token = read_token(token_file)
-    _check_age(max_age_s)
-    newest = _NewestInference(run, report)
+    newest = NewestInference(run, report)
+    routes = create_routes(newest, token, max_age_s)
     name = f"[{host}]" if ":" in host else host
 
     def listening(at: int) -> None:
@@ -248,12 +234,12 @@ def serve(
         report(Event("listening", words, port=at))
 
     with _counting(newest, max_age_s, metrics, report) as counted:
-        run_https(Door(_routes(newest, token, max_age_s), tls, logged(report, counted)), host, port, listening)
+        run_https(Door(routes, tls, logged(report, counted)), host, port, listening)
 
 
 @contextmanager
 def _counting(
-    newest: _NewestInference, max_age_s: float | None, metrics: Address | None, report: Report
+    newest: NewestInference, max_age_s: float | None, metrics: Address | None, report: Report
 ) -> Iterator[Counted]:
     """Says how the service is to who asks at an address, if it was given one; gives what counts requests."""
     if metrics is None:
@@ -268,11 +254,6 @@ def _counting(
     requests = Requests()
     with watched(metrics, lambda: pages(WatchedService(served, requests)), report):
         yield requests.count
-
-
-def label_holder_of(run: Path) -> PartyId:
-    """Whose part of a run is served; raises ``RunError`` where there is no run."""
-    return reading(RunDirectory.open(run))
 
 
 def _label_holder_part(run: Path) -> PartyStore:

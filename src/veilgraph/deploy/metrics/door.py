@@ -15,21 +15,17 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import os_errors_as
 from veilgraph.core.text import Event
 from veilgraph.deploy.https import Door, Page, Route
+from veilgraph.link.nats_client import BrokerAddress
 
 _SHAPE: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/]+)):(?P<port>\d{1,5})")
 _MOST: Final = 65535
 
 
 @dataclass(frozen=True)
-class Address:
+class Address(BrokerAddress):
     """An address of this machine, in numbers; port 0: any that is free."""
 
-    host: str
-    port: int
     family: socket.AddressFamily
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def read_address(text: str, *, beyond: bool) -> Address:

@@ -63,9 +63,8 @@ class WatchedSite(Watched):
         if begun is None:
             return
         if (traffic := traffic_of(self._kit, begun)) is not None:
-            values = {"sent": traffic.sent, "received": traffic.received}
             words = "Bytes that crossed the wire in the newest job's session, as last noted."
-            yield gauges("job_bytes", words, "direction", values)
+            yield gauges("job_bytes", words, "direction", traffic)
         spent = epsilon_of(self._kit, begun)
         yield from gauge("job_epsilon_spent", "Total epsilon in this site's ledger of the newest job's run.", spent)
         if (drift := drift_of(self._kit, begun)) is not None:
