@@ -25,6 +25,7 @@ from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.twin import taken
 from veilgraph.paradigms.union.addresses import HASH_BYTES
 from veilgraph.paradigms.union.inputs import Places
+from veilgraph.paradigms.union.roles import UnionNetwork
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.paradigms.union.twin import begun, pooled, together
 from veilgraph.protocol.costs import size_of
@@ -97,11 +98,12 @@ def test_parties_compute_what_the_twin_does_and_banks_learn_of_their_own_nodes(c
 
 
 def test_a_network_brings_what_both_ends_books_would() -> None:
+    """Whether the banks have these payments as well or not: none counts twice."""
     found = banks()
     expected = of_twin(job_of(found, JOINT), found)
-    brought = with_network(found)
-    for party, own in of_twin(job_of(brought, JOINT), brought).items():
-        assert (own - expected[party]).abs().max() < 1e-5
+    for brought in (with_network(found, knows=True), with_network(found)):
+        for party, own in of_twin(job_of(brought, JOINT), brought).items():
+            assert (own - expected[party]).abs().max() < 1e-5
     lacking = [graph for graph in brought[0] if graph.party != NET]
     less = of_twin(job_of((lacking, brought[1]), JOINT), (lacking, brought[1]))
     assert max(float((less[party] - expected[party]).abs().max()) for party in "ABC") > ALMOST
@@ -210,6 +212,22 @@ def test_a_network_that_invents_a_payment_moves_predictions_and_is_not_found(
     monkeypatch.setattr(Places, "of", cheating)
     fooled = trained(job, found, tmp_path / "fooled")
     assert (predicted(fooled, "A") - predicted(honest, "A")).abs().max() > ALMOST / 2
+
+
+@pytest.mark.parametrize("stated", [{"rows": 4}, {"features": 3}, {"training": 1}, {"classes": 2}, {"validation": 1}])
+def test_a_network_that_states_nodes_is_refused(
+    stated: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hello = UnionNetwork.hello
+
+    def lying(role: Any) -> Any:
+        found = hello(role)
+        return found.model_copy(update=stated) if role.session.link.party == NET else found
+
+    monkeypatch.setattr(UnionNetwork, "hello", lying)
+    found = with_network(banks())
+    with refused(ProtocolError, code="stated", party=NET):
+        trained(job_of(found), found, tmp_path / "run")
 
 
 def test_messages_have_the_same_sizes_whatever_the_others_data_are(tmp_path: Path) -> None:

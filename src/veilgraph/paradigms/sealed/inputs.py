@@ -199,10 +199,7 @@ def with_scores(own: OwnData, graph: PartyGraph, job: SealedJob, examples: Examp
             key=BOOSTING,
             party=graph.party,
         )
-    scores = examples.scores(seen, classes)
-    if not job.is_aligned:  # of a holder without labels they are 0, which is then what others' are in the mean
-        scores = scores - scores.mean(0)
-    return replace(own, features=torch.cat([own.features, scores], 1))
+    return replace(own, features=torch.cat([own.features, examples.scores(seen, classes)], 1))
 
 
 def _seen_by_trees(job: SealedJob, graph: PartyGraph) -> Tensor:
