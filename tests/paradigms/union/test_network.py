@@ -109,6 +109,16 @@ def test_a_network_brings_what_both_ends_books_would() -> None:
     assert max(float((less[party] - expected[party]).abs().max()) for party in "ABC") > ALMOST
 
 
+def test_no_node_has_more_edges_than_its_bank_and_the_network_say_together() -> None:
+    """Roots of degrees are computed up to that number, and wrong beyond it."""
+    found = with_network(banks())
+    job = job_of(found, JOINT)
+    context = together(job, *found)
+    ways = (False, True)
+    degrees = torch.stack([own.degrees(context.sizes.nodes, ways) for own in context.data.values()])
+    assert 1 + degrees[:-1].max() < 1 + degrees.sum(0).max() <= context.sizes.max_degree
+
+
 def test_payments_that_join_no_two_banks_of_the_job_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
