@@ -20,7 +20,7 @@ not see an E: holders' messages are sealed wherever the server carries them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
@@ -85,17 +85,9 @@ class Product:
     cross: Callable[[Tensor, Tensor], Tensor]
 
 
-def _and_local(x: Tensor) -> Tensor:
-    return x[:1] & x[1:]
-
-
-def _and_cross(x: Tensor, y: Tensor) -> Tensor:
-    return (x[:1] & y[1:]) ^ (x[1:] & y[:1])
-
-
-AND = Product(2, 1, _and_local, _and_cross)  # u, v → u·v
-
-AND_EACH = Product(3, 2, _and_local, _and_cross)  # u, v, w → u·v, u·w: the mask of u serves both
+# u, v → u·v
+AND = Product(2, 1, local=lambda x: x[:1] & x[1:], cross=lambda x, y: (x[:1] & y[1:]) ^ (x[1:] & y[:1]))
+AND_EACH = replace(AND, operands=3, results=2)  # u, v, w → u·v, u·w: the mask of u serves both
 
 
 @dataclass(frozen=True)

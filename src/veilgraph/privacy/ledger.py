@@ -165,7 +165,7 @@ class Ledger:
     ) -> int:
         """Pay for so many releases, or where there is no room for as many as fit, for ``least`` or more."""
         most, lifetime = count, None if by_rows else self._lifetime
-        if not self._fits(self._total_with(event, count)):
+        if self.budget is not None and self._total_with(event, count) > self.budget:
             most = self._room(event, count - 1)
         if least <= most and least < count and lifetime is not None and (room := lifetime.room(event)) is not None:
             most = max(least, min(most, room))  # none: it says itself why not
@@ -265,9 +265,6 @@ class Ledger:
 
     def _total_with(self, event: Event, more: int) -> float:
         return accountant.total(self._counts(event.scope) + Counter({event: more}), self.delta)
-
-    def _fits(self, total: float) -> bool:
-        return self.budget is None or total <= self.budget
 
     def _room(self, event: Event, most: int) -> int:
         budget = math.inf if self.budget is None else self.budget
