@@ -27,7 +27,6 @@ _LEAVE: Final = (
 )
 _WHATS: Final = get_args(What)
 _DIGEST: Final = 16
-_FACTS: Final = 1 + 8 + _DIGEST  # bytes of a row before the survivors: what, the epoch (−1: none), the digest
 
 
 class SumId(NamedTuple):
@@ -53,30 +52,30 @@ class SurvivorRecord:
     def __init__(self, party: PartyId, holders: Sequence[PartyId], keeper: Keeper) -> None:
         self.party, self._holders, self._keeper = party, tuple(holders), keeper
         self.sums: dict[SumId, tuple[PartyId, ...]] = {}
+        # A row: the sum's name, −1 for no epoch, and whose values are in it.
+        self._form = np.dtype(
+            [("what", "u1"), ("epoch", "<i8"), ("weights", f"V{_DIGEST}"), ("of", "?", (len(holders),))]
+        )
         if (kept := keeper.get(RECORD)) is not None:
             self.merge(kept.tensors[RECORD], party)
 
     @property
     def width(self) -> int:
         """Bytes of a row of ``rows``."""
-        return _FACTS + len(self._holders)
+        return self._form.itemsize
 
     def rows(self) -> Tensor:
         """The record: uint8 [sums, width]."""
         rows = [
-            bytes([_WHATS.index(one.what)])
-            + one.epoch.to_bytes(8, "little", signed=True)
-            + one.weights
-            + bytes(holder in survivors for holder in self._holders)
+            (_WHATS.index(one.what), one.epoch, one.weights, [holder in survivors for holder in self._holders])
             for one, survivors in self.sums.items()
         ]
-        return torch.from_numpy(np.frombuffer(bytearray(b"".join(rows)), np.uint8).reshape(len(rows), self.width))
+        return torch.from_numpy(np.array(rows, self._form).view(np.uint8).reshape(len(rows), self.width))
 
     def merge(self, rows: Tensor, sender: PartyId) -> None:
         """Take over a holder's record, uint8 [sums, width]; ``ProtocolError``: it is none, or differs from this."""
-        for row in rows.numpy():
-            what, content = int(row[0]), row.tobytes()
-            survivors = tuple(np.array(self._holders)[row[_FACTS:].astype(bool)].tolist())
+        for what, epoch, weights, there in rows.contiguous().numpy().view(self._form)[:, 0]:
+            survivors = tuple(holder for holder, one in zip(self._holders, there, strict=True) if one)
             if what >= len(_WHATS) or not survivors:
                 raise ProtocolError(
                     f"{self.party} cannot understand {sender}'s record of survivors; install the same release of "
@@ -84,7 +83,7 @@ class SurvivorRecord:
                     code="survivors",
                     party=sender,
                 )
-            sum_id = SumId(_WHATS[what], int.from_bytes(content[1:9], "little", signed=True), content[9:_FACTS])
+            sum_id = SumId(_WHATS[what], int(epoch), weights.tobytes())
             RecordedSum(self, sum_id).check(survivors)
             self.sums[sum_id] = survivors
 
