@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.mpc.ring import FLOAT64, INT8, DenseOperand, LimbOperand, StaticOperand, device_of
+from veilgraph.mpc.ring import FLOAT64, INT8, StaticOperand, dense_operand, device_of, limb_operand
 
 DIM: Final = 64
 SHAPES: Final = {"Cora": (2708, 717), "PubMed": (19717, 250), "ogbn-arxiv": (169343, 64)}
@@ -25,10 +25,10 @@ REPEATS: Final = 3
 def section() -> list[str]:
     """The lines of the page."""
     device = device_of("auto")
-    ways: dict[str, Callable[[Tensor], StaticOperand]] = {"int64, cpu": DenseOperand}
+    ways: dict[str, Callable[[Tensor], StaticOperand]] = {"int64, cpu": dense_operand}
     for place in dict.fromkeys([torch.device("cpu"), device]):
         for name, limbs in (("int8", INT8), ("float64", FLOAT64)):
-            ways[f"{name} limbs, {place.type}"] = partial(LimbOperand, device=place, limbs=limbs)
+            ways[f"{name} limbs, {place.type}"] = partial(limb_operand, device=place, limbs=limbs)
     gpu = f"GPU: {torch.cuda.get_device_name(device)}." if device.type == "cuda" else "No GPU was there."
     return [
         "## Exact products by limbs",

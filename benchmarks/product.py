@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,21 +47,17 @@ class ProductFigures:
         return self.online_forward_ms + self.online_open_ms + self.online_backward_ms
 
 
-class AfterA:
+def after_a(operand: ring.StaticOperand, done: threading.Semaphore) -> ring.StaticOperand:
     """B's features, whose products wait until A's are done: so A has the machine to itself, as on one of its own."""
 
-    def __init__(self, operand: ring.StaticOperand, done: threading.Semaphore) -> None:
-        self._operand, self._done = operand, done
+    def waiting(multiply: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        def product(right: torch.Tensor) -> torch.Tensor:
+            done.acquire()
+            return multiply(right)
 
-    def times(self, right: torch.Tensor) -> torch.Tensor:
-        """A·right."""
-        self._done.acquire()
-        return self._operand.times(right)
+        return product
 
-    def transposed_times(self, right: torch.Tensor) -> torch.Tensor:
-        """Aᵀ·right."""
-        self._done.acquire()
-        return self._operand.transposed_times(right)
+    return ring.StaticOperand(waiting(operand.times), waiting(operand.transposed_times))
 
 
 class _Waiting(SecureProduct):
@@ -73,7 +69,7 @@ class _Waiting(SecureProduct):
 
     def _static(self, *given: Any) -> Any:  # noqa: ANN401
         block = super()._static(*given)
-        return replace(block, operand=AfterA(block.operand, self._done))
+        return replace(block, operand=after_a(block.operand, self._done))
 
 
 def measure(dataset: str, parties: Sequence[PartyGraph] | None = None, *, alone: bool = False) -> ProductFigures:
