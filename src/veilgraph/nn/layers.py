@@ -83,9 +83,12 @@ def copied_state(network: nn.Module) -> dict[str, Tensor]:
 class ServerSettings(Settings):
     """The server's deep layers; the paper's network is (d, d, |C|) (VFGNN 4.1)."""
 
-    layers: int = Field(1, ge=0, le=8, description="hidden layers of width dim at the server")
-    activation: Activation = Field("sigmoid", description="after every hidden layer")
-    dropout: Probability = Field(0.5, description="of every hidden layer")
+    layers: int = Field(1, ge=0, le=8)
+    """hidden layers of width dim at the server"""
+    activation: Activation = "sigmoid"
+    """after every hidden layer"""
+    dropout: Probability = 0.5
+    """of every hidden layer"""
 
 
 class Deep(nn.Module):
@@ -119,11 +122,12 @@ def build_deep(
 class HeadSettings(Settings):
     """The label holder's output layer."""
 
-    logit_hops: int = Field(0, ge=0, le=32, description="extra propagation of the logits over its own edges")
-    logit_teleport: float = Field(
-        0.1, ge=0, le=1, description="share of its own logits that a node keeps in each of them"
-    )
-    dropout: Probability = Field(0.0, description="before the linear map to logits")
+    logit_hops: int = Field(0, ge=0, le=32)
+    """extra propagation of the logits over its own edges"""
+    logit_teleport: float = Field(0.1, ge=0, le=1)
+    """share of its own logits that a node keeps in each of them"""
+    dropout: Probability = 0.0
+    """before the linear map to logits"""
 
 
 class OutputHead(nn.Module):

@@ -43,27 +43,26 @@ from veilgraph.protocol.cut import Release
 class InitialSettings(Settings):
     """Initial embeddings h^0 (docs/protocol.md)."""
 
-    method: Literal["collaborative", "individual", "secure-sum", "perturbed"] = Field(
-        "collaborative", description="how h^0 follows from all holders' features, or from each one's own"
-    )
-    release: FeatureReleaseSettings | None = Field(
-        None, description="perturbed only, which needs one: how every holder's nodes release their features"
-    )
-    learning_rate: float = Field(0.1, gt=0, description="SGD on the secret-shared W; collaborative only")
-    momentum: float = Field(0.9, ge=0, lt=1, description="collaborative only")
-    weight_decay: float = Field(
-        0.0, ge=0, le=0.5, description="W ← (1 − learning_rate·weight_decay)·W each step; collaborative only"
-    )
-    init_std: float | None = Field(None, gt=0, description="of W's normal initialisation; default √(2/(F + d))")
-    activation: Activation = Field("none", description="at each holder, on h^0")
-    dropout: Probability = Field(0.0, description="at each holder, on h^0")
-    feature_bits: int | None = Field(
-        None,
-        ge=0,
-        le=24,
-        description="fractional bits of x in the ring; default: as many as x needs, at most 12; with privacy 12",
-    )
-    gradient_bits: int = Field(28, ge=8, le=40, description="fractional bits of the scaled gradient in the ring")
+    method: Literal["collaborative", "individual", "secure-sum", "perturbed"] = "collaborative"
+    """how h^0 follows from all holders' features, or from each one's own"""
+    release: FeatureReleaseSettings | None = None
+    """perturbed only, which needs one: how every holder's nodes release their features"""
+    learning_rate: float = Field(0.1, gt=0)
+    """SGD on the secret-shared W; collaborative only"""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """collaborative only"""
+    weight_decay: float = Field(0.0, ge=0, le=0.5)
+    """W ← (1 − learning_rate·weight_decay)·W each step; collaborative only"""
+    init_std: float | None = Field(None, gt=0)
+    """of W's normal initialisation; default √(2/(F + d))"""
+    activation: Activation = "none"
+    """at each holder, on h^0"""
+    dropout: Probability = 0.0
+    """at each holder, on h^0"""
+    feature_bits: int | None = Field(None, ge=0, le=24)
+    """fractional bits of x in the ring; default: as many as x needs, at most 12; with privacy 12"""
+    gradient_bits: int = Field(28, ge=8, le=40)
+    """fractional bits of the scaled gradient in the ring"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -382,8 +381,10 @@ def build_embedding(session: EmbeddingSession) -> InitialEmbedding:
 class ModelSettings(Settings):
     """The split network."""
 
-    dim: int = Field(64, ge=1, le=4096, description="d, the width of every embedding")
-    rounds: int = Field(1, ge=1, le=64, description="R; with R > 1 holders see combined embeddings of earlier rounds")
+    dim: int = Field(64, ge=1, le=4096)
+    """d, the width of every embedding"""
+    rounds: int = Field(1, ge=1, le=64)
+    """R; with R > 1 holders see combined embeddings of earlier rounds"""
     initial: InitialSettings = InitialSettings()
     local: AnyLocalSettings = FirstSettings()
     combine: AnyCombineSettings = CombineSettings()
