@@ -136,6 +136,11 @@ def test_of_a_rare_class_all_but_one_are_known() -> None:
         few_of_each(labels, np.arange(21), 2, 0)
 
 
+def test_nobody_attacks_what_is_its_own(result: AuditResult) -> None:
+    assert {finding.adversary for finding in result.findings} >= {SERVER, "A", "B"}
+    assert not [finding for finding in result.findings if finding.adversary == finding.target]
+
+
 def test_masked_messages_say_nothing_and_what_is_disclosed_says_something(result: AuditResult) -> None:
     hidden = [finding for finding in result.findings if not finding.permitted]
     kinds = {(finding.adversary, finding.target) for finding in hidden}

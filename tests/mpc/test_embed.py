@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from tests import nightly
 from tests.errors import refused as told_refused
@@ -228,11 +229,12 @@ def test_a_part_too_large_for_a_masked_sum_is_refused_at_set_up():
 @pytest.mark.parametrize(("holders", "room"), [(2, 20), (3, 19), (4, 19), (5, 18)])
 def test_the_bound_of_a_masked_sum_is_what_the_masks_leave(holders, room):
     """Eight deviations of the longest row, against the headroom that ``PairwiseMasks.hide`` leaves."""
-    row = torch.tensor([[2.0**room / 8]], dtype=torch.float64)
     sums = InitialSettings(method="secure-sum")
-    check_range("A", row * (1 - 1e-9), sums, 1.0, holders=holders, feature_bits=0)
-    with told_refused(RangeOverflow, key="model.initial.method", value="secure-sum", party="A"):
-        check_range("A", row, sums, 1.0, holders=holders, feature_bits=0)
+    short, long = (torch.tensor([[3.0, 4.0]]).double() / 5 * 2.0**room / 8 * size for size in (1 - 1e-9, 1 + 1e-9))
+    for layout in (Tensor.to_dense, Tensor.to_sparse_csr):
+        check_range("A", layout(short), sums, 1.0, holders=holders, feature_bits=0)
+        with told_refused(RangeOverflow, key="model.initial.method", value="secure-sum", party="A"):
+            check_range("A", layout(long), sums, 1.0, holders=holders, feature_bits=0)
     headroom = (holders - 1).bit_length()
     encode(torch.tensor([2.0**room * (1 - 1e-9)], dtype=torch.float64), SUM_BITS, "x", "", headroom)
     with told_refused(RangeOverflow, key="x"):

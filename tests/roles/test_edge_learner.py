@@ -184,6 +184,8 @@ def test_without_noise_they_are_the_plain_sums_of_what_nodes_are_taken_for(
     assert learner._sums is not None
     assert learner._sums.shape == (NODES, HOPS * CLASSES)
     torch.testing.assert_close(learner._sums, torch.cat(found, dim=1), rtol=0, atol=1e-6)
+    gains = [float(learner.model.weights()[f"hops.networks.{hop}.gain"]) for hop in range(HOPS)]
+    assert all(math.isfinite(gain) and abs(gain - 1) > 1e-3 for gain in gains), "each is scaled by its sums"
     train, labels = common.train_mask, common.labels
     assert train is not None
     assert labels is not None

@@ -89,6 +89,15 @@ def test_with_a_degree_bound(unit: str) -> None:
     assert float((by_hand(settings, graphs[1]) - by_hand(unbounded, graphs[1])).abs().max()) > 0.1
 
 
+def test_a_step_of_the_label_holder_reaches_all_its_weights() -> None:
+    learner = work(job(2), small_parties(2), {}).learner
+    learner.forward(1, 1)
+    learner.backward(1)
+    gradients = [weight.grad for weight in learner.model.trained]
+    assert learner.model.weights()["initial.weight"].shape == gradients[-1].shape  # type: ignore[union-attr]
+    assert all(gradient is not None and bool(gradient.any()) for gradient in gradients)
+
+
 def test_a_release_that_all_still_have_is_used_again() -> None:
     settings, graphs = job(3), small_parties(3)
     first = work(settings, graphs, {})
