@@ -242,13 +242,10 @@ class _HorizontalGuarantee(seam.Guarantee[HorizontalJob]):
 
 class _HorizontalBaselines(seam.Baselines[HorizontalJob]):
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
-        parts = baselines.parts_of(inputs.graphs, inputs.ids)
-        (part,) = (part for part in parts if part.graph.party == holder)
+        (part,) = (part for part in baselines.parts_of(inputs.graphs, inputs.ids) if part.graph.party == holder)
         found = baselines.alone(horizontal(inputs.settings), part, progress)
-        if found is None:
-            return None
         rank = baselines.places_of(inputs.ids)[holder].argsort().argsort()
-        return replace(found, output=found.output[rank])
+        return None if found is None else replace(found, output=found.output[rank])
 
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
         """Of every holder's rows in turn: a node of several holders stands there more than once."""

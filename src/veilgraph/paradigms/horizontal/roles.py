@@ -169,11 +169,10 @@ class HorizontalHolder(SharedJudge):
 
     def _gather(self) -> None:
         """Sums by which numbers are scaled or classes weighed, once a run: they are kept with the weights."""
-
-        def summed(_: int, known: Tensor) -> Tensor:
-            return self._tally(self._task.gathered(self.graph, known), f"sums of {self._learnt.answers}")
-
-        self._network.gather(self._task.sums_before, summed)
+        what = f"sums of {self._learnt.answers}"
+        self._network.gather(
+            self._task.sums_before, lambda _, known: self._tally(self._task.gathered(self.graph, known), what)
+        )
 
     def _give(self, step: int, index: int, local: Tensor) -> None:
         if self._secure is None:

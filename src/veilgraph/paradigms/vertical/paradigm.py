@@ -143,18 +143,15 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
 
     def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
         fields = {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
+        gives = party in (job.duties.releasing if releases else job.duties.publishing if job.gives_columns else ())
+        is_joint = job.model.initial.is_joint and not releases and not job.passes.learns_alone
         if releases or job.passes.learns_alone:
             fields["release"] = (-seam.MAX_NODES, seam.MAX_NODES)
-        if releases:
-            if party in job.duties.releasing:
-                fields["features"] = (1, seam.MAX_FEATURES)
-        elif job.gives_columns and party in job.duties.publishing:
+        if gives or is_joint:
             fields["features"] = (1, seam.MAX_FEATURES)
-        elif job.model.initial.is_joint and not job.passes.learns_alone:
-            fields["features"] = (1, seam.MAX_FEATURES)
-            if job.model.initial.method == "collaborative":
-                bits = job.feature_bits
-                fields["feature_bits"] = (0, MAX_DETECTED_BITS) if bits is None else (bits, bits)
+        if is_joint and job.model.initial.method == "collaborative":
+            bits = job.feature_bits
+            fields["feature_bits"] = (0, MAX_DETECTED_BITS) if bits is None else (bits, bits)
         return fields
 
     def unread_bytes(self, job: VerticalJob, hellos: Mapping[PartyId, Hello]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -135,45 +136,40 @@ _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid 
 _CLEAR: Final = "Not protected: of edges, which ε is about, it says nothing, and of features everything."
 _UNCHANGED: Final = "No layer of the server has changed it."
 _EVERY_H0: Final = (WireFormat("e, 0", "ring [N, d]", "every h⁰"),)
-_RETURNED: Final = (WireFormat("s, r", "real [N, d]", "training"),)
+_RETURNED: Final = WireFormat("s, r", "real [N, d]", "training")
+_OUTPUT_GRADIENT: Final = WireFormat("s, 0", "real [N, w]", "training")
+_EVERY: Final = "every pass; `once`: 0, 1"
+
+
+def _of(kind: Kind, ends: Route[Any], *forms: WireFormat, rounds: range = table.ANY) -> partial[_Row]:
+    return partial(MessageSpec[VerticalJob], kind, ends, rounds=rounds, forms=forms)
 
 
 def _either(
-    kind: Kind,
-    ends: Route[Any],
+    of: partial[_Row],
     bare: tuple[str, table.Protection, str],
     noised: tuple[str, table.Protection, str],
     reveals: tuple[_Told, ...],
     *when: _Fact,
     bare_when: tuple[_Fact, ...] = (),
-    rounds: range = table.ANY,
-    forms: tuple[WireFormat, ...] = (),
-    noised_when: _Fact = NOISED,
 ) -> tuple[_Row, _Row]:
     """The rows of one thing, of what it is without noise and of what with noise: what, protection, why."""
-    paid = ends.receiver == SERVER
-    return (
-        MessageSpec(kind, ends, *bare, reveals, (*when, *bare_when, BARE), rounds=rounds, forms=forms),
-        MessageSpec(kind, ends, *noised, reveals, (*when, noised_when), paid=paid, rounds=rounds, forms=forms),
-    )
+    _, ends = of.args
+    clear = of(*bare, reveals, (*when, *bare_when, BARE))
+    return clear, of(*noised, reveals, (*when, NOISED), paid=ends.receiver == SERVER)
 
 
-def _masked(
-    kind: Kind,
-    ends: Route[Any],
-    what: str,
-    reveals: tuple[_Told, ...],
-    *when: _Fact,
-    rounds: range = table.ANY,
-    forms: tuple[WireFormat, ...],
-) -> tuple[_Row, ...]:
+def _masked(of: partial[_Row], what: str, reveals: tuple[_Told, ...], *when: _Fact) -> tuple[_Row, ...]:
     """The rows of what holders send under masks: bare, with each one's own noise, or with a share of the sum's."""
-    mask: table.Protection = "mask"
-    bare, noised = (f"masked {what}", mask, table.OPENED), (f"masked noisy {what}", mask, _NOISED_SUM)
-    shared, joint = f"masked noisy {what}, each with a share of the noise", (*when, MASKED, JOINT)
+    bare, noised, shared = (
+        f"masked {what}",
+        f"masked noisy {what}",
+        f"masked noisy {what}, each with a share of the noise",
+    )
     return (
-        *_either(kind, ends, bare, noised, reveals, *when, MASKED, rounds=rounds, forms=forms, noised_when=OWN_NOISED),
-        MessageSpec(kind, ends, shared, mask, _SHARED, reveals, joint, paid=True, rounds=rounds, forms=forms),
+        of(bare, "mask", table.OPENED, reveals, (*when, MASKED, BARE)),
+        of(noised, "mask", _NOISED_SUM, reveals, (*when, MASKED, OWN_NOISED), paid=True),
+        of(shared, "mask", _SHARED, reveals, (*when, MASKED, JOINT), paid=True),
     )
 
 
@@ -228,12 +224,11 @@ ROWS: Final[tuple[_Row, ...]] = (
                WireFormat("0, 1", "int32 [entries]", "[one release](#one-release)"),
                WireFormat("0, 2", "real [entries]", "[one release](#one-release)"))),
     # COMBINE
-    *_masked(Kind.MASKED, PUBLISHED, "embeddings", (SUMS,), rounds=table.EMBEDDINGS,
-             forms=(WireFormat("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),)),
-    *_either(Kind.EMBEDDING, PUBLISHED,
+    *_masked(_of(Kind.MASKED, PUBLISHED, WireFormat("s, r", "ring [N, d]", _EVERY), rounds=table.EMBEDDINGS),
+             "embeddings", (SUMS,)),
+    *_either(_of(Kind.EMBEDDING, PUBLISHED, WireFormat("s, r", "real [N, d]", _EVERY), rounds=table.EMBEDDINGS),
              ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
-             ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=table.EMBEDDINGS,
-             forms=(WireFormat("s, r", "real [N, d]", "every pass; `once`: 0, 1"),)),
+             ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED),
     MessageSpec(Kind.MASKED, table.TO_SERVER, "masked degrees", "mask", table.OPENED, (POOLED,), (MASKED, WEIGHTED),
         rounds=table.DEGREES,
         forms=(WireFormat("0, 0", "ring [N, 1]", "set-up"),)),
@@ -242,50 +237,46 @@ ROWS: Final[tuple[_Row, ...]] = (
         (POOLED, SINGLE_POOLED), (UNMASKED, WEIGHTED), rounds=table.DEGREES,
         forms=(WireFormat("0, 0", "real [N, 1]", "set-up"),)),
     # Earlier rounds
-    *_masked(Kind.MASKED_GRADIENT, table.TO_SERVER, "gradients of earlier rounds", (COMBINED,), MORE_ROUNDS,
-             forms=(WireFormat("s, r < R", "ring [N, d]", "training"),)),
+    *_masked(_of(Kind.MASKED_GRADIENT, table.TO_SERVER, WireFormat("s, r < R", "ring [N, d]", "training")),
+             "gradients of earlier rounds", (COMBINED,), MORE_ROUNDS),
     # The output
-    *_either(Kind.COMBINED, TO_LABELLED,
+    *_either(_of(Kind.COMBINED, TO_LABELLED, WireFormat("s, R", "real [N, w]", "every pass")),
              ("output z_L in the clear", "none",
               "The label holder needs it for loss and predictions; it tells of all holders' features and edges."),
-             ("output z_L of noisy embeddings", "noise", _AFTERWARDS), (OUTPUT,), EVERY_STEP,
-             forms=(WireFormat("s, R", "real [N, w]", "every pass"),)),
-    *_either(Kind.COMBINED, TO_LABELLED, ("which is the combined embedding itself", "none", _UNCHANGED),
+             ("output z_L of noisy embeddings", "noise", _AFTERWARDS), (OUTPUT,), EVERY_STEP),
+    *_either(_of(Kind.COMBINED, TO_LABELLED), ("which is the combined embedding itself", "none", _UNCHANGED),
              ("which is the combined noisy embedding itself", "noise", _UNCHANGED), (AS_OUTPUT,), EVERY_STEP,
              NO_LAYERS),
-    *_either(Kind.COMBINED, table.FROM_SERVER,
+    *_either(_of(Kind.COMBINED, table.FROM_SERVER, WireFormat("s, r < R", "real [N, d]", "every pass")),
              ("combined embeddings of earlier rounds in the clear", "none",
               "Not protected: the receiver can infer other holders' edges from them."),
-             ("combined noisy embeddings of earlier rounds", "noise", _AFTERWARDS), (COMBINED,), MORE_ROUNDS,
-             forms=(WireFormat("s, r < R", "real [N, d]", "every pass"),)),
-    *_either(Kind.COMBINED, TO_LABELLED,
+             ("combined noisy embeddings of earlier rounds", "noise", _AFTERWARDS), (COMBINED,), MORE_ROUNDS),
+    *_either(_of(Kind.COMBINED, TO_LABELLED,
+                 WireFormat("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)")),
              ("the combined release, without noise, in the clear", "none",
               "The label holder trains on it; it tells of the senders' features and edges."),
-             ("the combined release", "noise", _AFTERWARDS), RELEASE, ONCE,
-             forms=(WireFormat("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)"),)),
+             ("the combined release", "noise", _AFTERWARDS), RELEASE, ONCE),
     # Gradients
-    *_either(Kind.GRADIENT, table.LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", table.TRAINING),
-             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, bare_when=(TRUE_LABELS,),
-             forms=(WireFormat("s, 0", "real [N, w]", "training"),)),
-    *_learned(table.LABELLED_TO_SERVER,
-        "gradient of z_L, of perturbed labels", WireFormat("s, 0", "real [N, w]", "training")),
-    *_either(Kind.GRADIENT, table.LABELLED_TO_SERVER, ("spread over the label holder's edges", "none", _SPREAD),
+    *_either(_of(Kind.GRADIENT, table.LABELLED_TO_SERVER, _OUTPUT_GRADIENT),
+             ("gradient of z_L in the clear", "none", table.TRAINING),
+             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, bare_when=(TRUE_LABELS,)),
+    *_learned(table.LABELLED_TO_SERVER, "gradient of z_L, of perturbed labels", _OUTPUT_GRADIENT),
+    *_either(_of(Kind.GRADIENT, table.LABELLED_TO_SERVER), ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _NOISED), (EDGES,), EVERY_STEP, LOGIT_HOPS),
-    *_either(Kind.GRADIENT, table.TO_SERVER,
+    *_either(_of(Kind.GRADIENT, table.TO_SERVER, WireFormat("s, r < R", "real [N, d]", "training")),
              ("gradients of earlier rounds in the clear", "none",
               "Not protected: the server has the sender's own gradients of the combined embeddings."),
-             ("noisy gradients of earlier rounds", "noise", _NOISED), (SINGLE,), MORE_ROUNDS, UNMASKED,
-             forms=(WireFormat("s, r < R", "real [N, d]", "training"),)),
-    *_either(Kind.GRADIENT, TO_LABELLED,
+             ("noisy gradients of earlier rounds", "noise", _NOISED), (SINGLE,), MORE_ROUNDS, UNMASKED),
+    *_either(_of(Kind.GRADIENT, TO_LABELLED, _RETURNED),
              ("gradient of what the receiver published, in the clear", "none",
               "It comes from the receiver's own labels."),
-             ("gradient of what the receiver published", "noise", _AFTERWARDS), (), EVERY_STEP, forms=_RETURNED),
-    *_either(Kind.GRADIENT, TO_ANOTHER, ("gradient of what the receiver published, in the clear", "none",
-        table.TRAINING),
+             ("gradient of what the receiver published", "noise", _AFTERWARDS), (), EVERY_STEP),
+    *_either(_of(Kind.GRADIENT, TO_ANOTHER, _RETURNED),
+             ("gradient of what the receiver published, in the clear", "none", table.TRAINING),
              ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP,
-             bare_when=(TRUE_LABELS,), forms=_RETURNED),
-    *_learned(TO_ANOTHER, "gradient of what the receiver published, of perturbed labels", *_RETURNED),
-    *_either(Kind.GRADIENT, TO_ANOTHER, ("spread over the label holder's edges", "none", _SPREAD),
+             bare_when=(TRUE_LABELS,)),
+    *_learned(TO_ANOTHER, "gradient of what the receiver published, of perturbed labels", _RETURNED),
+    *_either(_of(Kind.GRADIENT, TO_ANOTHER), ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _AFTERWARDS), (EDGES,), EVERY_STEP, LOGIT_HOPS),
 )
 # fmt: on
