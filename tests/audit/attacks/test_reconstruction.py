@@ -87,24 +87,28 @@ class TestCompletion:
     @pytest.mark.parametrize("width", [8, 25])
     def test_the_chosen_ridge_has_the_smallest_error_when_each_node_is_left_out(self, width, random):
         basis, known = random.normal(size=(30, width)), np.arange(30) < 20
-        column = basis[:, :1] + random.normal(size=(30, 1))
+        columns = basis[:, :1] + random.normal(size=(30, 2)) * [0.3, 2.0]
         strongest = np.linalg.svd(basis[known] - basis[known].mean(axis=0), compute_uv=False)[0]
 
-        def fitted(rows, ridge):
+        def fitted(column, rows, ridge):
             middle, mean = basis[rows].mean(axis=0), column[rows].mean()
             inner = basis[rows] - middle
             weights = np.linalg.solve(inner.T @ inner + ridge * strongest**2 * np.eye(width), inner.T @ column[rows])
-            return ((basis - middle) @ weights + mean)[:, 0]
+            return (basis - middle) @ weights + mean
 
-        def left_out(ridge):
+        def left_out(column, ridge):
             rows = np.flatnonzero(known)
-            return sum((fitted(rows[rows != one], ridge)[one] - column[one, 0]) ** 2 for one in rows)
+            return sum((fitted(column, rows[rows != one], ridge)[one] - column[one]) ** 2 for one in rows)
 
         ridges = np.logspace(-12, 2, 29)
-        best = min(ridges, key=left_out)
-        assert 1e-3 < best < 100
-        assert complete_columns(basis, column, known)[:, 0] == pytest.approx(fitted(known, best))
-        assert complete_columns(basis, column, known, ridge=0.3)[:, 0] == pytest.approx(fitted(known, 0.3))
+        best = [ridges[np.argmin([left_out(column, ridge) for ridge in ridges])] for column in columns.T]
+        assert 1e-12 < best[0] < best[1]
+        for place, column in enumerate(columns.T):
+            assert complete_columns(basis, columns, known)[:, place] == pytest.approx(
+                fitted(column, known, best[place])
+            )
+            fixed = complete_columns(basis, columns, known, ridge=0.3)[:, place]
+            assert fixed == pytest.approx(fitted(column, known, 0.3))
 
     def test_the_other_nodes_values_are_not_read(self, random, known):
         basis, columns = random.normal(size=(NODES, 5)), random.normal(size=(NODES, 3))
