@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch import Tensor
 
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import save_party
+from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.protocol.job import CHECKS, JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -16,16 +17,28 @@ from veilgraph.protocol.job_file import parse_job
 NODES = 240
 
 
-def job_in(folder: Path, seed: int = 0, **changes: object) -> JobSettings:
-    data = synthetic_data(NODES, 12, 3, seed)
-    names = ["A", "B"]
+def saved(folder: Path, graphs: Iterable[PartyGraph]) -> dict[str, str]:
+    """Holder → the file of its graph, as a job's ``data.graphs``."""
     folder.mkdir(parents=True, exist_ok=True)
-    for graph in split_vertically(data, names=names, label_holder="A", seed=seed):
-        save_party(graph, folder / f"{graph.party}.safetensors")
+    paths = {}
+    for graph in graphs:
+        paths[graph.party] = str(folder / f"{graph.party}.safetensors")
+        save_party(graph, Path(paths[graph.party]))
+    return paths
+
+
+def divided(folder: Path, names: str, nodes: int, columns: int, seed: int = 0) -> dict[str, object]:
+    """``data`` of a job: a made graph of three classes, divided by columns, whose labels A has."""
+    whole = synthetic_data(nodes, columns, 3, seed)
+    graphs = split_vertically(whole, names=list(names), label_holder="A", seed=seed, num_classes=3)
+    return {"graphs": saved(folder, graphs), "label_holder": "A"}
+
+
+def job_in(folder: Path, seed: int = 0, **changes: object) -> JobSettings:
     content: dict[str, object] = {
         "name": "audited",
         "seed": seed,
-        "data": {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
+        "data": divided(folder, "AB", NODES, 12, seed),
         "model": {"dim": 8, "local": {"model": "sage-mean", "hops": 2}},
         "train": {"epochs": 4, "patience": None},
     }

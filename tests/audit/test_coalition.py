@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.audit.runs import divided
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from veilgraph.audit.attack import ATTACKS, AuditContext
@@ -16,9 +17,7 @@ from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
-from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import load_party, save_party
+from veilgraph.graph.party import load_party
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.evidence import Evidence
@@ -31,11 +30,7 @@ NAMES = ("A", "B", "C")
 
 
 def job_in(folder: Path, names: str = "".join(NAMES), **model: Any) -> JobSettings:
-    folder.mkdir(parents=True)
-    for graph in split_vertically(synthetic_data(240, 18, 3, 0), names=list(names), label_holder="A", seed=0):
-        save_party(graph, folder / f"{graph.party}.safetensors")
-    data = {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"}
-    network = {"dim": 8, "local": {"model": "sage-mean", "hops": 2}, **model}
+    network, data = {"dim": 8, "local": {"model": "sage-mean", "hops": 2}, **model}, divided(folder, names, 240, 18)
     return parse_job({"data": data, "model": network, "train": {"epochs": 3, "patience": None}})
 
 

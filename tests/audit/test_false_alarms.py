@@ -16,13 +16,10 @@ import pytest
 from scipy.stats import binom
 
 from tests import nightly
-from tests.audit.runs import VERDICTS
+from tests.audit.runs import VERDICTS, divided
 from tests.roles.federation import merge
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import FALSE_ALARM_RATE
-from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import save_party
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import CHECKS, Check, JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -88,23 +85,16 @@ MIX: Mapping[str, tuple[int, Content]] = {
 def honest_job(kind: str, folder: Path, seed: int) -> JobSettings:
     """One of the mix, on data of its own."""
     holders, changes = MIX[kind]
-    names = list("ABCD"[:holders])
     base: Content = {"seed": seed, "train": {"epochs": 2, "patience": None}}
     if kind in ("horizontal", "local", "averaging", "averaging, private"):
         data = {"dataset": "synthetic", "holders": holders}
         return parse_job(merge({**base, "data": data}, cast(Any, changes)))
     if kind == "tables":
         files = export_dataset(DataSettings(dataset="synthetic", holders=holders), folder, overlap=0.75, seed=seed)
-        brought = {"parties": {name: str(path) for name, path in files.items()}}
+        brought: dict[str, object] = {"parties": {name: str(path) for name, path in files.items()}, "label_holder": "A"}
     else:
-        folder.mkdir(parents=True)
-        graphs = split_vertically(
-            synthetic_data(400, 6 * holders, 3, seed), names=names, label_holder="A", seed=seed, num_classes=3
-        )
-        for graph in graphs:
-            save_party(graph, folder / f"{graph.party}.safetensors")
-        brought = {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}}
-    base = {**base, "data": {**brought, "label_holder": "A"}, "model": {} if kind == "sealed" else {"dim": 8}}
+        brought = divided(folder, "ABCD"[:holders], 400, 6 * holders, seed)
+    base = {**base, "data": brought, "model": {} if kind == "sealed" else {"dim": 8}}
     return parse_job(merge(base, cast(Any, changes)))
 
 

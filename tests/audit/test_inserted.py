@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests import nightly
+from tests.audit.runs import divided
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
@@ -29,7 +30,7 @@ from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.types import MASKS, SERVER, PartyId
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import Relation
 from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.settings import plan
@@ -59,13 +60,9 @@ def graphs_of(names: list[str], nodes: int) -> list[PartyGraph]:
 
 
 def job_in(folder: Path, holders: int, nodes: int, model: Mapping[str, Any], **privacy: Any) -> JobSettings:
-    names = list("ABCDEFGH"[:holders])
-    folder.mkdir(parents=True)
-    for graph in graphs_of(names, nodes):
-        save_party(graph, folder / f"{graph.party}.safetensors")
     return parse_job(
         {
-            "data": {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
+            "data": divided(folder, "ABCDEFGH"[:holders], nodes, 8 * holders),
             "model": {"dim": 8, "server": {"layers": 0}, "combine": {"masked": False}, **model},
             "train": {"epochs": 3, "patience": None, "select_by": "last", "checkpoint_every": 1},
             "privacy": {"unit": "row", "epsilon_total": 2.0, "delta": 1e-5, "canaries_in": "data", **privacy},

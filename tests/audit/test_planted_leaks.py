@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests import nightly
-from tests.audit.runs import VERDICTS, same_mask
+from tests.audit.runs import VERDICTS, divided, same_mask
 from tests.cli.commands import veilgraph
 from tests.roles.federation import merge
 from veilgraph.audit.audit import AuditPlan, audit
@@ -22,8 +22,6 @@ from veilgraph.audit.finding import AuditResult
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.graph import dataset as random_split
-from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.mpc.mask import PairwiseMasks, SecretRounding
 from veilgraph.paradigms.vertical import once as released
@@ -96,14 +94,7 @@ def job_of(name: str, folder: Path) -> JobSettings:
     if name == "tables":
         return by_class(folder, base)
     holders, changes = JOBS[name]
-    names, paths = list("ABCD"[:holders]), {}
-    folder.mkdir(parents=True)
-    for graph in split_vertically(
-        synthetic_data(NODES, 6 * holders, 3, SEED), names=names, label_holder="A", seed=SEED
-    ):
-        paths[graph.party] = str(folder / f"{graph.party}.safetensors")
-        save_party(graph, Path(paths[graph.party]))
-    base = {**base, "model": {"dim": 8}, "data": {"graphs": paths, "label_holder": "A"}}
+    base = {**base, "model": {"dim": 8}, "data": divided(folder, "ABCD"[:holders], NODES, 6 * holders, SEED)}
     return parse_job(merge(cast(Any, base), cast(Any, changes)))
 
 

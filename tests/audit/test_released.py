@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.audit.runs import saved
 from tests.errors import refused
 from tests.roles.federation import Settings
 from tests.roles.local_parties import local_job
@@ -34,14 +35,10 @@ EPSILON = 4.0
 
 
 def job_in(folder: Path, **features: Any) -> JobSettings:
-    folder.mkdir(parents=True)
     settings: dict[str, Any] = {"epsilon": EPSILON, "canaries": CANARIES, **features}
     whole = PartyGraph.from_data("B", synthetic_data(NODES, 24, 2, 0))
     graphs = split_for_learner(whole, names=["A", "B", "C"], learner=LEARNER, labels_at="B", seed=0)
-    paths = {graph.party: str(folder / f"{graph.party}.safetensors") for graph in graphs}
-    for graph in graphs:
-        save_party(graph, Path(paths[graph.party]))
-    return local_job(3, LABELS, {"data": {"dataset": None, "graphs": paths}}, **settings)
+    return local_job(3, LABELS, {"data": {"dataset": None, "graphs": saved(folder, graphs)}}, **settings)
 
 
 def bounds(run: Path, adversary: str = LEARNER) -> AuditResult:

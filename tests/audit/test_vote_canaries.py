@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tests import nightly
+from tests.audit.runs import saved
 from tests.errors import refused
 from tests.paradigms.sealed.private import noise_from
 from tests.roles.federation import Settings, merge
@@ -25,7 +26,7 @@ from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import SERVER
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.mpc.sealed.wire import Summands
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
@@ -55,13 +56,9 @@ def graphs_of(names: str = "AB") -> list[PartyGraph]:
 
 
 def job_in(folder: Path, *changes: Settings, names: str = "AB") -> SealedJob:
-    folder.mkdir(parents=True)
-    for graph in graphs_of(names):
-        save_party(graph, folder / f"{graph.party}.safetensors")
-    graphs = {name: str(folder / f"{name}.safetensors") for name in names}
     base: Settings = {
         "paradigm": "sealed",
-        "data": {"graphs": graphs, "label_holder": "A"},
+        "data": {"graphs": saved(folder, graphs_of(names)), "label_holder": "A"},
         "model": {"network": "linear", "edge_slots": 8192},
         "train": {"epochs": 12, "select_by": "last", "patience": None},
         "privacy": {
