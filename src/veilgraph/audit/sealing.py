@@ -137,7 +137,7 @@ def _fewest(rows: Unsigned) -> tuple[int, int]:
     """Of the places of the words of each row that with the fewest ones, or zeros, and how many places there are."""
     count, size = rows.shape
     octets = np.ascontiguousarray(rows).view(np.uint8).reshape(count, size, -1)
-    ones = np.unpackbits(octets, axis=2).sum(axis=1, dtype=np.uint16)
+    ones = np.unpackbits(octets, axis=2).sum(axis=1, dtype=np.uint32)
     return min(int(ones.min()), size - int(ones.max())), ones.size
 
 

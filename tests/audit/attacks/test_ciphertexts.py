@@ -36,6 +36,11 @@ def test_noise_is_hardly_ever_taken_for_anything_else(dtype: str) -> None:
         assert np.mean(np.array(orders) <= level) <= level
 
 
+def test_noise_of_many_messages_is_noise_together() -> None:
+    random = np.random.default_rng(4)
+    assert uniformity_p_value(of(*(uniform(random, size=4096) for _ in range(20)))) > 1e-3
+
+
 def small(random: Random) -> NDArray[np.uint64]:
     return random.integers(-1000, 1000, size=SIZE).view(np.uint64)
 
