@@ -1,12 +1,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.faults.runs import OTHER, table_job
 from veilgraph.core.errors import BudgetSpent
+from veilgraph.privacy.event import LaplaceEvent
+from veilgraph.privacy.ledger_files import Marks
+from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import read_job
 from veilgraph.report.ledgers import worth
@@ -229,6 +233,10 @@ def test_a_budget_of_nothing_or_of_another_party_is_refused(bank: Path, tmp_path
         veilgraph("budget", bank / "job.yaml", "--party", stranger)
     )
     assert "--ledger" in one_error(veilgraph("budget", bank / "job.yaml", "--ledger", tmp_path / "nowhere"))
+    folder = tmp_path / "ledger"
+    ledger = Lifetime(folder, "stranger", Budget(4.0), Marks(tmp_path / "marks"))
+    ledger.charge(LaplaceEvent(9.0), "embeddings", 1, np.arange(3, dtype=np.uint64), delta=1e-4, run="ab" * 32, job="j")
+    assert "--ledger: it is of 'stranger'" in one_error(veilgraph("budget", bank / "job.yaml", "--ledger", folder))
 
 
 PRIVATE_TRAINING = """

@@ -2,10 +2,12 @@ import re
 from pathlib import Path
 
 import pytest
+from typer import main
 
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph import __version__
+from veilgraph.cli import app
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job_file import read_job
 from veilgraph.samples.shipped import demo_settings, shipped_job, with_overrides
@@ -40,6 +42,24 @@ def test_help_lists_every_command(group: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_shows_an_example(command: str) -> None:
     assert f"Example: veilgraph {command} " in veilgraph(*command.split(), "--help").stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_parameter_has_words_of_its_own(command: str) -> None:
+    found = main.get_command(app)
+    for name in command.split():
+        found = found.commands[name]
+    told = [getattr(each, "help", None) for each in found.params if each.name != "help"]
+    assert all(told)
+    assert len({*told}) == len(told)
+    assert "Options:" not in (found.help or "")
+
+
+def test_an_option_is_called_as_its_words_say() -> None:
+    text = veilgraph("audit", "--help").stdout
+    called = re.findall(r"--(?:adversary|attack|limit) +([A-Z\[\]=:]+)", text)
+    assert called == ["NAME", "NAME", "ATTACK[:FIGURE]=MOST"]
+    assert re.search(r"^│ \*    run      RUN ", text, re.MULTILINE)
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:

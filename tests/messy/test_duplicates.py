@@ -60,7 +60,7 @@ def test_the_error_counts_such_ids_and_says_what_to_set(tmp_path: Path) -> None:
 
 def test_a_row_more_of_a_joined_file_is_refused_too(tmp_path: Path) -> None:
     write(tmp_path / "nodes.csv", {"id": ["a", "b"], "x": [1.0, 2]})
-    write(tmp_path / "usage.csv", {"id": ["a", "b", "a"], "calls": [1.0, 2, 3]})
+    write(tmp_path / "usage.csv", {"id": ["x", "a", "b", "a"], "calls": [0.0, 1, 2, 3]})
     with pytest.raises(DataError) as error:
         read_nodes(party(["x", "calls"], join=[{"file": "usage.csv"}]), tmp_path)
-    assert "row 3: 'a' is also the id of row 1" in str(error.value)
+    assert "row 4: 'a' is also the id of row 2" in str(error.value)

@@ -72,7 +72,18 @@ def test_an_audit_without_limits_is_not_called_passed(copy: Copy) -> None:
     run, report = copy("plain"), audit(job="plain")
     report["findings"] = [{**each, "limit": None, "passed": None, "exceeded": []} for each in report["findings"]]
     (run / "audit.json").write_text(json.dumps(report))
-    assert page_of(run).within["dd"][2] == "no limits set"
+    page = page_of(run)
+    assert page.within["dd"][2] == "no limits set"
+    assert "No limit was set for what parties are meant to see" in page.text
+    assert "This audit is of another job" not in page.text
+
+
+def test_an_audit_of_another_job_is_said_to_be_that(copy: Copy) -> None:
+    run = copy("plain")
+    (run / "audit.json").write_text(json.dumps(audit(job="other")))
+    text = page_of(run).text
+    assert "This audit is of another job, other (vertical): audit the run again." in text
+    assert "No limit was set" not in text
 
 
 def test_of_many_findings_the_strongest_of_each_on_each_secret_come_first(copy: Copy) -> None:

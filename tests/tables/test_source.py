@@ -28,6 +28,10 @@ def form_of(folder, content, name="n.csv", **given):
     return file_format(folder / name, FormatSettings(**given))
 
 
+def test_an_encoding_that_is_set_is_taken_whatever_a_file_begins_with(tmp_path):
+    assert form_of(tmp_path, TEXT.encode("utf-8-sig"), encoding="latin-1").encoding == "latin-1"
+
+
 @pytest.mark.cases(8)
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
