@@ -19,7 +19,7 @@ from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Predicted
 from veilgraph.report.evaluation import judged
-from veilgraph.report.ranking import alarms, best_threshold, confusion
+from veilgraph.report.ranking import alarms, best_threshold, calibration_error, confusion, reliability
 from veilgraph.report.run_data import RunData, Scored, Split, read_run, scored
 from veilgraph.report.tables import environment, percent
 from veilgraph.report.training import training
@@ -278,6 +278,7 @@ def test_what_calibration_did_is_told_on_test_nodes(found: RunData) -> None:
     told = judged(found, replace(TOLD, calibrated=True, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1))))
     words = html_of(found, told)
     assert f"a probability of {percent(float(one.mean()))}, and" in words
-    assert f"The network itself says {percent(float(own[:, 1].mean()))}, with an error of" in words
+    error = calibration_error(reliability(TOLD.test.labels == 1, own[:, 1]))
+    assert f"The network itself says {percent(float(own[:, 1].mean()))}, with an error of {error:.3f}:" in words
     assert "no validation node was there" in html_of(found, judged(found, TOLD))
     assert told["rows"] == judged(found, TOLD)["rows"], "figures are of the network's own"
