@@ -87,12 +87,6 @@ def test_an_encoding_of_other_settings_is_refused(tmp_path):
         build(party(["x"]), tmp_path, encoding=encoding, scaling="row")
 
 
-def test_no_common_node_is_refused(tmp_path):
-    write_bank(tmp_path)
-    with refused(DataError, key="num_common", party="bank"):
-        build(party(["x"]), tmp_path, [])
-
-
 @dataclasses.dataclass(frozen=True)
 class Drawn:
     ids: list[str]
