@@ -107,19 +107,16 @@ def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
     if scaling == "none":
         return graph
     features = graph.features
-    if scaling != "standard" and is_sparse(features):
-        matrix = to_scipy(features).astype(np.float64)
-        sums = sparse_norm(matrix, 1 if scaling == "row" else 2, axis=1)
-        scaled = from_scipy(
-            (sp.diags(1 / np.where(sums > 0, sums, 1.0)) @ matrix).astype(features.values().numpy().dtype)
-        )
-        return _scaled(graph, scaled)
     if scaling == "standard":
         return _scaled(graph, _standard(features.to_dense()).to(features.dtype))
+    if is_sparse(features):
+        matrix = to_scipy(features).astype(np.float64)
+        sums = sparse_norm(matrix, 1 if scaling == "row" else 2, axis=1)
+        scaled = sp.diags(1 / np.where(sums > 0, sums, 1.0)) @ matrix
+        return _scaled(graph, from_scipy(scaled.astype(features.values().numpy().dtype)))
     wide = features.to_dense().double()
     sizes = wide.abs().sum(dim=1, keepdim=True) if scaling == "row" else wide.norm(dim=1, keepdim=True)
-    wide = wide / torch.where(sizes > 0, sizes, 1.0)
-    return _scaled(graph, wide.to(features.dtype))
+    return _scaled(graph, (wide / torch.where(sizes > 0, sizes, 1.0)).to(features.dtype))
 
 
 def _scaled(graph: PartyGraph, features: Tensor) -> PartyGraph:

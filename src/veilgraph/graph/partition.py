@@ -341,10 +341,7 @@ def split_horizontally(
         DataError: ``overlap`` is no share or there is no second holder, some holder gets no training or no validation
             node, or data breaks a party's rule.
     """
-    if not 0 <= overlap <= 1 or (overlap > 0 and len(names) < 2):
-        raise DataError(
-            f"overlap={overlap} must lie in [0, 1], and above 0 there must be a second holder (names has {len(names)})"
-        )
+    _check_share("overlap", overlap, names)
     whole = PartyGraph.from_data(POOLED, data, num_classes)
     generator = torch.Generator().manual_seed(seed)
     owner = deal_edges(whole, names, None, generator)
@@ -359,6 +356,13 @@ def split_horizontally(
         known, labelled = (everywhere, everywhere) if knows == "all" else (touched, own)
         parts.append(_part(whole, name, known, edges, labelled))
     return parts
+
+
+def _check_share(argument: str, share: float, names: Sequence[PartyId]) -> None:
+    if not 0 <= share <= 1 or (share > 0 and len(names) < 2):
+        raise DataError(
+            f"{argument}={share} must lie in [0, 1], and above 0 there must be a second holder (names has {len(names)})"
+        )
 
 
 def split_by_nodes(data: Data, *, names: Sequence[PartyId], seed: int) -> list[HorizontalPart]:
@@ -389,10 +393,7 @@ def split_by_label(
     Raises:
         DataError: there are no labels, ``mixed`` is no share or there is no other holder, or a part breaks a rule.
     """
-    if not 0 <= mixed <= 1 or (mixed > 0 and len(names) < 2):
-        raise DataError(
-            f"mixed={mixed} must lie in [0, 1], and above 0 there must be another holder (names has {len(names)})"
-        )
+    _check_share("mixed", mixed, names)
     whole = PartyGraph.from_data(POOLED, data)
     if whole.labels is None:
         raise DataError("data.y: missing, and nodes are dealt by their class; give labels or split the edges instead")

@@ -204,13 +204,11 @@ class _Reading:
     def _in_time(self) -> Iterator[tuple[dict[str, Column], int]]:
         """The columns of each batch by what is read of them, and how many of its rows ``filter`` left out."""
         settings = self.settings
-        wanted = {"source": settings.source}
-        wanted |= {key: name for key in ("target", "shared") if (name := getattr(settings, key)) is not None}
-        wanted |= {key: name for key in _HOLDERS.values() if (name := getattr(settings, key)) is not None}
-        for key in ("weight", "relation", "filter", "decay"):
-            if (part := getattr(settings, key)) is not None:
-                wanted[key] = part.column
-        wanted.update({f"feature {place}": each.column for place, each in enumerate(settings.features)})
+        named = {key: getattr(settings, key) for key in ("source", "target", "shared", *_HOLDERS.values())}
+        parts = {key: getattr(settings, key) for key in ("weight", "relation", "filter", "decay")}
+        parts |= {f"feature {place}": each for place, each in enumerate(settings.features)}
+        wanted = {key: name for key, name in named.items() if name is not None}
+        wanted |= {key: part.column for key, part in parts.items() if part is not None}
         for columns in stream(self.path, list(wanted.values()), None, self.form):
             raw = dict(zip(wanted, columns, strict=True))
             if settings.filter is not None:

@@ -216,17 +216,13 @@ def _names(column: FeatureColumn) -> list[str]:
 
 
 def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
-    fills: list[float | None] = []  # None: the mean
-    for missing in (column.feature.missing for column in table.columns):
-        fills.append(missing if isinstance(missing, float) else None if missing == "mean" else 0.0)
-    means = [place for place, fill in enumerate(fills) if fill is None]
+    missing = [column.feature.missing for column in table.columns]
+    fills = [each if isinstance(each, float) else 0.0 for each in missing]
+    means = [place for place, each in enumerate(missing) if each == "mean"]
     if means:
         known = [values[~np.isnan(values)] for values in (table.values[place] for place in means)]
-        counts, sums = (
-            [len(values) for values in known],
-            [exact_sums(np.zeros(len(each), np.int64), each, 1)[0] for each in known],
-        )
-        found = total([*counts, *sums])
+        sums = [exact_sums(np.zeros(len(each), np.int64), each, 1)[0] for each in known]
+        found = total([*map(len, known), *sums])
         for place, count, each in zip(means, found[: len(means)], found[len(means) :], strict=True):
             if count == 0:
                 raise DataError(
@@ -234,7 +230,7 @@ def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
                     "missing to zero or leave the column out"
                 )
             fills[place] = mean_of(each, count)
-    return tuple(fill for fill in fills if fill is not None)
+    return tuple(fills)
 
 
 def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Entries, int]]:
