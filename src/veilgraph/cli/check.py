@@ -52,19 +52,14 @@ def check_command(
     file: Path,
     overrides: Overrides = None,
     show_costs: bool = False,
-    bandwidth: Annotated[
-        float | None,
-        option(f"With --costs: megabits that a party sends in a second. Default: {_MBIT:g}.", "MBIT", min=0.001),
-    ] = None,
-    round_trip: Annotated[
-        float | None, option(f"With --costs: milliseconds of a round trip. Default: {_ROUND_TRIP_MS:g}.", "MS", min=0.0)
-    ] = None,
+    bandwidth: Annotated[float | None, option(min=0.001)] = None,
+    round_trip: Annotated[float | None, option(min=0.0)] = None,
     nodes: Annotated[int | None, option(min=1)] = None,
     training: Annotated[int | None, option(min=1)] = None,
     classes: Annotated[int | None, option(min=2)] = None,
     validation: Annotated[int | None, option(min=1)] = None,
-    columns: Annotated[list[str] | None, option(f"Feature columns: {_EACH}.", "NAME=F")] = None,
-    edges: Annotated[list[str] | None, option(f"Directed edges: {_EACH}.", "NAME=E")] = None,
+    columns: list[str] | None = None,
+    edges: list[str] | None = None,
     net: Path | None = None,
     within: Annotated[float | None, option(min=1)] = None,
     passphrase_file: PassphraseFile = None,
@@ -79,10 +74,16 @@ def check_command(
         JOB.yaml (file): The job to check.
         --costs (show_costs): Also what it will send stage by stage, how often its parties wait for each other, and the
             memory that each needs.
+        --bandwidth MBIT: With --costs: megabits that a party sends in a second. Default: 1000.
+        --round-trip MS: With --costs: milliseconds of a round trip. Default: 1.
         --nodes N: Nodes common to all holders. Sizes are for --costs.
         --training T: Training nodes.
         --classes C: Classes.
         --validation V: Validation nodes, of a job that judges its steps.
+        --columns NAME=F: Feature columns: NAME=NUMBER, once for every holder, where the job's data are not on this
+            machine.
+        --edges NAME=E: Directed edges: NAME=NUMBER, once for every holder, where the job's data are not on this
+            machine.
         --net KIT: Ask the holders as well, with an administrator's kit: each site says whether it would take part.
         --within SECONDS: With --net: longest wait for the answers. Default: 120.
     """
@@ -262,9 +263,7 @@ def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dic
 def budget_command(
     job: Path | None = None,
     overrides: Overrides = None,
-    total: Annotated[
-        str | None, option(f"Total ε for which to show the noise that they need. Default: {_TOTALS}.", "1,4,16")
-    ] = None,
+    total: str | None = None,
     nodes: Annotated[int | None, option(min=1)] = None,
     jobs: Annotated[int, option(min=1, max=100_000)] = 1,
     predictions: Annotated[int, option(min=0, max=10_000_000)] = 0,
@@ -275,6 +274,7 @@ def budget_command(
 
     Options:
         JOB.yaml (job): The job; no data are read, and nothing is sent. May be left out with --party or --ledger.
+        --total 1,4,16: Total ε for which to show the noise that they need. Default: 1,2,4,8,16,32,64.
         --nodes N: Nodes common to all holders, from which δ follows where the job has none.
         --jobs N: The noise that a total needs for so many such jobs, each of another snapshot.
         --predictions N: And for so many predictions with nodes that enter, beside those of each job.

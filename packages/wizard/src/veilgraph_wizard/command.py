@@ -163,9 +163,7 @@ def init_job_command(
     paradigm: str | None = None,
     select_by: str | None = None,
     protect: Protected | None = None,
-    epsilon: Annotated[
-        float | None, option(f"Total ε of what --protect names. Default: {_EPSILON:g}.", "E", min=0.001)
-    ] = None,
+    epsilon: Annotated[float | None, option(min=0.001)] = None,
     degree_bound: Annotated[int | None, option(min=1)] = None,
     name: str | None = None,
     replace: Replace = False,
@@ -181,6 +179,7 @@ def init_job_command(
         --select-by FIGURE: What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc,
             where the paradigm can.
         --protect: By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md).
+        --epsilon E: Total ε of what --protect names. Default: 4.
         --degree-bound D: The most neighbours of any node; with --protect node and node-edges.
         --name NAME: Of the job. Default: that of its file.
     """
