@@ -59,7 +59,7 @@ def test_an_option_is_called_as_its_words_say() -> None:
     text = veilgraph("audit", "--help").stdout
     called = re.findall(r"--(?:adversary|attack|limit) +([A-Z\[\]=:]+)", text)
     assert called == ["NAME", "NAME", "ATTACK[:FIGURE]=MOST"]
-    assert re.search(r"^│ \*    run      RUN ", text, re.MULTILINE)
+    assert "{RUN}" in text
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:
