@@ -355,10 +355,10 @@ def test_constant_columns_explain_and_are_explained_by_nothing() -> None:
 def zero_masks(monkeypatch: pytest.MonkeyPatch, prefix: str, suffix: str = "") -> None:
     """Dealer and holders take zero for the masks of that name: the products stay right and are not hidden."""
 
-    def expanded(seed: bytes, purpose: str, shape: tuple[int, ...], first_element: int = 0) -> Tensor:
+    def expanded(seed: bytes, purpose: str, shape: tuple[int, ...]) -> Tensor:
         if purpose.startswith(prefix) and suffix in purpose:
             return torch.zeros(shape, dtype=torch.int64)
-        return expand(seed, purpose, shape, first_element)
+        return expand(seed, purpose, shape)
 
     monkeypatch.setattr(product, "expand", expanded)
 

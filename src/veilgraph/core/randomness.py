@@ -129,11 +129,11 @@ def seeded_global(seed: int) -> Iterator[None]:
 class Keystream:
     """Secret bytes that two parties expand alike, as long as they take the same numbers of them in the same order.
 
-    Every (32-byte seed, purpose) has its own AES-256 key; ``first_block`` counts 16 bytes each.
+    Every (32-byte seed, purpose) has its own AES-256 key.
     """
 
-    def __init__(self, seed: bytes, purpose: str, first_block: int = 0) -> None:
-        self._key, self._first_block = algorithms.AES256(derive_key(seed, purpose)), first_block
+    def __init__(self, seed: bytes, purpose: str) -> None:
+        self._key = algorithms.AES256(derive_key(seed, purpose))
         self._parts: Iterator[tuple[CipherContext, int]] | None = None
         self._left = 0
 
@@ -142,7 +142,7 @@ class Keystream:
         buffer = torch.empty(length + _AES_BLOCK - 1, dtype=torch.uint8)
         view, zeros = memoryview(buffer.numpy().data), memoryview(_ZEROS)
         if self._parts is None:
-            self._parts = self._in_parts(length >= WIDE_BYTES and self._first_block == 0 and gcm_is_faster())
+            self._parts = self._in_parts(length >= WIDE_BYTES and gcm_is_faster())
         start = 0
         while start < length:
             if self._left == 0:
@@ -159,11 +159,12 @@ class Keystream:
         GCM encrypts in counter mode too (NIST SP 800-38D, 7.1): under a nonce of zeros its counter begins at 2 and has
         32 bits. OpenSSL does it with wider instructions, and no tag is asked for.
         """
+        blocks = 0
         if wide:
             yield Cipher(self._key, modes.CTR(bytes(_AES_BLOCK))).encryptor(), 2 * _AES_BLOCK
             yield Cipher(self._key, modes.GCM(bytes(12))).encryptor(), GCM_BYTES
-            self._first_block = 2 + GCM_BYTES // _AES_BLOCK
-        yield Cipher(self._key, modes.CTR(self._first_block.to_bytes(_AES_BLOCK, "big"))).encryptor(), sys.maxsize
+            blocks = 2 + GCM_BYTES // _AES_BLOCK
+        yield Cipher(self._key, modes.CTR(blocks.to_bytes(_AES_BLOCK, "big"))).encryptor(), sys.maxsize
 
 
 @cache
@@ -182,11 +183,9 @@ def gcm_is_faster() -> bool:
     return seconds(modes.GCM(bytes(12))) < seconds(modes.CTR(bytes(_AES_BLOCK)))
 
 
-def expand(seed: bytes, purpose: str, shape: tuple[int, ...], first_element: int = 0) -> Tensor:
+def expand(seed: bytes, purpose: str, shape: tuple[int, ...]) -> Tensor:
     """Expand a seed of 32 secret bytes to uniform elements of Z_2^64: int64, AES-256-CTR keystream.
 
-    Every (seed, purpose) has its own AES key. ``first_element`` is an even number of elements to skip.
+    Every (seed, purpose) has its own AES key.
     """
-    if first_element % 2:
-        raise ValueError(f"first_element={first_element} must be even: an AES block holds two elements")
-    return Keystream(seed, purpose, first_element // 2).take(8 * prod(shape)).view(torch.int64).reshape(shape)
+    return Keystream(seed, purpose).take(8 * prod(shape)).view(torch.int64).reshape(shape)

@@ -73,10 +73,10 @@ def called(name: str) -> str:
     return f"class {name}" if re.fullmatch(r"[-+]?\d+([.,]\d+)?", name) else name
 
 
-def listed(names: Sequence[str], *, none: str = "nobody") -> str:
+def listed(names: Sequence[str]) -> str:
     """``A``, ``A and B``, ``A, B and C``."""
     if not names:
-        return none
+        return "nobody"
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
 
