@@ -7,6 +7,7 @@ refused, with the command that mends it: who made it wide may have had a reason.
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import math
 import os
@@ -270,6 +271,11 @@ def read_json(path: Path, form: type[Form], way_out: str, fault: str = "damaged"
     """Read a JSON file of ours, which is of a form that pydantic knows; errors as ``undamaged``."""
     with undamaged(path, way_out, fault):
         return cast("Form", adapter_of(form).validate_json(path.read_bytes()))
+
+
+def write_json(path: Path, content: object, indent: int | None = None) -> None:
+    """Write a JSON file of ours, as ``write_whole``."""
+    write_whole(path, json.dumps(content, indent=indent).encode())
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import write_json
 
 Fact = str | int
 """What may be told of a span: a name, a count or a size."""
@@ -102,7 +102,7 @@ AnyTrace = Trace | NoTrace
 def write_trace(path: Path, events: Iterable[Event], dropped: Mapping[str, int]) -> None:
     """Write a trace whole; ``dropped`` has the events that did not fit, of parties that dropped any."""
     trace = {"traceEvents": list(events), "displayTimeUnit": "ms", "otherData": {"dropped": dict(dropped)}}
-    write_whole(path, json.dumps(trace).encode())
+    write_json(path, trace)
 
 
 def merge_traces(paths: Iterable[Path], path: Path) -> dict[str, int]:

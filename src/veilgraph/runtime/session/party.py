@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from veilgraph.core.errors import ConfigError, VeilgraphError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import write_json
 from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_facts
@@ -208,7 +207,7 @@ def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[S
             trace.write(store.trace_path)
         if view is not None:
             view.close()
-        write_whole(store.path / _TRAFFIC[phase], json.dumps(traffic_rows(recorder.traffic())).encode())
+        write_json(store.path / _TRAFFIC[phase], traffic_rows(recorder.traffic()))
         record.close(session.publisher.spent())
         evidence.close()
 
@@ -296,7 +295,7 @@ def compute(session: Session, aligned: Aligned) -> None:
             _train(session, role, [] if released_now else store.checkpoints.points(restarts=leave))
         if (account := session.publisher.account()) is not None:
             account = {**account, "lasting": part.lifetime is not None}
-            write_whole(store.path / LEDGER_SUMMARY, json.dumps(account).encode())
+            write_json(store.path / LEDGER_SUMMARY, account)
         if isinstance(role, Judge):
             predicted = role.predictions()
             save_predictions(
@@ -323,7 +322,7 @@ def _compare_with_alone(role: Judge, part: SessionSpec) -> None:
         log.warning("%s: what it would reach alone is not known: %s", part.party, error)
         return
     if found is not None:
-        write_whole(part.store.path / ALONE, json.dumps(found).encode())
+        write_json(part.store.path / ALONE, found)
 
 
 def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted) -> list[str] | None:
@@ -440,7 +439,7 @@ def _train(session: Session, role: Role, held: list[Point]) -> None:
         save_tensors(store.released_path, released, {})
     store.checkpoints.settle()
     settle()
-    write_whole(store.path / "result.json", json.dumps(_result(role, started, judgement)).encode())
+    write_json(store.path / "result.json", _result(role, started, judgement))
 
 
 def _result(role: Role, started: int, judgement: Judgement) -> Record:

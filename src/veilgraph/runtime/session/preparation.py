@@ -6,7 +6,6 @@ run.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -16,7 +15,7 @@ from typing import Final, NotRequired
 
 from typing_extensions import TypedDict
 
-from veilgraph.core.files import read_json, undamaged, write_whole
+from veilgraph.core.files import read_json, undamaged, write_json, write_whole
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, private_seed
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
@@ -148,7 +147,7 @@ def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None
         write_whole(store.path / _PROFILE, PROFILES.dump_json(prepared.built.profile))
         write_whole(store.path / _TABLES, digest.encode())
     facts = {"identity": prepared.identity, **prepared.facts}
-    write_whole(store.path / _ALIGNMENT, json.dumps(facts).encode())
+    write_json(store.path / _ALIGNMENT, facts)
 
 
 def _kept(store: PartyStore, own: Preparation, *, offers: bool, restarts: bool) -> Aligned | None:
@@ -197,7 +196,7 @@ def _note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: 
     if len(found) > _LOGGED:
         log.warning("%s: %d more columns and relations have moved since training", party, len(found) - _LOGGED)
     told = {"made_at": datetime.now(UTC).isoformat(timespec="seconds"), "compared": compared}
-    write_whole(folder / DRIFT, json.dumps({**told, "moved": list(map(asdict, found))}).encode())
+    write_json(folder / DRIFT, {**told, "moved": list(map(asdict, found))})
 
 
 def read_drift(folder: Path) -> Record:

@@ -17,7 +17,6 @@ either.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import adapter_of, private_folder, read_json, undamaged, write_whole
+from veilgraph.core.files import adapter_of, private_folder, read_json, undamaged, write_json
 from veilgraph.core.tensor_file import Record, load_facts, load_tensors, save_tensors
 from veilgraph.protocol.agreement import BEGINNING, Point, Start
 
@@ -182,7 +181,7 @@ class Checkpoints:
         return Point(number, epoch, session), ended
 
     def _set_common(self, point: Point, *, ended: bool = False) -> None:
-        write_whole(self._folder / _COMMON, json.dumps([*point, ended]).encode())
+        write_json(self._folder / _COMMON, [*point, ended])
 
     def _all(self) -> list[Path]:
         return [*_files(self._folder), *_files(self._replaced)]

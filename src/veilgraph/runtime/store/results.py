@@ -5,7 +5,6 @@ It is compared with the same network trained on each holder's data alone, and on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Final
 import torch
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import read_json, write_whole
+from veilgraph.core.files import read_json, write_json
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
@@ -33,7 +32,7 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
     again = "train again", "missing or damaged"
     logs = (read_json(run.party(party).path / "traffic.json", list[Record], *again) for party in parties)
     traffic = [entry for log in logs for entry in log]
-    write_whole(run.path / "traffic.json", json.dumps(traffic, indent=2).encode())
+    write_json(run.path / "traffic.json", traffic, indent=2)
     result = read_json(run.party(scored).path / "result.json", Record, *again)
 
     def found(name: str) -> dict[PartyId, Record]:
@@ -50,7 +49,7 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
         party: sum(entry["bytes"] for entry in traffic if entry["party"] == party and entry["direction"] == "sent")
         for party in parties
     }
-    write_whole(run.path / "summary.json", json.dumps(result, indent=2).encode())
+    write_json(run.path / "summary.json", result, indent=2)
 
 
 _FEDERATED: Final = "federated"
@@ -113,7 +112,7 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
     how = {key: together[key] for key in ("best_epoch", "seconds_per_step")}
     here = {party: {**how, **found["together"]} for party, found in together.get("alone", {}).items()}
     found = Comparison(together, alone, pooled, here)
-    write_whole(run.path / COMPARED, json.dumps(found.summaries()).encode())
+    write_json(run.path / COMPARED, found.summaries())
     return found
 
 

@@ -63,6 +63,7 @@ from veilgraph.core.files import (
     read_json,
     remove_temporary_files,
     undamaged,
+    write_json,
     write_whole,
 )
 from veilgraph.core.tensor_file import FolderKeeper, Record, load_tensors, save_tensors
@@ -271,7 +272,7 @@ class PartyStore:
     def record_views(self, size: ViewSize) -> None:
         """Has every later session of the party keep what it sends and receives."""
         private_folder(self._views)
-        write_whole(self._views / _PASSES, json.dumps(size).encode())
+        write_json(self._views / _PASSES, size)
 
     def view_size(self) -> ViewSize | None:
         """What is kept; None where views are not recorded."""
@@ -327,7 +328,7 @@ class PartyStore:
 
     def save_seed(self, seed: int) -> None:
         """Keeps the party's learning seed."""
-        write_whole(self.path / "seed.json", json.dumps(seed).encode())
+        write_json(self.path / "seed.json", seed)
 
     def seed(self) -> int:
         """The party's learning seed. Raises ``RunError`` where it is missing or damaged."""

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from veilgraph.core import __version__
 from veilgraph.core.chain import whole_lines
-from veilgraph.core.files import adapter_of, append, undamaged, write_whole
+from veilgraph.core.files import adapter_of, append, undamaged, write_json
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.view import RecordedLink, TrafficEntry
 from veilgraph.privacy.publisher import Spent
@@ -63,7 +63,7 @@ class TrafficLog:
         }
         if spent is not None and math.isfinite(spent.epsilon_total):
             content["spent"] = {**vars(spent), "releases": dict(spent.releases)}
-        write_whole(self._path, json.dumps(content).encode())
+        write_json(self._path, content)
 
     def end_block(self, spent: Spent | None = None) -> None:
         """Adds what was sent so far to the record."""
