@@ -25,6 +25,7 @@ from veilgraph.link.collectives import tensor_text
 from veilgraph.privacy.ledger_files import FILE, PEOPLE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.launch.jobs import predict, resume, train
@@ -80,6 +81,20 @@ def test_other_jobs_of_the_same_tables_are_given_the_same_release(
     with refused(BudgetSpent, code="no-room"):
         train(with_overrides(settings, {"privacy.clip": 0.5}), tmp_path / "third")
     assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
+
+
+@pytest.mark.parametrize(("seed", "same"), [("private", True), ("job", False)])
+def test_what_a_release_is_made_of_follows_from_the_job_s_seed_where_a_party_says_so(
+    tmp_path: Path, seed: str, same: bool
+) -> None:
+    """Without noise, so that rows are what their projection makes of them."""
+    settings = job(tmp_path / "data", 1.0)
+    quiet = with_overrides(settings, {"privacy.epsilon_total": None, "privacy.noise_multiplier": 0, "train.epochs": 1})
+    path = tmp_path / "data" / OTHER / "party.yaml"
+    limits = {"leakage": list(revelations(quiet))}
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "limits": limits, "seed": seed}))
+    runs = [train(with_overrides(quiet, {"seed": each}), tmp_path / f"{each}").path for each in (1, 2)]
+    assert (differing(*runs) == []) == same
 
 
 @pytest.mark.cases(1)
