@@ -58,7 +58,7 @@ MARGINS: Final = Revelation[UnionJob]("own-margins", "Every holder learns of eac
     "features, edges and labels than the class alone.", lambda job: f"output={job.output}", _all)
 SCORES: Final = Revelation[UnionJob]("union-scores", "Every holder learns at every evaluation how many of all "
     "holders' validation nodes the network classifies rightly, or how many pairs of them it ranks rightly, of how "
-    "many; this depends on all holders' features, edges and labels. The server, and a holder of the edges across, "
+    "many; this depends on all holders' features, edges and labels; the server, and a holder of the edges across, "
     "learn whether that was the best so far.",
     lambda job: f"train.select_by={job.train.select_by}", _all)
 EDGES: Final = Revelation[UnionJob]("confirmed-edges", "A holder learns which of its edges to nodes of another holder "
