@@ -18,7 +18,7 @@ GROUPS = {
         "embed", "init", "tune", "data",
         "net", "cert",
     ),
-    "data": ("check", "align", "export", "export-trajectories", "init"),
+    "data": ("accounts", "check", "align", "export", "export-trajectories", "init"),
     "net": (
         "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "consent",
         "machine", "machine-secret",

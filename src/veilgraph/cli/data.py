@@ -148,6 +148,7 @@ def export_command(
     paradigm: Literal["vertical", "horizontal", "averaging"] = "vertical",
     seed: Annotated[int, option(min=0)] = 0,
     table_format: Literal["csv", "parquet"] = "csv",
+    schema: str | None = None,
     overrides: list[str] | None = None,
 ) -> None:
     """Write a public data set as if organisations had exported their own tables: to try everything out.
@@ -164,6 +165,7 @@ def export_command(
             common.
         --seed: Of the division.
         --format (table_format): Of the tables.
+        --schema NAME: Of payments: columns of published data, amlworld or pets; no party files.
         --set KEY=VALUE (overrides): Replace a setting of a job's data, as data.payments.customers=2000.
     """
     data: dict[str, object] = {"dataset": dataset, "holders": holders}
@@ -177,11 +179,16 @@ def export_command(
         )
     said = {"paradigm": paradigm, "preset": "paper", "data": data}
     settings = overridden(job_file.parse_job(said, source="export"), overrides).data
-    if why := DATASETS[dataset].comes_divided:
+    found = DATASETS[dataset]
+    if schema is not None and schema not in found.schemas:
+        there = ", ".join(found.schemas) or f"none for {dataset}"
+        raise typer.BadParameter(f"{schema!r} is no schema; there are: {there}", param_hint="--schema")
+    if why := found.comes_divided:
         refuse_given(context, ["holders", "overlap", "paradigm"], why)
+        more = {} if schema is None else {"schema": schema}
         with messages().status("writing tables"):
-            files = DATASETS[dataset].export_tables(settings, out, seed, table_format)
-        show_exported(files, out.glob("*.yaml"))
+            files = found.export_tables(settings, out, seed, table_format, **more)
+        show_exported(files, out.glob("*.yaml"), party_files=schema is None)
         return
     with messages().status("writing tables"):
         if by_nodes:
@@ -192,10 +199,14 @@ def export_command(
     echo(f"or across organisations: veilgraph net provision {out / 'project.yaml'}, and {out / 'network-job.yaml'}")
 
 
-def show_exported(files: Mapping[str, Path], jobs: Iterable[Path]) -> None:
-    """Print parties' files, and how to check one and to train jobs of all."""
+def show_exported(files: Mapping[str, Path], jobs: Iterable[Path], *, party_files: bool = True) -> None:
+    """Print parties' files, and how to check one and to train jobs of all; or the tables, and how to go on."""
     for party, file in files.items():
         echo(f"{party:24} {file}")
-    echo(f"check one with: veilgraph data check {next(iter(files.values()))}")
+    party, file = next(iter(files.items()))
+    if party_files:
+        echo(f"check one with: veilgraph data check {file}")
+    else:
+        echo(f"make a node table with: veilgraph data accounts {file} --holder {party}")
     for job in sorted(jobs):
         echo(f"train on this machine with: veilgraph train {job}")

@@ -55,10 +55,12 @@ class DataSet:
 
     ``settings`` are of the keys of ``data.made``, where another package makes it, or of ``DESCRIBED``.
     ``comes_divided``: its organisations have own tables, which ``export_tables`` writes, and why no option divides it.
+    ``schemas``: names of others' schemas in which it writes them too, given as ``schema``.
     """
 
     settings: ClassVar[type[Settings] | None] = None
     comes_divided: ClassVar[str] = ""
+    schemas: ClassVar[tuple[str, ...]] = ()
 
     def whole(self, settings: DataSettings, seed: int) -> Data:
         """The graph, undivided: ``x`` [N, F], dense or sparse_csr; ``edge_index``; ``y``; masks. Features unscaled.

@@ -30,6 +30,7 @@ class Payments(DataSet):
 
     settings = PaymentsSettings
     comes_divided = "payments come divided; sizes are settings, as --set data.payments.banks=3"
+    schemas = ("amlworld", "pets")
 
     @override
     def whole(self, settings: DataSettings, seed: int) -> Data:
@@ -122,11 +123,17 @@ class Payments(DataSet):
 
     @override
     def export_tables(
-        self, settings: DataSettings, out: Path, seed: int, table_format: Literal["csv", "parquet"]
+        self,
+        settings: DataSettings,
+        out: Path,
+        seed: int,
+        table_format: Literal["csv", "parquet"],
+        schema: str | None = None,
     ) -> dict[PartyId, Path]:
         from veilgraph_datasets.payments_tables import export_payments  # noqa: PLC0415 - few sessions write tables
+        from veilgraph_datasets.published_schemas import SCHEMAS  # noqa: PLC0415
 
-        return export_payments(_asked(settings), out, seed, table_format)
+        return (export_payments if schema is None else SCHEMAS[schema])(_asked(settings), out, seed, table_format)
 
     def world(self, settings: PaymentsSettings, seed: int) -> PaymentsWorld:
         """All of it, with the truth."""

@@ -160,7 +160,7 @@ def _write_ledger(world: PaymentsWorld, which: NDArray[np.bool_], ids: pa.String
     seen = np.flatnonzero(which)
     banks = pa.array(world.banks)
     parts = (seen[start : start + ROWS_AT_ONCE] for start in range(0, max(len(seen), 1), ROWS_AT_ONCE))
-    _write_parts((_ledger(world.transfers.take(rows), rows, ids, banks) for rows in parts), path)
+    write_parts((_ledger(world.transfers.take(rows), rows, ids, banks) for rows in parts), path)
 
 
 def _ledger(transfers: Transfers, numbers: Rows, ids: pa.StringArray, banks: pa.StringArray) -> pa.Table:
@@ -182,7 +182,7 @@ def _ledger(transfers: Transfers, numbers: Rows, ids: pa.StringArray, banks: pa.
     )
 
 
-def _write_parts(parts: Iterator[pa.Table], path: Path) -> None:
+def write_parts(parts: Iterator[pa.Table], path: Path) -> None:
     """One table of several that follow each other, the first of which tells the columns."""
     first = next(parts)
     with whole_file(path) as file:

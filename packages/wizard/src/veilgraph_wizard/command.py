@@ -15,7 +15,10 @@ from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
-from veilgraph_wizard import Protected
+from veilgraph_wizard import (
+    Protected,
+    accounts_command,  # noqa: F401 - registers a command of its own
+)
 
 with deferred():
     from veilgraph.protocol.aligning import match_rates

@@ -196,9 +196,11 @@ class _Drafting:
         """Why a column is no feature; empty where it is one."""
         if column.name in self._choices.left_out:
             return "--leave-out says so"
+        across = any(each.holders is not None for each in self._found.edges)  # all holders then have the same columns
+        kept = joined != across and (joined or column.written == "number")
         reasons = {
             "nothing": "no row has a value",
-            "constant": "" if joined else "all rows have the same value",
+            "constant": "" if kept else "all rows have the same value",
             "identifier": "nearly every row has a number of its own",
             "text": "too many rows have a text of their own",
         }
@@ -335,6 +337,9 @@ class _Drafting:
             f"edges: {holders[0].name} and {holders[1].name} say whose nodes ends are; are "
             f"{', '.join(names)} the holders' names in the job?"
         )
+        for dated in edges.dates[:1] if self._choices.as_of is not None else ():
+            known = f"filter: {{column: {_text(dated.name)}, before: {self._choices.as_of}{_format(dated)}}}"
+            lines.append(f"{known}  # what was known by then: of all holders the same")
         lines.append("directed: true")
         if self._found.nodes:
             lines.append("unknown: drop  # an edge to an id of this holder's that is no node's; or error")

@@ -14,6 +14,7 @@ from veilgraph.core.text import counted
 from veilgraph.tables.source import fold
 from veilgraph_wizard.choices import Choices
 from veilgraph_wizard.sampling import Sample, SampledColumn, distinct_values
+from veilgraph_wizard.transfer_columns import sides
 
 _ENDS: Final = (
     ("source", "target"),
@@ -28,7 +29,9 @@ _ENDS: Final = (
     ("a", "b"),
 )
 _HOLDERS: Final = re.compile(r"[_ -]?(bank|bic|institution|holder)[_ -]?", re.I)
-_LABELS: Final = re.compile(r"(is_?)?(label|fraud|fraudulent|laundering|default|defaulted|churn|churned|class|y)", re.I)
+_LABELS: Final = re.compile(
+    r"(is[_ -]?)?(label|fraud|fraudulent|laundering|default|defaulted|churn|churned|class|y)", re.I
+)
 _SPLITS: Final = re.compile(r"split|part|fold|set", re.I)
 _WEIGHTS: Final = re.compile(r"weight|amount|value|sum|count|betrag|duration", re.I)
 _RELATIONS: Final = re.compile(r"kind|type|relation|channel", re.I)
@@ -239,6 +242,7 @@ def _has(sample: Sample, *names: str) -> bool:
 def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
     named = {column.name: column for column in sample.columns}
     pairs = [(named[one], named[other]) for one, other in ends if _has(sample, one, other)]
+    across = sides(sample, next((each for each in ends if _has(sample, *each)), None))
     by_name = {name.strip().lower(): column for name, column in named.items()}
     pairs += [
         (by_name[name], by_name[name.replace(first, second)])
@@ -247,6 +251,8 @@ def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
         if (name == first or name.startswith(f"{first}_") or name.endswith(f"_{first}"))
         and name.replace(first, second) in by_name
     ]
+    if across is not None and (not pairs or _holders(*pairs[0], sample.columns) is None):
+        pairs = [across[0]]
     if not pairs:
         return None
     source, target = pairs[0]
@@ -261,7 +267,7 @@ def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
             None,
         ),
         tuple(each for each in rest if each.written == "date"),
-        holders=_holders(source, target, rest),
+        holders=_holders(source, target, rest) or (across[1] if across is not None else None),
     )
 
 
