@@ -219,7 +219,9 @@ def test_whatever_stands_in_a_job_it_is_valid_or_a_config_error(key, value):
 
 
 def test_the_hash_is_of_the_content_and_of_all_of_it():
-    base = parse_job(ANYTHING).hash()
+    job = parse_job(ANYTHING)
+    base = job.hash()
+    assert job.model_copy(update={"seed": 1}).hash() == parse_job(changed("seed", 1)).hash()
     assert parse_job(dict(reversed(ANYTHING.items()))).hash() == base
     for key, value in {
         "seed": 1,

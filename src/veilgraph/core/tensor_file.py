@@ -25,8 +25,7 @@ Record = dict[str, Any]
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> None:
     """Writes tensors and JSON-able facts to one safetensors file, whole or not at all."""
-    copies = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-    write_whole(path, save(copies, {"facts": json.dumps(facts)}))
+    write_whole(path, save(_copies(tensors), {"facts": json.dumps(facts)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:

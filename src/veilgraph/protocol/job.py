@@ -9,10 +9,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
@@ -434,11 +436,27 @@ class JobSettings(Settings):
 
     def hash(self) -> str:
         """SHA-256 (hex) of the settings: equal at parties that run the same job, wherever each keeps its files."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> str:
         content = self.model_dump(mode="json", exclude={"preset"})  # what the preset chose is in the rest
         data = content["data"]
         del data["root"], data["graphs"], data["parties"]
         data["holders"] = list(self.data.names)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @override
+    def __copy__(self) -> Self:
+        copied = super().__copy__()
+        copied.__dict__.pop("_hash", None)  # ``model_copy`` changes fields of the copy, and so its hash
+        return copied
+
+    @override
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        copied = super().__deepcopy__(memo)
+        copied.__dict__.pop("_hash", None)
+        return copied
 
 
 def offered(kind: type[JobSettings], content: Mapping[str, Any]) -> tuple[Choice, ...]:
