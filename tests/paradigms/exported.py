@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,18 @@ def over(parties: Mapping[str, Path], settings: JobSettings, **data: Any) -> Job
     scaling = settings.data.feature_scaling
     brought = "graphs" if all(path.endswith(".safetensors") for path in paths.values()) else "parties"
     return parse_job(content | {"data": {brought: paths, "feature_scaling": scaling, **data}})
+
+
+@contextmanager
+def edited(table: Path) -> Iterator[list[dict[str, str]]]:
+    """The rows of a CSV, which are written back as the block leaves them."""
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    yield rows
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def plain_hashes(ids: Iterable[str]) -> dict[bytes, str]:

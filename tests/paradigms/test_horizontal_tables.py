@@ -19,7 +19,7 @@ from tests import nightly
 from tests.errors import About, refused
 from tests.paradigms.apart import apart
 from tests.paradigms.cutting import CutError, cut_at
-from tests.paradigms.exported import export, found_in, over, plain_hashes
+from tests.paradigms.exported import edited, export, found_in, over, plain_hashes
 from tests.paradigms.horizontal import MEAN, PLAIN, assert_same, job, models
 from tests.paradigms.runs import lasting
 from tests.roles.federation import Settings
@@ -47,22 +47,10 @@ def change(party_file: Path, alter: Callable[[dict[str, Any]], Any]) -> None:
     party_file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
-def rewrite(table: Path, alter: Callable[[list[dict[str, str]]], Any]) -> None:
-    with table.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    alter(rows)
-    with table.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def set_columns(table: Path, **values: str) -> None:
-    def alter(rows: list[dict[str, str]]) -> None:
+    with edited(table) as rows:
         for row in rows:
             row.update(values)
-
-    rewrite(table, alter)
 
 
 def values_of(table: Path) -> dict[str, list[float]]:
@@ -144,13 +132,10 @@ def test_missing_values_get_the_mean_of_all_holders_known_ones(tmp_path: Path) -
     known: list[float] = []
     for file in parties.values():
         change(file, lambda content: content["nodes"]["features"][0].update(missing="mean"))
-
-        def empty(rows: list[dict[str, str]], every: int = 2 if "A" in file.parts else 1) -> None:
-            for row in rows[1::every]:
+        with edited(file.parent / "nodes.csv") as rows:
+            for row in rows[1 :: 2 if "A" in file.parts else 1]:
                 row["x0001"] = ""
             known.extend(float(np.float32(row["x0001"])) for row in rows if row["x0001"])
-
-        rewrite(file.parent / "nodes.csv", empty)
     change(parties["B"], lambda content: content.update(limits={"leakage": [], "max_rounds": 2}))
     with refused(ConfigError, code="refused", key="limits.leakage", party="A"):
         train(over(parties, settings), tmp_path / "refused")
@@ -177,7 +162,8 @@ def test_a_run_from_tables_that_was_cut_goes_on_to_the_same_bits(tmp_path: Path)
     whole = train(over(parties, settings), tmp_path / "whole")
     with cut_at(5), pytest.raises(CutError):
         train(over(parties, settings), tmp_path / "cut")
-    rewrite(parties["B"].parent / "nodes.csv", lambda rows: rows.reverse())  # what was collected is kept
+    with edited(parties["B"].parent / "nodes.csv") as rows:
+        rows.reverse()  # what was collected is kept
     resumed = resume(tmp_path / "cut")
     assert resumed.summary["started_at"] == 4
     assert_same(whole, resumed)
@@ -208,20 +194,13 @@ def test_nodes_added_after_training_are_predicted_as_trained(tmp_path: Path) -> 
     before = {party: predicted(run.path, party) for party in parties}
     old = min(set(before["B"]) - set(before["A"]))
     folder = parties["B"].parent
-    rewrite(
-        folder / "nodes.csv",
-        lambda rows: rows.extend(
-            [{**row, "id": "new"} for row in rows if row["id"] == old]
-            + [{**rows[0], "id": "far", "x0001": "1000", "label": "", "split": ""}]
-        ),
-    )
-
-    def copy_edges(rows: list[dict[str, str]]) -> None:
+    with edited(folder / "nodes.csv") as rows:
+        rows += [{**row, "id": "new"} for row in rows if row["id"] == old]
+        rows.append({**rows[0], "id": "far", "x0001": "1000", "label": "", "split": ""})
+    with edited(folder / "edges.csv") as rows:
         rows += [
             {key: "new" if value == old else value for key, value in row.items()} for row in rows if old in row.values()
         ]
-
-    rewrite(folder / "edges.csv", copy_edges)
     found = predict(run.path, ids=["new", next(iter(before["A"]))])
     assert found.ids == ("new", next(iter(before["A"])))
     kinds = [
@@ -334,11 +313,9 @@ def test_shared_customers_without_a_split_key_are_said_where_all_tables_are_here
 
 
 def set_labels(table: Path) -> None:
-    def alter(rows: list[dict[str, str]]) -> None:
+    with edited(table) as rows:
         for row in rows:
             row["label"] = row["label"] or "0"
-
-    rewrite(table, alter)
 
 
 def splits_of(graph: PartyGraph, ids: Sequence[str]) -> dict[str, int]:

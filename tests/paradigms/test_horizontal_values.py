@@ -16,7 +16,7 @@ from torch import Tensor
 from tests import nightly
 from tests.errors import About, refused
 from tests.paradigms.cutting import CutError, cut_at
-from tests.paradigms.exported import over
+from tests.paradigms.exported import edited, over
 from tests.paradigms.horizontal import PLAIN, SECURE, VALUES, assert_same, brought, ids_of, valued, write_tables
 from tests.paradigms.horizontal import job as small_job
 from tests.reference.horizontal import federate
@@ -145,15 +145,9 @@ def test_from_tables_a_run_learns_the_same_and_predicts_on_the_scale_that_it_lea
 
     before = predict(run.path)
     for file in files.values():
-        table = file.parent / "nodes.csv"
-        with table.open(newline="") as opened:
-            rows = list(csv.DictReader(opened))
-        for row in rows:
-            row["target"] = str(float(row["target"]) * 50 + 1000) if row["target"] else ""
-        with table.open("w", newline="") as opened:
-            writer = csv.DictWriter(opened, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        with edited(file.parent / "nodes.csv") as rows:
+            for row in rows:
+                row["target"] = str(float(row["target"]) * 50 + 1000) if row["target"] else ""
     again = predict(run.path)
     assert again.columns["value"].tolist() == pytest.approx(before.columns["value"].tolist())
     sent = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()

@@ -13,6 +13,7 @@ import yaml
 
 from tests import about
 from tests.errors import refused
+from tests.paradigms.exported import edited
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
@@ -67,15 +68,9 @@ def lines(folder: Path, party: str = LABEL_HOLDER) -> list[dict[str, Any]]:
 
 def flipped(folder: Path, split: str) -> str:
     """One node of that split, which both holders have, has the other label; which node."""
-    path = folder / LABEL_HOLDER / "nodes.csv"
-    with path.open() as file:
-        table = list(csv.DictReader(file))
-    row = next(row for row in table if row["split"] == split and 20 < int(row["id"][1:]) < 60)
-    row["class"] = str(1 - int(row["class"]))
-    with path.open("w") as file:
-        writer = csv.DictWriter(file, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
+    with edited(folder / LABEL_HOLDER / "nodes.csv") as table:
+        row = next(row for row in table if row["split"] == split and 20 < int(row["id"][1:]) < 60)
+        row["class"] = str(1 - int(row["class"]))
     return row["id"]
 
 

@@ -15,6 +15,7 @@ import yaml
 from tests import about
 from tests.errors import refused
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
+from tests.paradigms.exported import edited
 from tests.paradigms.lifetimes import job, ledger
 from tests.paradigms.once import released
 from veilgraph.audit.attack import load_view
@@ -52,15 +53,9 @@ def differing(first: Path, second: Path) -> list[str]:
 
 def changed(settings: JobSettings, node: int) -> str:
     """One node of the other holder's table has another value; which node."""
-    path = (settings.data.parties or {})[OTHER].parent / "nodes.csv"
-    with path.open() as file:
-        table = list(csv.DictReader(file))
-    row = next(row for row in table if row["id"] == f"C{node}")
-    row["x"] = str(float(row["x"]) + 3)
-    with path.open("w") as file:
-        writer = csv.DictWriter(file, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
+    with edited((settings.data.parties or {})[OTHER].parent / "nodes.csv") as table:
+        row = next(row for row in table if row["id"] == f"C{node}")
+        row["x"] = str(float(row["x"]) + 3)
     return row["id"]
 
 

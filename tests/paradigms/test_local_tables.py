@@ -15,6 +15,7 @@ from tests import about, nightly
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests.errors import refused
+from tests.paradigms.exported import edited
 from tests.paradigms.local import disclosed, kept, sent
 from tests.paradigms.local_tables import CLASSES, COMMON, OWN, party_file, tables
 from tests.paradigms.private import entries, kinds_sent, paid, refused_by_all
@@ -35,11 +36,8 @@ def edit(settings: JobSettings, party: str, **keys: Any) -> None:
 
 def change_table(settings: JobSettings, party: str, value: float = 0.5) -> None:
     """One other value in one row."""
-    path = party_file(settings, party).parent / "nodes.csv"
-    header, first, *rest = path.read_text(encoding="utf-8").splitlines()
-    values = first.split(",")
-    values[1] = str(value)
-    path.write_text("\n".join([header, ",".join(values), *rest]) + "\n", encoding="utf-8")
+    with edited(party_file(settings, party).parent / "nodes.csv") as rows:
+        rows[0][list(rows[0])[1]] = str(value)
 
 
 @nightly

@@ -15,6 +15,7 @@ import yaml
 from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut, cut_run, epochs_of
+from tests.paradigms.exported import edited
 from tests.paradigms.once import change_features, graph, lose, once_job, released
 from tests.paradigms.private import (
     LABEL_HOLDER,
@@ -328,13 +329,9 @@ def tables(tmp_path: Path) -> JobSettings:
 def change_table(settings: JobSettings, party: str) -> None:
     """One value more in one row of its table."""
     assert settings.data.parties is not None
-    file = settings.data.parties[party]
-    assert file is not None
-    table = file.parent / "nodes.csv"
-    lines = table.read_text(encoding="utf-8").splitlines()
-    values = lines[5].split(",")
-    values[1] = str(float(values[1]) + 1)
-    table.write_text("\n".join([*lines[:5], ",".join(values), *lines[6:]]) + "\n", encoding="utf-8")
+    with edited(settings.data.parties[party].parent / "nodes.csv") as rows:
+        column = list(rows[4])[1]
+        rows[4][column] = str(float(rows[4][column]) + 1)
 
 
 def test_a_prediction_for_changed_tables_is_of_the_same_release(tables: JobSettings, tmp_path: Path) -> None:
