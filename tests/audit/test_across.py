@@ -186,6 +186,9 @@ def test_nothing_of_the_truth_leaves_and_nothing_of_an_adversarys_own_data(sites
 
     before, sent = audited(sites, secrets)
     assert draws == [32, 32, 32]
+    assert not [
+        each.note for each in before["A"].findings if each.attack == "membership-gradient" and "way round" in each.note
+    ]
     check_ranks_and_facts(sent)
     for name in NAMES:
         path = part(sites, name).party(name).graph_path

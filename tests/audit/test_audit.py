@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -167,6 +168,26 @@ def test_a_client_tells_what_a_model_was_trained_on_by_models_with_and_without_i
     assert found.figures is not None
     assert {"tpr_at_1_percent", "tpr_at_0_1_percent", "advantage"} <= set(found.figures)
     assert "4 plaintext networks, half of them trained with each of these nodes" in found.note
+
+
+def test_models_of_an_adversarys_own_learn_from_the_nodes_that_are_said(run: Path) -> None:
+    """By a network that knows by heart what it was trained on, and guesses the rest."""
+
+    def by_heart(job: object, graph: PartyGraph, epochs: int) -> Tensor:
+        assert graph.train_mask is not None
+        assert graph.labels is not None
+        return torch.where(graph.train_mask[:, None], torch.nn.functional.one_hot(graph.labels, 3).double(), 1 / 3)
+
+    case = AuditContext(RunDirectory.open(run), seed=0, shadows=2)
+    case.source = SimpleNamespace(posteriors=by_heart)  # type: ignore[assignment]
+    labels, training, test, _ = case.labels("A")
+    targets = np.concatenate([training, test])
+    paired, shadows = case.paired_models("A", targets), case.shadow_models("A")
+    assert (paired[0].sum(axis=0) == 2).all()
+    assert not (shadows[0] & ~case.free_nodes("A")).any()
+    for (members, posteriors), nodes in ((paired, targets), (shadows, np.arange(NODES))):
+        sure = posteriors[:, np.arange(len(nodes)), labels[nodes]]
+        assert (sure == np.where(members, 1, 1 / 3)).all()
 
 
 def test_outputs_are_solved_for_features_and_rows_for_neighbours(result: AuditResult) -> None:

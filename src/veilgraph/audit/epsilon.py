@@ -121,7 +121,7 @@ def _noised(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> It
             guesses = partial(_of_votes if votes else _of_rows, case, adversary)
             yield duties.publishing, privacy.canaries, f"{_LACKING} privacy.canaries", guesses
     gradients = [each for each in found if each.sort == "gradients"]
-    holders = {holder for each in gradients for holder in each.about if each.about == (holder,)} - {*members}
+    holders = {holder for each in gradients for holder in each.about if each.about == (holder,)}
     if private is not None and (learnt_from := [holder for holder in perturbing(settings) if holder in holders]):
         lacking = "the job has no canaries among labels; train it again with label_privacy.canaries"
         yield learnt_from, private.canaries, lacking, partial(_of_labels, case, gradients)

@@ -103,6 +103,13 @@ def test_no_message_passes_an_edge_that_is_held_back(seed: int) -> None:
     assert passed == by_split[0] == set(own.taken.tolist())
 
 
+def test_in_one_place_pairs_are_each_of_one_holders_nodes() -> None:
+    whole = PairsOwn.joined([pairs_of(seed)[1] for seed in (1, 2)], torch.float64)
+    drawn = whole.training(3, torch.Generator().manual_seed(0))
+    assert torch.equal(*(drawn.ends // 30))
+    assert set((drawn.ends[0, ~drawn.linked] // 30).tolist()) == {0, 1}
+
+
 @given(SEEDS)
 def test_pairs_without_an_edge_have_none_and_are_the_same_again(seed: int) -> None:
     graph, own = pairs_of(seed)
