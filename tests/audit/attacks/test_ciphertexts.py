@@ -38,7 +38,7 @@ def test_noise_is_hardly_ever_taken_for_anything_else(dtype: str) -> None:
 
 def test_noise_of_many_messages_is_noise_together() -> None:
     random = np.random.default_rng(4)
-    assert uniformity_p_value(of(*(uniform(random, size=4096) for _ in range(20)))) > 1e-3
+    assert uniformity_p_value(of(*(uniform(random, size=4096) for _ in range(40)))) > 1e-3
 
 
 def small(random: Random) -> NDArray[np.uint64]:
