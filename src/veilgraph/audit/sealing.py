@@ -49,6 +49,7 @@ _LOW: Final = 16  # bits of a word that are compared
 _OF_EACH: Final = 20
 _CELLS: Final = (256, 16, 2)
 _MOST_MESSAGES: Final = 32
+_MOST_TOGETHER: Final = 1 << 18  # words of all messages together, of each as many
 _DEPENDENT: Final = 5
 """Targets that may depend on one another as if they were one: columns of one node, pairs with one node."""
 _FEWEST_PLACES: Final = 8
@@ -105,8 +106,9 @@ def uniformity_p_value(messages: Sequence[Ciphertext]) -> float:
 
 def _alone(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
     """Words of all together; of each, words, words less the ones before, and rows less the rows before: [1, n]."""
+    some = max(_FEWEST, _MOST_TOGETHER // max(1, len(messages)))
     for dtype in {each.words.dtype for each in messages} if len(messages) > 1 else ():
-        yield np.concatenate([each.words for each in messages if each.words.dtype == dtype])[None]
+        yield np.concatenate([each.words[:some] for each in messages if each.words.dtype == dtype])[None]
     for each in messages:
         yield each.words[None]
         for lag in {1, each.width}:
