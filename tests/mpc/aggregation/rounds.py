@@ -167,7 +167,6 @@ def add_over_links(
     late: bool = False,
     gone: Mapping[PartyId, int] | None = None,
     bits: int = 24,
-    whole: bool = False,
 ) -> Summed:
     """One sum after another, of each holder's values.
 
@@ -178,7 +177,6 @@ def add_over_links(
         late: whether that message does come, when nobody waits for it any more.
         gone: holder → number of the sum before which it closes its link for good.
         bits: fractional.
-        whole: whether values are whole numbers, and are summed as they are.
     """
     names, lost = tuple(values), dropped or {}
     hub = MemoryHub([*names, SERVER], 20.0)
@@ -192,12 +190,7 @@ def add_over_links(
         link = links[name] if late else DropsOut(links[name], lost.get(name, {}))
         end = SummingHolder(link, group, signatures, secrets, SecretRounding(bytes(32)))
         mine = values[name][: (gone or {}).get(name)]
-        found = [
-            end.add_whole(number, each, "values", "change it")
-            if whole
-            else end.add(number, each, bits, "values", "change it")
-            for number, each in enumerate(mine)
-        ]
+        found = [end.add(number, each, bits, "values", "change it") for number, each in enumerate(mine)]
         if len(mine) < count:
             link.close()
         return found

@@ -140,12 +140,12 @@ def test_the_sum_that_is_opened_is_that_of_whole_cells_and_becomes_the_mean_grad
 def test_whole_numbers_are_summed_as_they_are_and_others_refused() -> None:
     names = NAMES[:4]
     values = {name: torch.tensor([2.0**51 + place, -(2.0**50) + 3, 0.0]).double() for place, name in enumerate(names)}
-    found = add_over_links({name: [each] for name, each in values.items()}, 3, whole=True)
+    found = add_over_links({name: [each] for name, each in values.items()}, 3, bits=0)
     assert torch.equal(found.sums[0].total, add([each.long() for each in values.values()]))
-    moved = add_over_links({name: [each] for name, each in values.items()}, 3, bits=0)
-    assert not torch.equal(moved.sums[0].total, found.sums[0].total), "rounding by a secret would move them"
+    moved = add_over_links({name: [each] for name, each in values.items()}, 3, bits=1)
+    assert not torch.equal(moved.sums[0].total, 2 * found.sums[0].total), "rounding by a secret would move them"
     with refused(RangeOverflow, key="values"):
-        add_over_links({name: [each + 0.5] for name, each in values.items()}, 3, whole=True)
+        add_over_links({name: [each + 0.5] for name, each in values.items()}, 3, bits=0)
 
 
 # Whom one trusts

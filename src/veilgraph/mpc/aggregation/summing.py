@@ -67,24 +67,17 @@ class SummingHolder:
         """Add real numbers, [size] of a dtype with so many digits, to a sum for the server; False where this holder is
         left out.
 
-        ``number`` is never used twice in a session, and counted alike at all parties; ``what`` and ``remedy`` are for
-        an error; ``recorded`` is the sum in this party's record of survivors.
+        ``number`` is never used twice in a session, and counted alike at all parties. With 0 ``bits`` they are whole
+        numbers (float64): on a grid that all have, low bits say nothing of a summand's size. ``what`` and ``remedy``
+        are for an error; ``recorded`` is the sum in this party's record of survivors.
 
         Raises:
             RangeOverflow: the values do not fit with room for the sum over the holders.
             ProtocolError: too few holders are left, or somebody does not keep to the protocol; or the sum was opened
             before over other survivors.
         """
-        return self._add(number, self._encoded(values, bits, what, remedy, self._rounding), recorded)
-
-    def add_whole(self, number: int, values: Tensor, what: str, remedy: str) -> bool:
-        """As ``add``, of whole numbers (float64): on a grid that all have, low bits say nothing of a summand's size."""
-        return self._add(number, self._encoded(values, 0, what, remedy, None), UNRECORDED)
-
-    def _encoded(self, values: Tensor, bits: int, what: str, remedy: str, rounding: SecretRounding | None) -> Tensor:
-        return encoded_for_sum(values, bits, self._link.party, what, remedy, len(self._group.holders), rounding)
-
-    def _add(self, number: int, encoded: Tensor, recorded: RecordedSum) -> bool:
+        rounding, parties = self._rounding if bits else None, len(self._group.holders)
+        encoded = encoded_for_sum(values, bits, self._link.party, what, remedy, parties, rounding)
         one = HolderRound(self._group.round(number), self._link.party, self._signatures, self._secrets)
         self.had_all = False
         self._note(Tag(Kind.KEY, number, 1), one.noted_key)
