@@ -22,13 +22,13 @@ whoever sees the same value published a thousand times has one u of it and no me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from veilgraph.core.errors import DataError, ProtocolError, RangeOverflow
@@ -64,13 +64,11 @@ class SecretRounding:
         The dtype of ``values`` **says how many digits they have**: float32 numbers that are passed as float64 are not
         protected. Raises ``DataError``: they are of another dtype.
         """
-        integers, exponent, digits = _format(values.dtype)
+        _, exponent, digits = _format(values.dtype)
         unit = 2.0 ** (bits - digits + SLACK_BITS)
-        flat = values.detach().contiguous().view(-1).view(integers)
-        encryptor = self._cipher.encryptor()
-        for part, out in zip(torch.split(flat, _PIECE), torch.split(encoded.view(-1), _PIECE), strict=True):
+        for part, out, uniform in self._uniform(values, encoded, bits):
             powers = (part & exponent).view(values.dtype)  # 2^e of every value, 0 of zeros
-            out.add_(_uniform(encryptor, part, bits).mul_(powers).mul_(unit).round_().to(torch.int64))
+            out.add_(uniform.mul_(powers).mul_(unit).round_().to(torch.int64))
 
     def within(self, values: Tensor, cell: float) -> Tensor:
         """Offsets u·cell, to be added to values on a grid, in which the grid is lost; in their shape and dtype.
@@ -78,27 +76,30 @@ class SecretRounding:
         Noisy rows are multiples of a cell that all know, as is their sum: it would show the smallest w, as rounding
         moves small values by less than a cell. Raises ``DataError``: ``values`` are neither float32 nor float64.
         """
-        integers, _, _ = _format(values.dtype)
-        offsets, encryptor = torch.empty_like(values, memory_format=torch.contiguous_format), self._cipher.encryptor()
-        flat = values.detach().contiguous().view(-1).view(integers)
-        for part, out in zip(torch.split(flat, _PIECE), torch.split(offsets.view(-1), _PIECE), strict=True):
-            out.copy_(_uniform(encryptor, part, _WITHIN).mul_(cell))
+        offsets = torch.empty_like(values, memory_format=torch.contiguous_format)
+        for _, out, uniform in self._uniform(values, offsets, _WITHIN):
+            out.copy_(uniform.mul_(cell))
         return offsets
+
+    def _uniform(self, values: Tensor, results: Tensor, use: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Pieces of the values as integers and of the results, with one u in [-1/2, 1/2), float64, for each value.
+
+        It is another one for each ``use``.
+        """
+        flat = values.detach().contiguous().view(-1).view(_format(values.dtype)[0])
+        encryptor = self._cipher.encryptor()
+        for part, out in zip(torch.split(flat, _PIECE), torch.split(results.view(-1), _PIECE), strict=True):
+            blocks = torch.full((len(part), 2), use, dtype=torch.int64)
+            blocks[:, 0] = part
+            secret = torch.empty(blocks.numel() * 8 + _BLOCK_BYTES - 1, dtype=torch.uint8)
+            size = encryptor.update_into(blocks.numpy().view("u1").data, secret.numpy().data)
+            yield part, out, secret[:size].view(torch.int64)[::2].to(torch.float64).mul_(2.0**-64)
 
 
 def _format(dtype: torch.dtype) -> tuple[torch.dtype, int, int]:
     if dtype not in _EXPONENTS:
         raise DataError(f"dtype={dtype}: such values cannot be rounded; give float32 or float64")
     return _EXPONENTS[dtype]
-
-
-def _uniform(encryptor: CipherContext, part: Tensor, use: int) -> Tensor:
-    """One u in [-1/2, 1/2), float64, for each integer in ``part``, another one for each ``use``."""
-    blocks = torch.full((len(part), 2), use, dtype=torch.int64)
-    blocks[:, 0] = part
-    secret = torch.empty(blocks.numel() * 8 + _BLOCK_BYTES - 1, dtype=torch.uint8)
-    size = encryptor.update_into(blocks.numpy().view("u1").data, secret.numpy().data)
-    return secret[:size].view(torch.int64)[::2].to(torch.float64).mul_(2.0**-64)
 
 
 _WORDS: Final = 10
