@@ -8,7 +8,7 @@ from veilgraph.core.errors import ProtocolError, RangeOverflow
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc.mask import PairwiseMasks, add, integers_of, open_sum, sum_integers_among
+from veilgraph.mpc.mask import PairwiseMasks, SecretRounding, add, integers_of, open_sum, sum_integers_among
 
 HOLDERS = {2: ["A", "B"], 3: ["shop", "bank", "clinic"], 5: ["E", "A", "D", "B", "C"]}
 MASKS = {count: agreed_masks(names) for count, names in HOLDERS.items()}
@@ -63,6 +63,19 @@ def test_the_largest_legal_values_of_all_holders_still_open(count):
     with refused(RangeOverflow, key=f"{name}'s h0", value=61 - headroom) as caught:
         holder.hide(inside * 2, 32, "h0", 1, "change it")
     assert f"2^{29 - headroom} " in str(caught.value)
+
+
+def test_a_value_is_moved_by_another_part_of_its_last_place_in_every_use():
+    """With one for all, two messages of a value at different bits would differ by what nobody's mask hides."""
+    rounding, values = SecretRounding(bytes(32)), 1 + torch.rand(5000, generator=torch.Generator().manual_seed(1))
+    moves = [rounding.within(values, 1.0).double()]
+    for bits in (40, 41):
+        moved = torch.zeros(5000, dtype=torch.int64)
+        rounding.move(moved, values, bits)
+        moves.append(moved.double())
+    among = torch.corrcoef(torch.stack(moves)) - torch.eye(3)
+    assert float(among.abs().max()) < 0.1
+    assert torch.equal(rounding.within(values, 1.0).double(), moves[0]), "a value has one in each"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

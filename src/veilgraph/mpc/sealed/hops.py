@@ -209,7 +209,8 @@ class Hide(Operation[HiddenGraph]):
         steps = steps_of(edges, self.nodes, self.padded)
         spread, turn, pick = map(shuffled, holder.drawn(orders(graph.slots)))
         relative = Steps(before(steps.spread, spread), after(steps.turn, turn), before(steps.pick, pick))
-        sent, counts, own_weights, masked = [*vars(relative).values()], np.ones(edges.shape[1], np.int32), None, None
+        sent, counts = [relative.spread, relative.turn, relative.pick], np.ones(edges.shape[1], np.int32)
+        own_weights = masked = None
         if self.weight_bits:
             whole = torch.full((edges.shape[1],), one)
             if self.weights is not None:

@@ -189,8 +189,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
 
     def _add(self, values: Tensor, bits: int, sum_id: SumId) -> None:
         self._sums, what = self._sums + 1, sum_id.what
-        recorded = RecordedSum(self._record if bits else None, sum_id)  # whole numbers have fresh noise in them
-        is_in = self._summing.add(self._sums, values, bits, what, REMEDY, recorded)
+        is_in = self._summing.add(self._sums, values, bits, what, REMEDY, RecordedSum(self._record, sum_id))
         self.in_lockstep = self._summing.had_all
         if not is_in:
             _log.warning("%s was left out of sum %d (%s): it came too late", self.session.link.party, self._sums, what)
