@@ -179,6 +179,17 @@ def test_who_has_no_room_over_all_runs_is_told_of_that_limit(tmp_path: Path) -> 
         assert "epsilon_total" not in door.refusal()
 
 
+@pytest.mark.parametrize(
+    ("privacy", "about"),
+    [({}, ("row", "zero-out")), ({"schedule": "once", "unit": "edge", "degree_bound": 3}, ("edge", "replacement"))],
+)
+def test_every_epsilon_says_what_it_is_about(ledger: Ledger, privacy: dict[str, Any], about: tuple[str, str]) -> None:
+    for of in (None, ledger):
+        with publisher(of, noise_multiplier=5, delta=1e-4, **privacy) as door:
+            account = door.account()
+            assert (account["unit"], account["neighbours"], account["delta"]) == (*about, 1e-4)
+
+
 def test_without_noise_nothing_is_paid_and_short_rows_pass_as_they_are() -> None:
     with publisher(None, noise_multiplier=0, clip=1e3, gradient_clip=1e3) as door:
         x = rows()
