@@ -128,44 +128,11 @@ def test_misaligned_holders(tmp_path: Path) -> None:
         train(small_job(2), tmp_path / "run", parties=[parties[0], shorter])
 
 
-@pytest.mark.parametrize("given", [0, 1])
-def test_too_few_holders(tmp_path: Path, given: int) -> None:
-    with refused(DataError, "holders", "2", out=tmp_path / "run"):
-        train(small_job(2), tmp_path / "run", parties=small_parties(2)[:given])
-
-
-@pytest.mark.parametrize("holders", [2, 3])
-def test_the_same_name_twice(tmp_path: Path, holders: int) -> None:
-    parties = small_parties(holders)
-    given = [*parties[:-1], replace(parties[-1], party="A")]
-    with refused(DataError, "'A'", "twice", "rename", out=tmp_path / "run"):
-        train(small_job(holders), tmp_path / "run", parties=given)
-
-
-def test_nobody_has_labels(tmp_path: Path) -> None:
-    parties = small_parties(2)
-    bare = replace(parties[0], labels=None, train_mask=None, val_mask=None, test_mask=None, num_classes=None)
-    with refused(DataError, "labels", out=tmp_path / "run"):
-        train(small_job(2), tmp_path / "run", parties=[bare, parties[1]])
-
-
 def test_a_label_holder_who_is_not_there(tmp_path: Path) -> None:
     parties = [replace(graph, party=name) for graph, name in zip(small_parties(2), ["bank", "shop"], strict=True)]
     settings = small_job(2, {"data": {"label_holder": "A"}})
     with refused(DataError, "label_holder='A'", "bank, shop", out=tmp_path / "run"):
         train(settings, tmp_path / "run", parties=parties)
-
-
-def test_data_files_that_are_missing(tmp_path: Path) -> None:
-    settings = small_job(2, {"data": {"dataset": "acm", "root": str(tmp_path)}})
-    with refused(DataError, "acm", "p_feat.npz", "data.root", out=tmp_path / "run"):
-        train(settings, tmp_path / "run")
-    paths = {"A": str(tmp_path / "a.safetensors"), "B": str(tmp_path / "b.safetensors")}
-    with refused(DataError, "a.safetensors", "save_party", out=tmp_path / "run"):
-        train(small_job(2, {"data": {"dataset": None, "graphs": paths}}), tmp_path / "run")
-    (tmp_path / "a.safetensors").write_bytes(b"not one")
-    with refused(DataError, "a.safetensors", "save it anew", out=tmp_path / "run"):
-        train(small_job(2, {"data": {"dataset": None, "graphs": paths}}), tmp_path / "run")
 
 
 def test_three_parties_and_nothing_said_of_holders(tmp_path: Path) -> None:
