@@ -73,7 +73,7 @@ def test_check_names_what_is_wrong_with_a_party_file(tables: Path, tmp_path: Pat
         assert "party='A'" in said
         assert "veilgraph data check" in said
     broken.write_text("party: A\n", encoding="utf-8")
-    assert "party.yaml: nodes: Field required" in one_error(veilgraph("data", "check", broken))
+    assert "source_holder and target_holder" in one_error(veilgraph("data", "check", broken))
 
 
 def test_predict_by_id(trained: Path, tmp_path: Path) -> None:
