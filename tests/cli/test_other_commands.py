@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer import main
@@ -46,7 +47,7 @@ def test_every_command_shows_an_example(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_parameter_has_words_of_its_own(command: str) -> None:
-    found = main.get_command(app)
+    found: Any = main.get_command(app)
     for name in command.split():
         found = found.commands[name]
     told = [getattr(each, "help", None) for each in found.params if each.name != "help"]
