@@ -23,11 +23,6 @@ from veilgraph.tables.source import (
     Times,
     is_null,
     stream,
-    to_ids,
-    to_numbers,
-    to_text,
-    to_times,
-    to_truths,
 )
 from veilgraph_wizard.sampling import Sample, SampledColumn
 from veilgraph_wizard.transfer_columns import Names, TransferColumns
@@ -114,7 +109,7 @@ class _Reading:
 
     def _add(self, raw: dict[tuple[str, int], Column], formats: Sequence[str] | None) -> None:
         self._rows += len(raw["account", PAYING].rows)
-        banks = [to_text(raw["bank", side]) for side in (PAYING, PAID)]
+        banks = [raw["bank", side].text() for side in (PAYING, PAID)]
         if not self._own:  # of the first piece, for whoever names a bank that has none
             for each in pc.value_counts(pa.concat_arrays(banks)).to_pylist():
                 self._banks[each["values"] or ""] += each["counts"]
@@ -122,13 +117,13 @@ class _Reading:
         raw = self._keep(raw, own[PAYING] | own[PAID], "no end at this bank")
         raw = self._keep(
             raw,
-            ~np.any([is_null(to_text(raw[key, side])) for key in ("account", "bank") for side in (PAYING, PAID)], 0),
+            ~np.any([is_null(raw[key, side].text()) for key in ("account", "bank") for side in (PAYING, PAID)], 0),
             "no account or no bank at an end",
         )
         if self._kinds.time is not None:
-            raw = self._keep(raw, ~np.isnat(to_times(raw["time", PAYING], formats)), "no time")
+            raw = self._keep(raw, ~np.isnat(raw["time", PAYING].times(formats)), "no time")
         if self._kinds.amounts is not None:
-            amounts = np.stack([to_numbers(raw["amount", side]) for side in (PAYING, PAID)])
+            amounts = np.stack([raw["amount", side].numbers() for side in (PAYING, PAID)])
             raw = self._keep(raw, np.asarray((amounts >= 0).all(0)), "no amount, or one below 0")
         self._append(raw, formats)
 
@@ -137,20 +132,20 @@ class _Reading:
         return {key: column.filter(keep) for key, column in raw.items()}
 
     def _append(self, raw: dict[tuple[str, int], Column], formats: Sequence[str] | None) -> None:
-        banks = [to_text(raw["bank", side]) for side in (PAYING, PAID)]
+        banks = [raw["bank", side].text() for side in (PAYING, PAID)]
         self._own.append(np.stack([_true(pc.equal(bank, self._holder)) for bank in banks]))
         for side, bank in enumerate(banks):
-            ids = to_ids(raw["account", side], self._spelling)
+            ids = raw["account", side].ids(self._spelling)
             self._text("account", side, pc.binary_join_element_wise(bank, ids, _BETWEEN))
         if self._kinds.time is not None:
-            self._times.append(to_times(raw["time", PAYING], formats))
+            self._times.append(raw["time", PAYING].times(formats))
         if self._kinds.amounts is not None:
-            self._amounts.append(np.stack([to_numbers(raw["amount", side]) for side in (PAYING, PAID)]))
+            self._amounts.append(np.stack([raw["amount", side].numbers() for side in (PAYING, PAID)]))
         if self._kinds.flag is not None:
-            self._flags.append(to_truths(raw["flag", PAYING]))
+            self._flags.append(raw["flag", PAYING].truths())
         for (key, side), column in raw.items():
             if key == "currency" or key.startswith("of "):
-                self._text(key, side, pc.utf8_trim_whitespace(to_text(column)))
+                self._text(key, side, pc.utf8_trim_whitespace(column.text()))
 
     def _text(self, key: str, side: int, text: pa.Array) -> None:
         self._texts.setdefault(key, ([], []))[side].append(pc.dictionary_encode(text))
