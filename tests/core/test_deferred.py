@@ -45,7 +45,8 @@ def test_a_module_is_loaded_when_a_name_is_used_and_again_if_that_failed(late: P
     for name in ("late", "late.of"):
         sys.modules.pop(name, None)
     sys.path_importer_cache.clear()
-    assert (of.VALUE, double(2), Point(1).x, Point.__init__) == (3, 4, 1, Point.__init__)
+    assert (of.VALUE, double(2), Point(1).x) == (3, 4, 1)
+    assert [isinstance(each, Point) for each in (Point(1), 3)] == [True, False]
 
 
 def test_other_threads_and_later_imports_are_as_ever(late: Path) -> None:
@@ -59,3 +60,11 @@ def test_other_threads_and_later_imports_are_as_ever(late: Path) -> None:
     with pytest.raises(KeyError), deferred():
         raise KeyError
     assert builtins.__import__ is usual
+
+
+def test_a_constant_is_not_taken_for_what_stands_in_for_it(late: Path) -> None:
+    with deferred():
+        from late.of import VALUE  # noqa: PLC0415
+    for use in (str, bool, iter, lambda value: value == 3):
+        with pytest.raises(TypeError):
+            use(VALUE)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from threading import get_ident
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 
 class _Deferred:
@@ -29,12 +29,22 @@ class _Deferred:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._found(), name)
 
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, self._found())
+
+    def _refused(self, *_other: object) -> NoReturn:
+        raise TypeError(f"{self._module}.{self._name} waits to be imported, and is no constant; import its module")
+
+    __eq__ = __str__ = __iter__ = __bool__ = _refused
+    __hash__ = object.__hash__
+
 
 @contextmanager
 def deferred() -> Iterator[None]:
     """Have every ``from module import name`` of the block import the module when the name is used.
 
-    A name may be of a function, a class or a module; of anything else, as a constant, import its module.
+    A name may be of a function, a class or a module. Of anything else, as a constant, import its module: the name
+    itself is refused where it is compared or shown.
     """
     usual, thread = builtins.__import__, get_ident()
 

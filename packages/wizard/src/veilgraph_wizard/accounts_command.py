@@ -6,17 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Final
 
-import typer
-
-from veilgraph.cli.app import Replace, argument, check_new, command, data, option
+from veilgraph.cli.app import Replace, check_new, command, data
 from veilgraph.cli.output import echo
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError, DataError
 
-if TYPE_CHECKING:
-    from veilgraph_wizard.accounts import AccountTable, SplitByDays
-    from veilgraph_wizard.sampling import Sample
+with deferred():
+    from veilgraph.samples.organisations import write_table
+    from veilgraph.tables.column_settings import IdSettings
+    from veilgraph_wizard.accounts import AccountChoices, AccountTable, SplitByDays, account_table
+    from veilgraph_wizard.choices import Choices
+    from veilgraph_wizard.ledger import column_of, read_ledger
+    from veilgraph_wizard.sampling import Sample, sample
     from veilgraph_wizard.transfer_columns import Names, TransferColumns
 
 _CALLED: Final = {
@@ -32,60 +35,46 @@ _CALLED: Final = {
 
 @command("accounts", "veilgraph data accounts transfers.csv --holder north --out accounts.csv", data)
 def accounts_command(
-    transfers: Annotated[
-        list[Path],
-        argument("Tables of transfers, this bank's own or a network's; those of other banks are left out.", "FILES..."),
-    ],
-    holder: Annotated[str, option("This bank, as the tables and the job call it.", "NAME")],
-    out: Annotated[Path, option("The table to write, ending in .csv or .parquet.", "FILE")] = Path("accounts.csv"),
-    label_from: Annotated[
-        str | None,
-        option("Flags of transfers: an account of a flagged one is positive. Default: guessed.", "COLUMN"),
-    ] = None,
-    no_label: Annotated[bool, typer.Option("--no-label", metavar="", help="Make no label.")] = False,
-    as_of: Annotated[
-        str | None, option("Make columns of transfers before this day, and labels of flags from it on.", "DATE")
-    ] = None,
-    split: Annotated[
-        str | None,
-        option(
-            "Add a column of splits: random; random:FILE, by a key; or DATE:DATE, to train on what was before the "
-            "first and validate on what was before the second.",
-            "SPLIT",
-        ),
-    ] = None,
-    ends: Annotated[
-        str | None, option("Columns of the accounts, payer first. Default: guessed.", "SOURCE:TARGET")
-    ] = None,
-    banks: Annotated[str | None, option("Columns of their banks. Default: guessed.", "SOURCE:TARGET")] = None,
-    time: Annotated[str | None, option("When a transfer was made. Default: guessed.", "COLUMN")] = None,
-    amount: Annotated[
-        str | None, option("What was paid and received; one column may be both. Default: guessed.", "PAID:RECEIVED")
-    ] = None,
-    category: Annotated[
-        list[str] | None,
-        option(
-            "Values that have a column, which all banks are to have alike; may be given several times. Default: those "
-            "that are found.",
-            "NAME=VALUE,…",
-        ),
-    ] = None,
-    leave_out: Annotated[list[str] | None, option("Not to use; may be given several times.", "COLUMN")] = None,
-    ids: Annotated[
-        str | None, option("How ids are written alike, as for data init. Default: as they stand.", "strip,lower")
-    ] = None,
-    missing: Annotated[list[str] | None, option("What is no value; may be given several times.", "TEXT")] = None,
-    encoding: Annotated[str | None, option("Of text that is not UTF-8, as cp1252.", "NAME")] = None,
+    transfers: list[Path],
+    holder: str,
+    out: Path = Path("accounts.csv"),
+    label_from: str | None = None,
+    no_label: bool = False,
+    as_of: str | None = None,
+    split: str | None = None,
+    ends: str | None = None,
+    banks: str | None = None,
+    time: str | None = None,
+    amount: str | None = None,
+    category: list[str] | None = None,
+    leave_out: list[str] | None = None,
+    ids: str | None = None,
+    missing: list[str] | None = None,
+    encoding: str | None = None,
     replace: Replace = False,
 ) -> None:
-    """Make a node table of a bank's transfers: a row per account of its own, its columns, a label and a split."""
-    from veilgraph.samples.organisations import write_table  # noqa: PLC0415
-    from veilgraph.tables.column_settings import IdSettings  # noqa: PLC0415
-    from veilgraph_wizard.accounts import AccountChoices, account_table  # noqa: PLC0415
-    from veilgraph_wizard.choices import Choices  # noqa: PLC0415
-    from veilgraph_wizard.ledger import read_ledger  # noqa: PLC0415
-    from veilgraph_wizard.sampling import sample  # noqa: PLC0415
+    """Make a node table of a bank's transfers: a row per account of its own, its columns, a label and a split.
 
+    Options:
+        FILES... (transfers): Tables of transfers, this bank's own or a network's; those of other banks are left out.
+        --holder NAME: This bank, as the tables and the job call it.
+        --out FILE: The table to write, ending in .csv or .parquet.
+        --label-from COLUMN: Flags of transfers: an account of a flagged one is positive. Default: guessed.
+        --no-label: Make no label.
+        --as-of DATE: Make columns of transfers before this day, and labels of flags from it on.
+        --split SPLIT: Add a column of splits: random; random:FILE, by a key; or DATE:DATE, to train on what was before
+            the first and validate on what was before the second.
+        --ends SOURCE:TARGET: Columns of the accounts, payer first. Default: guessed.
+        --banks SOURCE:TARGET: Columns of their banks. Default: guessed.
+        --time COLUMN: When a transfer was made. Default: guessed.
+        --amount PAID:RECEIVED: What was paid and received; one column may be both. Default: guessed.
+        --category NAME=VALUE,…: Values that have a column, which all banks are to have alike; may be given several
+            times. Default: those that are found.
+        --leave-out COLUMN: Not to use; may be given several times.
+        --ids strip,lower: How ids are written alike, as for data init. Default: as they stand.
+        --missing TEXT: What is no value; may be given several times.
+        --encoding NAME: Of text that is not UTF-8, as cp1252.
+    """
     check_new(out, replace=replace)
     if out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out {out}: ends in neither .csv nor .parquet; name it so")
@@ -192,8 +181,7 @@ def _category(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _split(text: str | None) -> SplitByDays | str | None:
-    from veilgraph_wizard.accounts import SplitByDays  # noqa: PLC0415
-    from veilgraph_wizard.choices import RANDOM, Choices, SplitByKey  # noqa: PLC0415
+    from veilgraph_wizard.choices import RANDOM, SplitByKey  # noqa: PLC0415
 
     if text is None or text == RANDOM:
         return None if text is None else ""
@@ -228,8 +216,6 @@ def _check_alike(tables: Sequence[tuple[Sample, TransferColumns]]) -> None:
 
 def _said(tables: Sequence[tuple[Sample, TransferColumns]], made: AccountTable) -> Iterator[str]:
     """What columns were taken for, what was left out, and what is left to agree on."""
-    from veilgraph_wizard.ledger import column_of  # noqa: PLC0415
-
     sample, columns = tables[0]
     for kind, option_ in _CALLED.items():
         found = getattr(columns, kind)
