@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import torch
 
@@ -340,7 +340,23 @@ class _SealedBaselines(Baselines[SealedJob]):
         return {"paradigm": "vertical"}
 
 
-class _SealedWords(Words[SealedJob]):
+S = TypeVar("S", bound=SealedJob)
+
+
+class SealedWords(Words[S]):
+    """Jobs of which nothing is opened but results, in sentences."""
+
+    def collusion(self, job: S) -> str:
+        return (
+            "Whoever deals the random numbers and one holder together could read everything of all others. All holders "
+            "but one together, without it, learn nothing but what they had and are told."
+        )
+
+    def server_part(self, job: S) -> str:
+        return "deals random numbers; has no data"
+
+
+class _SealedWords(SealedWords[SealedJob]):
     def describe(self, job: SealedJob) -> list[str]:
         names = listed(job.data.names)
         told = "the class" if job.output == "classes" else "a score of every class"
@@ -373,15 +389,6 @@ class _SealedWords(Words[SealedJob]):
             + ", and how many nodes are named" * named
             + ".",
         ]
-
-    def collusion(self, job: SealedJob) -> str:
-        return (
-            "Whoever deals the random numbers and one holder together could read everything of all others. All holders "
-            "but one together, without it, learn nothing but what they had and are told."
-        )
-
-    def server_part(self, job: SealedJob) -> str:
-        return "deals random numbers; has no data"
 
     def verdict(self, job: SealedJob, what: str, nodes: str) -> str:
         return (

@@ -21,7 +21,7 @@ from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
 from veilgraph.paradigms.sealed.inputs import neighbours_told, padded, plan_of
-from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, costs_of, network_words
+from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, SealedWords, costs_of, network_words
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, width_of
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
 from veilgraph.paradigms.union.inputs import blocks_of, network_of, scale_own, union_sizes
@@ -177,7 +177,7 @@ class _UnionBaselines(seam.Baselines[UnionJob]):
         return pooled(union(inputs.settings), inputs.graphs, inputs.ids, progress)
 
 
-class _UnionWords(seam.Words[UnionJob]):
+class _UnionWords(SealedWords[UnionJob]):
     def describe(self, job: UnionJob) -> list[str]:
         names = listed(job.owners)
         told = "the class" if job.output == "classes" else "a score of every class"
@@ -204,19 +204,10 @@ class _UnionWords(seam.Words[UnionJob]):
             "All are told sizes: rounded numbers of nodes and edges, columns, training and validation nodes, classes.",
         ]
 
-    def collusion(self, job: UnionJob) -> str:
-        return (
-            "Whoever deals the random numbers and one holder together could read everything of all others. All holders "
-            "but one together, without it, learn nothing but what they had and are told."
-        )
-
     def part_of(self, job: UnionJob, holder: PartyId) -> str:
         if holder == job.across:
             return "edges across"
         return "holder, reports" if holder == job.data.label_party else "holder"
-
-    def server_part(self, job: UnionJob) -> str:
-        return "deals random numbers; has no data"
 
     def verdict(self, job: UnionJob, what: str, nodes: str) -> str:
         return (
