@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.twin import taken
 from veilgraph.paradigms.union.addresses import HASH_BYTES
 from veilgraph.paradigms.union.inputs import Places
-from veilgraph.paradigms.union.roles import UnionNetwork
+from veilgraph.paradigms.union.roles import UnionHolder, UnionNetwork
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.paradigms.union.twin import begun, pooled, together
 from veilgraph.protocol.costs import size_of
@@ -288,6 +289,21 @@ def test_a_run_that_was_cut_off_goes_on_to_what_it_would_have_been(
     run, twin = RunDirectory.open(tmp_path / "run"), of_twin(job, found)
     for party in "ABC":
         assert (predicted(run, party) - twin[party]).abs().max() < ALMOST
+
+
+def test_a_bank_without_labels_judges_none_of_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn, judged = UnionHolder.learn, dict[PartyId, Mapping[str, float | None]]()
+
+    def recorded(role: UnionHolder, told: Tensor | None) -> None:
+        learn(role, told)
+        judged[role.session.link.party] = role.scores(everything=True).values
+
+    monkeypatch.setattr(UnionHolder, "learn", recorded)
+    found = unlabelled(banks(), "B")
+    trained(job_of(found), found, tmp_path / "run")
+    assert set(judged["B"].values()) == {None}
+    assert judged["A"].keys() == judged["B"].keys()
+    assert None not in judged["A"].values()
 
 
 def test_in_one_place_a_network_s_payments_count_and_banks_without_labels_learn_nothing() -> None:

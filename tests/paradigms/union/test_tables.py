@@ -142,7 +142,8 @@ def test_a_network_brings_a_table_of_payments_and_no_accounts(tmp_path: Path) ->
             places = torch.tensor([found[1][party].index(name) for name in predictions.ids])
             assert (predictions.uncalibrated.double() - expected[party][places]).abs().max() < ALMOST
         assert not (run.party_path(NET) / "predictions.csv").exists()
-        predict(run.path)
+        named = [found[1][party][0].split("/")[-1] for party in "BC"]
+        assert len(predict(run.path, ids=named).probabilities) == len(named)
 
 
 def test_whose_party_file_has_no_nodes_is_named_in_the_job(tmp_path: Path) -> None:
