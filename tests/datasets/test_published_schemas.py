@@ -22,6 +22,7 @@ from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.protocol.party_settings import read_party_settings
 
+Words = tuple[str | Path, ...]
 SEED = 9
 AML = (
     "Timestamp,From Bank,Account,To Bank,Account,Amount Received,Receiving Currency,Amount Paid,Payment Currency,"
@@ -130,7 +131,7 @@ def test_the_pets_networks_file_has_what_crosses_banks_and_no_flags(pets: Path) 
 
 
 def test_a_schema_is_asked_for_by_its_name(tmp_path: Path) -> None:
-    export = ("data", "export", "payments", "--out", tmp_path / "out", *SIZES)
+    export: Words = ("data", "export", "payments", "--out", tmp_path / "out", *SIZES)
     said = veilgraph(*export, "--schema", "amlworld", "--format", "parquet")
     assert said.exit_code == 0, said.output
     assert f"veilgraph data accounts {tmp_path / 'out' / '010' / 'transactions.parquet'} --holder 010" in said.stdout
@@ -139,7 +140,7 @@ def test_a_schema_is_asked_for_by_its_name(tmp_path: Path) -> None:
     assert "Invalid value for --schema: 'elliptic' is no schema; there are: amlworld, pets" in usage_error(
         veilgraph(*export, "--schema", "elliptic")
     )
-    digits = ("data", "export", "digits", "--out", tmp_path / "digits", "--schema", "pets")
+    digits: Words = ("data", "export", "digits", "--out", tmp_path / "digits", "--schema", "pets")
     assert "there are: none for digits" in usage_error(veilgraph(*digits))
     assert "not an empty directory" in one_error(veilgraph(*export, "--schema", "pets"))
     with refused(RunError, key=tmp_path / "out"):
@@ -152,7 +153,19 @@ def party(folder: Path, name: str, *tables: str) -> Path:
     made = veilgraph("data", "accounts", transfers, "--holder", name, "--out", nodes, "--split", "random")
     assert made.exit_code == 0, made.output
     further = [folder / name / each for each in tables]
-    init = ("data", "init", nodes, *further, transfers, "--party", name, "--id", "account_id", "--label", "label")
+    init: Words = (
+        "data",
+        "init",
+        nodes,
+        *further,
+        transfers,
+        "--party",
+        name,
+        "--id",
+        "account_id",
+        "--label",
+        "label",
+    )
     drafted = veilgraph(*init, "--accept", "union", "--out", file)
     assert drafted.exit_code == 0, drafted.output
     return file
@@ -161,11 +174,9 @@ def party(folder: Path, name: str, *tables: str) -> Path:
 def trained(folder: Path, *files: Path) -> dict[str, Any]:
     """What a job of these party files comes to, after few steps."""
     job, run = folder / "job.yaml", folder / "run"
-    for words in (
-        ("init", *files, "--out", job),
-        ("check", job),
-        ("train", job, "--out", run, "--set", "train.epochs=2"),
-    ):
+    calls: list[Words] = [("init", *files, "--out", job), ("check", job)]
+    calls.append(("train", job, "--out", run, "--set", "train.epochs=2"))
+    for words in calls:
         result = veilgraph(*words)
         assert result.exit_code == 0, (words, result.output)
     assert yaml.safe_load(job.read_text(encoding="utf-8"))["paradigm"] == "union"
@@ -193,6 +204,6 @@ def test_pets_from_csv_to_a_result_across_a_network_without_an_edited_file(pets:
         assert (edges.target, edges.target_holder) == ("BeneficiaryAccount", "Receiver")
         assert ("accounts.Flags",) in [feature.columns for feature in settings.nodes.features]
     network = pets / "network.yaml"
-    init = ("data", "init", pets / "network" / "transactions.csv", "--party", "network", "--accept", "union")
+    init: Words = ("data", "init", pets / "network" / "transactions.csv", "--party", "network", "--accept", "union")
     assert veilgraph(*init, "--out", network).exit_code == 0
     assert 0 <= trained(pets, *files, network)["test_auc"] <= 1

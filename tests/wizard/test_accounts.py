@@ -218,7 +218,7 @@ def part(time: datetime) -> str:
     return "train" if time < datetime(2022, 9, 5) else "val" if time < datetime(2022, 9, 8) else "test"
 
 
-PLAIN = {
+PLAIN: dict[str, list[Any]] = {
     "payer": ["a", "b", " C ", "c", "x", ""],
     "payer_bank": ["N", "N", "N", "S", "S", "N"],
     "payee": ["b", "A", "a", "a", "y", "b"],
@@ -324,7 +324,7 @@ def test_columns_of_other_names_are_named(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused_with_one_error(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
     file = written(drawn(), tmp_path / "t.csv")
-    usual = {"--holder": "010", "--out": tmp_path / "n.csv"}
+    usual: dict[str, str | Path] = {"--holder": "010", "--out": tmp_path / "n.csv"}
     usual = {name: value for name, value in usual.items() if name not in options}
     words = [word for pair in usual.items() for word in pair]
     assert why in one_error(veilgraph("data", "accounts", file, *words, *options))
