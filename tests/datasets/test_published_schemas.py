@@ -203,6 +203,18 @@ def test_pets_from_csv_to_a_result_across_a_network_without_an_edited_file(pets:
         assert (edges.source, edges.source_holder) == ("OrderingAccount", "Sender")
         assert (edges.target, edges.target_holder) == ("BeneficiaryAccount", "Receiver")
         assert ("accounts.Flags",) in [feature.columns for feature in settings.nodes.features]
+    known: Words = (
+        "data",
+        "init",
+        pets / "BANK1" / "nodes.csv",
+        pets / "BANK1" / "transactions.csv",
+        "--party",
+        "BANK1",
+    )
+    assert veilgraph(*known, "--as-of", "2022-10-01", "--out", pets / "known.yaml").exit_code == 0
+    (edges,) = read_party_settings(pets / "known.yaml").edges
+    assert edges.filter is not None
+    assert (edges.filter.column, f"{edges.filter.before:%F}") == ("Timestamp", "2022-10-01")
     network = pets / "network.yaml"
     init: Words = ("data", "init", pets / "network" / "transactions.csv", "--party", "network", "--accept", "union")
     assert veilgraph(*init, "--out", network).exit_code == 0

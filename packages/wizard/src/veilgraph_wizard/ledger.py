@@ -121,26 +121,27 @@ class _Reading:
             "no account or no bank at an end",
         )
         if self._kinds.time is not None:
-            raw = self._keep(raw, ~np.isnat(raw["time", PAYING].times(formats)), "no time")
+            times = raw["time", PAYING].times(formats)
+            raw = self._keep(raw, known := ~np.isnat(times), "no time")
+            self._times.append(times[known])
         if self._kinds.amounts is not None:
             amounts = np.stack([raw["amount", side].numbers() for side in (PAYING, PAID)])
-            raw = self._keep(raw, np.asarray((amounts >= 0).all(0)), "no amount, or one below 0")
-        self._append(raw, formats)
+            raw = self._keep(raw, known := np.asarray((amounts >= 0).all(0)), "no amount, or one below 0")
+            self._amounts.append(amounts[:, known])
+            if self._kinds.time is not None:
+                self._times[-1] = self._times[-1][known]
+        self._append(raw)
 
     def _keep(self, raw: dict[tuple[str, int], Column], keep: Bools, why: str) -> dict[tuple[str, int], Column]:
         self._left_out[why] += int((~keep).sum())
         return {key: column.filter(keep) for key, column in raw.items()}
 
-    def _append(self, raw: dict[tuple[str, int], Column], formats: Sequence[str] | None) -> None:
+    def _append(self, raw: dict[tuple[str, int], Column]) -> None:
         banks = [raw["bank", side].text() for side in (PAYING, PAID)]
         self._own.append(np.stack([_true(pc.equal(bank, self._holder)) for bank in banks]))
         for side, bank in enumerate(banks):
             ids = raw["account", side].ids(self._spelling)
             self._text("account", side, pc.binary_join_element_wise(bank, ids, _BETWEEN))
-        if self._kinds.time is not None:
-            self._times.append(raw["time", PAYING].times(formats))
-        if self._kinds.amounts is not None:
-            self._amounts.append(np.stack([raw["amount", side].numbers() for side in (PAYING, PAID)]))
         if self._kinds.flag is not None:
             self._flags.append(raw["flag", PAYING].truths())
         for (key, side), column in raw.items():
