@@ -62,7 +62,11 @@ def written(found: Banks, folder: Path, **limits: object) -> dict[PartyId, Path]
         if not graph.common:
             files[own] = place / "party.yaml"
             write_payments(graph, names, place)
-            party = {"party": own, "edges": [EDGES], "limits": {"leakage": NETWORK_REVEALED, **limits}}
+            party: dict[str, object] = {
+                "party": own,
+                "edges": [EDGES],
+                "limits": {"leakage": NETWORK_REVEALED, **limits},
+            }
             files[own].write_text(yaml.safe_dump(party))
             continue
         with (place / "accounts.csv").open("w", newline="") as file:
