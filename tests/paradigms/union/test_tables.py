@@ -88,7 +88,8 @@ def written(found: Banks, folder: Path, **limits: object) -> dict[PartyId, Path]
         if graph.labels is None:
             nodes = {key: value for key, value in nodes.items() if key not in ("label", "split")}
         revealed = REVEALED if all(each.common for each in graphs) else NETWORK_REVEALED
-        party = {"party": own, "nodes": nodes, "edges": [EDGES], "limits": {"leakage": revealed, **limits}}
+        allowed: dict[str, object] = {"leakage": revealed, **limits}
+        party = {"party": own, "nodes": nodes, "edges": [EDGES], "limits": allowed}
         files[own] = place / "party.yaml"
         files[own].write_text(yaml.safe_dump(party))
     return files
