@@ -19,7 +19,7 @@ GROUPS = {
         "embed", "init", "tune", "data",
         "net", "cert",
     ),
-    "data": ("accounts", "check", "align", "export", "export-trajectories", "init"),
+    "data": ("check", "align", "export", "export-trajectories", "accounts", "init"),
     "net": (
         "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "consent",
         "machine", "machine-secret",

@@ -223,7 +223,7 @@ PLAIN: dict[str, list[Any]] = {
     "payer_bank": ["N", "N", "N", "S", "S", "N"],
     "payee": ["b", "A", "a", "a", "y", "b"],
     "payee_bank": ["N", "N", "S", "N", "S", "N"],
-    "amount": [1.5, None, -2.0, 4.0, 5.0, 6.0],
+    "amount": [0.0, None, -2.0, 4.0, 5.0, 6.0],
     "suspicious": [None, "no", "no", None, "yes", "yes"],
 }
 
