@@ -168,6 +168,8 @@ def _explained(function: Callable[Parameters, None]) -> Callable[Parameters, Non
     An entry is ``--name METAVAR (parameter): words``: without METAVAR where the type says enough, and without the
     parameter where the name is its; without ``--name`` it is of an argument.
     """
+    if sys.flags.optimize > 1:
+        raise SystemExit("veilgraph: python -OO has no docstrings, which name options; run it without, or with -O")
     text, _, options = (inspect.getdoc(function) or "").partition("\n\nOptions:\n")
     signature = inspect.signature(function, eval_str=True)
     parameters = dict(signature.parameters)
