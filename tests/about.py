@@ -1,7 +1,5 @@
 """What a limit on ε protects, as party files and ledgers name it."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 ROWS: Final[dict[str, Any]] = {"epsilon_unit": "row", "epsilon_neighbours": "zero-out"}

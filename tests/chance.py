@@ -1,7 +1,5 @@
 """Jobs in threads in which nothing is by chance: what an audit finds in one, it finds in it every time."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a test says of an error: its class, code, key, value and party. Its words are the product's, not the test's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

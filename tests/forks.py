@@ -5,8 +5,6 @@ A fork runs a module's function at the top level of ``__main__``, as ``python -m
 says.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

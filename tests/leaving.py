@@ -1,7 +1,5 @@
 """What a process does that leaves a party in the midst of torch's operators: run by name in ``tests.forks``."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

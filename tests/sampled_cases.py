@@ -1,7 +1,5 @@
 """Which cases of a test ``make test`` plays: ``@pytest.mark.cases(3)`` keeps three, and ``make nightly`` plays all."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from hashlib import sha256
 

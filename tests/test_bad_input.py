@@ -1,7 +1,5 @@
 """Bad input is one clear error of the right type that names the argument and the way out, promptly."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

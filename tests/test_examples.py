@@ -1,7 +1,5 @@
 """Tests over many examples: the machine's speed decides none of them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The house: nothing outside a part's own package asks for it by name; tests share helpers, not test modules."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the house may grow to: each figure is what it is today, and may only be lowered."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

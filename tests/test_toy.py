@@ -1,7 +1,5 @@
 """Packages of somebody else's with a part of every kind: they train, audit and report, found by entry points alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

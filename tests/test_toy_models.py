@@ -1,7 +1,5 @@
 """A local model, a combine strategy and a task of another package: trained and reported by entry points alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

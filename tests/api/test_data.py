@@ -1,7 +1,5 @@
 """Data sets and simulated partitions, from Python."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch_geometric.data import Data

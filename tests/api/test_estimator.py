@@ -1,7 +1,5 @@
 """The estimator: a job with scikit-learn's manners."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The public face of runs: what is trained, asked and found again through ``veilgraph`` alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path

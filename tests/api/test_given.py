@@ -1,7 +1,5 @@
 """The forms in which jobs and holders' data may come, and what follows from them."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """What a notebook shows of a run: tables and a picture."""
 
-from __future__ import annotations
-
 import io
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Epochs in TensorBoard and MLflow; stand-ins of the two, as far as they are called, for neither is needed to test."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

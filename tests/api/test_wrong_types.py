@@ -1,7 +1,5 @@
 """What is given from Python is taken, or refused with one error that names the argument, its type and the way out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

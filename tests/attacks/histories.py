@@ -1,7 +1,5 @@
 """What an observer of two jobs of one ledger for life sees, of labels and of rows of every unit."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

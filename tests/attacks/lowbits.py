@@ -5,8 +5,6 @@ odds of each residue, which half of the rows teach; the other half measures it. 
 tried besides, as functions that need not be learned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Three machines with certificates of one project, over the in-memory link, and what is on the disk of each."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A broker that hands on, keeps, loses and invents messages, and a link over it for every party of a job."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What a server opens over several sessions of averaging, and what single holders put in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

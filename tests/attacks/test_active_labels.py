@@ -1,7 +1,5 @@
 """A holder that trains its own part harder than it should: no other party can tell, and it is what the twin says."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import pytest

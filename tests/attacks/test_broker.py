@@ -3,8 +3,6 @@
 Each attack has its positive control: what is allowed comes through, over the same connections.
 """
 
-from __future__ import annotations
-
 import re
 import resource
 import shutil

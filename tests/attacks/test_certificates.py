@@ -1,7 +1,5 @@
 """A thief of a kit, and whoever would change, hold back or roll back the list of revoked certificates."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tables that change between two sessions or jobs: no difference of what is opened may be that of what changed."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -5,8 +5,6 @@ what the first message of the same job would have told, for a check may tell no 
 at fault.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path

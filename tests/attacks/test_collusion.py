@@ -3,8 +3,6 @@
 The server, as dealer, has every holder's seed; the colluding holder brings the messages that it received.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -3,8 +3,6 @@
 Whole parties run over memory links, each with folders of its own as in a kit; B is attacked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ were changed so that they believe it.
 Beside each attack it is made where its protection is taken away, and succeeds.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

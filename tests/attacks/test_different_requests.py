@@ -1,7 +1,5 @@
 """Parties that were asked for different work, or run different software, in one session."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ What was released is known by the draw that made it. Known by its bytes, snapsho
 be paid for once.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@
 sites listen, and a job runs meanwhile. Each attack has its control: the same by an administrator is done.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

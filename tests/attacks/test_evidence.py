@@ -3,8 +3,6 @@
 The parties are sites with certificates of one project, each with a run directory of its own, over the in-memory link.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Nothing that is written can be read by another account, whatever the umask; what others may use is refused."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import fcntl

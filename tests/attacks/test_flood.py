@@ -1,7 +1,5 @@
 """A party that sends what nobody asked for: it is named while what waits is still in proportion to the job."""
 
-from __future__ import annotations
-
 import torch
 
 from tests.errors import refused

@@ -5,8 +5,6 @@ not tell from them whether a record changed. Releases that follow a change recor
 certainty, at any ε; releases that follow it as a whole tell with certainty that somebody did.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import replace

@@ -5,8 +5,6 @@ itself and with the same randomness, where one message of one kind is another: a
 not finite, extremes, noise, another text, or none under that tag. ``VEILGRAPH_FUZZ_CASES`` sets the cases per kind.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

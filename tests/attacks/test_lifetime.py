@@ -3,8 +3,6 @@
 Each succeeds without the lifetime ledger, or without what keeps it, and is refused or comes to nothing with it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

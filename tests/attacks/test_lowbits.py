@@ -1,7 +1,5 @@
 """The attack ``lowbits`` on what is summed under masks, at each place where a sum is opened."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable

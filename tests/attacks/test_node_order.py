@@ -1,7 +1,5 @@
 """The server of a horizontal job learns which holders share a node, and not where its id stands among the others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

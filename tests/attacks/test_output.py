@@ -1,7 +1,5 @@
 """Escape sequences, markup and formulae from tables: in no terminal, log, page or spreadsheet."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import io

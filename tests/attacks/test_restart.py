@@ -1,7 +1,5 @@
 """One party that has lost its part of a run, or says so, costs nobody else theirs; kills in between cost nothing."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -4,8 +4,6 @@ Once a month an organisation exports its customers into a folder of that month, 
 know people each folder has a ledger of its own, and every run says that the total is that of one job.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Beside each attack it is made where its protection is taken away, and succeeds.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

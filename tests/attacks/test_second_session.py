@@ -5,8 +5,6 @@ frames, receipts, the request and its answers. Sequence numbers, indices and sub
 its messages have the very heads of the first's. A resumed session is a job of its own: it has the id of its request.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

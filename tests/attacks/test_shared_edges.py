@@ -3,8 +3,6 @@
 This is why such jobs are refused. The control is a table of pairs, where one row is one edge, as ε counts it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Averaging: a sum that is made again over other survivors would be one holder's exact values."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ and both values of the unit; what it can tell is at most what the ledger for lif
 control is a release that follows a change by itself, as releases did: then the second job names the unit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

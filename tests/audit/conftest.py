@@ -1,7 +1,5 @@
 """Honest audits raise an alarm once in a hundred runs (``FALSE_ALARM_RATE``): here all runs are the same every time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

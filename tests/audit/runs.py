@@ -1,7 +1,5 @@
 """Runs that tests of the audit share, and what is told of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An audit across organisations: every site attacks with its own view, and the truth stays with whom it is about."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Sequence

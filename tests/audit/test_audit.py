@@ -1,7 +1,5 @@
 """The audit of whole runs: attacks see a view and nothing else, limits gate, and a planted leak is found."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

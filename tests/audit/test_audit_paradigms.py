@@ -1,7 +1,5 @@
 """The audit of runs of all kinds: right rows for every attack, nothing left out without a word, and one clear error."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace

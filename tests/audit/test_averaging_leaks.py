@@ -1,7 +1,5 @@
 """Leaks planted in averaging jobs: the audit finds each of them, and has nothing to say of the same run without it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, combinations

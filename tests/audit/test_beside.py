@@ -1,7 +1,5 @@
 """``veilgraph audit RUN --beside OTHER``: sessions held against each other, with leaks planted and without."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Parties that put their views together: what one of them hides from another is no longer hidden."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

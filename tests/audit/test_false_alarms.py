@@ -3,8 +3,6 @@
 ``VEILGRAPH_AUDITS=200 VEILGRAPH_NIGHTLY=1 pytest tests/audit/test_false_alarms.py`` makes 200; without, twenty.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

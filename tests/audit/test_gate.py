@@ -1,7 +1,5 @@
 """Limits of an audit: what may be above one, and what nothing was held to, does not pass."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Canaries in a private training: what weights prove of ε is below the ledger's, and above one that is false."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Canaries in the data: what an audit proves of the whole pipeline, and not of the last door alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 Coins and perturbed labels are from fixed secrets, so that nothing here depends on chance.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

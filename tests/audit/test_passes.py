@@ -1,7 +1,5 @@
 """Noise that is drawn anew for each pass cancels over passes: an audit that reads the newest alone sees too little."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

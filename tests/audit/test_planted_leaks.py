@@ -1,7 +1,5 @@
 """Leaks planted one by one: the audit finds each of them, and has nothing to say of the same run without it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future

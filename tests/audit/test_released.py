@@ -1,7 +1,5 @@
 """Canaries among nodes that perturb their own values: a release is held against its ε by who learns from it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who is in a holder's sums, by its own notes: a training that draws otherwise than its ledger counts is found."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

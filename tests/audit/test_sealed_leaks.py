@@ -1,7 +1,5 @@
 """Leaks planted in sealed jobs: the audit finds each of them, and has nothing to say of the same run without it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

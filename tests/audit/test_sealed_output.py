@@ -1,7 +1,5 @@
 """What the label holder of a sealed job makes of its output, beside what it makes of its own data alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Attacks that solve equations on whole runs: known weights, and what private seeds change; hops of one pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Joint inferences made anew in one process are those that the parties make."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

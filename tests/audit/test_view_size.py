@@ -1,7 +1,5 @@
 """Recorded views: how large they will be is said before training, and large ones keep fewer passes."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

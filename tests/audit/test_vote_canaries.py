@@ -3,8 +3,6 @@
 Coins and noise are from fixed secrets, so that nothing here depends on chance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

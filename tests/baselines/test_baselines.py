@@ -1,7 +1,5 @@
 """What the federation is compared with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The training loop, with a network that does what a script says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

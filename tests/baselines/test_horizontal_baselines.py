@@ -1,7 +1,5 @@
 """What a horizontal run is compared with, from the graphs and ids that a run keeps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

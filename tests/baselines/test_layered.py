@@ -1,7 +1,5 @@
 """The horizontal network's plaintext twin: several holders' parts equal the combined graph, exactly."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Learning from released features and labels: what is read, what is chosen by, and that it learns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Plain torch_geometric in one place: networks, and what they are chosen by."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """PPGNN: VFGNN's network with eq. 23's layers, on a split where holders differ in their edges alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """SecureGNN: its polynomials, its files and its failures; with SPU's environment, the network and a run itself."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

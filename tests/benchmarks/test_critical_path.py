@@ -1,7 +1,5 @@
 """The clocks of ``benchmarks.turns``: parties that take turns are told the time of parties that work at once."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A horizontal job over exported tables, by commands alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A first job for party files or names: it is valid, of few keys, and says what a holder will not accept."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """``--json``: a document on standard output and nothing else, of every command that shows tables."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -1,7 +1,5 @@
 """Commands for work across organisations, as far as they go without a network."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

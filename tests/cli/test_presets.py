@@ -1,7 +1,5 @@
 """What users meet of presets: check says what was chosen, train trains it, and what would not fit the ring is said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

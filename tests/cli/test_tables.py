@@ -1,7 +1,5 @@
 """From exported tables to predictions and the record, by commands alone."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

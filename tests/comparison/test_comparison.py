@@ -1,7 +1,5 @@
 """A job beside its alternatives: each is what it says, on the same test nodes, in however many sessions."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """Imports that wait: nothing is loaded before a name is used, and other imports go on as ever."""
 
-from __future__ import annotations
-
 import builtins
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Worlds of payments for tests, and what a pattern of each kind must look like, from its transfers alone."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import pairwise
 from typing import Any

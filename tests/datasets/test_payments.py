@@ -1,7 +1,5 @@
 """A world of payments: sizes, the shapes of patterns, who sees what, and that an account alone tells little."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """One world's tables: what they say is what the world's views are, and jobs of four paradigms train on them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

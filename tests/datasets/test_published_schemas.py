@@ -1,7 +1,5 @@
 """A world in the columns of published data sets is that world, and goes from CSV to a result without an edited file."""
 
-from __future__ import annotations
-
 import csv
 import json
 from datetime import datetime, timedelta

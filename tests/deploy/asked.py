@@ -1,7 +1,5 @@
 """A holder's site with small tables, asked whether it would take part in a job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

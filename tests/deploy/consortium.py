@@ -1,7 +1,5 @@
 """A consortium of processes on this machine, and its jobs."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The processes of a site on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path

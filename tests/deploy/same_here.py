@@ -1,7 +1,5 @@
 """A run over the engine beside the same run in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

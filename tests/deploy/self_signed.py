@@ -1,7 +1,5 @@
 """A certificate that vouches for itself, for services and for what no project has certified."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address

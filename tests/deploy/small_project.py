@@ -1,7 +1,5 @@
 """A project of a bank and a shop."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from veilgraph.deploy.kit import Kit

@@ -1,7 +1,5 @@
 """A participant's own key: requested, signed, installed; and what is refused on the way."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 import ssl

@@ -1,7 +1,5 @@
 """Asking the sites of a job beforehand, without an engine: at the server, and at an administrator."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

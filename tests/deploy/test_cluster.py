@@ -1,7 +1,5 @@
 """A project with two brokers, by its commands: a job goes on where either is gone, and certificates are renewed."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import ssl

@@ -3,8 +3,6 @@
 ``VEILGRAPH_ENGINE_KILLS`` says how many kills per role; 0 or nothing skips.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

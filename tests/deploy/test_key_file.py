@@ -1,7 +1,5 @@
 """Private keys with a passphrase: what lies on the disk, who can read it, and what a wrong passphrase says."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Whom a consortium lost: what an administrator is told of a job that lost a party."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Holders and administrators come and go, and nobody else gets another kit."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

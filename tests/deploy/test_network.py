@@ -4,8 +4,6 @@ Everything here shares one provisioned project whose sites run while the tests d
 does every job, in a process of its own at every site.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Jobs of every kind over the real engine, in ``make nightly``: as in ``test_network``, a consortium for all."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping

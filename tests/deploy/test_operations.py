@@ -1,7 +1,5 @@
 """The files in deploy/, the runbook and the page of operations name what there is: commands, options, metrics."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

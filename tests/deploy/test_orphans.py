@@ -1,7 +1,5 @@
 """No process of a site lives on without the one that began it, and the next start waits for those of the last."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

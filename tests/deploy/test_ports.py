@@ -1,7 +1,5 @@
 """Ports for sites on this machine."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

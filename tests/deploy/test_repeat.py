@@ -1,7 +1,5 @@
 """Over the real engine, with private seeds: the same job on the same tables, aligned anew, predicts the same by id."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Signed requests of administrators: in one form, for one project, some sites and ten minutes."""
 
-from __future__ import annotations
-
 import json
 import random
 import struct

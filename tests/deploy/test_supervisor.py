@@ -1,7 +1,5 @@
 """A site's supervisor over a real broker: who may make it start, stop and tell, and what becomes of its processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Sentences of the documentation, the marks behind those that promise privacy, and the rows of docs/claims.md."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

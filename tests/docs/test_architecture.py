@@ -1,7 +1,5 @@
 """What the architecture page says is so: the picture, the paths, the walks, and where calls climb."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from importlib import import_module

@@ -1,7 +1,5 @@
 """docs/claims.md is whole: every promise of privacy has a mark, every mark a row, every row tests that exist."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The notebooks: stored without outputs, and their cells run one after another."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """docs/threat-model.md lists all that outlives a session: what a party's part of a run gains is on the list."""
 
-from __future__ import annotations
-
 import re
 from fnmatch import fnmatch
 from pathlib import Path

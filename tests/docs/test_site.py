@@ -1,7 +1,5 @@
 """The site: every page has a place, staged pages are what Python-Markdown understands, and nothing is fetched."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

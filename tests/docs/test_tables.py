@@ -1,7 +1,5 @@
 """The tables of the documentation that follow from the rows of what is sent are those of the rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

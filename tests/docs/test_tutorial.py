@@ -1,7 +1,5 @@
 """The tutorial's commands, read out of the page, on the export that it names: no file is edited in between."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Which files a small run passes on its way to the moments that ``docs/architecture.md`` tells of: stacks of calls."""
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """How far sums over neighbours move between neighbouring graphs: all small graphs, and where the bounds are met."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

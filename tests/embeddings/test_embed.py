@@ -1,7 +1,5 @@
 """Embedding for publication: what is published, what is not, what is refused, what a cut leaves behind."""
 
-from __future__ import annotations
-
 import csv
 import json
 import stat

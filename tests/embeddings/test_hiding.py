@@ -1,7 +1,5 @@
 """Attacks succeed on plain embeddings and find less in those that were trained to hide; what is useful is kept."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

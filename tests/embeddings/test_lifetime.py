@@ -4,8 +4,6 @@ Asked for again and again the noise averages away. With that ledger the same emb
 end at the first release beyond the total.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -1,7 +1,5 @@
 """The noised method: what it pays for, when, about whom; what it reads; and what it adds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

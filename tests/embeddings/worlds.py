@@ -1,7 +1,5 @@
 """Small worlds with two attributes that edges and features tell, and jobs over them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

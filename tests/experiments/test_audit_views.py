@@ -1,7 +1,5 @@
 """Accuracy against leakage: a page from real runs and audits, kept so that nothing is done twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

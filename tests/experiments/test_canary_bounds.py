@@ -4,8 +4,6 @@ A bound on honest code is wrong with a probability of at most 1e-7. How much of 
 coins and noise are from fixed secrets.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

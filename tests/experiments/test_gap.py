@@ -1,7 +1,5 @@
 """GAP as a reference: what its noise costs, and that it learns; measuring goes on where it was cut off."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The study of jobs on payments: each way's scores are of the customers that it says, and alarms are counted right."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from veilgraph_datasets.world import PaymentsWorld

@@ -1,7 +1,5 @@
 """The measurement of presets: it goes on where it was cut off, and docs/presets.md has what was measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of VFGNN's Q3 from a real federated job, with SPU's figures given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

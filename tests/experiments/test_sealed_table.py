@@ -1,7 +1,5 @@
 """The table of sealed jobs: what the parties train and what their plaintext twin does."""
 
-from __future__ import annotations
-
 from research.grid import Cell, run_cell
 from research.sealed_table import SEALED_TABLES
 from veilgraph.protocol.job_file import parse_job

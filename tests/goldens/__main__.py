@@ -1,7 +1,5 @@
 """Compares goldens: ``python -m tests.goldens [--write | --base COMMIT] [CASE...]``."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The jobs whose results are pinned: what ships and needs no download, and small ones that touch every kind of part."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """What differs between goldens: to the bit, or but for what another processor changes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, Final

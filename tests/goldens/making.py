@@ -1,7 +1,5 @@
 """Makes goldens in a process of their own, with one thread, and keeps them in a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

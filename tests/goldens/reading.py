@@ -1,7 +1,5 @@
 """What is pinned of a run: read from the files of its directory, which are documented, and from nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

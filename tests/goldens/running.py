@@ -3,8 +3,6 @@
 python -m tests.goldens.running TREE OUT.json CASE...
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

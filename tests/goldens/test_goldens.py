@@ -5,8 +5,6 @@ and disclosures are compared, and the test says so by being skipped after that. 
 bit anywhere.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

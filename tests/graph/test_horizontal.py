@@ -1,7 +1,5 @@
 """Simulated horizontal splits, and the combined graph that their parts make."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Many graphs in one: from PyTorch Geometric's batches, and dealt to holders whole."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch_geometric.data import Batch, Data

@@ -1,7 +1,5 @@
 """A graph in an order of its own: what is released of it is the same to the bit, however its nodes were numbered."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Which relation an edge is of: kept with a graph, in its file, and taken from PyTorch Geometric's HeteroData."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

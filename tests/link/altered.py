@@ -1,7 +1,5 @@
 """Somebody in the middle of a link."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

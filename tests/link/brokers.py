@@ -1,7 +1,5 @@
 """A NATS broker of this machine, from the locked wheel's binary, with a configuration as it ships."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

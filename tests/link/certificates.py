@@ -1,7 +1,5 @@
 """Certificates made at run time: a project's root and what it issues, laid out as in a kit."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

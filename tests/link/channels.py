@@ -1,7 +1,5 @@
 """Two ends of a channel without a wire."""
 
-from __future__ import annotations
-
 from tests.link.certificates import Project
 from veilgraph.link.channel import (
     Channel,

@@ -1,7 +1,5 @@
 """A broker that does with messages what it likes; of NATS it knows as much as our client asks for."""
 
-from __future__ import annotations
-
 import re
 import socket
 import ssl

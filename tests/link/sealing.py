@@ -1,7 +1,5 @@
 """Two ends of a sealed link, and what becomes of a handshake."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given

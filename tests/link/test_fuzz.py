@@ -3,8 +3,6 @@
 ``VEILGRAPH_FUZZ_CASES`` sets the cases per property; those that sign or open sockets take a part of it.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import socket

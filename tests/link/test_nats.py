@@ -1,7 +1,5 @@
 """The link over a broker: what every link promises, and what becomes of a broker that fails, restarts or is hostile."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """The client of a broker: what it believes of one, how it gets there, and what it never sets aside memory for."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Refusals in a log: bounded lines and memory, and no refusal that never leaves a line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from veilgraph.link.refusals import EVERY_S, MAX_KINDS, MAX_SOURCES, RefusalLog, Source

@@ -1,7 +1,5 @@
 """Views in files: what a link saw comes back, a torn end is left out, and rubbish is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

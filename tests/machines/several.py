@@ -1,7 +1,5 @@
 """A local part on several machines, compared with the same on one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

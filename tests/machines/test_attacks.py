@@ -1,7 +1,5 @@
 """Strangers among the machines of one party: they get in nowhere, read nothing, and the group goes on without them."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import ssl

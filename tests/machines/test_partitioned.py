@@ -1,7 +1,5 @@
 """A local model over several machines against the same model on one; the machines are real processes."""
 
-from __future__ import annotations
-
 import time
 from contextlib import contextmanager
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Jobs in which a holder has several machines, against the same jobs on one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

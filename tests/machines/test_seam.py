@@ -1,7 +1,5 @@
 """Every partitioned model of ours computes on several machines; without the distribution a job that asks is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -7,8 +7,6 @@ several markers, decimal commas, four delimiters and four encodings, labels in a
 relations with times and amounts. A fraudster shows little in any one table, and more in all: frauds come in rings.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """Customers leave and come while a model is in use: whoever is still common is predicted."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from pathlib import Path

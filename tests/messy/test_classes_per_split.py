@@ -1,7 +1,5 @@
 """How many nodes of each class a split has, at the holder with labels: one class alone trains nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What has changed since training is told before anybody trusts a prediction: at home, and in no message."""
 
-from __future__ import annotations
-
 import csv
 import json
 import logging

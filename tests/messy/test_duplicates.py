@@ -1,7 +1,5 @@
 """Several rows of one id: refused with some of the ids and the way out, or one of them taken as the party file says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Predictions name every node as the holder's own table does, however ids are written alike to be compared."""
 
-from __future__ import annotations
-
 import csv
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ids that differ in how they are written: folded alike where they can be, and else each holder is told."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 import yaml

@@ -1,7 +1,5 @@
 """Which file has the nodes and which the labels, whatever the order on the command line; and columns that leak."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

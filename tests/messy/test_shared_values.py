@@ -1,7 +1,5 @@
 """Edges by what customers share, and files of which all or many edges are lost."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

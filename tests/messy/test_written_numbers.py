@@ -1,7 +1,5 @@
 """Columns as people write them: what `data init` reads is what the tables are read as, and what is left out is said."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Runs one function per party in threads over the in-memory link, for protocol tests."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Fixed point and exact products, by int64 kernels and by limbs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The order of rows: that of the first holder's seed and of the common ids, told to holders alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from typing import Any

@@ -1,7 +1,5 @@
 """Adam and backward passes without what torch imports for its compiler: torch's own, to the bit."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

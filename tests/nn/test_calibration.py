@@ -1,7 +1,5 @@
 """Calibrations and corrected losses, against their definitions and in limiting cases."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

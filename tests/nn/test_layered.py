@@ -1,7 +1,5 @@
 """The horizontal network's parts: local updates, pooling over neighbours and holders, the global update."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import TypeVar
 

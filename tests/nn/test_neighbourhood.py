@@ -1,7 +1,5 @@
 """Neighbourhoods: all neighbours give the graph's own result; drawn ones are unbiased, distinct, within the fanout."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

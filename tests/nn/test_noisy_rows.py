@@ -1,7 +1,5 @@
 """Evidence of noisy rows, and what a joint network sees of them, against slow, obvious computation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Hops relation by relation: each with a mean, a weight and a reach of its own, over a graph and a neighbourhood."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Organisations that do a job together, each in a folder of its own, in threads of one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import uuid4

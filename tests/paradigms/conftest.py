@@ -1,7 +1,5 @@
 """What runs in this room are given."""
 
-from __future__ import annotations
-
 import pytest
 
 from veilgraph.runtime.store import lifetime as lifetimes

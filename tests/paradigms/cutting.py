@@ -1,7 +1,5 @@
 """Runs that are cut off, and their processes."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

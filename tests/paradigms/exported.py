@@ -1,7 +1,5 @@
 """Small horizontal jobs from tables, and what of ids may be found where."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Jobs of holders that bring graphs, or tables from Python, and the ledgers for life that they pay from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

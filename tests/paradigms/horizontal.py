@@ -1,7 +1,5 @@
 """Small horizontal jobs, their models, and runs that must be the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A job of two parties' tables that releases once, and the ledger for life of the party that releases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

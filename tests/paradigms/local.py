@@ -1,7 +1,5 @@
 """Small jobs of node-level privacy, and what their parties kept and sent."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

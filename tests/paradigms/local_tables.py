@@ -1,7 +1,5 @@
 """Jobs of node-level privacy from tables."""
 
-from __future__ import annotations
-
 import csv
 import random
 from collections.abc import Mapping

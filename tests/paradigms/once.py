@@ -1,7 +1,5 @@
 """Jobs with a single release, and parties that lose it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Jobs across organisations on one machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from veilgraph.graph.settings import DataSettings

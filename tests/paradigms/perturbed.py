@@ -1,7 +1,5 @@
 """Holders of nodes of their own that learn from perturbed labels: their graphs, and what they paid for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Private jobs, and what was paid, sent and kept for them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

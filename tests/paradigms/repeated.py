@@ -1,7 +1,5 @@
 """Jobs that draw wherever they can, and how far two runs of one are apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

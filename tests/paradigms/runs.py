@@ -1,7 +1,5 @@
 """Small runs on disk, and what it means that two of them are the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

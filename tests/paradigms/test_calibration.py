@@ -1,7 +1,5 @@
 """A rare class, weighted up in training: what is predicted of it is its true share, now and in later predictions."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

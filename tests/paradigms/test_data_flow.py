@@ -1,7 +1,5 @@
 """Data flow once: a table is parsed once in a session, and a graph is checked where it comes in."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Edge weights in every network of every paradigm: they change what it computes, and an edge of weight 0 is none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A complete run keeps the final checkpoint alone, without what only training needs; a kill before costs nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ledgers for life of holders that bring graphs, or tables from Python: where they are, who pays, what they refuse."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

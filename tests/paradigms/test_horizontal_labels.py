@@ -1,7 +1,5 @@
 """Horizontal jobs whose holders learn from perturbed labels: what leaves them, what it costs, what is refused."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

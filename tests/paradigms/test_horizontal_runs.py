@@ -1,7 +1,5 @@
 """Whole horizontal runs on disk: as the twin has them, cut and resumed, predicting again, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

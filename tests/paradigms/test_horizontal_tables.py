@@ -1,7 +1,5 @@
 """Horizontal holders with what is their own: tables, graphs given from Python, saved graphs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Horizontal jobs that learn numbers: in their own unit, chosen by error, kept with the weights; and what they tell."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Training from Python: what comes back, what is written, which model is chosen, and predicting with it."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """A label holder that learns of its own columns and of released ones together, in whole runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

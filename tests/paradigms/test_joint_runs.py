@@ -1,7 +1,5 @@
 """Whole runs with ``privacy.joint_noise``: every sum has new noise of all holders, and all of them pay for it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

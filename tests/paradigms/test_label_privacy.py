@@ -1,7 +1,5 @@
 """Vertical jobs whose label holder learns from perturbed labels: what leaves it, what it costs, what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

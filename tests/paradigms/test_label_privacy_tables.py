@@ -1,7 +1,5 @@
 """Labels of tables: perturbed once for all jobs of the same ε, label by label, within a budget about labels."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

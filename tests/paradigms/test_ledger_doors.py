@@ -1,7 +1,5 @@
 """Every door through which data are published with noise pays for life: however often it is asked, the total stays."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable, Mapping

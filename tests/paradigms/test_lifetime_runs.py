@@ -1,7 +1,5 @@
 """Whole jobs of one party's tables under one ledger for life."""
 
-from __future__ import annotations
-
 import csv
 import json
 import logging

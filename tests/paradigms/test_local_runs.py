@@ -1,7 +1,5 @@
 """Runs of paradigm node-dp: one release for all epochs, resumes and predictions, and no more than was paid for."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """Paradigm local on three organisations' own tables: one has the edges, the others their customers' features."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

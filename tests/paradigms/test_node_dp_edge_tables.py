@@ -1,7 +1,5 @@
 """Noise on the learner's edges, from organisations' own tables: one ledger over jobs, alignments and orders of rows."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

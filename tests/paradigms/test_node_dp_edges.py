@@ -1,7 +1,5 @@
 """Runs of paradigm node-dp with noise on the learner's edges: paid once and for life, and never more than allowed."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

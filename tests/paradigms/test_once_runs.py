@@ -1,7 +1,5 @@
 """Whole runs with ``privacy.schedule: once``: one release for all epochs, evaluations, predictions and resumes."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from dataclasses import replace

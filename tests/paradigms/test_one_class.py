@@ -1,7 +1,5 @@
 """Training nodes of a single class: nothing can be learned, and the training ends before anything is sent."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From tables to predictions in one process: alignment, what is kept, what is refused, and tables that have grown."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """ε of one node from tables: accepted where features are of a node's own row, refused with the column where not."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

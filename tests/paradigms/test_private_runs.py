@@ -1,7 +1,5 @@
 """Whole runs with differential privacy: what the ledger counts is what was sent, and the budget ends what it must."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

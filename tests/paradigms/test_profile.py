@@ -1,7 +1,5 @@
 """Training with a profile: one trace of all parties, in which every message has both its ends and no value is."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

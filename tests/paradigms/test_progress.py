@@ -1,7 +1,5 @@
 """What a party's log says of how far it is, and what is noted of its bytes, while a job runs."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

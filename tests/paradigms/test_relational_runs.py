@@ -1,7 +1,5 @@
 """Jobs with relations from beginning to end: HeteroData through ``vg.fit``, tables through the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

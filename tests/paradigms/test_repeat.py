@@ -1,7 +1,5 @@
 """The same job on the same tables, aligned anew, gives the same predictions by id."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath

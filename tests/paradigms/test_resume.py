@@ -1,7 +1,5 @@
 """A run that was cut off goes on to the bit-identical result, wherever and however it was cut."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A run's files while others write them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

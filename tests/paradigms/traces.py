@@ -1,7 +1,5 @@
 """Traces of runs with holders A and B, and what holds for each of them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping

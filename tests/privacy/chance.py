@@ -1,7 +1,5 @@
 """Draws that are fixed, and intervals of chance."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

@@ -5,8 +5,6 @@ public shape. Both raise ``LeakFound``. With injected secrets the statistics are
 below say how probable a false alarm is after a change of the code, not from run to run.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter, defaultdict

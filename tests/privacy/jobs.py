@@ -3,8 +3,6 @@
 Coins and noise are fixed as well, but where a test is of their source: thousands of messages are looked at.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Jobs and the plan of what they release."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from veilgraph.paradigms.vertical.settings import plan

@@ -1,7 +1,5 @@
 """Events, what they come to together, and calibration: against the closed forms, the library and the papers."""
 
-from __future__ import annotations
-
 import math
 
 import dp_accounting

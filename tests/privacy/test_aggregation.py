@@ -1,7 +1,5 @@
 """Noise in every hop against brute force: how far sums truly move between neighbouring data of the same releases."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable

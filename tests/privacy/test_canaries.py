@@ -1,7 +1,5 @@
 """Canaries: what is planted and kept, and whole jobs whose ledger is held against what the server received."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

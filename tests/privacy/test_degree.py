@@ -1,7 +1,5 @@
 """Bounding degrees: nobody keeps too many neighbours, and one pair of nodes more changes three pairs at most."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

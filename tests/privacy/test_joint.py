@@ -1,7 +1,5 @@
 """Noise that holders make together: its exact law, what is sent of it, and who can take it off."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

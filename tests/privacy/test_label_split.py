@@ -4,8 +4,6 @@ The game of local differential privacy: an attacker knows all labels but one, th
 nodes the splits hold. From a split that takes its share of every class it finds the label each time.
 """
 
-from __future__ import annotations
-
 import csv
 import random
 from collections.abc import Sequence

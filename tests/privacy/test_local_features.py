@@ -1,7 +1,5 @@
 """The multi-bit mechanism and those it is compared with: ε-LDP exactly, unbiasedness, variance, layouts, refusals."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

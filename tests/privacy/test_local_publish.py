@@ -1,7 +1,5 @@
 """The door of perturbed values: paid for before they are drawn, and never more often than the budget allows."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

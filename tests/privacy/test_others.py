@@ -1,7 +1,5 @@
 """Whose publications depend on a holder's data: each of them is in that holder's ledger."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

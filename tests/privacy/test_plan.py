@@ -1,7 +1,5 @@
 """What a job will publish and what that costs, against counting by hand and the accountant."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The door: clipped, paid for, noised, each with noise of its own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Random choices of exact probabilities, and labels under randomised response."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

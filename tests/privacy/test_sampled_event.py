@@ -1,7 +1,5 @@
 """The price of one step of DP-SGD with several terms of one node, against other ways to find it."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 from types import SimpleNamespace

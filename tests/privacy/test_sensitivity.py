@@ -1,7 +1,5 @@
 """Derived sensitivities against brute force: true changes of propagated, clipped rows on small random graphs."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The transcript test: what crosses the wire in whole jobs, and mutants that the test must catch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path

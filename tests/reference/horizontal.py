@@ -1,7 +1,5 @@
 """Horizontal jobs beside their twin."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A job in batches is its plaintext twin, weight by weight; one batch of all nodes is the job without batches."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The horizontal job - threads, hashes, masks, secure maxima - is the plaintext network, and that is the pooled one."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Nodes that only one holder knows: part of its local graph, and of nothing that it sends."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """``model.initial.method: perturbed``: released once to all holders, and from there on the plaintext network."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

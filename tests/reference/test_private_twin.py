@@ -1,7 +1,5 @@
 """Differential privacy in the federated job: the same noise in the plaintext network gives the same weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

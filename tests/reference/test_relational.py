@@ -1,7 +1,5 @@
 """Jobs whose holders tell relations apart: the twin weight by weight, and what that is worth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bytes on the wire against what is said of them before a job runs, to the byte."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

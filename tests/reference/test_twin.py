@@ -1,7 +1,5 @@
 """The federated job - threads, masks, shares and all - is the plaintext network, weight by weight."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs that must be their twin's, and parties of odd shapes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Small runs that the page's tests share; each test that changes one takes a copy."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

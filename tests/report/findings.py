@@ -1,7 +1,5 @@
 """An ``audit.json`` as an audit writes it, with one finding of every kind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Json = dict[str, Any]

@@ -1,7 +1,5 @@
 """What a page holds, by the standard library's parser."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from html.parser import HTMLParser

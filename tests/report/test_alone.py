@@ -1,7 +1,5 @@
 """Holders of own nodes hear whether they are better off alone."""
 
-from __future__ import annotations
-
 from veilgraph.paradigms.horizontal.tally import VALUE_MEASURES
 from veilgraph.protocol.figures import CLASS_MEASURES
 from veilgraph.report.training import alone_words

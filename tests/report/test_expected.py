@@ -1,7 +1,5 @@
 """What accuracy a budget lets expect: from curves that were measured, said only of jobs of their kind."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

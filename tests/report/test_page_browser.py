@@ -1,7 +1,5 @@
 """The page in a browser: nothing is asked for or complained of, nothing is wider than a phone, and dark is dark."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Classes that a label holder's tables name are called so wherever the page and a comparison speak of one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

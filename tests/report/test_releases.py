@@ -1,7 +1,5 @@
 """What nodes release, for the terminal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.table import Table

@@ -1,7 +1,5 @@
 """Features of edges: columns of numbers beside the weight, from tables to a horizontal job."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Features from node tables, and sums of them that are exact."""
 
-from __future__ import annotations
-
 import threading
 from fractions import Fraction
 from pathlib import Path

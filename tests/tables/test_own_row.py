@@ -1,7 +1,5 @@
 """Of declared tables a node's features are the same bits whatever other rows hold; of fitted ones they are not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Relations of a party file: names of tables, columns of kinds, and how far each reaches."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

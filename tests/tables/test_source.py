@@ -1,7 +1,5 @@
 """How files are written, and what is read of them."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Columns of numbers to predict, and of the graph that a node is of."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An attack, as another package has it: docs/extending.md says how."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from veilgraph.audit.attack import Attack, AuditContext

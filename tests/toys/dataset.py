@@ -1,7 +1,5 @@
 """A data set, as another package has it: docs/extending.md says how."""
 
-from __future__ import annotations
-
 import torch
 from torch_geometric.data import Data
 from typing_extensions import override

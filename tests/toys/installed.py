@@ -1,7 +1,5 @@
 """Installs a module of this folder as a package of its own, and runs what uses it in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

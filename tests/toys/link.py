@@ -1,7 +1,5 @@
 """A wire between threads, as another package has it: docs/extending.md says how."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A local model, a combine strategy and a task, as another package has them: docs/extending.md says how."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

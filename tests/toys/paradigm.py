@@ -1,7 +1,5 @@
 """A paradigm, and what the audit makes of it, as another package has them: docs/extending.md says how."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

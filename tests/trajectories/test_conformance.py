@@ -1,7 +1,5 @@
 """The task and the data set, held to what every task and data set promises; and the key ``data.made``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar

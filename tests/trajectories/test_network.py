@@ -1,7 +1,5 @@
 """The network over moving objects: against a loop, and what it must not depend on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Recordings of people who walk: physics, known truth, and what follows from the seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

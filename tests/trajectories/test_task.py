@@ -1,7 +1,5 @@
 """Trajectories: scores against a loop, what is trained on and judged, tables of cameras, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from pathlib import Path

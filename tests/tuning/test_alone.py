@@ -1,7 +1,5 @@
 """The label holder alone is tuned by its validation nodes, at home, and nothing of others is needed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tuning on what holders bring from Python: as ``fit`` takes it, in every trial the same, and no other later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePath

@@ -1,7 +1,5 @@
 """Tuning: what is chosen follows from validation nodes, seeds and trials alone, in however many sessions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path, PurePath

@@ -1,7 +1,5 @@
 """A node table made of a bank's transfers is what slow loops over the rows find, and says what it took and left."""
 
-from __future__ import annotations
-
 import csv
 import random
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """What is decided of a party file is written as decided, and no longer asked."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages that must say nothing, and orders: tests that are exact, and find what they are for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of what a run claims: rare alarms where it holds, for whatever data, and sure ones where it does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The bound from one run: against closed forms, exact tails, and simulated runs of known privacy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

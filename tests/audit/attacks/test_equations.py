@@ -1,7 +1,5 @@
 """Features from a model's outputs: exact where equations suffice, and each equation counts by its noise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

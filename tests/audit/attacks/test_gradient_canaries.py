@@ -1,7 +1,5 @@
 """Scores of canaries in a private training: log-likelihood ratios, as they are by brute force."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

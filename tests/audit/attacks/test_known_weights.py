@@ -1,7 +1,5 @@
 """Features from h^0 under a W that the adversary can compute: exact where it has all of W, chance where it has none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Edges from inputs and outputs of propagation: exact where equations suffice."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from veilgraph.audit.edges import neighbour_weights

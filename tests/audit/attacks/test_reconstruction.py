@@ -1,7 +1,5 @@
 """Reconstruction from opened h^0: exact where the sequence decides it, chance where it says nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """How terms of sums are drawn: honest draws are what the p-values say, and every other way to draw is found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any

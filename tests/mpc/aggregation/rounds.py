@@ -1,7 +1,5 @@
 """Rounds of a sum without a link, so that a test can be any party, and sums over one with parties that drop out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a server and holders that collude with it can make of a round, and what the holders refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The sum is that of who sent values, whoever drops out when, and all of it costs what the formula says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

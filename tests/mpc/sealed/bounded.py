@@ -1,7 +1,5 @@
 """The twin, that holds what it computes against the rings: nothing that passes the range tests may come near them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from typing_extensions import override

@@ -1,7 +1,5 @@
 """Faults planted in what dealer and holders draw, alike at both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

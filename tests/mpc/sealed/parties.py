@@ -1,7 +1,5 @@
 """A program run by all parties in threads, and by the twin."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

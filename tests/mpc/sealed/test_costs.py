@@ -1,7 +1,5 @@
 """What every operation costs: bytes and rounds as docs/sealed.md says, as they are counted, and as they are sent."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

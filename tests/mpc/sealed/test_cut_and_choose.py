@@ -1,7 +1,5 @@
 """Dealers that do not deal as they should: found out where their dealing is opened, or where they deal another."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

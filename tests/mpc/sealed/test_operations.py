@@ -1,7 +1,5 @@
 """Every operation against its twin."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -10,8 +10,6 @@ A view is all that a coalition gets from outside it, and what it can add it up t
 Secrets are fixed, so that nothing here depends on chance. Mutants show that each fault is found.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

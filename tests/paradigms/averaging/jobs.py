@@ -1,7 +1,5 @@
 """Small averaging jobs, their twins, and runs in which holders drop out."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

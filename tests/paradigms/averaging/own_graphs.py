@@ -1,7 +1,5 @@
 """Small graphs of four holders for every task, and their twins."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

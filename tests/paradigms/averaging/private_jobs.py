@@ -1,7 +1,5 @@
 """Small private jobs and graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """What a holder learns at home after a private training: from its own data, kept there, and never worse there."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs that begin with the weights of an earlier run: holders join, and leave for good."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Bytes on the wire against what is said of them before an averaging job runs, to the byte; tasks in ``test_tasks``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The same run over a broker, every message sealed, as in memory; with a holder that drops out too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

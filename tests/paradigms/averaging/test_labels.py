@@ -1,7 +1,5 @@
 """Averaging jobs whose holders learn from perturbed labels: what they add to sums, what it costs, what is refused."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What leaves a holder of an averaging job, and what its party file says of that."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Weights of a holder's own: never summed, kept at home, and otherwise as in any run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

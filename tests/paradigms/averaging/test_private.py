@@ -1,7 +1,5 @@
 """Private trainings: as their twin has them, paid for first, within their ledgers, and silent about all else."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

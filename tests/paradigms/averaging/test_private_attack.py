@@ -1,7 +1,5 @@
 """A canary's membership, asked of what a holder released: found without noise, and no more than ε says with it."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

@@ -1,7 +1,5 @@
 """Private trainings whose noise holders make together: what a sum has of it, who is trusted, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Terms of a private training: of how many a node is a part, on all small graphs; and how far a sum of them moves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial

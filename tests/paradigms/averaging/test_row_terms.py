@@ -1,7 +1,5 @@
 """Gradients of single rows: those of autograd, of one node each, and added up as they would be by themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

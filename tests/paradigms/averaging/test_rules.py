@@ -1,7 +1,5 @@
 """Rules, against the formulas and in the cases in which one is another."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Whole averaging runs: as the twin has them, whoever drops out when, resumed, and what is refused."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tasks make of a holder's data and of sums, against the plain computation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every task: its runs are its twin's, whoever drops out and wherever the data come from; and what is said of it."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from pathlib import Path

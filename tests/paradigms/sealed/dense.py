@@ -1,7 +1,5 @@
 """What the sealed network computes, spelled out with dense matrices."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Sealed jobs with noise on votes, and noise that parties and twin have alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Random small federations, and sealed programs run on them by all parties in threads and by the twin."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Scores of trees that the label holder fits at home: nothing of a node's own label is in its score."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

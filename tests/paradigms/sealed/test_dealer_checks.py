@@ -1,7 +1,5 @@
 """Sealed jobs whose dealer is checked: what is committed to is what all passes of a session take."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

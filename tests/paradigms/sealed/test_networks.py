@@ -1,7 +1,5 @@
 """The network of a sealed job is, whatever the job, what its twin in floating numbers is, and what PyTorch says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Predictions of a sealed run from tables that have changed: shares of the model stay where they are, hops are new."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a sealed job opens where it says so: named nodes alone, weights of one's own columns; and what it does not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Votes with noise: what they are, how far one edge moves them, who knows the noise, and what an attacker makes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

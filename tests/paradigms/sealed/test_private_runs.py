@@ -1,7 +1,5 @@
 """Runs of sealed jobs with noise: paid for once, before anything is opened; the same noise later; what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Random jobs on random data are what their twins are: any number of holders, sizes from one on, odd graphs."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any, Final

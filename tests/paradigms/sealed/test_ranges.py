@@ -1,7 +1,5 @@
 """A sealed job is its twin, or it ends: numbers that leave the ring's range are never taken for a result."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whole sealed runs on disk: as the twin has them, cut and gone on with, predicting again, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

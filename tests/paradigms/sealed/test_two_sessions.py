@@ -1,7 +1,5 @@
 """Two sessions of one run: they compute different things at the same place, and have no draw in common."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The twin that makes no rows is the twin that makes them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

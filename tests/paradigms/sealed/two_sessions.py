@@ -1,7 +1,5 @@
 """What a holder can make of two recorded sessions of one run."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from pathlib import Path
 

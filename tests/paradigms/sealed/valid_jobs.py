@@ -1,7 +1,5 @@
 """Random jobs that a consortium could submit: blocks of every kind, hubs, weights, rates and scales of columns."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any, Final

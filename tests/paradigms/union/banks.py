@@ -1,7 +1,5 @@
 """Small unions: banks with accounts of their own, which pay each other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

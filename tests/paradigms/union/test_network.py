@@ -1,7 +1,5 @@
 """A union with a holder of edges alone, and with holders without labels: the same model, and nobody learns more."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping

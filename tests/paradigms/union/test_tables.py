@@ -1,7 +1,5 @@
 """A union of tables: what each bank's own books say becomes the graph that all of them together have."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

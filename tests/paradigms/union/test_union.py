@@ -1,8 +1,6 @@
 """A union computes what one place would, tells every holder of its own nodes alone, and finds edges that one side
 invents."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

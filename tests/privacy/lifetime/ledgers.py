@@ -1,7 +1,5 @@
 """Small lifetime ledgers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 
