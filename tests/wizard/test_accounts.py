@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from veilgraph_wizard.sampling import sample
+from veilgraph_wizard.transfer_columns import sides
 
 from tests.cli.commands import one_error, veilgraph
 from tests.tables.writing import write
@@ -286,6 +288,16 @@ def test_columns_of_other_names_are_named(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "amounts: eur" in result.stdout
     assert "label" in next(iter(found(tmp_path / "n.csv").values()))
+
+
+def test_names_of_people_beside_their_ids_are_no_banks(tmp_path: Path) -> None:
+    """As Sender and Receiver are in the PETs challenge, where many accounts have the same one."""
+    for each, banks in ((7, True), (20, False)):
+        rows = [(f"n{place % each}", f"n{place % (each - 1)}") for place in range(200)]
+        columns = {"sender": [one for one, _ in rows], "receiver": [other for _, other in rows]}
+        ids = {f"{name}_id": [f"k{place % 20}" for place in range(200)] for name in columns}
+        write(tmp_path / "t.csv", columns | ids)
+        assert (sides(sample(tmp_path / "t.csv")) is not None) == banks
 
 
 @pytest.mark.parametrize(
