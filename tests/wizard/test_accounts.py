@@ -172,6 +172,7 @@ def test_columns_are_made_before_a_day_and_labels_from_it_on(tmp_path: Path) -> 
 def test_no_later_transfer_is_in_a_column(tmp_path: Path) -> None:
     """Whatever comes from that day on, the columns are the same to the last digit."""
     rows = drawn()
+    rows += [row | {"time": datetime(AS_OF.year, AS_OF.month, AS_OF.day)} for row in drawn(50, seed=1)]  # to the second
     others = [row for row in rows if row["time"].date() < AS_OF]
     others += [row | {"amounts": (9e6, 8e6), "format": "Cash"} for row in rows if row["time"].date() >= AS_OF]
     tables = []
@@ -260,6 +261,23 @@ def test_rows_that_say_nothing_are_left_out_and_counted(tmp_path: Path) -> None:
         *("account_id", "log_received", "log_sent", "log_payers", "log_payees", "both_ways", "other_banks_in"),
         *("other_banks_out", "to_itself"),
     ]
+
+
+def test_times_are_those_of_rows_that_are_kept(tmp_path: Path) -> None:
+    """Where others are left out before them and between them, for their amounts and for their times."""
+    days = ["2022-09-01T05:00", "2022-09-02T12:00", None, "2022-09-03T05:00", "2022-09-03T12:00", "2022-09-05T05:00"]
+    amounts = [None, 1.0, 1.0, 1.0, -1.0, 1.0]
+    ends = {
+        name: [text] * 6 for name, text in {"payer": "a", "payer_bank": "N", "payee": "b", "payee_bank": "S"}.items()
+    }
+    write(tmp_path / "t.csv", ends | {"amount": amounts, "booked_at": days})
+    said = veilgraph("data", "accounts", tmp_path / "t.csv", "--holder", "N", "--out", tmp_path / "n.csv")
+    assert "left out: 1 transfers, no time" in said.stdout, said.output
+    assert "left out: 2 transfers, no amount, or one below 0" in said.stdout
+    (row,) = found(tmp_path / "n.csv").values()
+    assert float(row["night"]) == pytest.approx(2 / 3, abs=1e-6)
+    assert float(row["weekend"]) == pytest.approx(1 / 3, abs=1e-6)
+    assert float(row["log_days"]) == pytest.approx(log1p(3), abs=1e-6)
 
 
 def test_categories_are_those_that_banks_agree_on(tmp_path: Path) -> None:
