@@ -265,7 +265,7 @@ def test_rows_that_say_nothing_are_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_times_are_those_of_rows_that_are_kept(tmp_path: Path) -> None:
     """Where others are left out before them and between them, for their amounts and for their times."""
-    days = ["2022-09-01T05:00", "2022-09-02T12:00", None, "2022-09-03T05:00", "2022-09-03T12:00", "2022-09-05T05:00"]
+    days = ["2022-09-01T12:00", "2022-09-02T12:00", None, "2022-09-03T05:00", "2022-09-03T12:00", "2022-09-05T05:00"]
     amounts = [None, 1.0, 1.0, 1.0, -1.0, 1.0]
     ends = {
         name: [text] * 6 for name, text in {"payer": "a", "payer_bank": "N", "payee": "b", "payee_bank": "S"}.items()
