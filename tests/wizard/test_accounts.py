@@ -160,7 +160,9 @@ def test_columns_are_made_before_a_day_and_labels_from_it_on(tmp_path: Path) -> 
     rows = drawn()
     file = written(rows, tmp_path / "t.csv")
     early, late = ([row for row in rows if (row["time"].date() < AS_OF) == first] for first in (True, False))
-    veilgraph("data", "accounts", file, "--holder", "010", "--out", tmp_path / "n.csv", "--as-of", AS_OF.isoformat())
+    words = ("--holder", "010", "--out", tmp_path / "n.csv", "--as-of", AS_OF.isoformat())
+    said = veilgraph("data", "accounts", file, *words).stdout
+    assert said.endswith(f"--label label --split random --as-of {AS_OF}\n"), "edges are to end there too"
     table, expected = found(tmp_path / "n.csv"), slowly(early, "010")
     assert [*table] == sorted(expected)
     for account, columns in expected.items():

@@ -103,6 +103,7 @@ def accounts_command(
         echo(line)
     labelled = "label" in made.columns.column_names
     more = f"{' --label label' if labelled else ' --no-label'}{' --split random' if labelled and split is None else ''}"
+    more += "" if as_of is None else f" --as-of {as_of}"
     files = " ".join(map(str, (out, *transfers)))
     echo(f"{out} is written; next: veilgraph data init {files} --party {holder} --id account_id{more}")
 
