@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import count, cycle
 from pathlib import Path
@@ -129,8 +129,11 @@ def _keys_that_are_made_here_are_primes() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _keys_come_again() -> Iterator[None]:
-    """A project has at most ten, a key takes a tenth of a second, and hundreds are asked for."""
+def _keys_come_again() -> Iterator[Callable[[], None]]:
+    """A project has at most ten, a key takes a tenth of a second, and hundreds are asked for.
+
+    Those that were made until the fixture's value is called do not come again.
+    """
     make = rsa.generate_private_key
     pools: dict[int, list[rsa.RSAPrivateKey]] = {}
     turns: dict[int, Iterator[rsa.RSAPrivateKey]] = {}
@@ -142,9 +145,13 @@ def _keys_come_again() -> Iterator[None]:
             return pool[-1]
         return next(turns.setdefault(key_size, cycle(pool)))
 
+    def forget() -> None:
+        pools.clear()
+        turns.clear()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rsa, "generate_private_key", key)
-        yield
+        yield forget
 
 
 @pytest.fixture(autouse=True)
@@ -181,10 +188,11 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 
 @pytest.fixture(scope="session")
-def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def provisioned(tmp_path_factory: pytest.TempPathFactory, _keys_come_again: Callable[[], None]) -> Path:
     """The kits and the authority of a bank and a shop, to be copied: it takes seconds to make their keys."""
     from tests.deploy.small_project import bank_and_shop  # noqa: PLC0415  (seconds to import)
 
     out = tmp_path_factory.mktemp("provisioned") / "consortium"
     bank_and_shop(out)
+    _keys_come_again()  # else a renewed certificate could be for the key that it takes the place of
     return out

@@ -288,6 +288,7 @@ def test_the_kit_keeps_its_secrets_to_itself(consortium: Consortium) -> None:
         "brokersCA.pem",
         "brokersCA.key",
         "issued",
+        "roles.json",
     }
     assert (authority / "rootCA.key").stat().st_mode & 0o077 == 0
     with refused(ConfigError, key=consortium.out):
