@@ -145,10 +145,10 @@ def page(found: list[EngineFigures]) -> str:
         "# Training over the engine",
         "",
         f"Made by `python -m benchmarks.engine` on {platform.machine()}, {os.cpu_count()} cores for all parties "
-        f"together, PyTorch {torch.__version__}, with others' work beside it: *load* is the mean number of processes "
-        "that wanted a core in the last five minutes. Seconds are worth little then, and ratios more: both ways run in "
-        "turn. Sockets: a process per party, joined directly, not sealed. Engine: a NATS broker over mutual TLS on "
-        "loopback, every message sealed. Seconds are the median step, bytes those of the party that sends most.",
+        f"together, PyTorch {torch.__version__}, otherwise idle; *load* is the mean number of processes that wanted a "
+        "core in the last five minutes, the job's own among them. Both ways run in turn. Sockets: a process per party, "
+        "joined directly, not sealed. Engine: a NATS broker over mutual TLS on loopback, every message sealed. Seconds "
+        "are the median step, bytes those of the party that sends most.",
         "",
         f"Slow: each party sends {MBIT:g} Mbit/s, and a round trip between two parties takes {ROUND_TRIP_MS:g} ms; the "
         "sockets are sealed there, too.",
@@ -166,7 +166,7 @@ def page(found: list[EngineFigures]) -> str:
     lines += [
         "",
         "What the engine adds is core time, which `python -m benchmarks.broker_costs` measures. A megabyte in pieces "
-        "of 1 MiB takes about 1.0 ms at its sender (sealed, encrypted), 1.8 ms at the broker (decrypted, encrypted) "
+        "of 1 MiB takes about 1.0 ms at its sender (sealed, encrypted), 1.9 ms at the broker (decrypted, encrypted) "
         "and 1.3 ms at its receiver (decrypted, opened). In a step of Cora all parties together send 16 MB, which is "
         "33 ms of two cores if no core ever waits. So two cores that do the work of all parties and of the broker "
         "cannot come below 1.4 there, with this broker. Where every party and the broker have machines of their own, "
