@@ -80,7 +80,7 @@ class Checkpoints:
         self._set_common(Point(start.number, 0, start.session) if start.point == BEGINNING else start.point)
 
     def confirm(self, *, everybody: bool) -> None:
-        """A training step was made after the newest checkpoint; ``everybody``: only a party that has it took part."""
+        """Passes were made after the newest checkpoint; ``everybody``: only parties that have it took part."""
         if everybody and self._unconfirmed is not None:
             self._set_common(self._unconfirmed)
             self._unconfirmed = None

@@ -1,0 +1,35 @@
+"""A party that has not saved a checkpoint yet, where another one does not need it for its next step."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+import veilgraph as vg
+from tests.errors import refused
+from veilgraph.core.errors import RunError
+from veilgraph.core.tensor_file import Record
+from veilgraph.runtime.launch.jobs import resume
+from veilgraph.runtime.store.checkpoints import Checkpoints
+
+
+def test_who_was_not_needed_yet_is_not_taken_to_have_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's step uses what holders published for the evaluation before: it says nothing of their checkpoints."""
+    save = Checkpoints.save
+
+    def late(own: Checkpoints, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
+        if epoch == 4 and own.path(epoch).parent.parent.name == "B":
+            time.sleep(1.0)
+            raise RunError("no room; free some", code="no-room")
+        save(own, epoch, tensors, facts)
+
+    monkeypatch.setattr(Checkpoints, "save", late)
+    train = {"epochs": 6, "checkpoint_every": 2, "patience": None, "select_by": "accuracy"}
+    with refused(RunError, code="no-room"):
+        vg.fit({"data": {"dataset": "synthetic", "holders": 2}, "train": train}, out=tmp_path / "run")
+    monkeypatch.undo()
+    assert resume(tmp_path / "run").summary["best_epoch"] <= 6
