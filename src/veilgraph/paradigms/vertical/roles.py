@@ -119,6 +119,7 @@ class Server(Role):
             self._shape = (len(self.batch.rows), self._model.dim)
             weight_total = None if weight_total is None else weight_total[self.batch.rows]
         is_new, before = has_changed or not self._publishes_once, self._pieces
+        self.in_lockstep = is_new  # what was published before a checkpoint does not show that all have it
         self._pieces, self._sent = [], []
         for round_ in range(1, rounds + 1):
             if not is_new:

@@ -69,7 +69,7 @@ def fit(
     )
     if settings.select_by == "last" and start == last:  # where the budget ends training, nothing may have been judged
         model.best, judgement = _clone(model.weights()), replace(judgement, best_epoch=last)
-    step, paid, ended, inferred = 0, start, start, False
+    step, paid, ended = 0, start, start
     for epoch in range(start + 1, last + 1):
         if stop:
             break
@@ -78,7 +78,8 @@ def fit(
             paid = min(last, math.ceil(epoch / settings.checkpoint_every) * settings.checkpoint_every)
             role.session.publisher.expect(paid - epoch + 1, step)
         step, record = _epoch(role, step, epoch)
-        ended, reuses, inferred = epoch, inferred, False
+        ended = epoch
+        checkpoints.confirm(everybody=role.in_lockstep)
         if epoch % settings.evaluate_every == 0 or epoch == last:
             before = judgement.best_epoch
             with trace.span("evaluate", step=step):
@@ -86,14 +87,13 @@ def fit(
                     judgement = replace(judgement, best_epoch=epoch)
                 else:
                     if not passes_cost(role.session.settings):
-                        step, inferred = infer(role, step), True
+                        step = infer(role, step)
+                        checkpoints.confirm(everybody=role.in_lockstep)
                     judgement, stop = judge_epoch(role, epoch, judgement, record)
             if judgement.best_epoch != before:
                 model.best = _clone(model.weights())
         if isinstance(role, Judge):
             log(record)
-        # A step that uses what an evaluation published, before the checkpoint, does not show that all have it.
-        checkpoints.confirm(everybody=role.in_lockstep and (inferred or not reuses))
         kept = epoch % settings.checkpoint_every == 0
         if kept:
             with trace.span("checkpoint", epoch=epoch):
