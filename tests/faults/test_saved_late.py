@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -15,8 +16,18 @@ from veilgraph.runtime.launch.jobs import resume
 from veilgraph.runtime.store.checkpoints import Checkpoints
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"model": {"initial": {"method": method}}} for method in ("individual", "collaborative", "secure-sum")),
+        {"paradigm": "horizontal"},
+        {"paradigm": "averaging"},
+        {"paradigm": "sealed", "model": {"blocks": ["own"]}},
+    ],
+    ids=lambda changes: changes.get("paradigm") or changes["model"]["initial"]["method"],
+)
 def test_who_was_not_needed_yet_is_not_taken_to_have_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, Any]
 ) -> None:
     """The server's step uses what holders published for the evaluation before: it says nothing of their checkpoints."""
     save = Checkpoints.save
@@ -30,6 +41,6 @@ def test_who_was_not_needed_yet_is_not_taken_to_have_a_checkpoint(
     monkeypatch.setattr(Checkpoints, "save", late)
     train = {"epochs": 6, "checkpoint_every": 2, "patience": None, "select_by": "accuracy"}
     with refused(RunError, code="no-room"):
-        vg.fit({"data": {"dataset": "synthetic", "holders": 2}, "train": train}, out=tmp_path / "run")
+        vg.fit({"data": {"dataset": "synthetic", "holders": 2}, "train": train, **changes}, out=tmp_path / "run")
     monkeypatch.undo()
     assert resume(tmp_path / "run").summary["best_epoch"] <= 6

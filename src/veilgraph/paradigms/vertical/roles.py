@@ -234,7 +234,7 @@ class DataHolder(Role):
         self._network = network.to(session.device)
         self.nodes = graph.common
         self._shape = (graph.common, model.dim)
-        self._rounds, self._publishes_once = model.rounds, job.publishes_once
+        self._rounds, self._publishes_once, self._is_joint = model.rounds, job.publishes_once, model.initial.is_joint
         self._embedding: InitialEmbedding
         self._own: Individual | None = None
         self._is_set_up = False
@@ -315,6 +315,8 @@ class DataHolder(Role):
     def forward(self, step: int, epoch: int | None) -> None:
         generator = self._dropout(epoch)
         has_changed = self._embeds_now()
+        # As at the server; but on the way back a joint h^0 needs all holders.
+        self.in_lockstep = has_changed or not self._publishes_once or self._is_joint
         if has_changed:
             self._h0 = torch.empty(0)  # so that the old one is not kept beside the new
             self._h0 = self._embedding.embed(self.embed_step, learns=self._learns)
