@@ -2,20 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
 
 from tests.roles.federation import Settings, merge
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import POOLED, split_at_home
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.program import logits_of
+from veilgraph.paradigms.sealed.twin import taken
 from veilgraph.paradigms.union.inputs import network_of
 from veilgraph.paradigms.union.settings import UnionJob, union
+from veilgraph.paradigms.union.twin import begun, together
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 Banks = tuple[list[PartyGraph], dict[PartyId, list[str]]]
+
+
+ALMOST = 0.02
+"""The softmax of a step is (1 + z/243)^243 over its sum, and the twin's is the same: what is left is rounding."""
+JUDGED: Settings = {"train": {"select_by": "auc", "evaluate_every": 1}}
+UNDIRECTED: Settings = {"model": {"directed": False, "blocks": ["own", "pooled.1", "each.1"]}}
+BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.10"]}}
+JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 20}}
 
 
 def banks(holders: int = 3, *, accounts: int = 30, directed: bool = True, seed: int = 1) -> Banks:
@@ -85,3 +102,23 @@ def unlabelled(found: Banks, holder: PartyId) -> Banks:
     bare = {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None, "num_classes": None}
     graphs, ids = found
     return [replace(graph, **bare) if graph.party == holder else graph for graph in graphs], ids  # type: ignore[arg-type]
+
+
+def trained(job: UnionJob, found: Banks, out: Path, *, record_views: bool = False) -> RunDirectory:
+    graphs, ids = found
+    train(job, out, parties=graphs, ids=ids, record_views=record_views)
+    return RunDirectory.open(out)
+
+
+def predicted(run: RunDirectory, party: PartyId) -> Tensor:
+    return load_predictions(run.party(party)).uncalibrated.double()
+
+
+def of_twin(job: UnionJob, found: Banks) -> dict[PartyId, Tensor]:
+    inputs = PARADIGMS["union"].data.accept(job, *found)
+    program = taken(job, begun(job, inputs.graphs, inputs.ids))
+    blocks = together(job, inputs.graphs, inputs.ids).sizes.blocks
+    told = program.predict()
+    assert told is not None
+    logits = logits_of(told) if job.output == "margins" else torch.nn.functional.one_hot(told[:, 0].long()) * 30.0
+    return {party: logits[block.rows].softmax(1) for party, block in blocks.items() if block.size}

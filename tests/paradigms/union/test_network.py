@@ -12,7 +12,23 @@ import torch
 from torch import Tensor
 
 from tests.errors import refused
-from tests.paradigms.union.banks import NET, Banks, banks, by_name, small_job, unlabelled, with_network
+from tests.paradigms.union.banks import (
+    ALMOST,
+    BOOSTED,
+    JOINT,
+    JUDGED,
+    NET,
+    UNDIRECTED,
+    Banks,
+    banks,
+    by_name,
+    of_twin,
+    predicted,
+    small_job,
+    trained,
+    unlabelled,
+    with_network,
+)
 from tests.roles.federation import Settings
 from veilgraph.audit.attack import load_view
 from veilgraph.audit.audit import AuditPlan, audit
@@ -20,25 +36,18 @@ from veilgraph.core.errors import ConfigError, DataError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.sealed.inputs import padded
-from veilgraph.paradigms.sealed.program import logits_of
-from veilgraph.paradigms.sealed.twin import taken
 from veilgraph.paradigms.union.addresses import HASH_BYTES
 from veilgraph.paradigms.union.inputs import Places
 from veilgraph.paradigms.union.roles import UnionHolder, UnionNetwork
 from veilgraph.paradigms.union.settings import UnionJob
-from veilgraph.paradigms.union.twin import begun, pooled, together
+from veilgraph.paradigms.union.twin import pooled, together
 from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.launch.jobs import predict, resume
 from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
-ALMOST = 0.02
 ACROSS: Settings = {"across": NET}
-JUDGED: Settings = {"train": {"select_by": "auc", "evaluate_every": 1}}
-UNDIRECTED: Settings = {"model": {"directed": False, "blocks": ["own", "pooled.1", "each.1"]}}
-BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.10"]}}
-JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 20}}
 CASES: dict[str, tuple[tuple[Settings, ...], bool, bool, str | None]] = {
     "network": ((), True, False, None),
     "network, judged": ((JUDGED,), True, False, None),
@@ -56,26 +65,6 @@ def job_of(found: Banks, *changes: Settings) -> UnionJob:
     names = [graph.party for graph in found[0]]
     named: Settings = {"data": {"dataset": None, "graphs": {name: f"{name}.safetensors" for name in names}}}
     return small_job(len(names), named, *([ACROSS] if NET in names else []), *changes)
-
-
-def trained(job: UnionJob, found: Banks, out: Path, *, record_views: bool = False) -> RunDirectory:
-    graphs, ids = found
-    train(job, out, parties=graphs, ids=ids, record_views=record_views)
-    return RunDirectory.open(out)
-
-
-def predicted(run: RunDirectory, party: PartyId) -> Tensor:
-    return load_predictions(run.party(party)).uncalibrated.double()
-
-
-def of_twin(job: UnionJob, found: Banks) -> dict[PartyId, Tensor]:
-    inputs = PARADIGMS["union"].data.accept(job, *found)
-    program = taken(job, begun(job, inputs.graphs, inputs.ids))
-    blocks = together(job, inputs.graphs, inputs.ids).sizes.blocks
-    told = program.predict()
-    assert told is not None
-    logits = logits_of(told) if job.output == "margins" else torch.nn.functional.one_hot(told[:, 0].long()) * 30.0
-    return {party: logits[block.rows].softmax(1) for party, block in blocks.items() if block.size}
 
 
 @pytest.mark.parametrize("case", CASES)

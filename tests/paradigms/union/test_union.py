@@ -12,7 +12,20 @@ import torch
 from torch import Tensor
 
 from tests.errors import refused
-from tests.paradigms.union.banks import Banks, banks, by_name, small_job, without
+from tests.paradigms.union.banks import (
+    ALMOST,
+    BOOSTED,
+    JOINT,
+    JUDGED,
+    UNDIRECTED,
+    banks,
+    by_name,
+    of_twin,
+    predicted,
+    small_job,
+    trained,
+    without,
+)
 from tests.roles.federation import Settings
 from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
@@ -22,26 +35,17 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.sealed.plan import Block
-from veilgraph.paradigms.sealed.program import logits_of
-from veilgraph.paradigms.sealed.twin import taken
 from veilgraph.paradigms.union.addresses import HASH_BYTES, draw_rows
 from veilgraph.paradigms.union.inputs import Places
-from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.paradigms.union.twin import alone, begun, pooled, together
 from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import Inputs
-from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.launch.jobs import predict, resume
 from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
-ALMOST = 0.02
-"""The softmax of a step is (1 + z/243)^243 over its sum, and the twin's is the same: what is left is rounding."""
-JUDGED: Settings = {"train": {"select_by": "auc", "evaluate_every": 1}}
-UNDIRECTED: Settings = {"model": {"directed": False, "blocks": ["own", "pooled.1", "each.1"]}}
 BATCHES: Settings = {"train": {"batch_size": 8, "select_by": "accuracy", "evaluate_every": 3}}
-BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.10"]}}
-JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 20}}
 HOME: Settings = {"model": {"network": "linear", "blocks": ["own"]}, "output": "classes"}
 CASES: dict[str, tuple[int, tuple[Settings, ...]]] = {
     "three": (3, ()),
@@ -51,26 +55,6 @@ CASES: dict[str, tuple[int, tuple[Settings, ...]]] = {
     "boosted, judged": (3, (BOOSTED, JUDGED)),
     "at home": (2, (HOME,)),
 }
-
-
-def trained(job: UnionJob, found: Banks, out: Path, *, record_views: bool = False) -> RunDirectory:
-    graphs, ids = found
-    train(job, out, parties=graphs, ids=ids, record_views=record_views)
-    return RunDirectory.open(out)
-
-
-def predicted(run: RunDirectory, party: PartyId) -> Tensor:
-    return load_predictions(run.party(party)).uncalibrated.double()
-
-
-def of_twin(job: UnionJob, found: Banks) -> dict[PartyId, Tensor]:
-    inputs = PARADIGMS["union"].data.accept(job, *found)
-    program = taken(job, begun(job, inputs.graphs, inputs.ids))
-    blocks = together(job, inputs.graphs, inputs.ids).sizes.blocks
-    told = program.predict()
-    assert told is not None
-    logits = logits_of(told) if job.output == "margins" else torch.nn.functional.one_hot(told[:, 0].long()) * 30.0
-    return {party: logits[block.rows].softmax(1) for party, block in blocks.items()}
 
 
 @pytest.mark.parametrize("case", CASES)
