@@ -23,7 +23,7 @@ from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 68_789
+MOST_LINES = 68_790
 MOST_FILES = 292
 MEMBERS: dict[type, int] = {
     **dict.fromkeys((Paradigm, Data, Sessions, Privacy, Guarantee, Baselines, Words), 9),

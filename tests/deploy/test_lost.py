@@ -141,3 +141,38 @@ def test_sites_whose_answer_is_lost_are_told_to_stop_and_the_job_is_gone_on_with
     assert second[0] == "run"
     assert second[2] != first[2]
     assert said[0].endswith("go on with --resume; going on")
+
+
+class Busy(Unheard):
+    """Sites that begin a job; what they say of it takes longer at every poll but the last."""
+
+    def __init__(self, takes_s: Sequence[float]) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+        self._takes_s = takes_s
+
+    def ask(self, sites: Sequence[str], _within_s: float, **what: Any) -> dict[str, Any]:
+        super().ask(sites, _within_s, **what)
+        return dict.fromkeys(sites, SimpleNamespace(refuses=""))
+
+    def jobs(self, sites: Sequence[str], within_s: float) -> dict[str, list[Word]]:
+        if not self.asked:
+            return super().jobs(sites, within_s)
+        self.waited.append(within_s)
+        late = within_s < self._takes_s[len(self.waited) - 1]
+        state: State = "done" if len(self.waited) == len(self._takes_s) else "running"
+        job = self.asked[0][2]
+        return {site: [Word(job=job, state=state)] for site in (sites[:1] if late else sites)}
+
+
+def test_who_waits_for_a_job_waits_longer_for_busy_sites_and_no_longer_than_it_must(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With ten holders on two cores answers came after three seconds, and an administrator gave its sites up."""
+    there = Busy([1, 20, 20, 20, 20, 1, 1])
+    monkeypatch.setattr(submitting, "administrator", lambda *_: nullcontext(there))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    settings = parse_job({"name": "fraud", "data": {"holders": ["bank", "shop"], "label_holder": "bank"}})
+    kit = cast("Kit", SimpleNamespace(roles=ROLES))
+    submitting.submit(kit, settings, "train", resume=False, wait=True, report=lambda _: None)
+    assert there.waited == [3, 3, 6, 12, 12, 12, 3]

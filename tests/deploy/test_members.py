@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,16 @@ def test_what_the_root_did_not_sign_for_this_project_is_not_installed(
         install_roles(kit, made(consortium, tmp_path / "made"))
     assert kit.roles == before
     assert sorted((kit.path / "broker" / "participants").iterdir()) == admitted
+
+
+def test_the_broker_lets_in_no_holder_that_left_whose_certificate_is_good(consortium: Path, tmp_path: Path) -> None:
+    """As an account that is none of a site's it could else send requests, as an administrator does."""
+    kit, now = Kit.open(consortium / "kits" / "server"), datetime.now(UTC)
+    assert '"participant-shop"' in kit.broker_configuration(now)
+    install_roles(kit, signed(consortium, tmp_path / "newer", holders=("bank",)))
+    made = kit.broker_configuration(now)
+    assert ('"participant-bank"' in made, '"participant-ops@example~org"' in made) == (True, True)
+    assert "shop" not in made
 
 
 def test_older_roles_do_not_come_back(consortium: Path, tmp_path: Path) -> None:

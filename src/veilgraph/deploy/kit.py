@@ -181,8 +181,9 @@ class Kit:
             each = read_certificate(path)
             valid = each.not_valid_before_utc <= now <= each.not_valid_after_utc
             name = common_name(each)
-            relays = name == roles.server != roles.deals
-            if valid and not relays and (revoked is None or revoked.fault(each) is None):
+            # Whoever is neither has left, or only relays: with the account of one that asks it could keep sites busy.
+            takes_part = name in sites or each.subject.get_attributes_for_oid(x509.NameOID.UNSTRUCTURED_NAME)
+            if valid and takes_part and (revoked is None or revoked.fault(each) is None):
                 found.setdefault(name, []).append(each)
         participants = {
             name: Participant(
