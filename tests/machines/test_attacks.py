@@ -217,7 +217,11 @@ def test_who_listens_on_the_line_reads_nothing_and_can_replay_nothing(secret):
 
 def test_a_byte_that_is_changed_on_the_way_ends_the_group_and_is_never_taken(secret):
     door = open_door(HOST, 0, secret)
-    between = Between(door.port, lambda place, content: content if place < 3000 else content[:-1] + b"?")
+
+    def changed(place, content):
+        return content if place < 3000 else content[:-1] + bytes([content[-1] ^ 1])
+
+    between = Between(door.port, changed)
     failures = []
 
     def leads():
