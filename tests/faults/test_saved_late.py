@@ -1,5 +1,6 @@
 """A party that has not saved a checkpoint yet, where another one does not need it for its next step."""
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,5 +43,7 @@ def test_who_was_not_needed_yet_is_not_taken_to_have_a_checkpoint(
     train = {"epochs": 6, "checkpoint_every": 2, "patience": None, "select_by": "accuracy"}
     with refused(RunError, code="no-room"):
         vg.fit({"data": {"dataset": "synthetic", "holders": 2}, "train": train, **changes}, out=tmp_path / "run")
+    known = json.loads((tmp_path / "run" / "parties" / "server" / "checkpoints" / "common.json").read_bytes())
+    assert known[1] == 2 or "paradigm" in changes, "the control: the evaluation after it shows that all have it"
     monkeypatch.undo()
     assert resume(tmp_path / "run").summary["best_epoch"] <= 6
