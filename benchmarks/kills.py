@@ -393,13 +393,9 @@ def page(outcomes: Sequence[Outcome], seed: int) -> str:
     anew = sum(each.redrawn and not each.error and not each.same for each in outcomes)
     lines += [
         "",
-        f"Of all {len(outcomes)} jobs {good} ended the same, and {anew} well with other bits. Its fault fell "
-        "while the parties read their tables. The reading then begins anew, and the dealer draws its own seed anew, by "
-        "design: other values under one seed would show what changed.",
-        "",
-        "It found one flaw. A dealer called a sum that lacked a holder an error of its own, so that a "
-        "job of averaging was not gone on with after a holder's site was killed. That is mended, and its job and the "
-        "later ones were played with the mended code.",
+        f"Of all {len(outcomes)} jobs {good} ended the same, and {anew} well with other bits. The latter can be where "
+        "a fault falls while the parties read their tables: the reading begins anew, and the dealer draws its own seed "
+        "anew, by design, since other values under one seed would show what changed.",
     ]
     return "\n".join(lines) + "\n"
 
