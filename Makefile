@@ -35,7 +35,7 @@ TORCH ?= constraints.txt
 # Where make dist puts what it builds.
 DIST ?= dist
 # Distributions of their own that add commands and parts by entry points.
-PACKAGES := packages/datasets packages/embeddings packages/machines packages/testing packages/trajectories packages/tuning packages/wizard
+PACKAGES := packages/averaging packages/datasets packages/embeddings packages/machines packages/node_dp packages/testing packages/trajectories packages/tuning packages/wizard
 TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
@@ -189,7 +189,7 @@ $(LOCKED_INSTALLED): pyproject.toml constraints.txt lock/deploy.txt
 	@$(LOCKED_VENV)/bin/python $(LOCKED_PIP) --report $(LOCKED_VENV)/report-lock.json -r lock/deploy.txt
 	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --only-binary :all: \
 	  --report $(LOCKED_VENV)/report-torch.json -r $(TORCH)
-	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation . ./packages/datasets ./packages/machines ./packages/wizard
+	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation . ./packages/averaging ./packages/datasets ./packages/machines ./packages/node_dp ./packages/wizard
 	@$(LOCKED_VENV)/bin/python -m pip check
 	@touch $@
 

@@ -13,6 +13,7 @@ from typing import Any, Final, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel
 from pydantic.fields import FieldInfo
+from veilgraph_averaging.tasks import TaskSettings
 from veilgraph_embeddings.method import METHODS, MethodSettings
 from veilgraph_embeddings.settings import EmbedJob
 from veilgraph_trajectories.settings import TrajectoriesSettings
@@ -21,7 +22,6 @@ from veilgraph_trajectories.task import TrajectoriesTaskSettings
 from veilgraph.core.settings import Registry, meanings
 from veilgraph.deploy.project import ProjectSettings
 from veilgraph.graph.settings import DATASETS, DESCRIBED
-from veilgraph.paradigms.averaging.tasks import TaskSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -45,8 +45,7 @@ Line = tuple[str, str, str, str]
 def page() -> str:
     """The whole page."""
     parts = [_HEAD, "## A job\n", _JOB, *_tables(JobSettings, frozenset({"paradigm"}), head=_paradigm())]
-    for name in JOBS.own:
-        kind = JOBS[name]
+    for name, kind in JOBS.items():
         own = {key for key in kind.model_fields if key not in JobSettings.model_fields}
         parts += [f"## A job of paradigm `{name}`\n", f"{PARADIGMS[name].title.partition(': ')[2].capitalize()}."]
         parts += _tables(kind, frozenset(kind.model_fields) - own)

@@ -27,7 +27,7 @@ SOURCES = (
         "SECURITY.md",
     ),
     *("constraints.txt", "pyproject.toml", "deploy/*", "docs/*.md", "docs/*.svg", "lock/*", "packages/datasets/*"),
-    *("packages/machines/*", "packages/testing/*", "packages/wizard/*"),
+    *("packages/averaging/*", "packages/machines/*", "packages/node_dp/*", "packages/testing/*", "packages/wizard/*"),
     "src/*",
 )
 """Patterns of the tracked files that a source distribution has."""

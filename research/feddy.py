@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import backward
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.network import Averaged
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_trajectories.task import Seen, Trajectories
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import load_parts
-from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import build_optimizer
 

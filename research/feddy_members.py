@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.autograd import grad
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
+from veilgraph_averaging.network import Averaged
+from veilgraph_averaging.training import EXTRA, summand
 from veilgraph_trajectories.network import MovingGNN
 from veilgraph_trajectories.task import Seen
 
 from research.feddy import Cameras, feddy_job
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.paradigms.averaging.training import EXTRA, summand
 
 _TRAIN: Final = 0
 _OTHERS: Final = 2

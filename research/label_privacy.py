@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_testing.vertical import NoisyNetwork
 
 from research import private_averaging

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 from torch.autograd import backward
+from veilgraph_node_dp.learner import KPropNetworks, LabelDenoising, neighbour_adjacency
+from veilgraph_node_dp.settings import DenoiseSettings, KPropSettings
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import Adam
-from veilgraph.paradigms.node_dp.learner import KPropNetworks, LabelDenoising, neighbour_adjacency
-from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from veilgraph_node_dp.settings import TRIED
 
 from research.figures import Figures, shown
 from research.local import train_local
-from veilgraph.paradigms.node_dp.settings import TRIED
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import train

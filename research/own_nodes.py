@@ -17,14 +17,14 @@ import torch
 import typer
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging import twin as averaging_baselines
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob, averaging
 
 from veilgraph.core.files import write_whole
 from veilgraph.graph.features import scale_together
 from veilgraph.graph.partition import HorizontalPart, split_by_label, split_by_nodes
 from veilgraph.graph.settings import DATASETS, DataSettings, holder_names
-from veilgraph.paradigms.averaging import twin as averaging_baselines
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.horizontal import twin as horizontal_baselines
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork

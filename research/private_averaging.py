@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import torch
 import typer
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.twin import alone
 
 from research.figures import NONE, Figures
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import alone
 from veilgraph.protocol.job_file import parse_job
 
 FIGURES: Final = Path(__file__).parent.parent / "docs" / "private-averaging.json"

@@ -11,10 +11,10 @@ from typing import Any
 
 import grimp
 import pytest
+from veilgraph_averaging.tasks import Task
 
 import veilgraph as vg
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.tasks import Task
 from veilgraph.protocol import job_file
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import Baselines, Data, Guarantee, Paradigm, Privacy, Sessions, Words

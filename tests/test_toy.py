@@ -82,7 +82,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS
 
-assert list(PARADIGMS) == ["vertical", "horizontal", "node-dp", "sealed", "union", "averaging", "toy"]
+assert list(PARADIGMS) == ["vertical", "horizontal", "sealed", "union", "averaging", "node-dp", "toy"]
 assert PARADIGMS["vertical"].title.startswith("vertical:"), "ours cannot be replaced"
 assert type(SOURCES["toy"]).__name__ == "VerticalSource"
 job, accepted = parse_job({"paradigm": "toy"}), ("initial-embeddings", "embedding-sums", "training-rows")
@@ -207,7 +207,7 @@ def test_a_part_of_another_kind_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ({"paradigm": "toy"}, "paradigm='toy': choose one of 'vertical', 'horizontal', 'node-dp'"),
+        ({"paradigm": "toy"}, "paradigm='toy': choose one of 'vertical', 'horizontal', 'sealed'"),
         ({"data": {"dataset": "ring"}}, "data.dataset='ring': choose one of 'digits', 'synthetic'"),
         (
             {"privacy": {"unit": "row", "mechanism": "logistic", "epsilon_total": 1}},

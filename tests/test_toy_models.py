@@ -36,7 +36,7 @@ TASK = {
 SUITE = """
 from veilgraph_testing.combine import CombineConformance
 from veilgraph_testing.local_model import LocalModelConformance
-from veilgraph_testing.task import TaskConformance
+from veilgraph_averaging.conformance import TaskConformance
 
 
 class TestSmooth(LocalModelConformance):

@@ -17,13 +17,13 @@ from typing import Any
 import flwr as fl  # type: ignore[import-not-found]
 import torch
 from torch import Tensor
+from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.tasks import Task
+from veilgraph_averaging.training import EXTRA, public, summand
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.tasks import Task
-from veilgraph.paradigms.averaging.training import EXTRA, public, summand
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.paradigm import paradigm_of
 

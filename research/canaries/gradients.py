@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from typing_extensions import override
+from veilgraph_averaging.settings import averaging
 
 from research.canaries.game import Game, Played, paying
 from veilgraph.core.secrets import system_secrets
-from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.mixture import Mixture
 from veilgraph.privacy.plan import SampledPlan

@@ -16,12 +16,12 @@ from typing import Any
 
 from torch import Tensor
 from typing_extensions import override
+from veilgraph_node_dp.settings import node_dp, release_plan
 
 from research.canaries.game import Game, Played, paying
 from research.canaries.rows import job_of, planned
 from research.canaries.world import World, beside
 from veilgraph.core.secrets import system_secrets
-from veilgraph.paradigms.node_dp.settings import node_dp, release_plan
 from veilgraph.privacy.aggregation import NoisySums, Then, pair_matrix
 from veilgraph.privacy.event import Neighbours, Unit
 from veilgraph.privacy.plan import Plan

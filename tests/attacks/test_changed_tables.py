@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from torch import Tensor
+from veilgraph_averaging.settings import AveragingJob, averaging
 
 from tests.attacks.sums import Seen, watching
 from tests.errors import refused
@@ -19,7 +20,6 @@ from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord, begin_new_rounds
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 

@@ -16,6 +16,8 @@ from functools import cache, partial
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_averaging.roles import AveragingHolder, AveragingServer
+from veilgraph_averaging.settings import AveragingJob
 
 from tests.paradigms.averaging.jobs import graphs as averaged_graphs
 from tests.paradigms.averaging.jobs import job as averaging_job
@@ -36,8 +38,6 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.intersect import agree_on_order, align_holder, align_server
 from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
-from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.paradigm import Totals, check_columns
 from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
 from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_averaging import training
+from veilgraph_averaging.settings import AveragingJob
 
 from tests import nightly
 from tests.attacks.sums import Seen, watching
@@ -22,8 +24,6 @@ from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.mpc.aggregation.survivors import SurvivorRecord
-from veilgraph.paradigms.averaging import training
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.launch.site import mark
 from veilgraph.runtime.store.checkpoints import Checkpoints
@@ -338,7 +338,7 @@ def test_a_prediction_sums_nothing(tmp_path: Path) -> None:
 def moved(patch: pytest.MonkeyPatch) -> None:
     """The holders' machines round otherwise."""
     computed = training.summand
-    patch.setattr("veilgraph.paradigms.averaging.training.summand", lambda *rest: computed(*rest) * (1 + 1e-9))
+    patch.setattr("veilgraph_averaging.training.summand", lambda *rest: computed(*rest) * (1 + 1e-9))
 
 
 def test_another_machine_repeats_no_round_over_others_and_none_with_other_weights(

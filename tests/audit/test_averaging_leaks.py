@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_averaging import audit_sums as averaging_sums
+from veilgraph_averaging.audit import SOURCE as AVERAGING
+from veilgraph_averaging.audit import updates_of_sums, updates_of_weights
+from veilgraph_averaging.settings import AveragingJob
+from veilgraph_averaging.training import EXTRA, UPDATE_BITS
 
 from tests import nightly
 from tests.audit.runs import VERDICTS
@@ -29,11 +34,6 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.mpc import shamir
 from veilgraph.mpc.aggregation import keys, rounds
 from veilgraph.mpc.aggregation.keys import Round, Sealing
-from veilgraph.paradigms.averaging import audit_sums as averaging_sums
-from veilgraph.paradigms.averaging.audit import SOURCE as AVERAGING
-from veilgraph.paradigms.averaging.audit import updates_of_sums, updates_of_weights
-from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.training import EXTRA, UPDATE_BITS
 from veilgraph.runtime.launch.jobs import RunOptions, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 

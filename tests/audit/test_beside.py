@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from veilgraph_averaging.settings import AveragingJob
 
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
@@ -19,7 +20,6 @@ from tests.paradigms.runs import saved_job
 from tests.roles.federation import Settings, small_job, small_parties
 from veilgraph.audit.sealing import audit_beside
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import predict, resume, train

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 import pytest
 import torch
+from veilgraph_averaging.network import AveragedNetwork
+from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.training import Terms
 
 from tests import nightly
 from tests.errors import refused
@@ -22,9 +25,6 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.paradigms.averaging.network import AveragedNetwork
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.training import Terms
 from veilgraph.privacy import sampled
 from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.privacy.ledger import Ledger

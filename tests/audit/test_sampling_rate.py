@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from veilgraph_averaging.audit import DRAWN, SOURCE
+from veilgraph_averaging.settings import AveragingJob
 
 from tests.paradigms.averaging.private_jobs import job
 from veilgraph.audit.attack import load_view
@@ -16,8 +18,6 @@ from veilgraph.audit.finding import AuditResult, Finding
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Tag
 from veilgraph.link.view import RecordedLink
-from veilgraph.paradigms.averaging.audit import DRAWN, SOURCE
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.sampled import SampledSum
 from veilgraph.runtime.launch.jobs import train

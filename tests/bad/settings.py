@@ -128,7 +128,7 @@ def settings_cases() -> Iterator[Case]:
         lambda file: ["tune", file, "--trials", "1", "--out", file.parent / "out"],
         lambda file: ["data", "align", file, "--out", file.parent / "out"],
     )
-    for paradigm in JOBS.own:
+    for paradigm in JOBS:
         base = {"paradigm": paradigm, "data": {"dataset": "synthetic"}}
         yield from _cases(f"{paradigm} job", JOBS[paradigm], base, _refused(parse_job), jobs)
     embed = (lambda file: ["embed", file, "--out", file.parent / "out"],)

@@ -16,7 +16,7 @@ from veilgraph.samples.shipped import demo_settings, shipped_job, with_overrides
 GROUPS = {
     "": (
         "schema", "train", "resume", "predict", "compare", "demo", "audit", "report", "check", "budget",
-        "embed", "init", "tune", "data",
+        "embed", "tune", "init", "data",
         "net", "cert",
     ),
     "data": ("check", "align", "export", "export-trajectories", "accounts", "init"),

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import averaging
 from veilgraph_testing.paradigm import ParadigmConformance
-from veilgraph_testing.twins import PlainAveraging
 
 from tests.paradigms.horizontal import VALUES, ids_of, valued
 from veilgraph.graph.dataset import load_named_graphs, load_parts
 from veilgraph.graph.party import save_party
-from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
 from veilgraph.paradigms.sealed.program import logits_of

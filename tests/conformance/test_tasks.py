@@ -1,6 +1,6 @@
 """Our tasks, held to the suite that others' are held to."""
 
-from veilgraph_testing.task import TaskConformance
+from veilgraph_averaging.conformance import TaskConformance
 
 from tests.paradigms.averaging.own_graphs import graphs_for
 from veilgraph.graph.party import PartyGraph

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from veilgraph_node_dp.settings import node_dp
 
 from tests.errors import refused
 from tests.roles.federation import merge
 from veilgraph.core.errors import ConfigError
-from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
 from veilgraph.protocol.job import passes_cost
 from veilgraph.protocol.job_file import parse_job, read_job

@@ -4,11 +4,11 @@ import math
 from typing import Any
 
 import pytest
+from veilgraph_averaging.settings import LARGEST_RATE, MOMENTUM, ROUNDS, WANDER, AveragingJob, averaging
 
 from tests.errors import refused
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
-from veilgraph.paradigms.averaging.settings import LARGEST_RATE, MOMENTUM, ROUNDS, WANDER, AveragingJob, averaging
 from veilgraph.protocol.job_file import parse_chosen
 
 GIVEN: Settings = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from veilgraph_averaging.training import Terms
 
 from research import canary_bounds
 from research.canaries.bounded import Bounded, tree
@@ -26,7 +27,6 @@ from research.figures import Figures
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed import correlations
-from veilgraph.paradigms.averaging.training import Terms
 from veilgraph.privacy import local_features, noise, randomised_response
 from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.privacy.event import Neighbours, Unit

@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from veilgraph_node_dp.settings import node_dp
 
 from research import lpgnn_mae
 from research.lpgnn_mae import DATASETS, mean_absolute_error
 from research.lpgnn_table import EPSILONS, LPGNN_TABLES
 from research.paper_tables import TABLES, reproduce
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.settings import FeatureReleaseSettings
 from veilgraph.samples.shipped import shipped_job, with_overrides

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from veilgraph_averaging.settings import AveragingJob
 
 from tests import nightly
 from tests.cli.commands import veilgraph
@@ -23,7 +24,6 @@ from tests.paradigms.runs import saved_job
 from tests.paradigms.sealed.two_sessions import draws_of_the_place
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import Record
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings, adds_noise

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GraphConv
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob
+from veilgraph_node_dp.settings import KPropSettings
 
 from research.local_private import LocalPrivateNetwork
 from tests.errors import refused
@@ -17,10 +19,8 @@ from veilgraph.graph.partition import HorizontalPart, pool, pool_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.combine import COMBINES
 from veilgraph.nn.local.model import LOCAL_MODELS
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
-from veilgraph.paradigms.node_dp.settings import KPropSettings
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.paradigms.vertical.twin import PlainNetwork

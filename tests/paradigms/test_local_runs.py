@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from torch import Tensor
+from veilgraph_node_dp.settings import node_dp
 
 from research.local import train_local_private
 from tests import about
@@ -29,7 +30,6 @@ from veilgraph.core.tensor_file import FolderKeeper, Record
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.view import RecordedLink
-from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local_features import AffineFeatures, feature_mechanism
 from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings

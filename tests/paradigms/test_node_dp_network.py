@@ -5,19 +5,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
-
-from tests import nightly
-from tests.nn.slow import DOUBLE, random_graph, slow_aggregate
-from veilgraph.core.randomness import LearningStreams
-from veilgraph.paradigms.node_dp import learner as kprop
-from veilgraph.paradigms.node_dp.learner import (
+from veilgraph_node_dp import learner as kprop
+from veilgraph_node_dp.learner import (
     KPropNetwork,
     LabelDenoising,
     PropagatedInput,
     neighbour_adjacency,
     propagate,
 )
-from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
+from veilgraph_node_dp.settings import DenoiseSettings, KPropSettings
+
+from tests import nightly
+from tests.nn.slow import DOUBLE, random_graph, slow_aggregate
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.privacy.local_features import AffineFeatures
 
 AGGREGATES = ["gcn", "mean", "sum"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from veilgraph_node_dp.settings import node_dp
 
 from tests.roles.federation import NODES, Settings, fixed_secrets, merge, small_data
 from veilgraph.core.randomness import LearningStreams
@@ -14,7 +15,6 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Message, RecordedLink
-from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.privacy.publisher import OPEN

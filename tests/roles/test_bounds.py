@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from veilgraph_node_dp.learner import Bystander
 
 from tests.errors import refused
 from tests.roles.federation import small_job
@@ -12,7 +13,6 @@ from veilgraph.core.errors import BudgetSpent, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.collectives import text_tensor
 from veilgraph.link.factory import MemoryHub
-from veilgraph.paradigms.node_dp.learner import Bystander
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.bounds import MAX_RELEASES_APART, agree_within_bounds, check_bounds

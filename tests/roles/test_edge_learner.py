@@ -11,6 +11,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
+from veilgraph_node_dp.learner import EdgePrivateLearner, LocalLearner, own_features
+from veilgraph_node_dp.settings import node_dp, release_plan
 
 from tests.mpc.sessions import fixed_secrets
 from tests.roles.federation import CLASSES, NODES, Settings, with_own_nodes
@@ -19,8 +21,6 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.paradigms.node_dp.learner import EdgePrivateLearner, LocalLearner, own_features
-from veilgraph.paradigms.node_dp.settings import node_dp, release_plan
 from veilgraph.privacy.aggregation import NoisySums, Then
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher

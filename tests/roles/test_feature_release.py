@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_node_dp.settings import node_dp
 
 from tests.errors import refused
 from tests.roles.federation import CLASSES, Settings, fixed_secrets, with_own_nodes
@@ -23,7 +24,6 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local_features import FeatureMechanism, LocalLaplace, MultiBit, packed
 from veilgraph.privacy.local_publisher import LocalPublisher

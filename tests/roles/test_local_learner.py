@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from veilgraph_node_dp.learner import LocalLearner, neighbour_adjacency, own_features, spread_labels
+from veilgraph_node_dp.settings import TRIED, node_dp
 
 from research.local_private import LocalPrivateNetwork, NoisyLabels
 from tests.errors import refused
@@ -22,8 +24,6 @@ from tests.roles.streams import streams_of
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.paradigms.node_dp.learner import LocalLearner, neighbour_adjacency, own_features, spread_labels
-from veilgraph.paradigms.node_dp.settings import TRIED, node_dp
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.feature_release import released_features, unpacked

@@ -7,13 +7,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
+from veilgraph_averaging.network import Averaged, Own
+from veilgraph_averaging.node_tasks import Classes, ClassSubject
+from veilgraph_averaging.tasks import Subject, TaskSettings
 
 from veilgraph.nn.combine import Combine, CombineSettings, Scale
 from veilgraph.nn.local.model import HopModel, LocalSettings
 from veilgraph.nn.propagate import Adjacency, first_rows
-from veilgraph.paradigms.averaging.network import Averaged, Own
-from veilgraph.paradigms.averaging.node_tasks import Classes, ClassSubject
-from veilgraph.paradigms.averaging.tasks import Subject, TaskSettings
 
 
 class SmoothSettings(LocalSettings):

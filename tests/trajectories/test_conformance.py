@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from veilgraph_averaging.conformance import TaskConformance
 from veilgraph_testing.dataset import DataSetConformance
-from veilgraph_testing.task import TaskConformance
 from veilgraph_trajectories import trajectories
 from veilgraph_trajectories.settings import TrajectoriesSettings
 

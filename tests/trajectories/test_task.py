@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_testing.graphs import seeded
-from veilgraph_testing.twins import PlainAveraging
 from veilgraph_trajectories import trajectories
 from veilgraph_trajectories.export import export_trajectories
 from veilgraph_trajectories.settings import TrajectoriesSettings

@@ -169,7 +169,7 @@ def export_command(
         --set KEY=VALUE (overrides): Replace a setting of a job's data, as data.payments.customers=2000.
     """
     data: dict[str, object] = {"dataset": dataset, "holders": holders}
-    usual = job_file.JOBS[paradigm]()
+    usual = job_file.JOBS.find("--paradigm", paradigm)()
     by_nodes, shares_edges = not usual.is_aligned, usual.data.partition.by == "edges"
     if by_nodes and (shares_edges or overlap is not None):
         data["partition"] = {"overlap": _OVERLAP if overlap is None else overlap}

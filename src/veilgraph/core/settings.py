@@ -48,7 +48,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         yield from self._own
-        yield from sorted(each.name for each in installed(self.group) if each.name not in self._own)
+        yield from (each.name for each in installed(self.group) if each.name not in self._own)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -99,7 +99,7 @@ def installed(group: str) -> tuple[EntryPoint, ...]:
 @lru_cache(64)
 def _read(group: str, path: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
     """Those on the path as it was then: to find them a file of every package is opened, which takes milliseconds."""
-    return tuple(entry_points(group=group))
+    return tuple(sorted(entry_points(group=group), key=lambda each: each.name))
 
 
 def _changed_at(folder: Path) -> int:

@@ -428,7 +428,7 @@ _NO_TWIN: Final = (
 
 SOURCES: Final[Registry[Source]] = Registry(
     "veilgraph.evidence",
-    {name: f"veilgraph.paradigms.{name}.audit:SOURCE" for name in ("vertical", "sealed", "union", "averaging")},
+    {name: f"veilgraph.paradigms.{name}.audit:SOURCE" for name in ("vertical", "sealed", "union")},
     kind="veilgraph.protocol.evidence:Source",
 )
 

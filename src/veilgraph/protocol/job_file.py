@@ -25,10 +25,8 @@ JOBS: Final[Registry[type[JobSettings]]] = Registry(
     {
         "vertical": "veilgraph.paradigms.vertical.settings:VerticalJob",
         "horizontal": "veilgraph.paradigms.horizontal.settings:HorizontalJob",
-        "node-dp": "veilgraph.paradigms.node_dp.settings:NodeDpJob",
         "sealed": "veilgraph.paradigms.sealed.settings:SealedJob",
         "union": "veilgraph.paradigms.union.settings:UnionJob",
-        "averaging": "veilgraph.paradigms.averaging.settings:AveragingJob",
     },
     kind="veilgraph.protocol.job:JobSettings",
 )
@@ -64,7 +62,7 @@ def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[
         raise ConfigError(f"{source}: party={data['party']!r}: a party file is no job; use veilgraph data check for it")
     name = data.get("paradigm", DEFAULT_PARADIGM)
     if not isinstance(name, str) or name not in JOBS:
-        raise ConfigError(f"{source}: paradigm={name!r}: {JOBS.choices()}")
+        raise ConfigError(f"{source}: paradigm={name!r}: {JOBS.choices()}, or install the package that adds it")
     return JOBS[name], {**data, "paradigm": name}
 
 
@@ -87,8 +85,8 @@ _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def job_schema() -> dict[str, Any]:
-    """Of a job file: the keys are those of the paradigm that it names, of veilgraph's own."""
-    kinds: dict[str, type[JobSettings]] = {name: JOBS[name] for name in JOBS.own}
+    """Of a job file: the keys are those of the paradigm that it names."""
+    kinds: dict[str, type[JobSettings]] = dict(JOBS)
     references, found = models_json_schema(
         [(kind, "validation") for kind in kinds.values()], schema_generator=_WithMeanings
     )
@@ -100,8 +98,8 @@ def job_schema() -> dict[str, Any]:
         }
         for name, kind in kinds.items()
     ]
-    for name in ("LocalSettings", "CombineSettings", "TaskSettings"):  # chosen by name, each with keys of its own
-        found["$defs"][name]["additionalProperties"] = True
+    for name in {"LocalSettings", "CombineSettings", "TaskSettings"} & found["$defs"].keys():
+        found["$defs"][name]["additionalProperties"] = True  # chosen by name, each with keys of its own
     return {
         "$schema": _DRAFT,
         "title": "A job of veilgraph",

@@ -300,10 +300,8 @@ PARADIGMS: Final[Registry[Any]] = Registry(
     {
         "vertical": "veilgraph.paradigms.vertical.paradigm:VERTICAL",
         "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
-        "node-dp": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
         "sealed": "veilgraph.paradigms.sealed.paradigm:SEALED",
         "union": "veilgraph.paradigms.union.paradigm:UNION",
-        "averaging": "veilgraph.paradigms.averaging.paradigm:AVERAGING",
     },
     kind="veilgraph.protocol.paradigm:Paradigm",
 )

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob, averaging
 
 from tests.mpc.aggregation.rounds import DropsOut, GivesUp
 from tests.roles.federation import Settings, merge
@@ -15,7 +16,6 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import TrainResult

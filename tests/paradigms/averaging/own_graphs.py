@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from veilgraph_averaging.settings import AveragingJob
 
 from tests.paradigms.averaging.jobs import NAMES
 from tests.paradigms.averaging.jobs import job as small_job
 from tests.roles.federation import Settings
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.local.build import FirstSettings
-from veilgraph.paradigms.averaging.settings import AveragingJob
 
 SAID: Mapping[str, Settings] = {
     "values": {},

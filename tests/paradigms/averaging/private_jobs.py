@@ -6,7 +6,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.network import AveragedNetwork
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob, averaging
 
 from tests.paradigms.averaging.jobs import graphs
 from tests.roles.federation import Settings, merge
@@ -14,8 +16,6 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.network import AveragedNetwork
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.plan import SampledPlan

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_averaging.network import AtHomeSettings, Own, Personalised
+from veilgraph_averaging.settings import AveragingJob
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs, predicts_as_twin
@@ -15,8 +17,6 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.network import AtHomeSettings, Own, Personalised
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.sampled import SampledPublisher

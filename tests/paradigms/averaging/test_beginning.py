@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import averaging
 
 import veilgraph as vg
 from tests.errors import refused
@@ -14,7 +15,6 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 LAST: Settings = {"train": {"select_by": "last"}}

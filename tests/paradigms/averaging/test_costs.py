@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from veilgraph_averaging.settings import AveragingJob
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.averaging.jobs import graphs, job
 from tests.roles.federation import Settings
 from veilgraph.core.types import SERVER
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.protocol.costs import Costs, size_of
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import train

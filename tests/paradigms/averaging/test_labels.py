@@ -10,7 +10,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.twin import alone
 
 from tests import about
 from tests.errors import refused
@@ -24,8 +26,6 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.aggregation.summing import SummingHolder
 from veilgraph.nn.calibration import corrected_losses
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import alone
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations

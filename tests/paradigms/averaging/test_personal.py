@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_averaging.network import Averaged, Own
+from veilgraph_averaging.node_tasks import Classes
+from veilgraph_averaging.training import public, summand
 
 from tests.errors import About, refused
 from tests.paradigms.averaging.jobs import NAMES, close, dropping_out, graphs, job, sums_of, twin_of
@@ -14,9 +17,6 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.view import read_view
-from veilgraph.paradigms.averaging.network import Averaged, Own
-from veilgraph.paradigms.averaging.node_tasks import Classes
-from veilgraph.paradigms.averaging.training import public, summand
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 

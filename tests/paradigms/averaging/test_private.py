@@ -10,7 +10,9 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 import yaml
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob
+from veilgraph_averaging.training import EXTRA, PrivateTraining, Terms
 
 from tests import about, nightly
 from tests.errors import refused
@@ -24,8 +26,6 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.training import EXTRA, PrivateTraining, Terms
 from veilgraph.privacy import accountant
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.ledger_files import FILE

@@ -4,12 +4,12 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from veilgraph_averaging.training import Terms
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 from tests import nightly
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.averaging.private_jobs import graph, job, network, without
-from veilgraph.paradigms.averaging.training import Terms
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import SampledEvent, reach
 from veilgraph.privacy.sampled import SampledPublisher

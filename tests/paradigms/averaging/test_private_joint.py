@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob
+from veilgraph_averaging.training import EXTRA, PrivateTraining, opened
 
 from tests import about
 from tests.errors import refused
@@ -24,8 +26,6 @@ from veilgraph.core.errors import ConfigError, RangeOverflow, VeilgraphError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.mpc.aggregation.rounds import HolderRound
 from veilgraph.mpc.mask import add
-from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.training import EXTRA, PrivateTraining, opened
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import JointSampledEvent, SampledEvent, from_json, to_json
 from veilgraph.privacy.lifetime_costs import price

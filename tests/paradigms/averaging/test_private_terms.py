@@ -8,6 +8,7 @@ from itertools import combinations, product
 import pytest
 import torch
 from torch.nn import functional
+from veilgraph_averaging.training import Terms
 
 from tests.errors import refused
 from tests.paradigms.averaging.private_jobs import graph, job, local, network, without
@@ -15,7 +16,6 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.propagate import Adjacency, FixedInput
-from veilgraph.paradigms.averaging.training import Terms
 from veilgraph.privacy.aggregation import most_neighbours, too_many_neighbours
 from veilgraph.privacy.event import reach
 from veilgraph.privacy.sampled import SampledPublisher, SampledSum

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_averaging.network import Averaged
+from veilgraph_averaging.settings import AveragingJob
+from veilgraph_averaging.training import RowTerms, Terms
 
 from tests.paradigms.averaging.private_jobs import graph, job, local, network, source, without
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import ACTIVATIONS
-from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.training import RowTerms, Terms
 from veilgraph.privacy.mechanism import clip_to_grid
 from veilgraph.privacy.sampled import Places, SampledSum
 

@@ -4,6 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from veilgraph_averaging.network import AveragedNetwork, FedAdamSettings, FedProxSettings, FedSgdSettings, Own
+from veilgraph_averaging.tasks import side_by_side
+from veilgraph_averaging.training import averaged, heard, said
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs, job, twin_of
@@ -11,9 +14,6 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
-from veilgraph.paradigms.averaging.network import AveragedNetwork, FedAdamSettings, FedProxSettings, FedSgdSettings, Own
-from veilgraph.paradigms.averaging.tasks import side_by_side
-from veilgraph.paradigms.averaging.training import averaged, heard, said
 
 STILL: Settings = {"model": {"dropout": 0.0}}
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.roles import AveragingHolder, AveragingServer
 
 from tests.errors import About, refused
 from tests.mpc.aggregation.rounds import MOMENTS
@@ -35,7 +36,6 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
 from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.session.training import infer, train_step

@@ -8,15 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, mean_absolute_error, mean_squared_error, r2_score, roc_auc_score
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.links import PairsOwn
+from veilgraph_averaging.node_tasks import Graphs, GraphsOwn
+from veilgraph_averaging.plain import PlainAveraging
 
 from tests.errors import refused
 from tests.paradigms.averaging.own_graphs import graphs_for, task_job
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.links import PairsOwn
-from veilgraph.paradigms.averaging.node_tasks import Graphs, GraphsOwn
 from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.judge import binned_auc, binned_precision, bins_of, histogram
 

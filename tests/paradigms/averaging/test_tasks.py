@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.twin import OnePlace
 
 import veilgraph as vg
 from tests import nightly
@@ -19,7 +20,6 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.paradigms.averaging.twin import OnePlace
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.messages import rows_of
 from veilgraph.runtime.launch.jobs import predict, resume, train

@@ -15,13 +15,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import override
+from veilgraph_averaging.network import Averaged, NetworkSettings, Own
+from veilgraph_averaging.tasks import Judging, Subject, Task, TaskSettings
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import Share
-from veilgraph.paradigms.averaging.network import Averaged, NetworkSettings, Own
-from veilgraph.paradigms.averaging.tasks import Judging, Subject, Task, TaskSettings
 from veilgraph.protocol.figures import Figure, Measures, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted

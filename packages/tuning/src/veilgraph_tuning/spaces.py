@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from veilgraph_averaging.settings import AveragingJob
+from veilgraph_node_dp.settings import NodeDpJob
+
 from veilgraph.core.settings import Registry
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
-from veilgraph.paradigms.node_dp.settings import NodeDpJob
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job import JobSettings

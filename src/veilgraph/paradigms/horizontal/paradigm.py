@@ -258,7 +258,8 @@ class _HorizontalBaselines(seam.Baselines[HorizontalJob]):
         part = job.data.partition  # averaging refuses data of which holders have nodes in common
         is_apart = job.data.dataset is None or (part.by != "edges" and part.knows == "own")
         learns_true_classes = not job.horizontal.task.is_values and job.label_privacy is None
-        return {"paradigm": "averaging"} if is_apart and learns_true_classes else None
+        is_there = "averaging" in seam.PARADIGMS
+        return {"paradigm": "averaging"} if is_there and is_apart and learns_true_classes else None
 
 
 class _HorizontalWords(SameColumnsWords[HorizontalJob]):

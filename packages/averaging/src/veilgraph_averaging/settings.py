@@ -16,8 +16,6 @@ from typing_extensions import override
 from veilgraph.core.settings import Settings
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.nn.local.build import CustomLocal
-from veilgraph.paradigms.averaging.network import AnyRuleSettings, AtHomeSettings, FedAvgSettings, NetworkSettings
-from veilgraph.paradigms.averaging.tasks import TASKS, AnyTaskSettings, TaskSettings
 from veilgraph.paradigms.horizontal.settings import same_columns
 from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.privacy.event import Joint, reach
@@ -26,6 +24,8 @@ from veilgraph.privacy.settings import SampledSettings
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
 from veilgraph.protocol.preset import Choice, Said
+from veilgraph_averaging.network import AnyRuleSettings, AtHomeSettings, FedAvgSettings, NetworkSettings
+from veilgraph_averaging.tasks import TASKS, AnyTaskSettings, TaskSettings
 
 MOMENTUM: Final = 0.9
 ROUNDS: Final = 80

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from veilgraph.core.types import Kind
-from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.rows import COLUMN_ROWS
 from veilgraph.protocol import messages as table
 from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, WireFormat
+from veilgraph_averaging.settings import AveragingJob
 
 
 def _paradigm(_: AveragingJob) -> str:

@@ -13,13 +13,13 @@ from torch.autograd import backward
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.network import Own
-from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.tasks import Public, Task
-from veilgraph.paradigms.averaging.training import public
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
 from veilgraph.protocol.role import build_optimizer
+from veilgraph_averaging.network import Own
+from veilgraph_averaging.settings import AveragingJob
+from veilgraph_averaging.tasks import Public, Task
+from veilgraph_averaging.training import public
 
 
 def public_of(job: AveragingJob, graphs: Sequence[PartyGraph]) -> Public:

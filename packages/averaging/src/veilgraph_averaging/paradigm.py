@@ -14,12 +14,6 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.aggregation.summing import holder_bytes
-from veilgraph.paradigms.averaging import twin as baselines
-from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
-from veilgraph.paradigms.averaging.rows import ROWS
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.tasks import Task, TaskSettings
-from veilgraph.paradigms.averaging.training import EXTRA, check_rule, public
 from veilgraph.paradigms.horizontal.paradigm import (
     SameColumnsData,
     SameColumnsPrivacy,
@@ -33,6 +27,12 @@ from veilgraph.protocol.paradigm import LABELS_ALONE, Baselines, Guarantee, Para
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.releases import noised_labels
 from veilgraph.protocol.role import Role, RoleContext
+from veilgraph_averaging import twin as baselines
+from veilgraph_averaging.roles import AveragingHolder, AveragingServer
+from veilgraph_averaging.rows import ROWS
+from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.tasks import Task, TaskSettings
+from veilgraph_averaging.training import EXTRA, check_rule, public
 
 
 def _goes_on(job: AveragingJob) -> str:

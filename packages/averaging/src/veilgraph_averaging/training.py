@@ -34,15 +34,15 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import Activation
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.nn.propagate import Adjacency, FixedInput, by_target
-from veilgraph.paradigms.averaging.network import Averaged, Own
-from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.tasks import Public, Task
 from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.sampled import Places, SampledPublisher
 from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.role import build_optimizer, precision
+from veilgraph_averaging.network import Averaged, Own
+from veilgraph_averaging.settings import AveragingJob
+from veilgraph_averaging.tasks import Public, Task
 
 EXTRA: Final = 2  # numbers in a summand beside those of the weights: the loss and the number of training examples
 UPDATE_BITS: Final = 32  # fractional bits of a summand: the sum stays below 2^29

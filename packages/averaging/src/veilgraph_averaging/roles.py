@@ -24,11 +24,6 @@ from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorReco
 from veilgraph.mpc.mask import SecretRounding
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.facts import FACT_BITS
-from veilgraph.paradigms.averaging import training
-from veilgraph.paradigms.averaging import twin as baselines
-from veilgraph.paradigms.averaging.network import Personalised
-from veilgraph.paradigms.averaging.settings import averaging
-from veilgraph.paradigms.averaging.tasks import Public, Task
 from veilgraph.paradigms.horizontal.roles import REMEDY, worth
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello, Point, Start
@@ -37,6 +32,11 @@ from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.role import BEGINNING, PartyModel, Role, RoleContext
+from veilgraph_averaging import training
+from veilgraph_averaging import twin as baselines
+from veilgraph_averaging.network import Personalised
+from veilgraph_averaging.settings import averaging
+from veilgraph_averaging.tasks import Public, Task
 
 _log = logging.getLogger("veilgraph")
 

@@ -14,12 +14,12 @@ from torch.autograd import backward
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.network import Averaged, Own
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.tasks import Task
 from veilgraph.protocol.figures import LAST
 from veilgraph.protocol.job_file import parse_job
-from veilgraph_testing.twins import PlainAveraging
+from veilgraph_averaging.network import Averaged, Own
+from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.tasks import Task
 
 NODES = 12
 _TOLERANCE = 1e-9

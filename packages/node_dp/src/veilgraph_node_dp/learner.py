@@ -35,7 +35,6 @@ from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.nn.calibration import Calibration, corrected
 from veilgraph.nn.layers import ACTIVATIONS, Adam, copied_state, dropout, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
-from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings, node_dp
 from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
@@ -45,6 +44,7 @@ from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Judge, Judgement, Objective, warn_of_one_class
 from veilgraph.protocol.releases import ReleasedLabels
 from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
+from veilgraph_node_dp.settings import DenoiseSettings, KPropSettings, node_dp
 
 _SPREAD_HOPS: Final = 30
 _SPREAD_SHARES: Final = (0.5, 0.8, 0.9)

@@ -20,10 +20,10 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
-from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
-from veilgraph.paradigms.averaging.tasks import Judging, Subject, Task, TaskSettings, graph_network, side_by_side
 from veilgraph.protocol.figures import Figure, Measures, Scores
 from veilgraph.protocol.judge import Predicted, binned_auc, binned_precision, histogram
+from veilgraph_averaging.network import Averaged, AveragedNetwork, Own
+from veilgraph_averaging.tasks import Judging, Subject, Task, TaskSettings, graph_network, side_by_side
 
 TRAIN: Final = 0
 _ATTEMPTS: Final = 16

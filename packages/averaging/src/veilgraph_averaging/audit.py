@@ -19,7 +19,12 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
-from veilgraph.paradigms.averaging.audit_sums import (
+from veilgraph.paradigms.horizontal.tally import Classification
+from veilgraph.protocol.canaries import TrainedCanaries
+from veilgraph.protocol.evidence import OPEN, Audited, Evidence, Noisy, NoisySeries, Part, Round, Source, hidden_of
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.view import Floats, View, numbers
+from veilgraph_averaging.audit_sums import (
     SURVIVORS,
     VALUES,
     Key,
@@ -28,18 +33,13 @@ from veilgraph.paradigms.averaging.audit_sums import (
     noise_at_holders,
     noise_at_server,
 )
-from veilgraph.paradigms.averaging.network import Averaged, FedSgdSettings
-from veilgraph.paradigms.averaging.node_tasks import Classes
-from veilgraph.paradigms.averaging.rows import SCORES, TWO
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.tasks import Task
-from veilgraph.paradigms.averaging.training import EXTRA, Terms, opened, public, update_bits
-from veilgraph.paradigms.averaging.twin import OnePlace
-from veilgraph.paradigms.horizontal.tally import Classification
-from veilgraph.protocol.canaries import TrainedCanaries
-from veilgraph.protocol.evidence import OPEN, Audited, Evidence, Noisy, NoisySeries, Part, Round, Source, hidden_of
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.view import Floats, View, numbers
+from veilgraph_averaging.network import Averaged, FedSgdSettings
+from veilgraph_averaging.node_tasks import Classes
+from veilgraph_averaging.rows import SCORES, TWO
+from veilgraph_averaging.settings import AveragingJob, averaging
+from veilgraph_averaging.tasks import Task
+from veilgraph_averaging.training import EXTRA, Terms, opened, public, update_bits
+from veilgraph_averaging.twin import OnePlace
 
 _MOST_EXAMPLES: Final = 1 << 29  # that fit a sum
 _BEGINS: Final = "train"

@@ -20,17 +20,6 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.layers import ACTIVATIONS, linear
-from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
-from veilgraph.paradigms.averaging.tasks import (
-    Judging,
-    Public,
-    Subject,
-    SumsBefore,
-    Task,
-    TaskSettings,
-    graph_network,
-    side_by_side,
-)
 from veilgraph.paradigms.horizontal.tally import (
     VALUE_MEASURES,
     VALUE_WORDS,
@@ -42,6 +31,17 @@ from veilgraph.paradigms.horizontal.tally import (
 from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Measures, Scores
 from veilgraph.protocol.judge import Objective, Predicted, calibration_at
+from veilgraph_averaging.network import Averaged, AveragedNetwork, Own
+from veilgraph_averaging.tasks import (
+    Judging,
+    Public,
+    Subject,
+    SumsBefore,
+    Task,
+    TaskSettings,
+    graph_network,
+    side_by_side,
+)
 
 S = TypeVar("S", bound=TaskSettings)
 O = TypeVar("O", bound=Own)  # noqa: E741 - of a holder's own

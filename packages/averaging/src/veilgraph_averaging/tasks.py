@@ -23,20 +23,20 @@ from veilgraph.graph.partition import POOLED
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.local.build import CustomModel
-from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, NetworkSettings, Own
 from veilgraph.protocol.figures import Measures, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
+from veilgraph_averaging.network import Averaged, AveragedNetwork, NetworkSettings, Own
 
 TASKS: Final[Registry[type[Task[Any, Any]]]] = Registry(
     "veilgraph.tasks",
     {
-        "classes": "veilgraph.paradigms.averaging.node_tasks:Classes",
-        "links": "veilgraph.paradigms.averaging.links:Links",
-        "graphs": "veilgraph.paradigms.averaging.node_tasks:Graphs",
-        "values": "veilgraph.paradigms.averaging.node_tasks:Values",
+        "classes": "veilgraph_averaging.node_tasks:Classes",
+        "links": "veilgraph_averaging.links:Links",
+        "graphs": "veilgraph_averaging.node_tasks:Graphs",
+        "values": "veilgraph_averaging.node_tasks:Values",
     },
-    "veilgraph.paradigms.averaging.tasks:Task",
+    "veilgraph_averaging.tasks:Task",
 )
 
 

@@ -11,8 +11,6 @@ from veilgraph.core.text import counted, listed
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.dataset import load_for_learner
 from veilgraph.graph.party import PartyGraph, check_federation
-from veilgraph.paradigms.node_dp.learner import Bystander, EdgePrivateLearner, LocalLearner, own_features
-from veilgraph.paradigms.node_dp.settings import NodeDpJob, node_dp, release_plan
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.local_features import feature_mechanism
@@ -27,6 +25,8 @@ from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, Rout
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import Role, RoleContext
+from veilgraph_node_dp.learner import Bystander, EdgePrivateLearner, LocalLearner, own_features
+from veilgraph_node_dp.settings import NodeDpJob, node_dp, release_plan
 
 
 def _said(release: Any, setting: str) -> str:  # noqa: ANN401 - of either of the two kinds of values

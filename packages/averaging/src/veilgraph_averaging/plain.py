@@ -1,0 +1,142 @@
+"""The plaintext twin of a whole training by averaging, which no run computes: in one process, with nothing hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.mask import masked_sum
+from veilgraph.privacy.sampled import SampledPublisher
+from veilgraph.protocol.figures import Scores
+from veilgraph.protocol.judge import Predicted
+from veilgraph_averaging.network import Averaged, Own, Personalised
+from veilgraph_averaging.settings import AveragingJob
+from veilgraph_averaging.tasks import Task
+from veilgraph_averaging.training import PrivateTraining, averaged, check_rule, opened, summand
+from veilgraph_averaging.twin import public_of
+
+
+class PlainAveraging:
+    """All parties of a job together.
+
+    Args:
+        publishers: holder → by what it releases, where training is private; by default one without a ledger.
+
+    Raises:
+        DataError: nobody has what the task needs, or a node more neighbours than a private training allows.
+    """
+
+    def __init__(
+        self,
+        job: AveragingJob,
+        graphs: Sequence[PartyGraph],
+        publishers: Mapping[PartyId, SampledPublisher] | None = None,
+    ) -> None:
+        self._job = job
+        self.task: Task[Any, Any] = job.averaging.task.kind(public_of(job, graphs))
+        self._streams = {graph.party: LearningStreams(job.seed, graph.party) for graph in graphs}
+        self._own: dict[PartyId, Own] = {
+            graph.party: self.task.own(graph, self._streams[graph.party]) for graph in graphs
+        }
+        self.network = self._network(SERVER)
+        self._at_home = dict[PartyId, Personalised]()
+        self._home = {graph.party: self._kept(self._network(graph.party)) for graph in graphs}
+        self.network.keep_facts(sum(self.task.sums_before.sizes))
+        self._memory = job.averaging.rule.memory(len(self.network.vector()))
+        self._private, self._publishers = dict[PartyId, PrivateTraining](), dict(publishers or {})
+        if (plan := job.training_plan) is not None:
+            for graph in graphs:
+                check_rule(job, graph)
+                self._private[graph.party] = PrivateTraining(job, graph)
+                self._publishers.setdefault(graph.party, SampledPublisher(plan, None, system_secrets))
+
+    def _network(self, party: PartyId) -> Averaged:
+        network: Averaged = self.task.network(LearningStreams(self._job.seed, party))
+        network.keep_home(self._job.averaging.personal)
+        return network
+
+    @staticmethod
+    def _kept(network: Averaged) -> list[Tensor]:
+        return [weight.detach().clone() for weight in network.at_home()]
+
+    def _enter(self, party: PartyId) -> None:
+        with torch.no_grad():
+            for weight, kept in zip(self.network.at_home(), self._home[party], strict=True):
+                weight.copy_(kept)
+
+    def gather(self, absent: Sequence[Collection[PartyId]] = ()) -> None:
+        """The sums before the first round, each without those that are absent from it."""
+        left = iter(absent)
+
+        def summed(_: int, known: Tensor) -> Tensor:
+            gone = next(left, ())
+            return masked_sum(
+                [self.task.sums_before.part(own, known) for party, own in self._own.items() if party not in gone]
+            )
+
+        self.network.gather(self.task.sums_before.sizes, summed)
+
+    def round(self, number: int, absent: Collection[PartyId] = ()) -> float | None:
+        """One round.
+
+        Returns the mean loss, before the round; None where nobody trained.
+        """
+        if not self.network.has_facts:
+            self.gather()
+        start, summands = self.network.vector(), []
+        for party, own in self._own.items():
+            if party in absent and not self.network.at_home():
+                continue
+            self.network.take(start)
+            self._enter(party)
+            found = self._summand(party, own, number)
+            self._home[party] = self._kept(self.network)
+            if party not in absent:
+                summands.append(found)
+        following, loss = averaged(self._job, self._memory, start, opened(self._job, masked_sum(summands), start))
+        self.network.take(following)
+        return loss
+
+    def _summand(self, party: PartyId, own: Own, number: int) -> Tensor:
+        if party in self._private:
+            return self._private[party].summand(self.network, self._publishers[party], number - 1)
+        streams = self._streams[party]
+        return summand(
+            self._job, self.task, self.network, own, lambda epoch: streams.generator("dropout", number, epoch)
+        )
+
+    def infer(self, party: PartyId) -> Tensor:
+        """The task's output of a holder: of classes logits of its nodes, Tensor[N, C]; with what it learnt at home."""
+        self._enter(party)
+        with torch.no_grad():
+            output = self.task.judging.output(self.network, self._own[party])
+            return self._at_home[party](output) if party in self._at_home else output
+
+    def finish(self) -> None:
+        """What holders learn at home once the last round is over."""
+        given = self._job.averaging.at_home
+        for party, own in self._own.items() if given is not None else ():
+            if own.graph.labels is None:
+                continue
+            output = self.infer(party)
+            home = Personalised(given, own, output.shape[1], self._streams[party], output.dtype)  # type: ignore[arg-type]
+            home.learn(output)
+            self._at_home[party] = home
+
+    def predictions(self, party: PartyId) -> Predicted:
+        """What a holder would have of the model."""
+        output = self.infer(party)
+        return self.task.judging.predictions(self.network, self._own[party], output)
+
+    def scores(self, absent: Collection[PartyId] = ()) -> Scores:
+        """Of all holders but those that are absent."""
+        counted = [party for party in self._own if party not in absent]
+        flat = [self.task.judging.tally(self.network, self._own[party], self.infer(party)) for party in counted]
+        return self.task.judging.scores(self.network, masked_sum(flat))
