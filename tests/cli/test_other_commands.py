@@ -16,10 +16,10 @@ from veilgraph.samples.shipped import demo_settings, shipped_job, with_overrides
 GROUPS = {
     "": (
         "schema", "train", "resume", "predict", "compare", "demo", "audit", "report", "check", "budget",
-        "embed", "tune", "init", "data",
+        "init", "embed", "tune", "data",
         "net", "cert",
     ),
-    "data": ("check", "align", "export", "export-trajectories", "accounts", "init"),
+    "data": ("check", "align", "export", "accounts", "init", "export-trajectories"),
     "net": (
         "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "consent",
         "machine", "machine-secret",

@@ -264,7 +264,7 @@ def test_jobs_of_one_hash_have_one_meaning() -> None:
 
 def test_paradigms_that_choose_nothing() -> None:
     needs = {"node-dp": {"release": NODES}}
-    chosen = {name: keys({"paradigm": name, "data": TABLES, **needs.get(name, {})}) for name in JOBS.own}
+    chosen = {name: keys({"paradigm": name, "data": TABLES, **needs.get(name, {})}) for name in JOBS}
     assert {name for name, found in chosen.items() if not found} == {"node-dp"}
     of_data = {"data.feature_scaling", "train.select_by", "train.class_weights"}
     of_columns = {"model.update", "model.server.dropout", "train.learning_rate", "train.weight_decay"}

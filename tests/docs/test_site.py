@@ -130,7 +130,7 @@ def test_shipped_jobs_are_of_the_schema_and_misspelt_ones_are_not() -> None:
 
 def test_the_schema_has_every_key_of_every_paradigm() -> None:
     found = job_schema()["$defs"]
-    for name in JOBS.own:
+    for name in JOBS:
         assert set(found[JOBS[name].__name__]["properties"]) == set(JOBS[name].model_fields)
     assert set(found[VerticalJob.__name__]["properties"]) > {"train", "data", "model", "privacy"}
 

@@ -75,7 +75,7 @@ def test_what_is_no_choice_is_refused(text: str) -> None:
 
 
 def test_every_paradigms_own_space_is_of_settings_that_its_jobs_have() -> None:
-    for name in PARADIGMS.own:
+    for name in PARADIGMS:
         job = parse_job({"paradigm": name, "data": {"dataset": "digits"}} | NEEDS.get(name, {}))
         check_space(job, space_of(job))
 
