@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from torch import Tensor
+from veilgraph_averaging.aggregation.rounds import HolderRound
+from veilgraph_averaging.aggregation.summing import Sum, SummingServer
 
 from veilgraph.audit.sealing import told_by
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.aggregation.rounds import HolderRound
-from veilgraph.mpc.aggregation.summing import Sum, SummingServer
 
 
 @dataclass

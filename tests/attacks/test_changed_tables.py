@@ -19,7 +19,7 @@ from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
-from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord, begin_new_rounds
+from veilgraph.mpc.survivors import RecordedSum, SumId, SurvivorRecord, begin_new_rounds
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 

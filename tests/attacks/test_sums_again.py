@@ -23,7 +23,7 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.mpc.aggregation.survivors import SurvivorRecord
+from veilgraph.mpc.survivors import SurvivorRecord
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.launch.site import mark
 from veilgraph.runtime.store.checkpoints import Checkpoints

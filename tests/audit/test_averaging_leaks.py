@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 from veilgraph_averaging import audit_sums as averaging_sums
+from veilgraph_averaging.aggregation import keys, rounds, shamir
+from veilgraph_averaging.aggregation.keys import Round, Sealing
 from veilgraph_averaging.audit import SOURCE as AVERAGING
 from veilgraph_averaging.audit import updates_of_sums, updates_of_weights
 from veilgraph_averaging.settings import AveragingJob
@@ -31,9 +33,6 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.mpc import shamir
-from veilgraph.mpc.aggregation import keys, rounds
-from veilgraph.mpc.aggregation.keys import Round, Sealing
 from veilgraph.runtime.launch.jobs import RunOptions, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 

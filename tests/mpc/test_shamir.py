@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from veilgraph_averaging.aggregation.shamir import FIELD, combine, draw, of_bytes, split, to_bytes, weights
 
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.mpc.shamir import FIELD, combine, draw, of_bytes, split, to_bytes, weights
 
 elements = st.one_of(st.sampled_from([0, 1, FIELD - 1]), st.integers(0, FIELD - 1))
 

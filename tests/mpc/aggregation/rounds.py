@@ -9,6 +9,9 @@ from typing import TypeVar
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
+from veilgraph_averaging.aggregation.keys import Round, Signatures
+from veilgraph_averaging.aggregation.rounds import HolderRound, ServerRound
+from veilgraph_averaging.aggregation.summing import Group, Sum, SummingHolder, SummingServer
 
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import LinkTimeout, PeerFailed
@@ -17,9 +20,6 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
-from veilgraph.mpc.aggregation.keys import Round, Signatures
-from veilgraph.mpc.aggregation.rounds import HolderRound, ServerRound
-from veilgraph.mpc.aggregation.summing import Group, Sum, SummingHolder, SummingServer
 from veilgraph.mpc.mask import SecretRounding
 
 Result = TypeVar("Result")

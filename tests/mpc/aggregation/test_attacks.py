@@ -8,6 +8,18 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from scipy.stats import chisquare
 from torch import Tensor
+from veilgraph_averaging.aggregation import shamir
+from veilgraph_averaging.aggregation.keys import (
+    KEY_BYTES,
+    Round,
+    Sealing,
+    Secrets,
+    Signatures,
+    mask_private,
+    own_mask,
+    pairwise_mask,
+)
+from veilgraph_averaging.aggregation.rounds import HolderRound
 
 from tests.errors import refused
 from tests.mpc.aggregation.rounds import (
@@ -24,18 +36,6 @@ from tests.mpc.aggregation.rounds import (
 )
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.mpc import shamir
-from veilgraph.mpc.aggregation.keys import (
-    KEY_BYTES,
-    Round,
-    Sealing,
-    Secrets,
-    Signatures,
-    mask_private,
-    own_mask,
-    pairwise_mask,
-)
-from veilgraph.mpc.aggregation.rounds import HolderRound
 from veilgraph.mpc.mask import add
 
 SIZE = 3
@@ -396,7 +396,7 @@ def test_the_server_and_all_holders_but_two_learn_the_sum_of_the_two_alone(outsi
     for name in outside:
         assert p_value(left[name]) > 1e-6, f"{name}'s values are not uniform to the others"
         assert p_value(left[name] - values[name]) > 1e-6
-    unmasked = "veilgraph.mpc.aggregation.rounds.pairwise_mask"
+    unmasked = "veilgraph_averaging.aggregation.rounds.pairwise_mask"
     pair = sorted(outside)
     monkeypatch.setattr(
         unmasked,
@@ -452,7 +452,9 @@ def test_values_that_come_after_their_holder_was_given_up_stay_hidden(monkeypatc
         return played.sent[3][late] - add(-pairwise_of(played, late, peer, answers) for peer in told)
 
     assert p_value(left()) > 1e-6
-    monkeypatch.setattr("veilgraph.mpc.aggregation.rounds.own_mask", lambda *_: torch.zeros(ROWS, dtype=torch.int64))
+    monkeypatch.setattr(
+        "veilgraph_averaging.aggregation.rounds.own_mask", lambda *_: torch.zeros(ROWS, dtype=torch.int64)
+    )
     assert torch.equal(left(), values[late]), "the test sees an own mask that is left out"
 
 

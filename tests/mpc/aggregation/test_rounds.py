@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from veilgraph_averaging.aggregation.summing import holder_bytes
 
 from tests import nightly
 from tests.errors import refused
@@ -11,7 +12,6 @@ from tests.mpc.aggregation.rounds import ANSWERS, MOMENTS, NAMES, Dropped, add_o
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER
 from veilgraph.mpc import ring
-from veilgraph.mpc.aggregation.summing import holder_bytes
 from veilgraph.mpc.mask import add, masked_sum
 
 BITS = 24

@@ -10,6 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from veilgraph_averaging.aggregation.summing import SummingHolder
 from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_averaging.twin import alone
@@ -24,7 +25,6 @@ from tests.paradigms.runs import lasting
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.aggregation.summing import SummingHolder
 from veilgraph.nn.calibration import corrected_losses
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job_file import parse_job

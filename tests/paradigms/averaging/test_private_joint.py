@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_averaging.aggregation.rounds import HolderRound
 from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.training import EXTRA, PrivateTraining, opened
@@ -24,7 +25,6 @@ from tests.paradigms.averaging.private_jobs import known_noise, source
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, RangeOverflow, VeilgraphError
 from veilgraph.core.secrets import system_secrets
-from veilgraph.mpc.aggregation.rounds import HolderRound
 from veilgraph.mpc.mask import add
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import JointSampledEvent, SampledEvent, from_json, to_json

@@ -20,11 +20,11 @@ from torch import Tensor
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.collectives import tensor_text
 from veilgraph.link.view import Seen
-from veilgraph.mpc import shamir
-from veilgraph.mpc.aggregation.keys import KEY_BYTES, SEALED_BYTES, Round, mask_private, own_mask, pairwise_mask
 from veilgraph.protocol.agreement import Hello, session_name
 from veilgraph.protocol.evidence import Ciphertext, Evidence, chosen_words
 from veilgraph.protocol.view import View
+from veilgraph_averaging.aggregation import shamir
+from veilgraph_averaging.aggregation.keys import KEY_BYTES, SEALED_BYTES, Round, mask_private, own_mask, pairwise_mask
 from veilgraph_averaging.settings import averaging
 
 MOST: Final = 48  # sums that are read, the first and the last of the run

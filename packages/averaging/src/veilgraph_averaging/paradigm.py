@@ -13,7 +13,6 @@ from veilgraph.core.text import TRUST, counted, listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.mpc.aggregation.summing import holder_bytes
 from veilgraph.paradigms.horizontal.paradigm import (
     SameColumnsData,
     SameColumnsPrivacy,
@@ -28,6 +27,7 @@ from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.releases import noised_labels
 from veilgraph.protocol.role import Role, RoleContext
 from veilgraph_averaging import twin as baselines
+from veilgraph_averaging.aggregation.summing import holder_bytes
 from veilgraph_averaging.roles import AveragingHolder, AveragingServer
 from veilgraph_averaging.rows import ROWS
 from veilgraph_averaging.settings import AveragingJob, averaging

@@ -18,10 +18,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import gather, receive_as
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import ring
-from veilgraph.mpc.aggregation.keys import Signatures
-from veilgraph.mpc.aggregation.summing import GONE, Group, SummingHolder, SummingServer
-from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.mpc.mask import SecretRounding
+from veilgraph.mpc.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.facts import FACT_BITS
 from veilgraph.paradigms.horizontal.roles import REMEDY, worth
@@ -34,6 +32,8 @@ from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.role import BEGINNING, PartyModel, Role, RoleContext
 from veilgraph_averaging import training
 from veilgraph_averaging import twin as baselines
+from veilgraph_averaging.aggregation.keys import Signatures
+from veilgraph_averaging.aggregation.summing import GONE, Group, SummingHolder, SummingServer
 from veilgraph_averaging.network import Personalised
 from veilgraph_averaging.settings import averaging
 from veilgraph_averaging.tasks import Public, Task

@@ -22,7 +22,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
-from veilgraph.mpc.aggregation.survivors import begin_new_rounds
+from veilgraph.mpc.survivors import begin_new_rounds
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.agreement import check_leave
 from veilgraph.protocol.aligning import rebuild, split_by_labels

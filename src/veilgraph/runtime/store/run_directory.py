@@ -70,7 +70,7 @@ from veilgraph.core.tensor_file import FolderKeeper, Record, load_tensors, save_
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph.link.view import ViewFile
-from veilgraph.mpc.aggregation.survivors import RECORD
+from veilgraph.mpc.survivors import RECORD
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import read_job

@@ -21,8 +21,8 @@ from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, derive_key
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange
-from veilgraph.mpc import shamir
 from veilgraph.mpc.mask import agreed
+from veilgraph_averaging.aggregation import shamir
 
 SIGNATURE_BYTES = 64
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import PartyId
-from veilgraph.mpc import shamir
-from veilgraph.mpc.aggregation.keys import (
+from veilgraph.mpc.mask import add
+from veilgraph_averaging.aggregation import shamir
+from veilgraph_averaging.aggregation.keys import (
     KEY_BYTES,
     OFFER_BYTES,
     PAIR_BYTES,
@@ -30,7 +31,6 @@ from veilgraph.mpc.aggregation.keys import (
     own_mask,
     pairwise_mask,
 )
-from veilgraph.mpc.mask import add
 
 _KEYS: Final = slice(KEY_BYTES, 2 * KEY_BYTES)  # of an offer: the public key for masks
 _COMMITTED: Final = slice(2 * KEY_BYTES, 3 * KEY_BYTES)
