@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from veilgraph.api.runs import ONE_MACHINE, Run
 from veilgraph.core.arguments import check_functions, path_of, wrong_type
+from veilgraph.core.deferred import deferred
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
 from veilgraph.core.tensor_file import Record
@@ -25,7 +26,9 @@ from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, by_name
 from veilgraph.runtime.launch.jobs import Progress, check_job
 from veilgraph.runtime.store.lifetime import GivenLedgers
-from veilgraph.samples.shipped import shipped_job, shipped_jobs
+
+with deferred():
+    from veilgraph.samples.shipped import shipped_job, shipped_jobs
 
 Job: TypeAlias = "JobSettings | Mapping[str, object] | str | Path"
 """A job, its settings, the path of its file, or the name of a shipped one."""

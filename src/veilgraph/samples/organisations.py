@@ -26,7 +26,6 @@ from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.dataset import load_parties, load_parts
 from veilgraph.graph.party import PartyGraph, check_aligned
 from veilgraph.graph.settings import DataSettings
-from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, revelations
@@ -242,7 +241,7 @@ def export_organisations(
         Export(graph, ids, generator.permutation(np.flatnonzero(knows)))
         for graph, knows in zip(graphs, known, strict=True)
     ]
-    return _write(exports, out, format, job or VerticalJob())
+    return _write(exports, out, format, job or parse_job({}))
 
 
 def _write(exports: Sequence[Export], out: Path, suffix: TableFormat, job: JobSettings) -> dict[PartyId, Path]:
