@@ -19,9 +19,6 @@ def test_data_sets_have_names() -> None:
     assert {"digits", "cora", "ogbn-arxiv"} <= set(vg.datasets.names())
     with refused(ConfigError, key="dataset", value="karate"):
         vg.datasets.load("karate")
-
-
-def test_a_block_model_has_the_size_that_is_asked_for() -> None:
     data = vg.datasets.load("block-model", block_model={"nodes": 64, "classes": 2, "mean_degree": 4, "features": 3})
     assert data.x.shape == (64, 3)
     with refused(ConfigError, key="block_model.nodes", value=1):

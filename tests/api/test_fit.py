@@ -1,18 +1,21 @@
 """The public face of runs: what is trained, asked and found again through ``veilgraph`` alone."""
 
+import io
 from collections.abc import Callable
-from datetime import datetime
+from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torch_geometric.data import Data
 
 import veilgraph as vg
 from tests.errors import refused
-from veilgraph.core import files
+from veilgraph.core.arguments import WRONG_TYPE
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.report.training import draw_curves
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -34,7 +37,7 @@ def whole() -> Data:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> vg.Run:
-    return vg.fit(SETTINGS, out=tmp_path_factory.mktemp("fit") / "run", record_views=True)
+    return vg.fit(SETTINGS, out=tmp_path_factory.mktemp("fit") / "<b>run & more", record_views=True)
 
 
 def test_a_run_says_what_it_reached(run: vg.Run) -> None:
@@ -76,6 +79,9 @@ def test_a_run_that_was_cut_off_goes_on(run: vg.Run, tmp_path: Path) -> None:
     (half.path / "summary.json").unlink()
     with refused(RunError, key=half.path):
         _ = half.metrics
+    with refused(RunError, key=half.path):
+        _ = half.comparison
+    assert half.history.index.tolist() == [1, 2]
     assert "not complete" in repr(half)
     assert half.resume() is half
     assert half.metrics["test_accuracy"] == run.metrics["test_accuracy"]
@@ -156,12 +162,67 @@ def test_a_paradigm_without_a_pooled_twin_says_so(tmp_path: Path) -> None:
         vg.fit(job, out=tmp_path / "run").compare()
 
 
-def test_runs_that_begin_in_the_same_second_have_places_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    moment = datetime(2026, 1, 2, 3, 4, 5)
-    monkeypatch.setattr(files, "datetime", SimpleNamespace(now=lambda: moment))
-    for name in ("small-20260102-030405", "small-20260102-030405-2", "small-20260102-030405-3"):
-        assert files.fresh_path("small") == Path("runs") / name
-        (tmp_path / "runs" / name).mkdir(parents=True)
+# What a notebook shows
+
+
+class Cells(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def cells(html: str) -> Cells:
+    found = Cells()
+    found.feed(html)
+    return found
+
+
+def test_a_comparison_is_a_table_of_all_trainings(run: vg.Run) -> None:
+    compared = run.compare()
+    table = run.comparison
+    assert table.index.name == "training"
+    assert list(table.index) == ["A alone", "B alone", "federated", "pooled"]
+    for name, summary in compared.summaries().items():
+        assert table.loc[name, "test_accuracy"] == summary["test_accuracy"]
+        assert table.loc[name, "best_epoch"] == summary["best_epoch"]
+    assert "sent_bytes" not in table.columns
+
+
+def test_a_notebook_shows_a_run_with_everything_escaped(run: vg.Run) -> None:
+    found = cells(run._repr_html_())
+    assert found.tags == {"table", "caption", "tbody", "tr", "th", "td"}
+    assert str(run.path) in found.text
+    assert "small (vertical)" in found.text
+    assert f"{100 * run.metrics['test_accuracy']:.1f} %" in found.text
+    assert {"sent by A", "sent by B", "sent by server"} <= set(found.text)
+
+
+def test_a_picture_is_that_of_the_curves(run: vg.Run, tmp_path: Path) -> None:
+    figure = run.plot()
+    assert isinstance(figure, Figure)
+    loss, accuracy = figure.axes
+    assert [axes.get_title() for axes in (loss, accuracy)] == ["Loss", "Accuracy"]
+    lines = {str(line.get_label()): line for line in loss.get_lines()}
+    assert np.asarray(lines["training"].get_ydata()).tolist() == [record["train_loss"] for record in run.epochs]
+    assert f"kept: epoch {run.metrics['best_epoch']}" in lines
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    draw_curves(run.epochs, tmp_path / "curves.png", title="small", best_epoch=run.metrics["best_epoch"])
+    assert (tmp_path / "curves.png").read_bytes() == picture.getvalue()
+
+
+def test_a_picture_has_a_line_for_what_is_compared(run: vg.Run) -> None:
+    compared = run.compare()
+    labels = run.plot(compared).axes[1].get_legend_handles_labels()[1]
+    assert sum(label.startswith(("A alone, test", "B alone, test", "pooled, test")) for label in labels) == 3
+    with refused(ConfigError, code=WRONG_TYPE, key="compared", value="pandas.DataFrame"):
+        run.plot(run.comparison)

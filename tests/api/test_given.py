@@ -123,6 +123,8 @@ def test_horizontal_data_bring_their_ids_as_a_list_too(tmp_path: Path) -> None:
         save_party(part.graph, paths[part.graph.party], part.ids.tolist())
     given: dict[str, Any] = {"parts": parts, "named": named, "list": list(named.values()), "paths": paths}
     runs = [vg.fit(HORIZONTAL, parties, tmp_path / name) for name, parties in given.items()]
+    labels_at_both = vg.fit({**HORIZONTAL, "data": {"label_holder": "B"}}, parts, tmp_path / "of B")
+    assert labels_at_both.job.data.label_party == "B"
     assert len({tuple(losses(run)) for run in runs}) == 1
     assert {tuple(RunDirectory.open(run.path).party("B").ids() or ()) for run in runs} == {
         tuple(map(str, parts[1].ids.tolist()))
@@ -181,13 +183,6 @@ def test_a_graph_that_breaks_a_rule_is_refused(graphs: list[PartyGraph], tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_paradigms_with_labels_at_several_keep_them(tmp_path: Path) -> None:
-    parts = vg.simulate.horizontally(vg.datasets.load("synthetic", seed=3), 2, seed=2)
-    assert all(part.graph.labels is not None for part in parts)
-    run = vg.fit({**HORIZONTAL, "data": {"label_holder": "B"}}, parts, tmp_path / "run")
-    assert run.job.data.label_party == "B"
-
-
 # Tables
 
 
@@ -216,17 +211,12 @@ def test_tables_in_memory_are_what_files_of_them_are(tmp_path: Path) -> None:
     of_files = vg.fit(JOB, named, tmp_path / "of-files")
     assert of_files.job.data.label_party == "bank"
     mixed = vg.fit(JOB, {"shop": tables(found)["shop"], "bank": named["bank"]}, tmp_path / "mixed")
-    assert held(run) == held(of_files) == held(mixed)
+    by_arrow = {name: pa.Table.from_pandas(table, preserve_index=False) for name, table in found.items()}
+    arrow = vg.fit(JOB, tables(by_arrow), tmp_path / "arrow")
+    assert held(run) == held(of_files) == held(mixed) == held(arrow)
     for each in (run, of_files, mixed):
         assert sorted(each.predictions.ids or ()) == sorted(f"c{number}" for number in range(8, NODES))
         assert each.predictions.class_names == ("0", "1")
-
-
-@needs_psi
-def test_other_libraries_tables_are_read_by_arrow(tmp_path: Path) -> None:
-    found = frames(np.random.default_rng(1))
-    arrow = {name: pa.Table.from_pandas(table, preserve_index=False) for name, table in found.items()}
-    assert held(vg.fit(JOB, tables(arrow), tmp_path / "arrow")) == held(vg.fit(JOB, tables(found), tmp_path / "run"))
 
 
 @needs_psi
@@ -266,6 +256,10 @@ def test_tables_are_held_to_the_rules_of_files(tmp_path: Path) -> None:
     foreign = {**found, "paid": found["paid"].assign(payee="nobody")}
     with refused(DataError, key=Path("edges.parquet")):
         vg.fit(JOB, tables(foreign, unknown="drop"), tmp_path / "foreign")
+    with refused(DataError, code="labels-nowhere", key="labels"):
+        vg.fit(JOB, {**tables(found), "bank": tables(found, label=None)["bank"]}, tmp_path / "word")
+    with refused(ConfigError, key="ids"):
+        vg.fit(HORIZONTAL, tables(found), tmp_path / "word", ids={"bank": [1], "shop": [2]})
     gap = {**found, "bank": found["bank"].assign(income=np.nan)}
     with refused(DataError, key="income"):
         vg.fit(JOB, tables(gap), tmp_path / "gap")
@@ -287,19 +281,6 @@ def test_tables_accept_what_a_job_reveals_unless_they_have_limits(tmp_path: Path
     with refused(ConfigError, key="limits.rounds"):
         vg.fit(JOB, tables(found, limits={"rounds": 1}), tmp_path / "rounds")
     assert not (tmp_path / "rounds").exists()
-
-
-def test_labels_of_tables_are_at_one_holder_too(tmp_path: Path) -> None:
-    found = frames(np.random.default_rng(1))
-    bank = tables(found)["bank"]
-    with refused(DataError, code="labels-at-several", key="labels", value=["bank", "other"]):
-        vg.fit(JOB, {"bank": bank, "other": bank}, tmp_path / "run")
-    with refused(DataError, code="labels-nowhere", key="labels"):
-        vg.fit(JOB, {**tables(found), "bank": tables(found, label=None)["bank"]}, tmp_path / "run")
-    with refused(DataError, code="labels-elsewhere", key="labels", value="bank"):
-        vg.fit({**JOB, "data": {"label_holder": "shop"}}, tables(found), tmp_path / "run")
-    with refused(ConfigError, key="ids"):
-        vg.fit(HORIZONTAL, tables(found), tmp_path / "run", ids={"bank": [1], "shop": [2]})
 
 
 # While it trains

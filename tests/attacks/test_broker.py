@@ -206,24 +206,24 @@ def admitted(broker: Broker, file: str | None, options: bytes = b"{}") -> bool:
         return False
 
 
+COMMON, UNIT = NameOID.COMMON_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME
+
+
+def named(*names: tuple[x509.ObjectIdentifier, str], alternative: x509.GeneralName | None = None) -> Identity:
+    """Of a certificate with these names."""
+    key = fresh_key()
+    further = [] if alternative is None else [x509.SubjectAlternativeName([alternative])]
+    name = x509.Name([x509.NameAttribute(*each) for each in names])
+    return Identity(PROJECT.sign(name, key, NOW - DAY, NOW + DAY, *further), key, ())
+
+
 def test_only_the_projects_valid_certificates_are_admitted(kits: Kits, broker: Broker) -> None:
-    stranger = Project()
     made = {
-        "of another root": Identity(stranger.plain("A", key := fresh_key()), key, ()),
-        "of nobody": Identity(PROJECT.plain("C", key := fresh_key()), key, ()),
-        "a second key of A": Identity(PROJECT.plain("A", key := fresh_key()), key, ()),
+        "of another root": Identity(Project().plain("A", key := fresh_key()), key, ()),
+        "of nobody": named((COMMON, "C")),
+        "a second key of A": named((COMMON, "A")),
         "with the names of B": Identity(PROJECT.certificate("CN=B", key := fresh_key()), key, ()),
-        "with a mail address": Identity(
-            PROJECT.sign(
-                x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "C")]),
-                key := fresh_key(),
-                NOW - DAY,
-                NOW + DAY,
-                x509.SubjectAlternativeName([x509.RFC822Name("CN=B")]),
-            ),
-            key,
-            (),
-        ),
+        "with a mail address": named((COMMON, "C"), alternative=x509.RFC822Name("CN=B")),
     }
     assert admitted(broker, "A")
     for file, identity in made.items():
@@ -279,25 +279,6 @@ def test_a_reload_ends_what_was_revoked_and_disturbs_nobody_else() -> None:
         assert b"PONG" in b.ask(b"PUB vg.C.B.job 2\r\nhi\r\n")
         assert re.findall(rb"MSG (\S+) ", c.ask(b"")) == [b"vg.C.B.job"]
         assert [admitted(own, name) for name in ("A", "stolen", "B", "C")] == [False, False, True, True]
-    own.kill()
-
-
-def test_a_participant_that_joins_needs_a_reload_alone(kits: Kits) -> None:
-    own = Broker(kits)
-    own.configure(all_to_all({name: each for name, each in kits.certificates().items() if name in "AB"}))
-    own.start()
-    with closing(Raw(own, "A")) as a:
-        assert b"-ERR" in a.ask(b"PUB vg.A~B.A.job 2\r\nhi\r\n")
-    with closing(Raw(own, "A")) as a, closing(Raw(own, "B")) as b:
-        assert not admitted(own, "A.B")
-        own.configure()
-        assert b"PONG" in b.ask(b"SUB vg.B.*.* 1\r\n")
-        with closing(Raw(own, "A.B")) as c:
-            assert b"PONG" in c.ask(b"SUB vg.A~B.*.* 1\r\n")
-            assert b"PONG" in a.ask(b"PUB vg.A~B.A.job 2\r\nhi\r\nPUB vg.B.A.job 2\r\nhi\r\n"), (
-                "A's connection lives on"
-            )
-            assert heard({"B": b, "A.B": c}) == {b"vg.A~B.A.job", b"vg.B.A.job"}
     own.kill()
 
 
@@ -446,39 +427,9 @@ def made(participants: dict[str, Participant], name: str = "broker") -> str:
         (PROJECT.plain("B", fresh_key()), "other-name"),
         (PROJECT.certificate("B", fresh_key()), "other-name"),
         (PROJECT.certificate(None, fresh_key()), "other-name"),
-        (
-            PROJECT.sign(
-                x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "A"), x509.NameAttribute(NameOID.COMMON_NAME, "B")]),
-                fresh_key(),
-                NOW,
-                NOW + DAY,
-            ),
-            "other-name",
-        ),
-        (
-            PROJECT.sign(
-                x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "A")]),
-                fresh_key(),
-                NOW,
-                NOW + DAY,
-                x509.SubjectAlternativeName([x509.DNSName("CN=B")]),
-            ),
-            "names",
-        ),
-        (
-            PROJECT.sign(
-                x509.Name(
-                    [
-                        x509.NameAttribute(NameOID.COMMON_NAME, "A"),
-                        x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "x,CN=B"),
-                    ]
-                ),
-                fresh_key(),
-                NOW,
-                NOW + DAY,
-            ),
-            "names",
-        ),
+        (named((COMMON, "A"), (COMMON, "B")).certificate, "other-name"),
+        (named((COMMON, "A"), alternative=x509.DNSName("CN=B")).certificate, "names"),
+        (named((COMMON, "A"), (UNIT, "x,CN=B")).certificate, "names"),
     ],
 )
 def test_a_certificate_that_would_be_another_ones_is_refused(certificate: x509.Certificate, code: str) -> None:

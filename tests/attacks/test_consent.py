@@ -3,6 +3,7 @@
 Whole parties run over memory links, each with folders of its own as in a kit; B is attacked.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -203,19 +204,19 @@ class Killed(BaseException):
     """Stands for a signal: whoever is killed does nothing more."""
 
 
-class KilledAt(Wrapper):
-    """A link on which the process dies in place of its n-th message, and leaves nothing behind but its files."""
+class Altered(Wrapper):
+    """A link that does something else with each message before it is sent."""
 
-    def __init__(self, link: Link, messages: int, dead: threading.Event) -> None:
+    def __init__(self, link: Link, alter: Callable[[Tag, Tensor], Tensor]) -> None:
         super().__init__(link)
-        self.left, self.dead = messages, dead
+        self.alter = alter
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-        if self.left == 0:
-            self.dead.set()
-            raise Killed
-        self.left -= 1
-        super().send(to, tag, tensor)
+        super().send(to, tag, self.alter(tag, tensor))
+
+
+def altered(party: PartyId, alter: Callable[[Tag, Tensor], Tensor]) -> dict[PartyId, Wrap]:
+    return {party: lambda link: Altered(link, alter)}
 
 
 @contextmanager
@@ -238,17 +239,21 @@ def test_a_process_killed_at_any_moment_was_counted(sites: Sites, monkeypatch: p
     killed = 0
     with dying(monkeypatch) as dead:
         while True:
-            messages = killed
             dead.clear()
+            left = itertools.count(killed, -1)
 
-            def kill(link: Link, messages: int = messages) -> Link:
-                return KilledAt(link, messages, dead)
+            def kill(tag: Tag, tensor: Tensor, left: Iterator[int] = left) -> Tensor:
+                """In place of this message the process dies, and leaves nothing behind but its files."""
+                if next(left) == 0:
+                    dead.set()
+                    raise Killed
+                return tensor
 
             try:
-                sites.submit(job(f"job{killed}"), wraps={"B": kill})
+                sites.submit(job(f"job{killed}"), wraps=altered("B", kill))
             except Killed:
                 killed += 1
-                assert sites.count() == killed, f"a job for nothing: killed before message {messages}"
+                assert sites.count() == killed, "a job for nothing"
                 continue
             break
     assert killed > 10
@@ -523,16 +528,13 @@ def test_settings_swapped_between_the_look_and_the_answer(
     sites.says(consent=ASK)
     stop = threading.Event()
 
-    def stopped(link: Link) -> Link:
-        class Stopped(KilledAt):
-            def receive(self, sender: PartyId, tag: Tag) -> Tensor:
-                if stop.is_set():
-                    raise Killed
-                return super().receive(sender, tag)
+    class Stopped(Wrapper):
+        def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+            if stop.is_set():
+                raise Killed
+            return super().receive(sender, tag)
 
-        return Stopped(link, -1, stop)
-
-    with submitted(sites, job(), job_id="swapped", wraps={"B": stopped}) as (shown, ends):
+    with submitted(sites, job(), job_id="swapped", wraps={"B": Stopped}) as (shown, ends):
         stop.set()
         with pytest.raises(Killed):
             ends.result(30)
@@ -599,14 +601,13 @@ def test_one_alignment_more_than_consented_to(sites: Sites) -> None:
     refused_by_all(sites, r"^B refuses the job: consent\.alignments=1 is used up", job(), "predict")
     stated: list[str] = []
 
-    class Seen(KilledAt):
-        def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-            if tag.kind == Kind.HELLO and tag.round == aligning._TABLES:
-                stated.append(tensor_text(tensor))
-            super().send(to, tag, tensor)
+    def seen(tag: Tag, tensor: Tensor) -> Tensor:
+        if tag.kind == Kind.HELLO and tag.round == aligning._TABLES:
+            stated.append(tensor_text(tensor))
+        return tensor
 
-    wraps: dict[PartyId, Wrap] = {"B": lambda link: Seen(link, -1, threading.Event())}
-    refused_by_all(sites, r"^B refuses the job: consent\.alignments=1 is used up", job("other"), wraps=wraps)
+    says = r"^B refuses the job: consent\.alignments=1 is used up"
+    refused_by_all(sites, says, job("other"), wraps=altered("B", seen))
     assert {json.loads(text)["ids"] for text in stated} == {0}, "who refuses does not say how many it has"
     assert sites.count("alignment") == 1
 
@@ -639,13 +640,12 @@ def test_a_peer_that_states_few_ids_and_brings_many(
     sites.says(limits={"max_peer_ids": 6})
     brings_more(sites, "ghi")
 
-    class Lying(KilledAt):
-        def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-            if tag.kind == Kind.HELLO and tag.round == aligning._TABLES:
-                tensor = text_tensor(tensor_text(tensor).replace('"ids":9', '"ids":6'))
-            super().send(to, tag, tensor)
+    def lie(tag: Tag, tensor: Tensor) -> Tensor:
+        if tag.kind == Kind.HELLO and tag.round == aligning._TABLES:
+            return text_tensor(tensor_text(tensor).replace('"ids":9', '"ids":6'))
+        return tensor
 
-    wraps: dict[PartyId, Wrap] = {"A": lambda link: Lying(link, -1, threading.Event())}
+    wraps = altered("A", lie)
     if not held_to_it:  # the control: what is stated alone binds nobody
         monkeypatch.setattr(aligning, "align_holder", lambda link, holders, ids, **_: align_holder(link, holders, ids))
         sites.submit(job(), wraps=wraps)

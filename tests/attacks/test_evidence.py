@@ -6,7 +6,8 @@ The parties are sites with certificates of one project, each with a run director
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Self
@@ -314,25 +315,31 @@ EDITS: dict[str, tuple[Callable[[list[bytes]], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "says"), EDITS.values(), ids=EDITS.keys())
-def test_changed_evidence_is_noticed(sites: Sites, change: Callable[[list[bytes]], Any], says: str) -> None:
-    """The chain is made anew, so that only signatures, and heads over evidence.jsonl itself, can tell."""
+@contextmanager
+def heads_unchecked() -> Iterator[None]:
+    """As if whoever changes evidence had made all heads and numbers anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("veilgraph.runtime.store.records.difference", lambda *_: "")
+        yield
+
+
+def assert_noticed(sites: Sites, change: Callable[[list[bytes]], Any], says: str) -> None:
+    """At B's files, whose chain is made anew: by heads over evidence.jsonl itself or signatures, and by these alone."""
+    copy = sites.file("B", EVIDENCE).read_bytes()
     changed(sites.file("B", EVIDENCE), change, chained=True)
     with pytest.raises(RunError, match=rf"{EVIDENCE}.*({says}|not what statement)"):
         sites.verify("B")
+    with heads_unchecked(), pytest.raises(RunError, match=says):
+        sites.verify("B")
+    sites.file("B", EVIDENCE).write_bytes(copy)
+
+
+@pytest.mark.parametrize(("change", "says"), EDITS.values(), ids=EDITS.keys())
+def test_changed_evidence_is_noticed(sites: Sites, change: Callable[[list[bytes]], Any], says: str) -> None:
+    assert_noticed(sites, change, says)
+    changed(sites.file("B", EVIDENCE), change, chained=True)
     with pytest.raises(RunError, match="refuses the job"):
         sites.session()
-
-
-def test_signatures_tell_by_themselves(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With heads and numbers left unchecked."""
-    monkeypatch.setattr("veilgraph.runtime.store.records.difference", lambda *_: "")
-    for change, says in EDITS.values():
-        copy = sites.file("B", EVIDENCE).read_bytes()
-        changed(sites.file("B", EVIDENCE), change, chained=True)
-        with pytest.raises(RunError, match=says):
-            sites.verify("B")
-        sites.file("B", EVIDENCE).write_bytes(copy)
 
 
 def test_another_key_of_the_project_signs_for_nobody_else(sites: Sites) -> None:
@@ -345,26 +352,18 @@ def test_another_key_of_the_project_signs_for_nobody_else(sites: Sites) -> None:
 
         return sign
 
-    own, copy = sites.identities["B"], sites.file("B", EVIDENCE).read_bytes()
+    own = sites.identities["B"]
     assert own is not None
     for party, identity, says in (
         ("A", own, "certificate is for 'B', not 'A'"),
         (SERVER, own, f"certificate is for 'B', not '{HOST}'"),
         ("A", Project().identity("A"), "of another project"),
     ):
-        changed(sites.file("B", EVIDENCE), edited("statement", party, signed(identity)), chained=True)
-        with pytest.raises(RunError, match=rf"{says}|not what statement"):
-            sites.verify("B")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("veilgraph.runtime.store.records.difference", lambda *_: "")
-            with pytest.raises(RunError, match=says):
-                sites.verify("B")
-        sites.file("B", EVIDENCE).write_bytes(copy)
+        assert_noticed(sites, edited("statement", party, signed(identity)), says)
 
 
-def test_evidence_must_fit_together_whoever_signed_it(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every signature is true, and the owner made the heads anew, for which ``difference`` stands here."""
-    monkeypatch.setattr("veilgraph.runtime.store.records.difference", lambda *_: "")
+def test_evidence_must_fit_together_whoever_signed_it(sites: Sites) -> None:
+    """Every signature is true, and the owner made the heads anew."""
     identity, copy = sites.identities["A"], sites.file("B", EVIDENCE).read_bytes()
     assert identity is not None
 
@@ -393,11 +392,11 @@ def test_evidence_must_fit_together_whoever_signed_it(sites: Sites, monkeypatch:
     ]
     for change, says in attacks:
         changed(sites.file("B", EVIDENCE), change, chained=True)
-        with pytest.raises(RunError, match=says):
+        with heads_unchecked(), pytest.raises(RunError, match=says):
             sites.verify("B")
         sites.file("B", EVIDENCE).write_bytes(copy)
     shutil.copy(sites.file("A", DISCLOSURES), sites.file("B", DISCLOSURES))
-    with refused(RunError, key=Path("B/disclosures.jsonl"), value=1):
+    with heads_unchecked(), refused(RunError, key=Path("B/disclosures.jsonl"), value=1):
         sites.verify("B")
 
 
@@ -467,6 +466,11 @@ def meet(programs: Mapping[str, Callable[[Link], object]]) -> None:
     run_threads(programs, 20, lambda: None)
 
 
+def sessions(parties: Mapping[str, Party]) -> dict[str, Callable[[Link], None]]:
+    """What honest parties do."""
+    return {name: party.session for name, party in parties.items()}
+
+
 @pytest.fixture(scope="module")
 def identities() -> dict[str, Identity]:
     project = Project()
@@ -489,36 +493,26 @@ def checked(parties: Mapping[str, Party], folder: Path) -> None:
     assert len(verify(run)) == 3 * len(parties)
 
 
-class Fuse:
-    """Lets so many steps be; at the next one, and at all after it, the process is dead."""
+def killed_session(victim: Party, where: str, steps: int) -> Callable[[Link], None]:
+    """A session of a party that does so many steps of a kind, and is dead in place of the next."""
+    left = [steps]
 
-    def __init__(self, steps: int) -> None:
-        self._left = steps
+    def until_killed(step: Callable[..., Any], last: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """The step; ``last`` is what becomes of the one in which the party is killed."""
 
-    def burn(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise Killed
-
-    def on(self, step: Callable[..., Any], last: Callable[..., Any] | None = None) -> Callable[..., Any]:
-        """The step under this fuse; ``last`` is what becomes of the one in which it burns down."""
-
-        def burning(*args: Any) -> Any:
-            if self._left == 0 and last is not None:
+        def act(*args: Any) -> Any:
+            if left[0] == 0 and last is not None:
                 last(*args)
-            self.burn()
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
             return step(*args)
 
-        return burning
-
-
-def killed_session(victim: Party, where: str, fuse: Fuse) -> Callable[[Link], None]:
-    """A session of a party that dies at such a step of it."""
+        return act
 
     def session(link: Link) -> None:
         at, record = victim.record_exchange(), victim.record
-        file = at._file
-        write = file.write_lines
+        write = at._file.write_lines
 
         def tear(said: Any) -> None:
             """A part of a line is written, no more."""
@@ -529,11 +523,11 @@ def killed_session(victim: Party, where: str, fuse: Fuse) -> Callable[[Link], No
                 torn.truncate(before + (path.stat().st_size - before) // 3)
 
         if where in ("send", "receive"):
-            link = Other(link, **{where: fuse.on(getattr(link, where))})
+            link = Other(link, **{where: until_killed(getattr(link, where))})
         elif where == "record":
-            record = fuse.on(record)
+            record = until_killed(record)
         else:
-            file.write_lines = fuse.on(write, tear if where == "tear" else None)  # type: ignore[method-assign]
+            at._file.write_lines = until_killed(write, tear if where == "tear" else None)  # type: ignore[method-assign]
         at.open(link)
         record(LEDGER)
         record(DISCLOSURES)
@@ -550,12 +544,12 @@ def test_a_kill_at_any_moment_leaves_what_the_next_session_accepts(
     parties: dict[str, Party], tmp_path: Path, where: str
 ) -> None:
     """B dies at every one of its messages, waits, and writes; the next session is all parties' own."""
-    programs = {name: party.session for name, party in parties.items()}
+    programs = sessions(parties)
     meet(programs)
     kills = 0
     while True:
         try:
-            meet({**programs, "B": killed_session(parties["B"], where, Fuse(kills))})
+            meet({**programs, "B": killed_session(parties["B"], where, kills)})
         except Killed:
             kills += 1
             meet(programs)
@@ -576,24 +570,37 @@ class Other(Wrapper):
         self.receive = receive or link.receive  # type: ignore[method-assign]
 
 
-def forged(parties: Mapping[str, Party], change: Callable[[Opening], Opening]) -> None:
-    """A session in which B says something else in its opening."""
+OPENING, VERDICT = 5, 6
+"""Rounds of the hellos of an exchange."""
+
+
+def saying(party: Party, round_: int, change: Callable[[str], str]) -> Callable[[Link], None]:
+    """A session in which a party says something else in one round."""
 
     def session(link: Link) -> None:
         def send(to: str, tag: Tag, tensor: Tensor) -> None:
-            if tag == Tag(Kind.HELLO, 0, 5):
-                tensor = text_tensor(change(Opening.model_validate_json(tensor_text(tensor))).model_dump_json())
+            if tag == Tag(Kind.HELLO, 0, round_):
+                tensor = text_tensor(change(tensor_text(tensor)))
             link.send(to, tag, tensor)
 
-        parties["B"].session(Other(link, send=send))
+        party.session(Other(link, send=send))
 
-    meet({**{name: party.session for name, party in parties.items()}, "B": session})
+    return session
+
+
+def forged(parties: Mapping[str, Party], change: Callable[[Opening], Opening]) -> None:
+    """A session in which B says something else in its opening."""
+
+    def changed_text(text: str) -> str:
+        return change(Opening.model_validate_json(text)).model_dump_json()
+
+    meet({**sessions(parties), "B": saying(parties["B"], OPENING, changed_text)})
 
 
 def test_a_party_that_says_what_it_pleases_is_refused_by_the_others(
     parties: dict[str, Party], identities: dict[str, Identity]
 ) -> None:
-    meet({name: party.session for name, party in parties.items()})
+    meet(sessions(parties))
     old: list[Statement] = []
 
     def remembered(opening: Opening) -> Opening:
@@ -602,7 +609,7 @@ def test_a_party_that_says_what_it_pleases_is_refused_by_the_others(
         return opening
 
     forged(parties, remembered)
-    meet({name: party.session for name, party in parties.items()})
+    meet(sessions(parties))
 
     def statement(**changes: object) -> Callable[[Opening], Opening]:
         def change(opening: Opening) -> Opening:
@@ -624,6 +631,14 @@ def test_a_party_that_says_what_it_pleases_is_refused_by_the_others(
         made = [disclosures, ledger.model_copy(update={"head": "0" * 64}), evidence]
         return statement(extents=made, number=99)(opening)
 
+    def heard(signed: bool) -> Callable[[Opening], Opening]:
+        def change(opening: Opening) -> Opening:
+            assert opening.heard is not None
+            made = opening.heard.model_copy(update={"number": 50})
+            return opening.model_copy(update={"heard": made.signed(identities["B"]) if signed else made})
+
+        return change
+
     unsigned_ = {"certificate": "", "signature": ""}
     attacks: list[tuple[Callable[[Opening], Opening], str]] = [
         (lambda opening: opening.model_copy(update={"statement": old[0]}), "B gives its statement 2 .*older copy"),
@@ -638,33 +653,15 @@ def test_a_party_that_says_what_it_pleases_is_refused_by_the_others(
             "B's statement .*it is not signed",
         ),
         (lambda opening: Opening(statement=opening.heard), "it is by (A|server) of run"),
+        # B could have A's honest records refused, or accepted, by saying that it heard another length
+        (heard(signed=False), "B gives back a statement 50 .* as A's: A's signature is not by the key"),
+        (heard(signed=True), "as A's: A's certificate is for 'B', not 'A'"),
     ]
     for change, says in attacks:
         with pytest.raises(RunError, match=rf"A refuses the job: .*{says}") as caught:
             forged(parties, change)
         assert str(caught.value).isprintable()
-    meet({name: party.session for name, party in parties.items()})
-
-
-def test_a_party_that_misremembers_what_it_heard_is_refused(
-    parties: dict[str, Party], identities: dict[str, Identity]
-) -> None:
-    """B could have A's honest records refused, or accepted, by saying that it heard another length."""
-    meet({name: party.session for name, party in parties.items()})
-
-    def heard(signed: bool) -> Callable[[Opening], Opening]:
-        def change(opening: Opening) -> Opening:
-            assert opening.heard is not None
-            made = opening.heard.model_copy(update={"number": 50})
-            return opening.model_copy(update={"heard": made.signed(identities["B"]) if signed else made})
-
-        return change
-
-    with pytest.raises(RunError, match=r"B gives back a statement 50 .* as A's: A's signature is not by the key"):
-        forged(parties, heard(signed=False))
-    with pytest.raises(RunError, match=r"as A's: A's certificate is for 'B', not 'A'"):
-        forged(parties, heard(signed=True))
-    meet({name: party.session for name, party in parties.items()})
+    meet(sessions(parties))
 
 
 def signed_anew(party: Party, times: int) -> None:
@@ -678,7 +675,7 @@ def signed_anew(party: Party, times: int) -> None:
 def test_an_owner_who_signs_changed_records_anew_is_reminded_of_what_it_said(
     parties: dict[str, Party], tmp_path: Path
 ) -> None:
-    programs = {name: party.session for name, party in parties.items()}
+    programs = sessions(parties)
     meet(programs)
     shutil.copytree(parties["B"].folder, tmp_path / "before")
     meet(programs)
@@ -706,39 +703,27 @@ def test_an_owner_who_signs_changed_records_anew_is_reminded_of_what_it_said(
 def test_a_countersignature_under_something_else_is_none(
     parties: dict[str, Party], identities: dict[str, Identity]
 ) -> None:
-    programs = {name: party.session for name, party in parties.items()}
-    meet(programs)
+    meet(sessions(parties))
     for changes in ({"statement": "0" * 64}, {"number": 50}, {"party": SERVER}):
 
-        def session(link: Link, changes: dict[str, Any] = changes) -> None:
-            def send(to: str, tag: Tag, tensor: Tensor) -> None:
-                if tag == Tag(Kind.HELLO, 0, 6):
-                    given = Verdict.model_validate_json(tensor_text(tensor)).countersignature
-                    assert given is not None
-                    other = given.model_copy(update=changes).signed(identities["B"])
-                    tensor = text_tensor(Verdict(countersignature=other).model_dump_json())
-                link.send(to, tag, tensor)
-
-            parties["B"].session(Other(link, send=send))
+        def change(text: str, changes: dict[str, Any] = changes) -> str:
+            given = Verdict.model_validate_json(text).countersignature
+            assert given is not None
+            other = given.model_copy(update=changes).signed(identities["B"])
+            return Verdict(countersignature=other).model_dump_json()
 
         with refused(ProtocolError, code="countersignature", party="B"):
-            meet({**programs, "B": session})
-    meet(programs)
+            meet({**sessions(parties), "B": saying(parties["B"], VERDICT, change)})
+    meet(sessions(parties))
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"statement": 5}', '{"statement": null, "more": 1}', "x" * (1 << 16) + "x"], ids=len
 )
 def test_an_opening_that_is_none_is_one_clear_error(parties: dict[str, Party], text: str) -> None:
-    def session(link: Link) -> None:
-        def send(to: str, tag: Tag, tensor: Tensor) -> None:
-            link.send(to, tag, text_tensor(text))
-
-        parties["B"].session(Other(link, send=send))
-
     code = "too-long" if len(text) > 1 << 16 else "not-understood"
     with refused(ProtocolError, code=code, party="B"):
-        meet({**{name: party.session for name, party in parties.items()}, "B": session})
+        meet({**sessions(parties), "B": saying(parties["B"], OPENING, lambda _: text)})
 
 
 def test_statements_tell_nothing_of_what_is_in_the_records(parties: dict[str, Party], tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from veilgraph_averaging.settings import AveragingJob
 from tests.paradigms.averaging.jobs import graphs as averaged_graphs
 from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.reference.horizontal import job as horizontal_job
+from tests.reference.horizontal import parts_of
 from tests.roles.federation import fixed_secrets, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties, publisher_for
 from tests.roles.once import job as once_job
@@ -30,8 +31,6 @@ from veilgraph.core.errors import LinkError, LinkTimeout, VeilgraphError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.partition import split_horizontally
 from veilgraph.link.codec import DTYPES, decode, encode
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.view import RecordedLink
@@ -81,43 +80,30 @@ def works(role: Role, settings: JobSettings) -> None:
 
 
 def vertical(settings: JobSettings) -> Mapping[PartyId, Program]:
+    """Where holders release once, a release that is set up, and an inference of it."""
     graphs = {graph.party: graph for graph in small_parties(2)}
+    once = settings.privacy is not None
 
     def program(link: Link) -> None:
-        session = session_of(settings, link)
-        if link.party == SERVER:
-            works(Server(session), settings)
-        else:
-            kind = LabelHolder if link.party == settings.data.label_party else DataHolder
-            works(kind(session, graphs[link.party]), settings)
-
-    return dict.fromkeys(["A", "B", SERVER], program)
-
-
-def once(settings: JobSettings) -> Mapping[PartyId, Program]:
-    """A release that is set up, and an inference of it."""
-    graphs = {graph.party: graph for graph in small_parties(2)}
-
-    def program(link: Link) -> None:
-        session = releasing(settings, link, link.party)
+        session = releasing(settings, link, link.party) if once else session_of(settings, link)
         role: Role
         if link.party == SERVER:
-            role = ReleaseServer(session)
+            role = ReleaseServer(session) if once else Server(session)
+        elif link.party == settings.data.label_party:
+            role = (LearningHolder if once else LabelHolder)(session, graphs[link.party])
         else:
-            kind = LearningHolder if link.party == settings.data.label_party else ReleasingHolder
-            role = kind(session, graphs[link.party])
-        role.setup([])
-        infer(role, 0)
+            role = (ReleasingHolder if once else DataHolder)(session, graphs[link.party])
+        if once:
+            role.setup([])
+            infer(role, 0)
+        else:
+            works(role, settings)
 
     return dict.fromkeys(["A", "B", SERVER], program)
 
 
 def horizontal(settings: JobSettings) -> Mapping[PartyId, Program]:
-    data = synthetic_data(60, 5, 3, settings.seed)
-    parts = {
-        part.graph.party: part
-        for part in split_horizontally(data, names=settings.data.names, seed=settings.seed, overlap=0.3)
-    }
+    parts = {part.graph.party: part for part in parts_of(settings)}
 
     def program(link: Link) -> None:
         session = session_of(settings, link)
@@ -127,7 +113,7 @@ def horizontal(settings: JobSettings) -> Mapping[PartyId, Program]:
             part = parts[link.party]
             works(HorizontalHolder(session, part.graph, [str(node) for node in part.ids.tolist()]), settings)
 
-    return dict.fromkeys(["A", "B", SERVER], program)
+    return dict.fromkeys([*settings.data.names, SERVER], program)
 
 
 def releases(settings: JobSettings) -> Mapping[PartyId, Program]:
@@ -213,7 +199,7 @@ SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "sealed": partial(sealed, checked=False),
     "sealed, checked": partial(sealed, checked=True),
     "averaging": partial(averages, averaging_job()),
-    "columns": partial(once, once_job(2, unit="edge", aggregation={"hops": 1, "dim": 4, "own_rows": "clear"})),
+    "columns": partial(vertical, once_job(2, unit="edge", aggregation={"hops": 1, "dim": 4, "own_rows": "clear"})),
 }
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,9 +13,7 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.organisations import exported, job
 from tests.roles.federation import Settings, merge
-from veilgraph.audit.attack import AuditContext
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
-from veilgraph.audit.features import known_nodes
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource
@@ -222,12 +219,3 @@ def test_names_and_limits_that_an_audit_cannot_have(individual: Path, tmp_path: 
     content["data"] |= {"dataset": None, "graphs": None, "holders": ["A", "client"]}
     (run / "job.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     assert "'client'" in one_error(veilgraph("audit", run))
-
-
-def test_of_many_nodes_some_are_known_and_others_asked_for() -> None:
-    graph = SimpleNamespace(num_nodes=20_000)
-    case = cast(AuditContext, SimpleNamespace(seed=0, graph=lambda party: graph))
-    auxiliary, asked = known_nodes(case, "A")
-    assert asked.sum() == 5000
-    assert (auxiliary <= asked).all()
-    assert 1000 < auxiliary.sum() < 2000

@@ -129,30 +129,11 @@ def test_every_attack_is_for_coalitions_too(summed: Path, who: str) -> None:
     assert not (summed / "parties" / who).exists(), "nothing is made in the run"
 
 
-def test_what_members_know_of_one_change_is_added_up(dealt: Path) -> None:
-    """Of h0, to which each member's gradients add their part."""
-    one, other, both = (
-        next(each.updates for each in of(dealt, who, "") if each.sort == "initial") for who in ("B", "C", "B+C")
-    )
-    assert len(both) == len(one) == len(other) > 0
-    for mine, theirs, ours in zip(one, other, both, strict=True):
-        assert np.allclose(ours, mine + theirs)
-        assert not np.allclose(ours, mine)
-
-
 @pytest.mark.parametrize("who", ["server+Z", "A+A", "A+B+C", "server+client"])
 def test_a_coalition_that_is_none_is_refused(dealt: Path, who: str) -> None:
     with refused(ConfigError, key="adversaries"):
         audit(dealt, AuditPlan(adversaries=(who,)))
     assert "adversaries=" in one_error(veilgraph("audit", dealt, "--adversary", who))
-
-
-def test_what_a_party_hid_is_noted_only_in_views(dealt: Path, tmp_path: Path) -> None:
-    plain = train(job_in(tmp_path / "data"), tmp_path / "run").path
-    names = {path.relative_to(plain) for path in plain.rglob("*") if path.is_file()}
-    assert not any("view" in path.parts for path in names)
-    ours, theirs = (RunDirectory.open(run).party(SERVER).model_path.read_bytes() for run in (plain, dealt))
-    assert ours == theirs, "recording changes nothing"
 
 
 def test_in_every_step_the_label_holder_is_one_of_those_that_joint_noise_withstands(tmp_path: Path) -> None:

@@ -238,15 +238,6 @@ def test_without_canaries_it_says_so(tmp_path: Path) -> None:
     assert not RunDirectory.open(tmp_path / "run").party("A").canaries_path.exists()
 
 
-def test_a_holder_without_labels_has_none(tmp_path: Path) -> None:
-    job = job_in(tmp_path / "data", privacy(canaries=2), {"train": {"epochs": 1}}, nodes=FEW_NODES, unlabelled="B")
-    run = train(job, tmp_path / "run", record_views=True)
-    stores = {name: RunDirectory.open(run.path).party(name) for name in NAMES}
-    assert {name for name, store in stores.items() if store.canaries_path.exists()} == {"A"}
-    result = audit(run.path, AuditPlan(("B",), ("epsilon",)))
-    assert {each.target for each in result.findings} == {"A"}
-
-
 # What they are
 
 

@@ -194,9 +194,6 @@ def run_cases(material: Material) -> Iterator[Case]:
         yield case("resume", sort, _unfinished(spoil))
     for command in ("report", "resume"):
         yield case(command, "with binary metrics", _is("metrics.jsonl", bytes(range(256)) + b"\n"))
-    for wrong in ("99999", "nobody"):
-        yield case("predict", f"for node {wrong}", lambda run: None, "--nodes", wrong)
-        yield case("predict", f"for id {wrong}", lambda run: None, "--ids", wrong, source=material.aligned)
     yield case("predict", "with a list that is a folder", lambda run: None, "--nodes-file", ".")
     yield case("predict", "with a list of ids that is not there", lambda run: None, "--ids-file", "nowhere")
     yield case("predict", "into a folder", lambda run: None, "--out", ".")

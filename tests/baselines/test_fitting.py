@@ -71,10 +71,3 @@ def test_where_a_pass_costs_the_last_update_still_counts() -> None:
     assert [record["val_accuracy"] for record in result.metrics] == [0.0, *VAL_ACCURACY[:2]]
     assert result.summary["test_accuracy"] == VAL_ACCURACY[2]
     assert network.passes == ["after 0", "after 3"], "none for an evaluation alone"
-
-
-def test_progress_is_told_of_every_epoch() -> None:
-    seen: list[list[int]] = []
-    network = Scripted(TrainSettings(epochs=3, patience=None))
-    fit(network, lambda records: seen.append([record["epoch"] for record in records]))
-    assert seen == [[1], [1, 2], [1, 2, 3]]

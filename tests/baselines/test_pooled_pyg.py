@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from research.pooled_pyg import FEWER, GRID, Cell, tuned
+from research.pooled_pyg import Cell, tuned
 from tests.paradigms.sealed.programs import small_graphs
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
@@ -34,8 +34,3 @@ def test_takes_the_cell_with_the_best_validation_figure() -> None:
     graph, slow = graph_of(sparse=False), Cell("gcn", 1e-9, 0.0, 0.0)
     fast = replace(slow, rate=0.01)
     assert tuned(graph, TRAIN, 0, [slow, fast])[2] == fast
-
-
-def test_the_smaller_grid_has_cells_of_all_networks() -> None:
-    assert set(FEWER) < set(GRID)
-    assert {cell.network for cell in FEWER} == {cell.network for cell in GRID}

@@ -6,16 +6,13 @@ import pytest
 import torch
 from veilgraph_testing.vertical import weights_of
 
-from research.horizontal import separate
-from research.ppgnn import as_vertical, ppgnn, two_stages
+from research.ppgnn import as_vertical, ppgnn
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.partition import HorizontalPart
-from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.plain_fitting import fit
 
 EQ_23 = {"layers": 2, "dim": 8, "message": "none", "update": "sum", "server": {"dropout": 0.0}}
 
@@ -74,31 +71,6 @@ def test_it_trains_and_only_the_label_holders_labels_count() -> None:
     )
     again = ppgnn(settings, [parts[0], other])
     assert [record["loss"] for record in again.metrics] == [record["loss"] for record in result.metrics]
-
-
-def test_two_stages_train_every_holder_alone_and_then_one_map_over_all_embeddings(monkeypatch) -> None:
-    settings, made, outputs = job(train={"epochs": 8}), [], []
-
-    def catch(network, progress):
-        made.append(network)
-        result = fit(network, progress)
-        outputs.append(result.output + 1)  # of the chosen epoch, and not what the network has afterwards
-        return replace(result, output=outputs[-1])
-
-    monkeypatch.setattr("research.ppgnn.fit", catch)
-    parts = load_parts(settings.data, 0)
-    result = two_stages(settings, parts)
-    *alone, joint = made
-    trained = separate(horizontal(settings).model, settings.train, parts, seed=settings.seed)
-    for network, expected in zip(alone, trained, strict=True):
-        assert network.score(network.infer()).values["val_accuracy"] == expected.metrics[-1]["val_accuracy"]
-    widths = [network.infer().shape[1] for network in alone]
-    assert joint.infer().shape == (len(parts[0].ids), 3)
-    with torch.no_grad():
-        assert torch.equal(joint.infer(), joint._predict(torch.cat(outputs[:-1], dim=1)))
-    assert [weight.shape for weight in joint._predict.parameters()] == [(3, sum(widths)), (3,)]
-    assert result.metrics[-1]["loss"] < result.metrics[0]["loss"]
-    assert result.summary["test_f1"] is not None
 
 
 def test_holders_that_are_not_aligned_are_refused() -> None:

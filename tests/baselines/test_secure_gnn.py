@@ -3,13 +3,12 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from research.secure_gnn import TOLERANCE, read_epochs, secure_epochs
+from research.secure_gnn import secure_epochs
 from research.secure_gnn_cubic import sigmoid
 from research.secure_gnn_files import SIGMOID, TANH, SecureGNN, read_arrays, write_inputs
 from research.secure_gnn_spu import PROGRAMS, PYTHON_VARIABLE, REQUIREMENTS, run_together, spu_python
@@ -108,45 +107,6 @@ def test_the_files_have_the_training_nodes_first_and_the_same_graph(tmp_path):
     np.testing.assert_array_equal(shared["labels"], [[0, 1], [1, 0], [0, 1]])
     shapes = [shared[f"weight{number}"].shape for number in range(9)]
     assert shapes == [(5, 4), (4, 4), (4,), (4, 2), (2,), *[(4, 4)] * 4]
-
-
-def write_results(folder, **changes):
-    np.savez(folder / "shared.npz", weight0=np.zeros(2), weight1=np.zeros(3))
-    np.savez(folder / "twin.npz", weight0=np.array([0.5, 0]), weight1=np.array([0, -0.75, 0]))
-    figures = {
-        "cpu_seconds": np.array([0.5, 0.25]),
-        "sent_bytes": np.array([70, 70]),
-        "setup_seconds": 4.0,
-        "peak_bytes": 900,
-    }
-    weights = {"weight0": np.array([0.5, 1e-4]), "weight1": np.array([0, -0.75, 0])}
-    first: dict[str, Any] = {"seconds": np.array([1.0, 3.0]), **figures, **weights, **changes}
-    second: dict[str, Any] = {**figures, "seconds": np.array([2.0, 2.5]), "sent_bytes": np.array([80, 80])}
-    np.savez(folder / "held0.npz", **first)
-    np.savez(folder / "held1.npz", **second)
-
-
-def test_epochs_are_read_at_the_slower_holder_and_compared_with_the_twin(tmp_path):
-    write_results(tmp_path)
-    epochs = read_epochs(tmp_path, 2)
-    assert (epochs.seconds, epochs.sent_bytes, epochs.setup_seconds, epochs.peak_bytes) == ((2.0, 3.0), 80, 4.0, 900)
-    assert epochs.cpu_seconds == (1.0, 0.5)
-    assert (epochs.difference, epochs.moved) == pytest.approx((1e-4, 0.75))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"weight0": np.array([0.5 + 2 * TOLERANCE, 0])}, {"code": "off", "value": 0.0020000000000000018}),
-        ({"weight0": np.array([np.nan, 0])}, {"code": "off"}),
-        ({"weight0": np.zeros(5)}, {"code": "no-twin"}),
-        ({"seconds": np.array([None])}, {"key": "held0.npz"}),
-    ],
-)
-def test_results_that_are_not_the_twins_are_refused(tmp_path, changes, message):
-    write_results(tmp_path, **changes)
-    with refused(RunError, **message):
-        read_epochs(tmp_path, 2)
 
 
 def obvious_step(folder: Path) -> list[torch.Tensor]:

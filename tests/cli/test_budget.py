@@ -27,6 +27,13 @@ train: {epochs: 4, patience: null, select_by: last, checkpoint_every: 2}
 privacy: {unit: row, schedule: every-step, noise_multiplier: 5, epsilon_total: 3}
 """
 
+PRIVATE_TRAINING = """
+paradigm: averaging
+preset: auto
+data: {dataset: synthetic, split: [0.5, 0.25, 0.25]}
+averaging: {privacy: {epsilon_total: 4, batch: 100}}
+"""
+
 
 @pytest.fixture(scope="module")
 def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -55,12 +62,26 @@ def test_it_shows_costs_and_noise_and_reads_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+OF_EDGES = ("--set", "privacy={epsilon_total: 1, unit: edge, aggregation: {}}")
+
+
 def test_mistakes_are_one_line(private: Path, tmp_path: Path) -> None:
-    assert "give the path of a job file" in one_error(veilgraph("budget", tmp_path / "none.yaml"))
-    assert "noise_multiplier=0 has no finite ε" in one_error(
-        veilgraph("budget", private, "--set", "privacy.noise_multiplier=0")
-    )
-    assert "at least 1e-09" in one_error(veilgraph("budget", private, "--total", "1e30"))
+    plain, averaging = tmp_path / "plain.yaml", tmp_path / "averaging.yaml"
+    plain.write_text("data: {dataset: synthetic}\n", encoding="utf-8")
+    averaging.write_text(PRIVATE_TRAINING, encoding="utf-8")
+    many = OF_EDGES[1].replace("unit", "delta: 0.0024, unit")
+    calls: dict[tuple[str | Path, ...], str] = {
+        ("budget", tmp_path / "none.yaml"): "give the path of a job file",
+        ("budget", private, "--set", "privacy.noise_multiplier=0"): "noise_multiplier=0 has no finite ε",
+        ("budget", private, "--total", "1e30"): "at least 1e-09",
+        **{("budget", averaging, option, "2"): "leave them out" for option in ("--jobs", "--predictions", "--nodes")},
+        ("check", private, "--set", "privacy.delta=0.5"): "every holder refuses the job: privacy.delta=0.5 with",
+        ("check", plain, "--set", many): "B refuses the job: privacy.delta=0.0024 is too much for a table of so many",
+    }
+    for words, said in calls.items():
+        assert said in one_error(veilgraph(*words)), words
+    assert veilgraph("check", private).exit_code == 0
+    assert veilgraph("check", plain, *OF_EDGES).exit_code == 0
 
 
 def test_training_resuming_and_reporting_tell_what_was_spent(private: Path, tmp_path: Path) -> None:
@@ -150,25 +171,6 @@ def test_a_run_and_its_page_say_what_one_release_was_worth(tmp_path: Path) -> No
     assert said in page_html(run)
 
 
-def test_check_refuses_a_delta_that_the_nodes_are_too_many_for(private: Path) -> None:
-    assert veilgraph("check", private).exit_code == 0
-    assert "every holder refuses the job: privacy.delta=0.5 with" in one_error(
-        veilgraph("check", private, "--set", "privacy.delta=0.5")
-    )
-
-
-OF_EDGES = ("--set", "privacy={epsilon_total: 1, unit: edge, aggregation: {}}")
-
-
-def test_check_refuses_a_delta_that_the_edges_are_too_many_for(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text("data: {dataset: synthetic}\n", encoding="utf-8")
-    assert veilgraph("check", path, *OF_EDGES).exit_code == 0
-    assert "B refuses the job: privacy.delta=0.0024 is too much for a table of so many pairs" in one_error(
-        veilgraph("check", path, *OF_EDGES[:1], OF_EDGES[1].replace("unit", "delta: 0.0024, unit"))
-    )
-
-
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job over tables with a limit on what is ever released, as if it had been written by hand."""
@@ -237,21 +239,6 @@ def test_a_budget_of_nothing_or_of_another_party_is_refused(bank: Path, tmp_path
     ledger = Lifetime(folder, "stranger", Budget(4.0), Marks(tmp_path / "marks"))
     ledger.charge(LaplaceEvent(9.0), "embeddings", 1, np.arange(3, dtype=np.uint64), delta=1e-4, run="ab" * 32, job="j")
     assert "--ledger: it is of 'stranger'" in one_error(veilgraph("budget", bank / "job.yaml", "--ledger", folder))
-
-
-PRIVATE_TRAINING = """
-paradigm: averaging
-preset: auto
-data: {dataset: synthetic, split: [0.5, 0.25, 0.25]}
-averaging: {privacy: {epsilon_total: 4, batch: 100}}
-"""
-
-
-def test_of_a_private_training_what_would_not_be_counted_is_refused(tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(PRIVATE_TRAINING, encoding="utf-8")
-    for option in ("--jobs", "--predictions", "--nodes"):
-        assert "leave them out" in one_error(veilgraph("budget", job, option, "2"))
 
 
 LABELS = """

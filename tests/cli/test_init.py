@@ -18,7 +18,6 @@ from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.column_settings import beyond_own_row
-from veilgraph.tables.settings import EdgeSettings, says_weights
 
 LABEL = ("--label", "fraud", "--split", "confirmed_at:2024-04-15:2024-05-20")
 
@@ -35,6 +34,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         assert veilgraph(*words, *options).exit_code == 0
         found.append(path)
     return found
+
+
+BY_NAME = ("bank", "shop", "--label-holder", "bank")
 
 
 def init(*words: str | Path) -> str:
@@ -114,7 +116,7 @@ FEW: Final = ("--set", "train.epochs=2")
 """What a step of a sealed job sends is counted for each, which takes seconds for as many as a draft has."""
 
 
-def test_a_sealed_job_has_what_its_links_need(files: list[Path], tmp_path: Path) -> None:
+def test_a_sealed_job_has_what_its_links_need_and_says_what_is_refused(files: list[Path], tmp_path: Path) -> None:
     said = init(*files, "--paradigm", "sealed", "--out", tmp_path / "job.yaml")
     job = yaml.safe_load((tmp_path / "job.yaml").read_text())
     assert job["model"] == {"edge_weights": True}
@@ -123,36 +125,13 @@ def test_a_sealed_job_has_what_its_links_need(files: list[Path], tmp_path: Path)
     error = veilgraph("check", tmp_path / "job.yaml", *FEW)
     assert error.exit_code == 1
     assert "party 'shop' refuses the job" in error.stderr
-
-
-def test_weights_that_a_private_sealed_job_cannot_count_are_said_beforehand(files: list[Path], tmp_path: Path) -> None:
-    protected = ("--paradigm", "sealed", "--protect", "edge", "--epsilon", "4", "--out", tmp_path / "job.yaml")
+    protected = ("--paradigm", "sealed", "--protect", "edge", "--epsilon", "4", "--out", tmp_path / "private.yaml")
     said = init(*files, *protected)
     assert f"to decide: {files[1]} refuses such a job: edges.0.weight gives edges weights" in said
     assert "set model.edge_weights" not in said, "it would be refused as well"
-    error = veilgraph("check", tmp_path / "job.yaml", *FEW)
+    error = veilgraph("check", tmp_path / "private.yaml", *FEW)
     assert error.exit_code == 1
     assert "edges.0." in error.stderr
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "place"),
-    [
-        ("weight", "amount", "weight"),
-        ("decay", {"column": "day", "half_life_days": 9, "at": "2024-05-01"}, "decay"),
-        ("normalize", 2.0, "normalize"),
-        ("normalize", "mean", None),
-        ("factor", 0.5, "factor"),
-        ("relation", {"column": "kind", "weights": {"a": 1, "b": 2}}, "relation.weights"),
-        ("relation", {"column": "kind", "weights": {"a": 1, "b": 1}}, None),
-        ("directed", True, None),
-    ],
-)
-def test_what_gives_edges_weights(key: str, value: object, place: str | None) -> None:
-    plain = EdgeSettings.model_validate({"file": "e.csv", "source": "a", "target": "b"})
-    other = EdgeSettings.model_validate({"file": "e.csv", "source": "a", "target": "b", key: value})
-    assert says_weights([plain]) is None
-    assert says_weights([plain, other]) == (place and f"edges.1.{place}")
 
 
 def tables(folder: Path, party: str, *options: str, classes: int = 3, **columns: list[str]) -> Path:
@@ -210,6 +189,12 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
         (bank, shop, "--select-by", "beauty"): "'beauty'",
         (bank, tmp_path / "none.yaml"): "none.yaml",
         (bank, "no!", "--label-holder", "no!"): "HOLDERS no!",
+        (*BY_NAME, "--protect", "node-edges"): "--degree-bound",
+        (*BY_NAME, "--protect", "edge", "--degree-bound", "9"): "--degree-bound",
+        (*BY_NAME, "--protect", "node", "--paradigm", "sealed"): "--protect node",
+        ("bank", "shop", "--protect", "edge", "--paradigm", "averaging"): "--protect edge",
+        (*BY_NAME, "--epsilon", "3"): "--epsilon",
+        (*BY_NAME, "--epsilon", "4"): "--epsilon",
     }
     for words, said in calls.items():
         assert said in one_error(veilgraph("init", *words, "--out", out)), words
@@ -248,7 +233,7 @@ def test_what_is_to_be_protected_makes_a_private_job(
     options: tuple[str, ...], part: dict[str, object], tmp_path: Path
 ) -> None:
     out = tmp_path / "job.yaml"
-    init("bank", "shop", "--label-holder", "bank", "--out", out, "--protect", *options)
+    init(*BY_NAME, "--out", out, "--protect", *options)
     assert part.items() <= yaml.safe_load(out.read_text()).items()
     assert adds_noise(read_job(out))
 
@@ -281,24 +266,6 @@ def test_a_split_that_tells_protected_labels_is_told_before_a_run(files: list[Pa
     checked = veilgraph("check", out)
     assert checked.exit_code == 1
     assert "party 'bank' refuses the job: its party file has nodes.split.stratify=true" in checked.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        (("--protect", "node-edges"), "--degree-bound"),
-        (("--protect", "edge", "--degree-bound", "9"), "--degree-bound"),
-        (("--protect", "node", "--paradigm", "sealed"), "--protect node"),
-        (("--protect", "edge", "--paradigm", "averaging"), "--protect edge"),
-        (("--epsilon", "3"), "--epsilon"),
-        (("--epsilon", "4"), "--epsilon"),
-    ],
-)
-def test_what_protects_nothing_is_refused(options: tuple[str, ...], key: str, tmp_path: Path) -> None:
-    holders = () if "averaging" in options else ("--label-holder", "bank")
-    result = veilgraph("init", "bank", "shop", *holders, "--out", tmp_path / "job.yaml", *options)
-    assert key in one_error(result)
-    assert not (tmp_path / "job.yaml").exists()
 
 
 def test_party_files_that_lie_side_by_side_have_ledgers_of_their_own(files: list[Path]) -> None:

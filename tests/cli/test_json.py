@@ -1,12 +1,9 @@
 """``--json``: a document on standard output and nothing else, of every command that shows tables."""
 
-import ast
 import json
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
@@ -37,22 +34,6 @@ data: {dataset: synthetic}
 release: {features: {epsilon: 2, low: -10, high: 10}}
 """
 EMBED = "data: {dataset: synthetic}\nhide: {column: 0, cut: [0]}\nmethod: {name: apge, epochs: 2}\n"
-
-
-def commands() -> Iterator[tuple[str, Any]]:
-    """Every command, with what typer made of it."""
-    root: Any = typer.main.get_command(app)
-    for name, each in root.commands.items():
-        inner = getattr(each, "commands", None)
-        if inner is None:
-            yield name, each
-        else:
-            yield from ((f"{name} {word}", one) for word, one in inner.items())
-
-
-WITH_JSON = {
-    name for name, command in commands() if "--json" in {option for each in command.params for option in each.opts}
-}
 
 
 def document(*words: str | Path, code: int = 0) -> Any:
@@ -193,58 +174,32 @@ def test_an_error_prints_no_document(tmp_path: Path) -> None:
     assert "--json" in usage_error(veilgraph("net", "logs", "--kit", tmp_path, "--json"))
 
 
-TABLES_ARE_PRINTED_BY = {"print", "show_result", "show_comparison"}
+def test_the_commands_that_show_tables_have_the_option() -> None:
+    root: Any = typer.main.get_command(app)
+    found = set()
+    for name, each in root.commands.items():
+        for word, one in getattr(each, "commands", {"": each}).items():
+            if any("--json" in parameter.opts for parameter in one.params):
+                found.add(f"{name} {word}".strip())
+    alone = {"audit", "budget", "check", "compare", "demo", "embed", "predict", "report", "resume", "train", "tune"}
+    assert found == alone | {"data align", "data check", "net consent", "net status"}
 
 
-@cache
-def registered() -> dict[str, bool]:
-    """Function of each command that prints a table, itself or by one that it calls in its file → whether it tells."""
-    root = Path(__file__).parents[2]
-    found = {}
-    for path in (*(root / "src/veilgraph/cli").glob("*.py"), *(root / "packages").rglob("command.py")):
-        functions = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+def test_what_was_told_is_printed_with_a_code_and_not_with_an_error() -> None:
+    def told_by(ends: Exception) -> Result:
+        program = typer.Typer()
 
-        def calls(name: str, seen: frozenset[str], functions: dict[str, ast.FunctionDef] = functions) -> set[str]:
-            names = {
-                inner.func.id if isinstance(inner.func, ast.Name) else inner.func.attr
-                for inner in ast.walk(functions[name])
-                if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name | ast.Attribute)
-            }
-            further = (names & set(functions)) - seen
-            return names.union(*(calls(each, seen | further) for each in further))
+        @program.command()
+        def _() -> None:
+            with json_output(True):
+                emit([1])
+                raise ends
 
-        for name, node in functions.items():
-            decorators = [each for each in node.decorator_list if isinstance(each, ast.Call)]
-            for each in decorators:
-                if isinstance(each.func, ast.Name) and each.func.id == "command":
-                    called = calls(name, frozenset({name}))
-                    tells = any(keyword.arg == "json" for keyword in each.keywords)
-                    if called & TABLES_ARE_PRINTED_BY or tells:
-                        found[f"{path.name}: {name}"] = tells
-    return found
+        return CliRunner().invoke(program, [])
 
-
-def test_every_command_that_prints_tables_has_the_option() -> None:
-    assert [name for name, tells in registered().items() if not tells] == []
-    assert len(registered()) == len(WITH_JSON) > 12
-
-
-def test_every_command_that_has_it_is_called_here_or_beside() -> None:
-    """``net`` in test_network_commands.py and, with sites, in deploy/test_network.py."""
-    here = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_*.py")))
-    tree = ast.parse(Path(__file__).read_text())
-    called = {
-        " ".join(word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("document", "veilgraph")
-    }
-    firsts = {name for name in WITH_JSON for words in called if words.startswith(name)}
-    firsts |= {name for name in WITH_JSON if f'"{name}", trained[0]' in here}
-    assert WITH_JSON - firsts == {"net status", "net consent"}
-    assert all(f'"net", "{word}"' in here for word in ("status", "consent"))
-
-
-# What JSON has for what it was.
+    ended = told_by(typer.Exit(3))
+    assert (ended.exit_code, json.loads(ended.stdout)) == (3, [1])
+    assert told_by(RuntimeError()).stdout == ""
 
 
 @dataclass(frozen=True)
@@ -270,40 +225,3 @@ class Point:
 )
 def test_a_value_as_json_has_it(value: object, found: object) -> None:
     assert json.loads(json.dumps(plain(value), allow_nan=False)) == found
-
-
-def run_told(wanted: bool, inside: Callable[[], None]) -> Any:
-    program = typer.Typer()
-
-    @program.command()
-    def _() -> None:
-        with json_output(wanted):
-            inside()
-
-    return CliRunner().invoke(program, [])
-
-
-def test_the_document_is_all_of_standard_output() -> None:
-    def inside() -> None:
-        typer.echo("a line")
-        print("another")  # noqa: T201
-        typer.echo("a message", err=True)
-        emit({"a": 1})
-
-    told = run_told(True, inside)
-    assert (json.loads(told.stdout), told.stderr) == ({"a": 1}, "a message\n")
-    assert run_told(False, inside).stdout == "a line\nanother\n"
-
-
-def test_what_was_told_is_printed_with_a_code_and_not_with_an_error() -> None:
-    def ends() -> None:
-        emit([1])
-        raise typer.Exit(3)
-
-    def fails() -> None:
-        emit([1])
-        raise RuntimeError
-
-    ended = run_told(True, ends)
-    assert (ended.exit_code, json.loads(ended.stdout)) == (3, [1])
-    assert run_told(True, fails).stdout == ""

@@ -9,7 +9,6 @@ from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph import __version__
 from veilgraph.cli import app
-from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job_file import read_job
 from veilgraph.samples.shipped import demo_settings, shipped_job, with_overrides
 
@@ -114,10 +113,3 @@ def test_the_demo_is_the_job_in_the_jobs_folder() -> None:
     assert demo_settings(epochs=3).train.epochs == 3
     for name in ("payments", "banks"):
         assert demo_settings(name) == read_job(JOBS / f"{name}.yaml")
-
-
-def test_the_demo_shows_what_it_is_meant_to() -> None:
-    model = vertical(demo_settings()).model
-    assert model.initial.method == "collaborative"
-    assert model.combine.strategy == "mean"
-    assert model.combine.is_masked

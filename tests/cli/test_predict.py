@@ -25,44 +25,30 @@ def test_predictions_are_printed_as_csv(run: Path) -> None:
         assert chances[int(row["class"])] == max(chances)
 
 
-def test_all_nodes_are_written_to_a_file(run: Path, tmp_path: Path) -> None:
+def test_nodes_may_come_from_a_file_and_predictions_go_to_one(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "predictions.csv"
     result = veilgraph("predict", run, "--out", out)
     assert result.stdout == f"wrote 400 predictions to {out}\n"
     assert len(rows(out.read_text(encoding="utf-8"))) == 400
-
-
-def test_nodes_may_come_from_a_file(run: Path, tmp_path: Path) -> None:
     nodes = tmp_path / "nodes.txt"
     nodes.write_text("7\n8, 9\n", encoding="utf-8")
     result = veilgraph("predict", run, "--nodes-file", nodes)
     assert [row["node"] for row in rows(result.stdout)] == ["7", "8", "9"]
 
 
-def test_ids_of_nobody_are_a_usage_error(run: Path, tmp_path: Path) -> None:
-    """They would be an empty table, which looks like an answer."""
+def test_what_is_asked_wrongly_is_one_line(run: Path, tmp_path: Path) -> None:
+    """Ids of nobody would be an empty table, which looks like an answer."""
     (tmp_path / "ids.txt").write_text("\n\n", encoding="utf-8")
     for option in ("--ids=", "--ids=,", f"--ids-file={tmp_path / 'ids.txt'}"):
         assert "there is no id in it" in usage_error(veilgraph("predict", run, option))
-
-
-def test_a_node_that_does_not_exist_is_one_line(run: Path) -> None:
-    assert "400 is not a node; give whole numbers from 0 to 399" in one_error(
-        veilgraph("predict", run, "--nodes", "1,400")
-    )
-
-
-def test_a_run_that_was_cut_off_is_one_line(run: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut"
-    shutil.copytree(run, cut)
+    unknown = one_error(veilgraph("predict", run, "--nodes", "1,400"))
+    assert "400 is not a node; give whole numbers from 0 to 399" in unknown
+    too_long = one_error(veilgraph("predict", tmp_path / ("x" * 300)))
+    assert too_long.endswith("File name too long; give another path, or mend what is there")
+    assert len(too_long) < 400
+    cut = Path(shutil.copytree(run, tmp_path / "cut"))
     (cut / "summary.json").unlink()
     assert f"finish it with: veilgraph resume {cut}" in one_error(veilgraph("predict", cut))
-
-
-def test_what_the_system_refuses_is_one_error(tmp_path: Path) -> None:
-    said = one_error(veilgraph("predict", tmp_path / ("x" * 300)))
-    assert said.endswith("File name too long; give another path, or mend what is there")
-    assert len(said) < 400
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[1, 2]", b'[["a", 1]]', b"{", b""])

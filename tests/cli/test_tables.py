@@ -9,6 +9,8 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+SHORT = ["--set", "train.epochs=3", "--set", "model.dim=4"]
+
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,8 +24,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run"
-    short = ["--set", "train.epochs=3", "--set", "model.dim=4"]
-    aligned = veilgraph("data", "align", tables / "job.yaml", "--out", out, *short)
+    aligned = veilgraph("data", "align", tables / "job.yaml", "--out", out, *SHORT)
     assert aligned.exit_code == 0, aligned.output
     assert "of which 320 are common to all holders" in aligned.stdout
     result = veilgraph("resume", out)
@@ -144,3 +145,53 @@ def test_a_party_file_is_drafted_checked_and_never_overwritten(tmp_path: Path) -
         veilgraph("data", "init", *tables, "--out", tmp_path / "p", "--party", "server")
     )
     assert not (tmp_path / "p").exists()
+
+
+# The same of a horizontal job
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("exported") / "parts"
+    divided = ["--paradigm", "horizontal", "--holders", "2", "--overlap", "0.2"]
+    result = veilgraph("data", "export", "synthetic", "--out", out, *divided)
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_from_tables_of_own_nodes_to_predictions(parts: Path, tmp_path: Path) -> None:
+    checked = veilgraph("check", parts / "job.yaml")
+    assert "Party B" in checked.stdout
+    assert "is a valid job" in checked.stdout
+    run = tmp_path / "run"
+    read = veilgraph("data", "align", parts / "job.yaml", "--out", run, *SHORT)
+    assert read.exit_code == 0, read.output
+    assert "nodes\n" in read.stdout
+    assert "common" not in read.stdout
+    trained = veilgraph("resume", run)
+    assert trained.exit_code == 0, trained.output
+    own = (parts / "B" / "nodes.csv").read_text(encoding="utf-8").splitlines()[1].split(",")[0].strip('"')
+    predicted = veilgraph("predict", run, "--ids", own)
+    assert predicted.stdout.splitlines()[1].startswith(f"{own},")
+    assert "'x' (1 of 1) is not among the" in one_error(veilgraph("predict", run, "--ids", "x"))
+    report = veilgraph("report", run)
+    assert report.exit_code == 0, report.output
+    assert "hashes of feature" in report.stdout
+
+
+def test_what_jobs_of_own_nodes_cannot_be(parts: Path) -> None:
+    assert "no differential privacy" in one_error(veilgraph("budget", parts / "job.yaml"))
+    names = veilgraph("train", parts / "network-job.yaml")
+    assert "names alone are for jobs across organisations" in one_error(names)
+    assert "Invalid value" in usage_error(veilgraph("data", "export", "synthetic", "--paradigm", "other"))
+
+
+def test_columns_that_differ_are_found_before_anything_is_sent(parts: Path) -> None:
+    party_file = parts / "B" / "party.yaml"
+    whole = party_file.read_text(encoding="utf-8")
+    try:
+        party_file.write_text(whole.replace("x*", "x000*"), encoding="utf-8")
+        said = one_error(veilgraph("check", parts / "job.yaml"))
+        assert "B has 9 feature columns and A 24; all holders of this job have the same" in said
+    finally:
+        party_file.write_text(whole, encoding="utf-8")

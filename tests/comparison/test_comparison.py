@@ -242,16 +242,6 @@ def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
     assert torch.equal(alone.output, in_one_place(job, isolate(inputs.graphs, "B", "A"), lambda records: None).output)
 
 
-def test_a_sealed_step_is_chosen_by_right_validation_nodes() -> None:
-    job = sealed(small_sealed(select_by="accuracy", evaluate_every=1, epochs=12))
-    graph = pool(inputs_of(job).graphs, "A")
-    result = in_one_place(job, graph, lambda records: None)
-    best = max(record["val_accuracy"] for record in result.metrics)
-    first = next(record["epoch"] for record in result.metrics if record["val_accuracy"] == best)
-    assert result.summary["best_epoch"] == first
-    assert result.summary["val_accuracy"] == pytest.approx(best)
-
-
 def signalled(nodes: int = 400) -> PartyGraph:
     """Of column 0 nothing is known but by neighbours: a node's class is the sign of its neighbour's."""
     generator = torch.Generator().manual_seed(0)
@@ -421,17 +411,6 @@ def test_own_nodes_are_judged_in_every_way_on_all_holders_test_nodes(paradigm: s
     auc = study.ways[0].figures["auc"].known
     assert auc is not None
     assert auc[1] < auc[0] < auc[2]
-
-
-def test_own_nodes_that_holders_have_in_common_are_not_averaged() -> None:
-    data = {"dataset": "synthetic", "holders": 2, "partition": {"by": "edges"}}
-    assert list(ways(inputs_of(small(paradigm="horizontal", data=data)))) == [
-        "each holder alone",
-        "each holder: logistic",
-        "each holder: boosting",
-        "horizontal",
-        "pooled",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,6 @@ def test_the_tree_is_the_whole_module_and_has_these_branches():
     assert {name: error.__bases__[0].__name__ for name, error in the_errors().items()} == TREE
 
 
-def test_the_tree_at_the_head_of_the_file_is_the_tree():
-    drawn = set(re.findall(r"(?:├──|└──|^ {4}(?=Veil)) ?(\w+)", errors.__doc__ or "", re.MULTILINE))
-    assert drawn == set(TREE)
-
-
 @pytest.mark.parametrize("name", TREE)
 def test_every_error_keeps_what_it_says_and_is_caught_at_the_root(name):
     with pytest.raises(VeilgraphError) as caught:

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
-from veilgraph.tables.column_settings import Features, NumericFeatures, ScaleSettings, beyond_own_row, scaled_twice
+from veilgraph.tables.column_settings import Features, ScaleSettings, beyond_own_row, scaled_twice
 
 FEATURES: TypeAdapter[Any] = TypeAdapter(tuple[Features, ...])
 RANGE = {"low": 0, "high": 100}
@@ -29,35 +30,36 @@ def test_a_range_is_read_as_it_is_written(tmp_path) -> None:
         "  features: [{columns: [a, 'b_*'], missing: 5, scale: {low: -1e1, high: 1_000}}, {columns: c, scale: null}]\n",
         encoding="utf-8",
     )
-    scaled, plain = read_party_settings(path).nodes.features
-    assert isinstance(scaled, NumericFeatures)
-    assert isinstance(plain, NumericFeatures)
-    assert scaled.scale == ScaleSettings(low=-10.0, high=1000.0)
-    assert plain.scale is None
+    features: Any = read_party_settings(path).nodes.features
+    scaled, plain = features
+    assert (scaled.scale, plain.scale) == (ScaleSettings(low=-10.0, high=1000.0), None)
     assert parsed(scale=RANGE, missing="mean").missing == "mean"
     assert parsed(scale={"low": -1, "high": 0}, missing="zero").missing == "zero"
 
 
+SCALE = "nodes.features.0.(numeric).scale"
+
+
 @pytest.mark.parametrize(
-    ("entry", "message"),
+    ("entry", "key"),
     [
-        ({"scale": {"low": 5, "high": 5}}, r"\.\(numeric\)\.scale: low=5\.0 must be below high=5\.0: .*mend"),
-        ({"scale": {"low": 6, "high": 5}}, r"low=6\.0 must be below high=5\.0"),
-        ({"scale": {"low": float("nan"), "high": 5}}, r"scale\.low=nan: must be a finite number .*; give the end"),
-        ({"scale": {"low": 0, "high": "inf"}}, r"scale\.high='inf': must be a finite number of float32; give the end"),
-        ({"scale": {"low": -1e39, "high": 1}}, r"scale\.low=-1e\+39: must be a finite number of float32"),
-        ({"scale": {"low": 0}}, r"scale\.high: Field required"),
-        ({"scale": {**RANGE, "mid": 5}}, r"scale\.mid is not a setting .*remove it"),
-        ({"scale": "standard"}, r"scale='standard': must be a declared range, .*data\.feature_scaling: give a range"),
-        ({"scale": [0, 1]}, r"scale=\[0, 1\]: must be a declared range, as in"),
-        ({"scale": RANGE, "categories": ["a"]}, r"\(categorical\): scale=\{.*\} is for numbers, .*; leave scale out"),
-        ({"scale": RANGE, "missing": 101}, r"missing=101\.0 lies outside scale, low=0\.0 to high=100\.0.*within it"),
-        ({"scale": {"low": 18, "high": 90}, "missing": "zero"}, r"missing='zero' lies outside scale, low=18\.0"),
-        ({"scale": {"low": -9, "high": -1}, "missing": 0}, r"missing=0\.0 lies outside scale"),
+        ({"scale": {"low": 5, "high": 5}}, "low"),
+        ({"scale": {"low": 6, "high": 5}}, "low"),
+        ({"scale": {"low": float("nan"), "high": 5}}, f"{SCALE}.low"),
+        ({"scale": {"low": 0, "high": "inf"}}, f"{SCALE}.high"),
+        ({"scale": {"low": -1e39, "high": 1}}, f"{SCALE}.low"),
+        ({"scale": {"low": 0}}, f"{SCALE}.high"),
+        ({"scale": {**RANGE, "mid": 5}}, f"{SCALE}.mid"),
+        ({"scale": "standard"}, SCALE),
+        ({"scale": [0, 1]}, SCALE),
+        ({"scale": RANGE, "categories": ["a"]}, "scale"),
+        ({"scale": RANGE, "missing": 101}, "missing"),
+        ({"scale": {"low": 18, "high": 90}, "missing": "zero"}, "missing"),
+        ({"scale": {"low": -9, "high": -1}, "missing": 0}, "missing"),
     ],
 )
-def test_every_misuse_of_a_range_names_key_value_rule_and_way_out(entry: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=rf"party\.yaml: nodes\.features\.0.*{message}"):
+def test_every_misuse_of_a_range_is_refused_by_its_key(entry: dict[str, Any], key: str) -> None:
+    with refused(ConfigError, key=key):
         parsed(**entry)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from veilgraph.core import randomness
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, expand, private_seed, seeded_global
-from veilgraph.core.secrets import SEED_BYTES, derive_key, system_secrets
+from veilgraph.core.secrets import system_secrets
 
 SEED = bytes(range(32))
 purposes = st.text(max_size=20)
@@ -51,13 +51,6 @@ def test_expand_of_a_fixed_seed_never_changes():
     ]
 
 
-def test_expand_is_deterministic_and_large_masks_have_no_seams():
-    elements = (1 << 17) * 2 + 6  # more than two of the pieces it is made in
-    whole = expand(SEED, "U", (elements,))
-    assert torch.equal(whole, expand(SEED, "U", (elements,)))
-    assert whole.numpy().tobytes() == keystream(SEED, "U", 8 * elements)
-
-
 @pytest.fixture(params=[True, False], ids=["by GCM", "by CTR"])
 def wide(request, monkeypatch):
     monkeypatch.setattr(randomness, "gcm_is_faster", lambda: request.param)
@@ -81,20 +74,6 @@ def test_the_keystream_goes_on_where_gcm_ends(monkeypatch, wide, first):
     assert taken == keystream(SEED, "U", first + (1 << 16) + 40_007)
 
 
-def test_large_masks_alone_are_made_by_gcm(monkeypatch, wide):
-    made, gcm = [], modes.GCM
-
-    def noted(nonce):
-        made.append(nonce)
-        return gcm(nonce)
-
-    monkeypatch.setattr(modes, "GCM", noted)
-    expand(SEED, "U", (randomness.WIDE_BYTES // 8 - 1,))
-    assert made == []
-    expand(SEED, "U", (randomness.WIDE_BYTES // 8,))
-    assert made == [bytes(12)] * wide
-
-
 def test_seeds_and_purposes_give_unrelated_masks():
     names = ["U", "V/A/FORWARD/0", "V/A/FORWARD/1", "V/A/BACKWARD/0", "V/B/FORWARD/0", "", "U/"]
     masks = [expand(seed, name, (64,)) for seed in (SEED, SEED[::-1]) for name in names]
@@ -102,27 +81,11 @@ def test_seeds_and_purposes_give_unrelated_masks():
     assert len(seen) == 64 * len(masks)
 
 
-def test_a_derived_key_is_hkdf_sha256():
-    assert derive_key(SEED, "U") == HKDF(SHA256(), 32, None, b"U").derive(SEED)
-    assert len(derive_key(SEED, "")) == SEED_BYTES
-    assert derive_key(SEED, "U") != derive_key(SEED, "V")
-
-
 def test_secrets_come_from_the_operating_system():
     assert system_secrets is os.urandom
 
 
 # Learning streams
-
-
-@settings(max_examples=50)
-@given(seed=st.integers(0, 2**63 - 1), party=purposes, purpose=purposes, counters=st.lists(st.integers(0), max_size=3))
-def test_a_stream_seed_depends_on_nothing_but_its_name(seed, party, purpose, counters):
-    first = LearningStreams(seed, party).seed(purpose, *counters)
-    streams = LearningStreams(seed, party)
-    streams.generator("something else", 1)
-    assert streams.seed(purpose, *counters) == first
-    assert 0 <= first < 2**63
 
 
 def test_a_stream_never_changes_between_versions():

@@ -218,16 +218,7 @@ def test_an_account_alone_tells_less_than_the_pooled_neighbourhood():
     assert auc(train, test, who, y) < 0.6, "who one is tells nothing"
 
 
-def test_without_a_signal_the_facts_tell_nothing():
-    world = small_world(2, customers=6_000, transfers=30_000, laundering=0.1, overlap=0.2, signal=0.0)
-    for name in ("shop", "telecom"):
-        seen = world.view(name)
-        rows = np.column_stack([*seen.columns.values()])
-        y = world.launders[seen.nodes]
-        assert auc(world.split[seen.nodes] == 0, world.split[seen.nodes] == 2, rows, y) < 0.56
-
-
-@pytest.mark.parametrize("signal", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("signal", [0.0, 0.5, 1.0, 2.0])
 def test_facts_lean_as_far_as_the_signal_says(signal):
     world = small_world(3, customers=30_000, transfers=120_000, laundering=0.2, lookalikes=0, signal=signal)
     scores = sum(norm.ppf(np.clip(values, 1e-6, 1 - 1e-6)) for values in list(world.bank_facts.values()))

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,10 +59,28 @@ class Consortium:
 
     def join(self, party: str) -> None:
         """Starts the site of ``party``, which has ended, again."""
-        party_file = None if party == SERVER else self.out / "tables" / party / "party.yaml"
+        party_file = None if party == SERVER else self.party_file(party)
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv(PASSPHRASE_VARIABLE, WORDS.decode())
             self.network.sites[party] = join_site(self.network.kits[party], party_file, 1)
+
+    def party_file(self, party: str) -> Path:
+        """With which the site of a holder joined."""
+        return self.out / "tables" / party / "party.yaml"
+
+    @contextmanager
+    def changed(self, lines: Mapping[str, str] | str, **others: Path) -> Iterator[None]:
+        """The same line more, or each holder's own, in the party files; ``others`` are put back afterwards as well."""
+        files = {party: self.party_file(party) for party in HOLDERS}
+        before = {file: file.read_text(encoding="utf-8") for file in (*files.values(), *others.values())}
+        try:
+            for party, file in files.items():
+                line = lines if isinstance(lines, str) else lines.get(party, "")
+                file.write_text(f"{before[file]}\n{line}\n", encoding="utf-8")
+            yield
+        finally:
+            for file, text in before.items():
+                file.write_text(text, encoding="utf-8")
 
 
 def job(name: str, **changes) -> JobSettings:

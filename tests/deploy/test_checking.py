@@ -16,16 +16,13 @@ from veilgraph.deploy.kit import Kit
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
 from veilgraph.runtime.launch.site import Checked
 
-ADMINISTRATOR, DEALER = "ops@example.org", "croupier"
+ADMINISTRATOR = "ops@example.org"
 FINE = Checked(version=PROTOCOL_VERSION, job=job().hash())
 
 
 @pytest.fixture(scope="module")
-def projects(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str | None, Mapping[str, Kit]]:
-    """Kits of a project without, and of one with, a dealer."""
-    return {
-        dealer: bank_and_shop(tmp_path_factory.mktemp("project") / "out", dealer=dealer) for dealer in (None, DEALER)
-    }
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Kit]:
+    return bank_and_shop(tmp_path_factory.mktemp("project") / "out")
 
 
 # What an answer says
@@ -61,7 +58,7 @@ def job_file(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("state", ["accepts", "refuses", "waits for approval", "not connected", "no answer"])
 def test_the_command_shows_a_line_for_each_and_ends_well_only_if_all_accept(
-    projects: Mapping[str | None, Mapping[str, Kit]], job_file: Path, state: Any, monkeypatch: pytest.MonkeyPatch
+    kits: Mapping[str, Kit], job_file: Path, state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = []
 
@@ -70,7 +67,7 @@ def test_the_command_shows_a_line_for_each_and_ends_well_only_if_all_accept(
         return SiteCheck("bank", "accepts"), SiteCheck("shop", state, "because [of] this")
 
     monkeypatch.setattr(checking, "check_sites", asked)
-    kit = projects[None][ADMINISTRATOR].path
+    kit = kits[ADMINISTRATOR].path
     shown = veilgraph("check", job_file, "--net", kit)
     assert shown.exit_code == (state != "accepts")
     assert all(word in shown.stdout for word in ("bank", "shop", state, "because [of] this", "is a valid job"))
@@ -82,13 +79,11 @@ def test_the_command_shows_a_line_for_each_and_ends_well_only_if_all_accept(
     assert given == [(ADMINISTRATOR, "fraud", 120.0), (ADMINISTRATOR, "fraud", 5.0)]
 
 
-def test_the_command_refuses_what_it_would_ignore(
-    projects: Mapping[str | None, Mapping[str, Kit]], job_file: Path, tmp_path: Path
-) -> None:
-    kit = projects[None][ADMINISTRATOR].path
+def test_the_command_refuses_what_it_would_ignore(kits: Mapping[str, Kit], job_file: Path, tmp_path: Path) -> None:
+    kit = kits[ADMINISTRATOR].path
     assert "--net" in usage_error(veilgraph("check", job_file, "--within", "5"))
     assert "--net" in usage_error(veilgraph("check", job_file, "--passphrase-file", tmp_path / "words"))
-    other = veilgraph("check", job_file, "--net", projects[None]["bank"].path)
+    other = veilgraph("check", job_file, "--net", kits["bank"].path)
     assert other.exit_code == 1
     assert "give an administrator's" in other.stderr
     for own in ("data={dataset: synthetic, holders: 2}", "data.holders=[bank, stranger]"):

@@ -170,7 +170,12 @@ def test_a_new_key_with_a_passphrase_never_lies_in_the_clear(
     bank: Kit, consortium: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[bytes] = []
-    monkeypatch.setattr(keys, "write_whole", _spied(write_whole, written))
+
+    def spy(path: Path, content: bytes) -> None:
+        written.append(content)
+        write_whole(path, content)
+
+    monkeypatch.setattr(keys, "write_whole", spy)
     request_certificate(bank, tmp_path / "bank.csr", words)
     sign_certificate(tmp_path / "bank.csr", consortium / "authority", tmp_path / "bank.crt", NOW)
     with refused(DataError, key=consortium / "kits" / "bank" / "startup" / "new.sealed.key"):
@@ -206,11 +211,3 @@ def test_the_authoritys_key_can_have_a_passphrase(consortium: Path, bank: Kit, t
     request_certificate(bank, tmp_path / "bank.csr")
     sign_certificate(tmp_path / "bank.csr", folder, tmp_path / "bank.crt", NOW, passphrase=words)
     install_certificate(bank, tmp_path / "bank.crt", NOW)
-
-
-def _spied(write, written):
-    def spy(path: Path, content: bytes) -> None:
-        written.append(content)
-        write(path, content)
-
-    return spy

@@ -2,9 +2,8 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +52,7 @@ def test_a_sealed_job_shows_the_label_holder_its_classes_and_the_relay_nothing(
     consortium: Consortium, tmp_path: Path
 ) -> None:
     """From tables, aligned by the dealer, that must not read a message between holders, over a relay without a part."""
-    with added(consortium, "limits: {leakage: [predicted-classes]}"):
+    with consortium.changed("limits: {leakage: [predicted-classes]}"):
         said = consortium.submit(SEALED)
     assert "D deals, localhost relays and takes no part in jobs" in said[0]
     assert not Kit.open(consortium.network.kits[SERVER]).runs.exists(), "the relay has no part of any job above"
@@ -81,7 +80,7 @@ COLUMNS: Final = job(
 
 def test_columns_go_to_the_label_holder_and_past_the_dealer(consortium: Consortium, tmp_path: Path) -> None:
     """Without noise, so that the same run in one process has the same release."""
-    with added(consortium, "limits: {leakage: [embedding-sums, output-embeddings, combined-as-output, own-columns]}"):
+    with consortium.changed("limits: {leakage: [embedding-sums, output-embeddings, combined-as-output, own-columns]}"):
         consortium.submit(COLUMNS)
     assert_same_here(consortium.network, COLUMNS, HOLDERS, tmp_path)
     rows = {site: trained(consortium, site, COLUMNS.name).rows for site in (*HOLDERS, DEALER)}
@@ -91,23 +90,14 @@ def test_columns_go_to_the_label_holder_and_past_the_dealer(consortium: Consorti
 
 def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consortium) -> None:
     """None of them had leave before; then views are kept from the training on."""
-    settings = job("audited")
-    files = [consortium.out / "tables" / party / "party.yaml" for party in HOLDERS]
     site = Kit.open(consortium.network.kits[DEALER]).path / "local" / "veilgraph.json"
-    before = {path: path.read_text(encoding="utf-8") for path in (*files, site)}
-    try:
-        consortium.submit(settings)
-        with refused(ConfigError, party="A", key="limits.allow_audit", value=False):
-            consortium.submit(settings, "audit")
-        for file in files:
-            file.write_text(before[file] + "\nlimits: {allow_audit: true}\n", encoding="utf-8")
-        site.write_text(json.dumps(json.loads(before[site]) | {"allows_audit": True}), encoding="utf-8")
-        settings = job("audited-too")
-        consortium.submit(settings)
-        consortium.submit(settings, "audit")
-    finally:
-        for path, text in before.items():
-            path.write_text(text, encoding="utf-8")
+    consortium.submit(job("audited"))
+    with refused(ConfigError, party="A", key="limits.allow_audit", value=False):
+        consortium.submit(job("audited"), "audit")
+    with consortium.changed("limits: {allow_audit: true}", site=site):
+        site.write_text(json.dumps(json.loads(site.read_text()) | {"allows_audit": True}), encoding="utf-8")
+        for work in ("train", "audit"):
+            consortium.submit(job("audited-too"), work)
     for party in HOLDERS:
         path = consortium.run(party, "audited-too").path
         shown = CliRunner().invoke(app, ["audit", str(path), "--details"], catch_exceptions=False)
@@ -211,55 +201,44 @@ def test_a_prediction_spends_at_every_holders_own_site(consortium: Consortium, p
 
 def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium) -> None:
     """Who deals knows what it waits for."""
-    kit, file = consortium.network.kits["C"], consortium.out / "tables" / "C" / "party.yaml"
-    before = file.read_text(encoding="utf-8")
-    try:
-        file.write_text(before + "\nconsent: {approval: ask, jobs: 99, resumes: 0}\n", encoding="utf-8")
-        counted = count(Journal(kit / "consent").entries(), "job")
-        with ThreadPoolExecutor(1) as pool:
-            said = pool.submit(consortium.submit, job("asked"), "align")
-            deadline = time.monotonic() + 90
-            while not (found := all_waiting(kit / "consent")):
-                assert time.monotonic() < deadline
-                assert not said.done(), said.exception()
-                time.sleep(0.1)
-            while not (newest := status(consortium.network.administrator).jobs[0].says):
-                assert time.monotonic() < deadline
-            assert "C waits for a person there to approve the job" in newest
-            dealers = logs(Kit.open(consortium.network.kits[DEALER]), None)
-            assert "C waits for a person there to approve the job" in dealers
-            assert f"waits for approval: veilgraph net consent approve {found[0].request.job}" in logs(
-                Kit.open(kit), None
-            )
-            assert not (consortium.network.runs("A") / "asked").exists()
-            approved = CliRunner().invoke(
-                app, ["net", "consent", "approve", found[0].request.job[:8], "--kit", str(kit)]
-            )
-            assert approved.exit_code == 0, approved.output
-            assert "reveals initial-embeddings" in approved.stdout
-            assert "D deals, localhost relays and takes no part in jobs" in approved.stdout
-            said.result(90)
-        assert consortium.run("C", "asked").party("C").ids()
-        assert count(Journal(kit / "consent").entries(), "job") == counted + 1
-    finally:
-        file.write_text(before, encoding="utf-8")
+    kit = consortium.network.kits["C"]
+    counted = count(Journal(kit / "consent").entries(), "job")
+    with (
+        consortium.changed({"C": "consent: {approval: ask, jobs: 99, resumes: 0}"}),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        said = pool.submit(consortium.submit, job("asked"), "align")
+        deadline = time.monotonic() + 90
+        while not (found := all_waiting(kit / "consent")):
+            assert time.monotonic() < deadline
+            assert not said.done(), said.exception()
+            time.sleep(0.1)
+        while not (newest := status(consortium.network.administrator).jobs[0].says):
+            assert time.monotonic() < deadline
+        for told in (newest, logs(Kit.open(consortium.network.kits[DEALER]), None)):
+            assert "C waits for a person there to approve the job" in told
+        command = f"veilgraph net consent approve {found[0].request.job}"
+        assert f"waits for approval: {command}" in logs(Kit.open(kit), None)
+        assert not (consortium.network.runs("A") / "asked").exists()
+        words = ["net", "consent", "approve", found[0].request.job[:8], "--kit", str(kit)]
+        approved = CliRunner().invoke(app, words)
+        assert approved.exit_code == 0, approved.output
+        assert "reveals initial-embeddings" in approved.stdout
+        assert "D deals, localhost relays and takes no part in jobs" in approved.stdout
+        said.result(90)
+    assert consortium.run("C", "asked").party("C").ids()
+    assert count(Journal(kit / "consent").entries(), "job") == counted + 1
 
 
 def test_every_site_says_beforehand_whether_it_would_take_part(consortium: Consortium) -> None:
     """Limits, a person, a table with a fault, and the dealer; then nobody has anything of it but a line in a log."""
-    files = {party: consortium.out / "tables" / party / "party.yaml" for party in HOLDERS}
-    nodes = files["C"].parent / "nodes.csv"
-    before = {path: path.read_text(encoding="utf-8") for path in (*files.values(), nodes)}
-    last = before[nodes].splitlines()[-1]
+    nodes = consortium.party_file("C").parent / "nodes.csv"
+    last = nodes.read_text(encoding="utf-8").splitlines()[-1]
     settings = job("asked-beforehand")
-    try:
-        files["A"].write_text(before[files["A"]] + "\nlimits: {leakage: [training-rows]}\n", encoding="utf-8")
-        files["B"].write_text(before[files["B"]] + "\nconsent: {approval: ask}\n", encoding="utf-8")
-        nodes.write_text(before[nodes] + last + "\n", encoding="utf-8")
+    lines = {"A": "limits: {leakage: [training-rows]}", "B": "consent: {approval: ask}"}
+    with consortium.changed(lines, nodes=nodes):
+        nodes.write_text(nodes.read_text(encoding="utf-8") + last + "\n", encoding="utf-8")
         found = check_sites(consortium.network.administrator, settings)
-    finally:
-        for path, text in before.items():
-            path.write_text(text, encoding="utf-8")
     assert [(each.site, each.state) for each in found] == [
         ("A", "refuses"), ("B", "waits for approval"), ("C", "refuses"), (DEALER, "accepts"),
     ]  # fmt: skip
@@ -277,9 +256,13 @@ def test_a_horizontal_job_from_tables_is_the_run_in_one_process(consortium: Cons
     settings = parse_job({"name": "rows", **changes})
     divided = DataSettings(dataset="synthetic", holders=3, partition=PartitionSettings(overlap=0.2))
     files = export_parts(divided, tmp_path / "parts", 0, job=settings)
-    with other_tables(consortium, files):
+    with consortium.changed(""):
+        for party, file in files.items():
+            text = file.read_text(encoding="utf-8")
+            for table in ("nodes.csv", "edges.csv"):
+                text = text.replace(table, str(file.parent / table))
+            consortium.party_file(party).write_text(text + "\nseed: job\n", encoding="utf-8")
         consortium.submit(settings)
-
     here = RunDirectory.create(
         tmp_path / "here",
         settings.model_copy(
@@ -298,34 +281,3 @@ def test_a_horizontal_job_from_tables_is_the_run_in_one_process(consortium: Cons
         assert found.summary["test_accuracy"] == whole.summary["test_accuracy"]
         assert found.predictions.ids == tuple(here.party(party).ids() or ())
         assert predict(found.path, ids=found.predictions.ids[:1]).ids == found.predictions.ids[:1]
-
-
-@contextmanager
-def other_tables(consortium: Consortium, files: Mapping[str, Path]) -> Iterator[None]:
-    """Other contents of the party files with which the sites joined."""
-    before = {party: consortium.out / "tables" / party / "party.yaml" for party in HOLDERS}
-    kept = {file: file.read_text(encoding="utf-8") for file in before.values()}
-    try:
-        for party, file in before.items():
-            text = files[party].read_text(encoding="utf-8")
-            for table in ("nodes.csv", "edges.csv"):
-                text = text.replace(table, str(files[party].parent / table))
-            file.write_text(text + "\nseed: job\n", encoding="utf-8")
-        yield
-    finally:
-        for file, text in kept.items():
-            file.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def added(consortium: Consortium, line: str) -> Iterator[None]:
-    """A line more in every party file with which the sites joined."""
-    files = [consortium.out / "tables" / party / "party.yaml" for party in HOLDERS]
-    before = {file: file.read_text(encoding="utf-8") for file in files}
-    try:
-        for file, text in before.items():
-            file.write_text(f"{text}\n{line}\n", encoding="utf-8")
-        yield
-    finally:
-        for file, text in before.items():
-            file.write_text(text, encoding="utf-8")

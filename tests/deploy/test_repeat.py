@@ -48,22 +48,15 @@ def twice(consortium: Consortium, settings: JobSettings) -> float:
     return distance(one, other)
 
 
-def write(consortium: Consortium, contents: Mapping[str, str]) -> None:
-    """The party files with which the sites joined."""
-    for party, text in contents.items():
-        (consortium.out / "tables" / party / "party.yaml").write_text(text, "utf-8")
-
-
 @nightly
 def test_a_vertical_and_a_sealed_job(consortium: Consortium) -> None:
-    files = {party: consortium.out / "tables" / party / "party.yaml" for party in HOLDERS}
-    texts = {party: file.read_text("utf-8").replace("seed: job", "seed: private") for party, file in files.items()}
-    write(consortium, texts)
-    assert twice(consortium, job("vertical", model=DROPPING, train=SHORT)) == 0
-    accepted = "limits: {leakage: [predicted-margins, predicted-classes, sealed-scores]}"
-    write(consortium, {party: f"{text}\n{accepted}\n" for party, text in texts.items()})
-    settings = job("sealed", paradigm="sealed", model={"max_degree": 64}, train=SHORT, output="margins")
-    assert twice(consortium, settings) < 2e-3
+    with consortium.changed(""):
+        for file in map(consortium.party_file, HOLDERS):
+            file.write_text(file.read_text("utf-8").replace("seed: job", "seed: private"), "utf-8")
+        assert twice(consortium, job("vertical", model=DROPPING, train=SHORT)) == 0
+        with consortium.changed("limits: {leakage: [predicted-margins, predicted-classes, sealed-scores]}"):
+            settings = job("sealed", paradigm="sealed", model={"max_degree": 64}, train=SHORT, output="margins")
+            assert twice(consortium, settings) < 2e-3
 
 
 @nightly
@@ -74,11 +67,10 @@ def test_a_job_of_holders_with_nodes_of_their_own(
     settings = parse_job({"name": changes["paradigm"], **BY_NODES, **changes})
     overlap = 0.2 if changes["paradigm"] == "horizontal" else 0
     divided = DataSettings(dataset="synthetic", holders=3, partition=PartitionSettings(overlap=overlap))
-    contents = {}
-    for party, file in export_parts(divided, tmp_path / "parts", 0, job=settings).items():
-        text = file.read_text("utf-8")
-        for table in ("nodes.csv", "edges.csv"):
-            text = text.replace(table, str(file.parent / table))
-        contents[party] = text
-    write(consortium, contents)
-    assert twice(consortium, settings) == 0
+    with consortium.changed(""):
+        for party, file in export_parts(divided, tmp_path / "parts", 0, job=settings).items():
+            text = file.read_text("utf-8")
+            for table in ("nodes.csv", "edges.csv"):
+                text = text.replace(table, str(file.parent / table))
+            consortium.party_file(party).write_text(text, "utf-8")
+        assert twice(consortium, settings) == 0

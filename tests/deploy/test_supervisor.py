@@ -334,10 +334,3 @@ def test_an_answer_has_room_for_the_newest_jobs(network: Network) -> None:
     jobs = [job["job"] for job in answer.content["jobs"]]
     assert 100 < len(jobs) < 2000
     assert jobs == [each.name for each in made[::-1][: len(jobs)]]
-
-
-def test_an_outcome_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    (tmp_path / "outcome.json").write_bytes(b'{"failure": {"kind": 1}}')
-    assert Outcome.read(tmp_path) is None
-    Outcome().write(tmp_path)
-    assert Outcome.read(tmp_path) == Outcome()

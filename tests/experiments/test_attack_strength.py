@@ -10,13 +10,12 @@ from torch_geometric.nn import GCNConv, SAGEConv
 
 from research import attack_strength
 from research.attack_strength_members import membership
-from research.attack_strength_models import PlainNetwork, PlainSettings, induced
+from research.attack_strength_models import PlainNetwork, PlainSettings
 from research.attack_strength_settings import StrengthSettings
 from research.paper_tables import reproduce
 from tests import nightly
 from veilgraph.audit.statistics import intervals
 from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.features import compact
 
 OVERFIT = PlainSettings("GCN", width=16, epochs=60)
 TINY = StrengthSettings(
@@ -78,21 +77,6 @@ def test_networks_are_those_of_pytorch_geometric(kind):
         posteriors = layers[1](hidden, data.edge_index).softmax(dim=1)
     np.testing.assert_allclose(found.embeddings, hidden, atol=1e-5)
     np.testing.assert_allclose(found.posteriors, posteriors, atol=1e-5)
-
-
-@pytest.mark.parametrize("is_sparse", [False, True])
-def test_an_induced_subgraph_has_the_edges_between_its_nodes(is_sparse):
-    data = words("cora")
-    keep = torch.arange(len(data.y)) % 3 == 0
-    dense = data.x * (torch.arange(24) < 4)
-    data.x = compact(dense) if is_sparse else dense
-    found = induced(data, keep)
-    nodes = torch.arange(len(data.y))[keep]
-    expected = {(u, v) for u, v in data.edge_index.t().tolist() if keep[u] and keep[v]}
-    assert {(int(nodes[u]), int(nodes[v])) for u, v in found.edge_index.t()} == expected
-    assert found.x.is_sparse_csr == is_sparse
-    assert torch.equal(found.x.to_dense(), dense[keep])
-    assert torch.equal(found.y, data.y[keep])
 
 
 @nightly

@@ -5,31 +5,24 @@ coins and noise are from fixed secrets.
 """
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from veilgraph_averaging.training import Terms
 
 from research import canary_bounds
-from research.canaries.bounded import Bounded, tree
+from research.canaries.bounded import Bounded
 from research.canaries.game import Bound, Game, in_one_run, repeated
 from research.canaries.gradients import Gradients
-from research.canaries.hops import Hops, Opinions, worlds
+from research.canaries.hops import Hops, Opinions
 from research.canaries.nodes import Features, GaussianFeatures, Labels
 from research.canaries.rows import JointRows, PureRows, Rows
 from research.canaries.votes import Votes
-from research.canaries.world import World, beside
-from research.canary_bounds import EPSILONS, FIGURES, PAGE, SETTINGS, WAYS, Setting, key_of
+from research.canary_bounds import EPSILONS, FIGURES, SETTINGS, WAYS, Setting, key_of
 from research.figures import Figures
 from tests.mpc.sessions import fixed_secrets
-from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed import correlations
 from veilgraph.privacy import local_features, noise, randomised_response
-from veilgraph.privacy.aggregation import most_neighbours
-from veilgraph.privacy.event import Neighbours, Unit
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.randomised_response import least_cells
 
@@ -136,92 +129,6 @@ def test_one_run_with_little_noise_proves_more(monkeypatch: pytest.MonkeyPatch) 
 # Worst cases are neighbours
 
 
-def both(world: World) -> set[frozenset[int]]:
-    return {frozenset(pair) for pair in world.pairs}
-
-
-@pytest.mark.parametrize("bound", [1, 4])
-def test_two_worlds_differ_in_one_unit_and_keep_its_rule(bound: int) -> None:
-    cases: list[tuple[Unit, Neighbours]] = [
-        ("node", "replacement"), ("node-edges", "zero-out"), ("node-edges", "replacement"),
-    ]  # fmt: skip
-    for unit, neighbours in cases:
-        here, there = worlds(unit, neighbours, bound)
-        assert here.features[1:] == there.features[1:]
-        assert here.features[0] != there.features[0]
-        assert all(0 in pair for pair in both(here) ^ both(there))
-        assert unit == "node-edges" or both(here) == both(there)
-        assert both(there) or neighbours == "zero-out"
-        for world in (here, there):
-            _, edges = beside(world, world, torch.tensor([True, False]))
-            assert most_neighbours(edges, 2 * len(world.features)) <= bound
-    here, there = worlds("edge", "replacement", bound)
-    assert here.features == there.features
-    assert both(here) ^ both(there) == {frozenset({0, 1})}
-
-
-def test_copies_are_of_the_world_that_their_coin_says_and_touch_no_other() -> None:
-    here, there = World([1.0, 2.0, 3.0], [(0, 1), (1, 2)]), World([4.0, 5.0, 6.0], [(0, 2)])
-    names = torch.tensor([[0, 2, 1], [3, 4, 5], [8, 7, 6]])
-    features, edges = beside(here, there, torch.tensor([True, False, True]), names)
-    assert features.flatten().tolist() == [1, 3, 2, 4, 5, 6, 3, 2, 1]
-    assert {frozenset(pair) for pair in edges.T.tolist()} == {
-        frozenset(p) for p in ((0, 2), (2, 1), (3, 5), (8, 7), (7, 6))
-    }
-    assert edges.shape == (2, 10)
-
-
-@pytest.mark.parametrize(("unit", "hops", "bound"), [("edge", 1, 2), ("node", 1, 3), ("node", 2, 3)])
-def test_within_a_degree_bound_as_many_rows_turn_round_as_are_counted(unit: Any, hops: int, bound: int) -> None:
-    game = Bounded(EPSILON, DELTA, unit=unit, hops=hops, bound=bound)
-    ways = game.clipped(torch.tensor([True, False, True]))
-    turned = (ways[0] * ways[1] < 0).flatten()
-    assert torch.equal(ways[0][turned].abs(), torch.ones(int(turned.sum()), 1, dtype=torch.float64))
-    assert int(turned.sum()) == 3 * game.plan.rows
-
-
-@pytest.mark.parametrize(
-    ("name", "share"),
-    [
-        ("edge, every hop", 1.0),
-        ("edge, every hop, own rows clear", 1.0),
-        ("node, every hop", 1.0),
-        ("node-edges absent, every hop", 0.995),
-        ("node-edges replaced, every hop", 0.992),
-        ("edge, sums of opinions", 1.0),
-        ("node-edges absent, sums of opinions", 1.0),
-        ("node-edges replaced, sums of opinions", 1.0),
-    ],
-)
-def test_with_noise_in_every_hop_releases_move_by_nearly_all_that_is_counted(name: str, share: float) -> None:
-    game, coins = GAMES[name][0], torch.arange(20_000) % 2 == 0
-    assert isinstance(game, Hops)
-    scores, moved = game.play(coins).scores, game.plan.moved
-    assert moved is not None
-    squared = float(scores[coins].mean() - scores[~coins].mean()) / 2
-    assert squared == pytest.approx((share * moved) ** 2, rel=0.1)
-
-
-@pytest.mark.parametrize(("hops", "bound"), [(0, 1), (1, 1), (1, 3), (2, 3)])
-def test_a_node_is_in_as_many_terms_as_it_has_canaries(hops: int, bound: int) -> None:
-    """Of a graph in which every node within K edges of it has D neighbours."""
-    game = Gradients(hops=hops, bound=bound)
-    pairs = torch.tensor(tree(bound, hops), dtype=torch.int64).reshape(-1, 2).T
-    nodes = 1 + pairs.shape[1]
-    graph = PartyGraph(
-        "A",
-        torch.ones(nodes, 1),
-        torch.cat([pairs, pairs.flip(0)], 1),
-        labels=torch.zeros(nodes, dtype=torch.int64),
-        train_mask=torch.ones(nodes, dtype=torch.bool),
-        num_classes=2,
-    )
-    terms = Terms(graph, hops, torch.float64)
-    near = sum(0 in terms.ball(node) for node in range(nodes))
-    assert game.terms == (near, near - 1)
-    assert replace(game, neighbours="replacement").terms == (2 * near - 1, 2 * near - 1)
-
-
 # What was measured
 
 
@@ -233,11 +140,6 @@ def test_every_bound_of_the_page_is_under_its_claim_and_every_kind_of_job_and_un
         assert 0 <= found <= epsilon
         best[kind] = max(best.get(kind, 0.0), found / epsilon)
     assert min(best.values()) > 0.5, best
-
-
-def test_the_page_has_what_was_measured() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert canary_bounds.written(page, Figures(FIGURES)) == page, "python -m research.canary_bounds --write"
 
 
 def test_it_goes_on_where_it_was_cut_off_and_stops_where_more_is_proven(

@@ -12,13 +12,11 @@ from torch.nn import functional
 from research import gap_beside
 from research.figures import Figures
 from research.gap import Gap, _Classifier, _Encoder, _noisy_gradients, gap_logits
-from research.gap_beside import ALONE, CLEAR, CONTROL, FIGURES, GAP, OURS, PAGE
-from research.gap_sets import EPSILONS, LEVELS, Set, bounded, job_of
+from research.gap_sets import LEVELS, Set, job_of
 from tests import nightly
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import train
 
@@ -96,44 +94,6 @@ def test_it_learns_without_noise_and_nothing_where_all_is_noise(graph: PartyGrap
 
 
 TINY = Set("synthetic", bound=4, local={"hops": 2}, train={"epochs": 4, "patience": None})
-
-
-@nightly
-def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "gap.json"
-    monkeypatch.setattr(gap_beside, "EPSILONS", (4.0,))
-    clear = {f"synthetic/edge/{CLEAR}/{epsilon}/0" for epsilon in ("4", f"{CONTROL:g}", "inf")}
-    gap_beside.measure(TINY, LEVELS, [0], Figures(path), [CLEAR])
-    assert set(Figures(path).found) == clear
-    gap_beside.measure(TINY, LEVELS, [0], Figures(path), [GAP])
-    theirs = {f"synthetic/{level}/{GAP}/{epsilon}/0" for level in LEVELS for epsilon in ("4", "inf")}
-    assert set(Figures(path).found) == clear | theirs
-    gap_beside.measure(TINY, LEVELS, [0], Figures(path))
-    first = Figures(path).found
-    ways = {f"{OURS}/4", f"{GAP}/4", f"{OURS}/{CONTROL:g}", f"{ALONE}/0", f"{OURS}/inf", f"{GAP}/inf"}
-    assert set(first) == clear | {f"synthetic/{level}/{way}/0" for level in LEVELS for way in ways}
-    monkeypatch.setattr(gap_beside, "train", None)  # nothing is trained anew
-    gap_beside.measure(TINY, LEVELS, [0], Figures(path))
-    assert Figures(path).found == first
-    monkeypatch.setattr(gap_beside, "SETS", (TINY,))
-    lines = gap_beside.tables(Figures(path))
-    assert lines[0] == "**synthetic, level edge**: accuracy on test nodes, 2 holders"
-    assert f"| 1 | {first['synthetic/edge/GAP/4/0']:.3f} | {first['synthetic/edge/GAP/inf/0']:.3f} |" in lines[6]
-
-
-def test_the_jobs_are_of_their_level(graph: PartyGraph) -> None:
-    for level, unit in (("edge", "edge"), ("node", "node-edges")):
-        for epsilon in (*EPSILONS, math.inf):
-            privacy = job_of(TINY, level, epsilon, 0).privacy
-            assert privacy is not None
-            assert (privacy.unit, privacy.epsilon_total) == (unit, None if math.isinf(epsilon) else epsilon)
-    assert most_neighbours(graph.edge_index, 300) > 4
-    assert most_neighbours(bounded(graph, 4).edge_index, 300) <= 4
-
-
-def test_the_page_has_what_was_measured() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert gap_beside.written(page, Figures(FIGURES)) == page, "python -m research.gap_beside --write"
 
 
 @nightly

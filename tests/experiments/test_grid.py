@@ -2,10 +2,8 @@ import tempfile
 
 import pytest
 
-from research import grid
 from research.grid import Cell, run_cell
 from tests.experiments.conftest import TINY
-from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
@@ -36,29 +34,6 @@ def test_both_engines_agree(tmp_path, monkeypatch):
     assert all(count > 0 for count in real.sent_bytes.values())
     assert twin.sent_bytes is None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_twin_of_a_private_job_has_noise_and_clips(monkeypatch):
-    released = []
-
-    class Watched(NoisedPublisher):
-        def summand(self, rows, step, *given):
-            noisy = super().summand(rows, step, *given)
-            released.append((self.plan.party, (noisy - rows).detach().std().item()))
-            return noisy
-
-        def close(self):
-            released.append((self.plan.party, "closed"))
-            super().close()
-
-    monkeypatch.setattr(grid, "NoisedPublisher", Watched)
-    entry = run_cell(private(0.5, "gaussian"))
-    assert entry.best_epoch == TINY["train.epochs"]
-    for party in ("A", "B"):
-        seen = [what for holder, what in released if holder == party]
-        assert len(seen) > TINY["train.epochs"] + 1
-        assert seen[:-1] == pytest.approx([0.5] * (len(seen) - 1), rel=0.1)
-        assert seen[-1] == "closed"
 
 
 def test_both_engines_agree_on_a_private_job():

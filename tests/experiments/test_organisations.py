@@ -1,12 +1,8 @@
-import json
-
 import numpy as np
 import pytest
 import torch
 import yaml
 
-from research import comparison
-from tests import nightly
 from tests.tables.writing import build
 from veilgraph.graph.dataset import load_parties, load_parts
 from veilgraph.graph.party import PartyGraph, unpack_ids
@@ -16,8 +12,8 @@ from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.runtime.launch.jobs import train
-from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
-from veilgraph.samples.organisations import draw_knowledge, export_dataset, export_organisations, export_parts, job_of
+from veilgraph.runtime.store.run_directory import load_tensors
+from veilgraph.samples.organisations import export_organisations, export_parts, job_of
 
 HOLDERS = 3
 JOB = parse_job(
@@ -92,20 +88,6 @@ def test_directed_weighted_unlabelled_and_sparse(tmp_path):
     assert directed == [True, False]
 
 
-@pytest.mark.parametrize(("overlap", "common"), [(0.8, 800), (0.001, 1), (1, 1000)])
-def test_the_share_of_common_nodes_is_as_asked(overlap, common):
-    known = draw_knowledge(1000, HOLDERS, overlap, np.random.default_rng(0))
-    knowers = known.sum(axis=0)
-    assert known.shape == (HOLDERS, 1000)
-    assert (knowers == HOLDERS).sum() == common
-    assert (knowers >= 1).all()
-    if common < 1000:
-        for holder in range(HOLDERS):
-            assert (known[holder] & (knowers == 1)).any()
-            assert (known[holder] & (knowers == 2)).any()
-    assert not np.array_equal(known, draw_knowledge(1000, HOLDERS, 0.8, np.random.default_rng(1)))
-
-
 def weights(run):
     """All parties' weights; of W, which is shared at random, the sum of the shares."""
     found: dict[str, torch.Tensor] = {}
@@ -156,27 +138,6 @@ def test_training_from_tables_is_training_on_the_aligned_graphs(tmp_path):
     assert {name for name in from_tables if not torch.equal(from_tables[name], from_graphs[name])} == set()
 
 
-@nightly
-def test_the_comparison(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(comparison, "shipped_job", lambda name: JOB)
-    assert comparison.main(["small", "--out", str(tmp_path / "out"), "--seeds", "2", "--overlap", "0.9"]) == 0
-    text = capsys.readouterr().out
-    lines = text.splitlines()
-    assert lines[2] == "| training | AUC | F1 (macro) | accuracy |"
-    assert [line.split(" | ")[0] for line in lines[4:7]] == ["| B alone", "| federated", "| pooled"]
-    assert lines[-1].endswith("comparison small --seeds 2 --overlap 0.9`.")
-    assert (tmp_path / "out" / "comparison.md").read_text() == text
-    first, second = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert first["nodes"]["common"] == 360 < first["nodes"]["B"] < 400
-    mean = (first["federated"]["test_auc"] + second["federated"]["test_auc"]) / 2
-    assert lines[5].startswith(f"| federated | {mean:.3f} ± ")
-    summary = RunDirectory.open(tmp_path / "out" / "seed-1" / "run").summary
-    assert summary is not None
-    assert second["federated"]["test_accuracy"] == summary["test_accuracy"]
-    assert comparison.main(["small", "--out", str(tmp_path / "out")]) == 1
-    assert "choose another --out" in capsys.readouterr().err
-
-
 HORIZONTAL = parse_job(
     {
         "name": "parts",
@@ -212,11 +173,3 @@ def test_horizontal_party_files_accept_their_job(tmp_path):
         assert refusal_of(Organisation.read(file, party), here) is None
     assert job_of("cora", "horizontal").name == "cora-horizontal"
     assert job_of("digits", "horizontal").paradigm == "horizontal"
-
-
-def test_sealed_party_files_accept_their_job_and_nothing_else(tmp_path):
-    job = parse_job({"paradigm": "sealed", "data": {"dataset": "synthetic"}, "output": "margins"})
-    files = export_dataset(job.data, tmp_path / "out", 1.0, 0, job=job)
-    accepted = {"predicted-classes", "predicted-margins", "sealed-scores"}
-    assert {frozenset(read_party_settings(path).limits.leakage) for path in files.values()} == {frozenset(accepted)}
-    assert read_job(tmp_path / "out" / "job.yaml").paradigm == "sealed"

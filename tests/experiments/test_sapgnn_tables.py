@@ -1,23 +1,13 @@
 from dataclasses import replace
 
-import pytest
-
-from research.grid import Cell, run_cell
 from research.paper_tables import TABLES, reproduce
 from research.sapgnn_tables import SAPGNN_TABLES
-from tests import nightly
-from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {"data.dataset": "synthetic", "model.dim": 8, "model.server.dropout": 0.5, "train.epochs": 4}
 
 
 def quiet(what, done, total):
     pass
-
-
-def cell(kind, engine="plaintext", seed=0, **changes):
-    settings = with_overrides(shipped_job("cora-horizontal"), {**TINY, **changes})
-    return Cell("tiny", "synthetic", kind, "synthetic", settings, kind, seed, engine)
 
 
 def tiny(monkeypatch, name, chosen=lambda entry: True):
@@ -55,24 +45,6 @@ def test_accuracy_and_f1_stand_beside_the_papers_and_do_not_depend_on_the_holder
     assert accuracy != f1
     assert "- Test accuracy and macro F1 at the epoch" in text
     assert "- 13 trainings, " in text
-
-
-@nightly
-def test_the_figure_has_a_table_and_a_picture(tmp_path, monkeypatch):
-    tiny(monkeypatch, "sapgnn-figure4", lambda entry: entry.column != "P = 4")
-    text = reproduce("sapgnn-figure4", seeds=2, datasets=None, out=tmp_path, progress=quiet, engine="plaintext")
-    assert "| data set, model, q: accuracy | engine | P = 2 | P = 3 |" in text
-    assert row(text.split("macro F1 |")[1], "cora, SAPGNN, q = 25 %")[1] == "plaintext"
-    assert "](sapgnn-figure4.png)" in text
-    assert (tmp_path / "sapgnn-figure4.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_both_engines_agree():
-    real, twin = run_cell(cell("federated", "federated")), run_cell(cell("federated"))
-    assert real.engine == "federated"
-    assert real.sent_bytes is not None
-    assert real.test_accuracy == pytest.approx(twin.test_accuracy, abs=0.02)
-    assert real.test_f1 == pytest.approx(twin.test_f1, abs=0.02)
 
 
 def test_every_place_divides_as_the_paper_says():

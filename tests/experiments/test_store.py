@@ -30,19 +30,6 @@ def finished(key="k", **changes):
     return replace(entry, **changes)
 
 
-def test_what_was_added_is_there_again(tmp_path):
-    folder = tmp_path / "new" / "folder"
-    store = Store(folder, "t")
-    entries = [finished("one"), finished("two", sent_bytes=None)]
-    for entry in entries:
-        store.add(entry)
-        assert store.get(entry.key) == entry
-    again = Store(folder, "t")
-    assert [again.get("one"), again.get("two")] == entries
-    assert again.get("three") is None
-    assert [json.loads(line)["key"] for line in (folder / "t.jsonl").read_text().splitlines()] == ["one", "two"]
-
-
 @pytest.mark.parametrize("cut", [1, 2, 30, -1])
 def test_a_torn_last_line_is_passed_over_and_never_joined(tmp_path, cut):
     store = Store(tmp_path, "t")
@@ -58,14 +45,6 @@ def test_a_torn_last_line_is_passed_over_and_never_joined(tmp_path, cut):
     assert last.get("one") is not None
     assert last.get("two") is None
     assert last.get("three") is not None
-
-
-def test_lines_of_another_shape_are_passed_over(tmp_path):
-    (tmp_path / "t.jsonl").write_bytes(b'{"key": "old"}\n[1]\n\xff\xfe\nnull\n\n')
-    store = Store(tmp_path, "t")
-    assert store.get("old") is None
-    store.add(finished("one"))
-    assert Store(tmp_path, "t").get("one") is not None
 
 
 def test_the_key_changes_with_all_that_changes_the_result(monkeypatch):

@@ -13,7 +13,6 @@ from tests.paradigms.cutting import CutError, as_training_leaves_it, cut_at
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
@@ -86,20 +85,6 @@ def test_where_nothing_can_be_removed_the_error_is_of_the_file_that_was_asked_fo
     with pytest.raises(FileNotFoundError) as error:
         write_whole(tmp_path / "no folder" / "job.yaml", b"")
     assert error.value.filename == str(tmp_path / "no folder" / "job.yaml")
-
-
-def test_a_cut_graph_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut_off(descriptor: int) -> None:
-        raise CutError
-
-    graph_job(tmp_path)
-    path = tmp_path / "A.safetensors"
-    graph, old = load_party(path), path.read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", cut_off)
-        with pytest.raises(CutError):
-            save_party(graph, path)
-    assert path.read_bytes() == old
 
 
 def test_a_model_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: Path) -> None:

@@ -48,14 +48,6 @@ def test_digits(holders):
     assert all(party.labels is None for party in parties[1:])
 
 
-def test_the_digits_labels_follow_the_seed_and_the_label_holder():
-    first, other = (load_parties(DataSettings(label_holder="B"), seed) for seed in (0, 1))
-    assert first[0].labels is None
-    assert members(first[1].train_mask) != members(other[1].train_mask)
-    assert torch.equal(first[0].edge_index, other[0].edge_index)
-    pool(first, "B").validate()
-
-
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -119,10 +111,6 @@ class TestFilesAreMissing:
         with refused(DataError, key=raw):
             load_parties(DataSettings(dataset="cora", root=tmp_path), 0)
 
-    def test_acm(self, tmp_path):
-        with refused(DataError, key="data.dataset", value="acm"):
-            load_parties(DataSettings(dataset="acm", root=tmp_path), 0)
-
     def test_amazon(self, tmp_path):
         settings = DataSettings(dataset="amazon", root=tmp_path)
         path = tmp_path / "fraud" / "amazon_upu" / "Amazon.mat"
@@ -136,10 +124,11 @@ class TestFilesAreMissing:
         with refused(DataError, key=path):
             load_parties(settings, 0)
 
-    def test_arxiv_without_the_extra(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("name", ["acm", "ogbn-arxiv", "github"])
+    def test_of_others(self, tmp_path, monkeypatch, name):
         monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
-        with refused(DataError, key="data.dataset", value="ogbn-arxiv"):
-            load_parties(DataSettings(dataset="ogbn-arxiv", root=tmp_path), 0)
+        with refused(DataError, key="data.dataset", value=name):
+            load_parties(DataSettings(dataset=name, root=tmp_path), 0)
 
 
 def test_amazon(tmp_path):
@@ -192,10 +181,7 @@ def test_musae(tmp_path):
     assert places == sorted([[node, node] for node in range(11)] + [[node, 4713] for node in range(11)])
 
 
-def test_musae_without_files(tmp_path):
-    settings = DataSettings(dataset="github", root=tmp_path)
-    with refused(DataError, key="data.dataset", value="github"):
-        load_parties(settings, 0)
+def test_damaged_musae(tmp_path):
     folder = write_musae(tmp_path)
     (folder / "musae_facebook_features.json").write_text('{"0": [4714]}')
     with refused(DataError, key=folder):

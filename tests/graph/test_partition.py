@@ -176,22 +176,18 @@ class TestScaling:
 
     @pytest.mark.parametrize("sparse", [False, True])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_row(self, sparse, dtype):
-        x = self.x[:, :2].to(dtype)
-        out = self.scaled(x.to_sparse_csr() if sparse else x, "row")
+    @pytest.mark.parametrize(
+        ("scaling", "rows", "expected"),
+        [
+            ("row", [[1, 3], [0, 0], [-1, 1]], [[0.25, 0.75], [0, 0], [-0.5, 0.5]]),
+            ("length", [[3, 4], [0, 0], [0, -2]], [[0.6, 0.8], [0, 0], [0, -1]]),
+        ],
+    )
+    def test_rows(self, scaling, rows, expected, sparse, dtype):
+        x = torch.tensor(rows, dtype=dtype)
+        out = self.scaled(x.to_sparse_csr() if sparse else x, scaling)
         assert (out.layout == torch.sparse_csr) == sparse
-        assert out.dtype == dtype
-        expected = torch.tensor([[0.25, 0.75], [0, 0], [0, 0], [-0.5, 0.5]], dtype=dtype)
-        torch.testing.assert_close(out.to_dense(), expected)
-
-    @pytest.mark.parametrize("sparse", [False, True])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_length(self, sparse, dtype):
-        x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, -2.0]], dtype=dtype)
-        out = self.scaled(x.to_sparse_csr() if sparse else x, "length")
-        assert (out.layout == torch.sparse_csr) == sparse
-        assert out.dtype == dtype
-        torch.testing.assert_close(out.to_dense(), torch.tensor([[0.6, 0.8], [0, 0], [0, -1]], dtype=dtype))
+        torch.testing.assert_close(out.to_dense(), torch.tensor(expected, dtype=dtype))
 
     @pytest.mark.parametrize("sparse", [False, True])
     def test_standard(self, sparse):

@@ -102,49 +102,49 @@ def test_what_is_allowed(changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "argument", "value"),
+    ("changes", "argument"),
     [
-        ({"party": "server"}, "party", "server"),
-        ({"features": with_value(float("nan"))}, "features", "nan in row 3"),
-        ({"features": with_value(float("-inf"))}, "features", "-inf in row 3"),
-        ({"features": sparse(with_value(float("inf")))}, "features", "inf in row 3"),
-        ({"features": torch.ones(5, 2, dtype=torch.int64)}, "features", "int64"),
-        ({"features": torch.ones(5, 2).to_sparse()}, "features", "sparse_coo"),
-        ({"features": torch.ones(5)}, "features", r"\[5\]"),
-        ({"features": torch.ones(5, 0)}, "features", "0 columns"),
-        ({"features": torch.ones(0, 3)}, "features", "0 rows"),
-        ({"edge_index": torch.tensor([[0, 1, 1], [1, 5, 2]])}, "edge_index", r"edge 1 is \[1, 5\].*0..4"),
-        ({"edge_index": torch.tensor([[0, 1, -1], [1, 0, 2]])}, "edge_index", r"edge 2 is \[-1, 2\]"),
-        ({"edge_index": torch.zeros(2, 3)}, "edge_index", "float32"),
-        ({"edge_index": torch.zeros(3, 2, dtype=torch.int64)}, "edge_index", r"\[3, 2\]"),
-        ({"edge_weight": torch.ones(2)}, "edge_weight", r"\[2\].*\[3\]"),
-        ({"edge_weight": torch.tensor([1.0, -1.0, 1.0])}, "edge_weight", "-1.0 of edge 1"),
-        ({"edge_weight": torch.tensor([1.0, 1.0, float("nan")])}, "edge_weight", "nan of edge 2"),
-        ({"labels": torch.tensor([0, 1, 3, 0, -1])}, "labels", "3 of node 2.*-1..2"),
-        ({"labels": torch.tensor([0, 1, 2, 0, -2])}, "labels", "-2 of node 4"),
-        ({"labels": torch.zeros(4, dtype=torch.int64)}, "labels", r"\[4\]"),
-        ({"labels": torch.zeros(5)}, "labels", "float32"),
-        ({"edge_features": torch.ones(2, 3)}, "edge_features", r"\[2, 3\].*\[3, columns\]"),
-        ({"num_classes": None}, "num_classes", "None"),
-        ({"num_classes": 1}, "num_classes", "1 must be at least 2"),
-        ({"train_mask": None}, "train_mask", "0 labelled training nodes"),
-        ({"train_mask": mask()}, "train_mask", "0 labelled training nodes"),
-        ({"val_mask": mask()}, "val_mask", "0 validation nodes"),
-        ({"train_mask": torch.ones(4, dtype=torch.bool)}, "train_mask", r"\[4\].*\[5\]"),
-        ({"val_mask": torch.ones(5)}, "val_mask", "float32"),
-        ({"val_mask": mask(1)}, "val_mask", "node 1"),
-        ({"test_mask": mask(2)}, "test_mask", "node 2"),
-        ({"train_mask": mask(0, 4)}, "train_mask", "node 4.*no label"),
-        ({"labels": None}, "train_mask", "no labels"),
-        ({"num_common": 0}, "train_mask", "0 labelled .* the 0 nodes common"),
-        ({"num_common": 6}, "num_common", r"6 must lie in 0\.\.5"),
-        ({"num_common": 2}, "val_mask", "0 validation nodes among the 2 nodes common to all holders"),
-        ({"val_mask": None}, "val_mask", "0 validation nodes among the 5 nodes,"),
-        ({"num_common": 2, "train_mask": mask(3), "test_mask": None}, "train_mask", "0 labelled .* the 2 nodes common"),
+        ({"party": "server"}, "party"),
+        ({"features": with_value(float("nan"))}, "features"),
+        ({"features": with_value(float("-inf"))}, "features"),
+        ({"features": sparse(with_value(float("inf")))}, "features"),
+        ({"features": torch.ones(5, 2, dtype=torch.int64)}, "features"),
+        ({"features": torch.ones(5, 2).to_sparse()}, "features"),
+        ({"features": torch.ones(5)}, "features"),
+        ({"features": torch.ones(5, 0)}, "features"),
+        ({"features": torch.ones(0, 3)}, "features"),
+        ({"edge_index": torch.tensor([[0, 1, 1], [1, 5, 2]])}, "edge_index"),
+        ({"edge_index": torch.tensor([[0, 1, -1], [1, 0, 2]])}, "edge_index"),
+        ({"edge_index": torch.zeros(2, 3)}, "edge_index"),
+        ({"edge_index": torch.zeros(3, 2, dtype=torch.int64)}, "edge_index"),
+        ({"edge_weight": torch.ones(2)}, "edge_weight"),
+        ({"edge_weight": torch.tensor([1.0, -1.0, 1.0])}, "edge_weight"),
+        ({"edge_weight": torch.tensor([1.0, 1.0, float("nan")])}, "edge_weight"),
+        ({"labels": torch.tensor([0, 1, 3, 0, -1])}, "labels"),
+        ({"labels": torch.tensor([0, 1, 2, 0, -2])}, "labels"),
+        ({"labels": torch.zeros(4, dtype=torch.int64)}, "labels"),
+        ({"labels": torch.zeros(5)}, "labels"),
+        ({"edge_features": torch.ones(2, 3)}, "edge_features"),
+        ({"num_classes": None}, "num_classes"),
+        ({"num_classes": 1}, "num_classes"),
+        ({"train_mask": None}, "train_mask"),
+        ({"train_mask": mask()}, "train_mask"),
+        ({"val_mask": mask()}, "val_mask"),
+        ({"train_mask": torch.ones(4, dtype=torch.bool)}, "train_mask"),
+        ({"val_mask": torch.ones(5)}, "val_mask"),
+        ({"val_mask": mask(1)}, "val_mask"),
+        ({"test_mask": mask(2)}, "test_mask"),
+        ({"train_mask": mask(0, 4)}, "train_mask"),
+        ({"labels": None}, "train_mask"),
+        ({"num_common": 0}, "train_mask"),
+        ({"num_common": 6}, "num_common"),
+        ({"num_common": 2}, "val_mask"),
+        ({"val_mask": None}, "val_mask"),
+        ({"num_common": 2, "train_mask": mask(3), "test_mask": None}, "train_mask"),
     ],
 )
-def test_what_is_refused(changes, argument, value):
-    with pytest.raises(DataError, match=rf"(?s)party '{changes.get('party', 'bank')}': {argument}: .*{value}.*; "):
+def test_what_is_refused(changes, argument):
+    with refused(DataError, key=argument, party=changes.get("party", "bank")):
         a_graph(**changes).validate()
 
 
@@ -154,12 +154,6 @@ def test_a_sparse_matrix_with_broken_indices():
     )
     with refused(DataError, key="features", party="bank"):
         PartyGraph("bank", broken, NO_EDGES).validate()
-
-
-def test_degrees():
-    assert a_graph().degrees().tolist() == [0.5, 1, 2, 0, 0]
-    assert a_graph(edge_weight=None).degrees().tolist() == [1, 1, 1, 0, 0]
-    assert a_graph().degrees().dtype == torch.float64
 
 
 def test_the_most_edges_at_a_node_are_of_either_direction_and_of_common_nodes():
@@ -312,23 +306,20 @@ class TestFile:
             load_party(path)
 
     @pytest.mark.parametrize(
-        ("tensors", "problem"),
+        "tensors",
         [
-            ({"features": torch.ones(2, 2)}, "edge_index"),
-            ({"edge_index": NO_EDGES}, "features"),
-            ({"features": torch.ones(2, 2), "edge_index": NO_EDGES, "extra": torch.ones(1)}, "extra"),
-            (
-                {
-                    "features.row_pointers": torch.tensor([0, 3]),
-                    "features.columns": torch.tensor([0]),
-                    "features.values": torch.ones(1),
-                    "edge_index": NO_EDGES,
-                },
-                "not a whole",
-            ),
+            {"features": torch.ones(2, 2)},
+            {"edge_index": NO_EDGES},
+            {"features": torch.ones(2, 2), "edge_index": NO_EDGES, "extra": torch.ones(1)},
+            {
+                "features.row_pointers": torch.tensor([0, 3]),
+                "features.columns": torch.tensor([0]),
+                "features.values": torch.ones(1),
+                "edge_index": NO_EDGES,
+            },
         ],
     )
-    def test_incomplete(self, tmp_path, tensors, problem):
+    def test_incomplete(self, tmp_path, tensors):
         path = tmp_path / "bank.safetensors"
         save_file(tensors, path, {"format": "veilgraph-party-1", "party": "bank", "num_features": "2"})
         with refused(DataError, key=path):
@@ -341,28 +332,27 @@ class TestFile:
             load_party(path)
 
 
-class TestFederation:
-    def others(self, **changes):
-        plain = {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None, "num_classes": None}
-        return a_graph(**({"party": "shop"} | plain | changes))
+def other(**changes):
+    """Of another holder, which has no labels."""
+    plain = {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None, "num_classes": None}
+    return a_graph(**({"party": "shop"} | plain | changes))
 
-    def test_too_few(self):
-        with refused(DataError, key="holders"):
-            check_federation([a_graph()], "bank")
 
-    def test_only_the_common_nodes_must_be_as_many(self):
-        check_federation([a_graph(num_common=3), self.others(features=torch.ones(9, 1), num_common=3)], "bank")
-        with refused(DataError, key="holders"):
-            check_federation([a_graph(num_common=3), self.others()], "bank")
+def test_only_the_common_nodes_of_a_federation_must_be_as_many():
+    check_federation([a_graph(num_common=3), other(features=torch.ones(9, 1), num_common=3)], "bank")
 
-    def test_a_name_twice(self):
-        with refused(DataError, key="holders"):
-            check_federation([a_graph(), a_graph()], "bank")
 
-    def test_an_unknown_label_holder(self):
-        with refused(DataError, key="label_holder", value="x"):
-            check_federation([a_graph(), self.others()], "x")
-
-    def test_a_label_holder_without_labels(self):
-        with refused(DataError, key="labels", party="shop"):
-            check_federation([a_graph(), self.others()], "shop")
+@pytest.mark.parametrize(
+    ("graphs", "label_holder", "key"),
+    [
+        ([a_graph()], "bank", "holders"),
+        ([a_graph(num_common=3), other()], "bank", "holders"),
+        ([a_graph(), a_graph()], "bank", "holders"),
+        ([a_graph(), other()], "x", "label_holder"),
+        ([a_graph(), other()], "shop", "labels"),
+    ],
+    ids=["too few", "of other sizes", "a name twice", "an unknown label holder", "a label holder without labels"],
+)
+def test_what_is_no_federation_is_refused(graphs, label_holder, key):
+    with refused(DataError, key=key):
+        check_federation(graphs, label_holder)

@@ -7,8 +7,7 @@ import base64
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
@@ -19,16 +18,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from veilgraph_testing.sealed_link import SealedLink
 
-from tests.link.altered import AlteredLink, unaltered
 from tests.link.certificates import NOW, Project
-from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
-from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
+from veilgraph.core.types import Kind, Tag
 from veilgraph.link import codec as stream
-from veilgraph.link.channel import ChannelContext
+from veilgraph.link.channel import MAX_HELLO_BYTES, Channel, ChannelContext
 from veilgraph.link.codec import DTYPES, HEADER_BYTES, decode, encode
-from veilgraph.link.factory import MemoryHub, SocketLink, socket_mesh
+from veilgraph.link.factory import SocketLink, socket_mesh
 
 CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "400"))
 LIMIT = 1 << 16
@@ -50,10 +47,6 @@ slow_fuzz = settings(fuzz, max_examples=max(1, CASES // 2))
 def joined(tag: Tag, tensor: Tensor) -> bytes:
     header, data = encode(tag, tensor)
     return header + bytes(data)
-
-
-def uint8(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
 
 LEGAL = [joined(TAG, torch.zeros(2, 3).to(dtype)) for dtype in DTYPES.values()] + [
@@ -165,138 +158,76 @@ def test_a_stream_gives_exactly_its_messages(first: bytes, second: bytes, small:
             pass
 
 
-class Post:
-    """A link on which the test says what arrives, and which keeps what is sent."""
-
-    def __init__(self, party: PartyId, arriving: Mapping[Tag, Tensor]) -> None:
-        self.party, self.arriving = party, dict(arriving)
-        self.sent: dict[Tag, Tensor] = {}
-
-    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-        self.sent[tag] = tensor
-
-    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
-        if tag not in self.arriving:
-            raise LinkTimeout(f"{tag} did not come")
-        return self.arriving[tag]
-
-    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
-        return tag in self.arriving
-
-    def expect(self, unread_bytes: int) -> None: ...
-
-    def close(self) -> None:
-        self.arriving.clear()
-
-
 def fixed_secrets(byte: int) -> Callable[[int], bytes]:
     return lambda size: bytes([byte]) * size
 
 
-def session(job: str) -> tuple[SealedLink, SealedLink, dict[Tag, Tensor]]:
-    """Bank's and shop's links after the handshake, each on a ``Post``, and what the bank sent for it.
-
-    The ephemeral keys are fixed, so the bank's part fits any session of the shop under the same job.
-    """
-    hub = MemoryHub(["bank", "shop"], 5.0)
-    below = [AlteredLink(hub.link(name), unaltered) for name in ("bank", "shop")]
-    links = (
-        SealedLink(below[0], BANK, ["shop"], ChannelContext(job, PARTIES), fixed_secrets(1)),
-        SealedLink(below[1], SHOP, ["bank"], ChannelContext(job, PARTIES), fixed_secrets(2)),
+def ends(job: str) -> tuple[Channel, Channel]:
+    """Bank's and shop's ends before their hellos, with fixed keys: the bank's part fits any session of the shop."""
+    context = ChannelContext(job, PARTIES)
+    return (
+        Channel(BANK, "bank", "shop", context, secrets=fixed_secrets(1)),
+        Channel(SHOP, "shop", "bank", context, secrets=fixed_secrets(2)),
     )
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(SealedLink.establish, links, timeout=30))
-    handshake = dict(below[0].sent)
-    for one, link in zip(below, links, strict=True):
-        one.link = Post(link.party, {})
-    return *links, handshake
 
 
-BANK_LINK, SHOP_LINK, HANDSHAKE = session("job")
-OTHER_LINK, _, OTHER_HANDSHAKE = session("another job")
+def agreed(job: str) -> tuple[Channel, Channel]:
+    bank, shop = ends(job)
+    bank.hear(shop.hello)
+    shop.hear(bank.hello)
+    return bank, shop
 
 
-def sealed_by(link: SealedLink, tag: Tag, tensor: Tensor) -> Tensor:
-    below = link._link
-    assert isinstance(below, AlteredLink)
-    link.send("shop" if link.party == "bank" else "bank", tag, tensor)
-    return below.sent.pop(tag)
-
-
-def opened_by_shop(tag: Tag, frame: Tensor) -> Tensor:
-    below = SHOP_LINK._link
-    assert isinstance(below, AlteredLink)
-    below.link = Post("shop", {tag: frame})
-    return SHOP_LINK.receive("bank", tag)
+BANK_END, SHOP_END = agreed("job")
+OTHER_END, _ = agreed("another job")
 
 
 @fuzz
 @given(
-    st.sampled_from(("edited", "other tag", "reflected", "other job", "replayed", "plain", "as sent")),
+    st.sampled_from(("edited", "reflected", "other job", "made up", "as sent")),
     st.lists(edits(), min_size=1, max_size=3),
-    st.sampled_from((0, 1, 40)),
+    st.binary(max_size=300),
 )
-def test_only_what_the_peer_sealed_is_opened(attack: str, changes: list[Edit], size: int) -> None:
-    tensor = torch.arange(size, dtype=torch.float64)
-    sender = {"reflected": SHOP_LINK, "other job": OTHER_LINK}.get(attack, BANK_LINK)
-    frame = sealed_by(sender, Tag(Kind.SHARE, 4, 1) if attack == "other tag" else TAG, tensor)
-    arriving = frame
-    if attack == "edited":
-        arriving = uint8(edited(frame.numpy().tobytes(), changes))
-    elif attack == "plain":
-        arriving = tensor
-    elif attack == "replayed":
-        assert torch.equal(opened_by_shop(TAG, frame), tensor)
-    with memory_within(lambda: max(arriving.numel(), frame.numel())):
-        try:
-            received = opened_by_shop(TAG, arriving)
-        except ProtocolError:
-            assert not (torch.equal(arriving, frame) and attack in ("edited", "as sent"))
-        else:
-            assert attack in ("edited", "as sent")
-            assert torch.equal(arriving, frame)
-            assert torch.equal(received, tensor)
+def test_only_what_the_peer_sealed_is_opened(attack: str, changes: list[Edit], content: bytes) -> None:
+    sender = {"reflected": SHOP_END, "other job": OTHER_END}.get(attack, BANK_END)
+    frame = bytes(sender.seal_piece(3, 1, 1000, content))
+    arriving = {"edited": edited(frame, changes), "made up": content}.get(attack, frame)
+    try:
+        opened = SHOP_END.open(arriving)
+    except ProtocolError:
+        assert attack != "as sent"
+    else:
+        assert (attack in ("edited", "as sent"), arriving) == (True, frame)
+        assert (opened.number, opened.index, opened.total, opened.content) == (3, 1, 1000, content)
 
 
 @pytest.mark.parametrize("size", [0, 2])
 def test_no_bit_of_a_frame_can_change(size: int) -> None:
-    frame = sealed_by(BANK_LINK, TAG, torch.ones(size))
-    for position in range(frame.numel()):
-        for bit in range(8):
-            changed = frame.clone()
-            changed[position] ^= 1 << bit
-            with pytest.raises(ProtocolError):
-                opened_by_shop(TAG, changed)
-    assert torch.equal(opened_by_shop(TAG, frame), torch.ones(size))
+    frame = BANK_END.seal_piece(3, 1, 1000, bytes(size))
+    for position in range(8 * len(frame)):
+        changed = bytearray(frame)
+        changed[position // 8] ^= 1 << position % 8
+        with pytest.raises(ProtocolError):
+            SHOP_END.open(changed)
+    assert SHOP_END.open(frame).content == bytes(size)
 
 
 @slow_fuzz
-@given(
-    st.integers(0, 1),
-    st.one_of(
-        st.lists(edits(), min_size=1, max_size=3),
-        st.binary(max_size=2000),
-        st.sampled_from(range(2)),
-        st.sampled_from(LEGAL),
-    ),
-)
-@example(0, [])
-def test_a_changed_handshake_gives_no_keys(round_: int, attack: list[Edit] | bytes | int) -> None:
-    original = HANDSHAKE[Tag(Kind.SEAL, 0, round_)]
-    if isinstance(attack, int):  # another round, of another job
-        changed = OTHER_HANDSHAKE[Tag(Kind.SEAL, 0, attack)]
-    else:
-        changed = uint8(attack if isinstance(attack, bytes) else edited(original.numpy().tobytes(), attack))
-    post = Post("shop", HANDSHAKE | {Tag(Kind.SEAL, 0, round_): changed})
-    link = SealedLink(post, SHOP, ["bank"], ChannelContext("job", PARTIES), fixed_secrets(2))
-    if torch.equal(changed, original):
-        link.establish()
-        return
-    with pytest.raises(ProtocolError):
-        link.establish()
-    with pytest.raises(ProtocolError):
-        link.send("bank", TAG, torch.ones(1))
-    assert TAG not in post.sent
+@given(st.one_of(st.lists(edits(), min_size=1, max_size=3), st.binary(max_size=2000), st.sampled_from(LEGAL)))
+@example([])
+@example(OTHER_END.hello)
+@example(SHOP_END.hello)
+@example(BANK_END.hello + bytes(MAX_HELLO_BYTES))
+def test_a_changed_hello_gives_no_keys(attack: list[Edit] | bytes) -> None:
+    changed = attack if isinstance(attack, bytes) else edited(BANK_END.hello, attack)
+    _, shop = ends("job")
+    if changed != BANK_END.hello:
+        with pytest.raises(ProtocolError):
+            shop.hear(changed)
+        assert not shop.agreed
+        with pytest.raises(ProtocolError):
+            shop.seal_piece(1, 0, 1, b"")
+    assert shop.hear(BANK_END.hello), "the true one is heard after it"
 
 
 def one_put(at: int, value: int) -> list[Edit]:
@@ -329,9 +260,9 @@ def test_no_changed_certificate_or_signature_passes(
 @settings(fuzz, max_examples=max(1, CASES // 40))
 @given(hostile(LEGAL))
 def test_garbage_on_a_socket_drops_the_connection(data: bytes) -> None:
-    ends = socket_mesh(["A", "B"])
-    link = SocketLink("B", ends["B"], timeout_s=5.0, max_message_bytes=LIMIT)
-    peer = ends["A"]["B"]
+    mesh = socket_mesh(["A", "B"])
+    link = SocketLink("B", mesh["B"], timeout_s=5.0, max_message_bytes=LIMIT)
+    peer = mesh["A"]["B"]
     try:
         peer.sendall(data + b"\xff" * HEADER_BYTES)
         peer.shutdown(socket.SHUT_WR)

@@ -18,7 +18,7 @@ from tests.link.hostile_broker import Cut, Hand, HostileBroker
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.deploy.broker import Cluster
-from veilgraph.link.channel import HEAD_BYTES, RECEIPT_BYTES, ChannelContext, FrameKind
+from veilgraph.link.channel import HEAD_BYTES, ChannelContext, FrameKind
 from veilgraph.link.nats import WINDOW_BYTES, NatsLink
 from veilgraph.link.nats_client import BrokerAddress, Brokers
 
@@ -260,21 +260,6 @@ def test_messages_without_data_fill_the_window_and_of_many_peers_each_has_less()
     there.close()
 
 
-def test_a_receipt_is_for_several_messages() -> None:
-    """Else every short message costs two."""
-    there = HostileBroker(broker().kits)
-    links = joined(30.0, there)
-    for step in range(200):
-        for sender, receiver in (("A", "B"), ("B", "A")):
-            links[sender].send(receiver, Tag(Kind.SHARE, step), torch.ones(3))
-            links[receiver].receive(sender, Tag(Kind.SHARE, step))
-    closed(links)
-    there.close()
-    pieces = [each[1 : 1 + HEAD_BYTES] for each in there.seen if each[:1] == b"\x02" and each[1] == FrameKind.PIECE]
-    assert len(set(pieces)) == 200
-    assert 2 <= sum(each[:1] == b"\x03" for each in there.seen) < 200
-
-
 def test_a_broker_reads_nothing() -> None:
     there = HostileBroker(broker().kits)
     links = joined(10.0, there)
@@ -350,23 +335,6 @@ def test_a_party_that_cannot_reach_a_broker_says_so() -> None:
     link = NatsLink("A", nowhere, {"B": "B"}, kits.identities["A"], session, 20.0, connect_s=0.5)
     assert "no broker can be reached" in str(failure(link, "B"))
     link.close()
-
-
-def test_a_receipt_that_another_made_acknowledges_nothing() -> None:
-    """Else a thief of a kit could have a peer forget what never came."""
-
-    def hand(subject: str, payload: bytes) -> list[bytes]:
-        if payload[:1] == b"\x02" and len(payload) > 1000:  # of A's own frame, with a receipt that nobody made
-            there.tell("vg.A.B." + subject.split(".")[3], b"\x03" + payload[1 : 1 + HEAD_BYTES] + bytes(RECEIPT_BYTES))
-            return [payload] if len(there.seen) > 40 else []
-        return [payload]
-
-    there = HostileBroker(broker().kits, hand)
-    links = joined(30.0, there)
-    links["A"].send("B", TAG, torch.ones(1000))
-    assert links["B"].receive("A", TAG).sum() == 1000
-    closed(links)
-    there.close()
 
 
 def test_two_brokers_each_killed_in_turn() -> None:

@@ -78,18 +78,3 @@ def test_a_stranger_s_words_stay_on_one_line_of_bounded_length() -> None:
     assert words.isprintable()
     assert words.startswith("x\\n2026")
     assert len(words) == 1000
-
-
-def test_a_real_timer_counts_and_ends_with_the_log() -> None:
-    lines: list[str] = []
-    log = RefusalLog(lambda _, words: lines.append(words))
-    log.add(("C",), "k", "again")
-    log.add(("C",), "k", "again")
-    timer = log._timer
-    assert timer is not None
-    assert timer.daemon
-    assert timer.interval == EVERY_S
-    log.close()
-    timer.join(5)
-    assert not timer.is_alive()
-    assert lines == ["again", "1 more of C, the last: again"]

@@ -1,15 +1,19 @@
+"""Sockets between processes, and memory between threads, beyond what every link promises (tests/conformance)."""
+
 import resource
 import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from tests.errors import refused
-from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, ProtocolError
+from veilgraph.core.errors import ConfigError, DataError, LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.codec import encode
-from veilgraph.link.factory import SOCKETS, SocketLink, socket_mesh
+from veilgraph.link.factory import SOCKETS, MemoryHub, SocketLink, socket_mesh
 
 TAG = Tag(Kind.SHARE)
 
@@ -80,19 +84,6 @@ def test_idle_longer_than_the_timeout_keeps_the_connection() -> None:
         link.close()
 
 
-def test_an_endless_timeout_is_allowed() -> None:
-    ends = socket_mesh(["A", "B"])
-    links = {name: SocketLink(name, sockets, timeout_s=float("inf")) for name, sockets in ends.items()}
-    links["A"].send("B", TAG, torch.ones(1))
-    assert links["B"].receive("A", TAG).item() == 1
-    for link in links.values():
-        link.close()
-
-
-def test_a_mesh_of_one_party_is_empty() -> None:
-    assert socket_mesh(["A"]) == {"A": {}}
-
-
 @pytest.mark.parametrize(("soft", "hard"), [(100, 2000), (100, resource.RLIM_INFINITY)])
 def test_as_many_files_may_be_open_as_the_parties_need(soft: int, hard: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 parties: 380 ends of sockets."""
@@ -106,9 +97,27 @@ def test_as_many_files_may_be_open_as_the_parties_need(soft: int, hard: int, mon
     ((now, still),) = asked
     assert 380 < now <= 2000
     assert still == hard
-
-
-def test_more_parties_than_files_may_be_open_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 1100))
     with refused(ConfigError, key="processes", value=20):
         SOCKETS.invitations([str(number) for number in range(20)])
+
+
+def test_a_failed_party_in_memory_ends_every_wait_of_the_others_and_tells_no_secret() -> None:
+    hub = MemoryHub(["A", "B", "C"], 10.0)
+    hub.link("C").send("B", Tag(Kind.SEED), torch.ones(1))
+    cause = DataError("an own secret")
+    with ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(hub.link("B").receive, sender, TAG) for sender in ("A", "C")]
+        time.sleep(0.05)
+        hub.fail("A", cause)
+        for wait in waits:
+            with refused(PeerFailed, party="A") as caught:
+                wait.result(timeout=30)
+            assert "secret" not in str(caught.value)
+            assert caught.value.__cause__ is not None
+            assert caught.value.__cause__.__cause__ is cause
+    assert hub.link("B").receive("C", Tag(Kind.SEED)).item() == 1
+    with refused(PeerFailed, code="closed", key="share/step 0/round 0", party="A"):
+        hub.link("B").send("A", TAG, torch.ones(1))
+    with refused(LinkError, code="closed", key="share/step 0/round 0", party="B"):
+        hub.link("A").send("B", TAG, torch.ones(1))

@@ -2,13 +2,11 @@
 
 import time
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import cast
 
 import numpy as np
 import pytest
 import torch
-from veilgraph_machines.blocks import Block, balanced, cut
 from veilgraph_machines.group import MachineGroup
 from veilgraph_machines.local import distribute
 from veilgraph_machines.rendezvous import lead, open_door
@@ -16,7 +14,6 @@ from veilgraph_machines.secret import new_secret
 
 from tests.errors import refused
 from tests.machines.several import DIM, Machines, check, graph_of, models, result_of
-from tests.nn.graphs import random_adjacency
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.nn.local.model import LOCAL_MODELS
 
@@ -73,23 +70,3 @@ def test_what_looks_at_single_edges_runs_on_one_machine():
     settings, local = models("sage-lstm", torch.float64)
     with refused(ConfigError, key="model.local.model", value="sage-lstm"):
         distribute(local, graph_of(torch.float64), settings, DIM, 2, cast(MachineGroup, None))
-
-
-def test_blocks_are_balanced_and_rows_of_the_whole():
-    adjacency = random_adjacency(nodes=50, edges=400, weighted=True)
-    edges = np.diff(adjacency.incoming.indptr)
-    bounds = balanced(edges.astype(np.int64), 4)
-    assert bounds[0] == 0
-    assert bounds[-1] == 50
-    cost = [int((edges[low:high] + 1).sum()) for low, high in pairwise(bounds)]
-    assert max(cost) - min(cost) <= 2 * (edges.max() + 1)
-    whole = adjacency.incoming.toarray()
-    for machine, block in enumerate(cut(adjacency, bounds)):
-        low, high = bounds[machine : machine + 2]
-        again = Block.of_tensors(block.tensors())
-        rows = whole[low:high]
-        assert np.array_equal(again.incoming.toarray()[:, : high - low], rows[:, low:high])
-        outside = np.flatnonzero(rows.any(axis=0) & ~np.isin(np.arange(50), np.arange(low, high)))
-        assert np.array_equal(again.incoming.toarray()[:, high - low :], rows[:, outside])
-        assert sum(again.receive_counts) == len(outside)
-        assert again.send_counts[machine] == again.receive_counts[machine] == 0

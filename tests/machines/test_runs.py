@@ -76,19 +76,8 @@ def test_the_command_tells_a_partys_process_how_many_machines_it_has(alone, tmp_
 @contextmanager
 def machine(party_file):
     """``veilgraph net machine`` of rank 1."""
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "veilgraph",
-        "net",
-        "machine",
-        "--party",
-        str(party_file),
-        "--rank",
-        "1",
-    ]
+    program = [sys.executable, "-W", "ignore", "-m", "veilgraph"]
+    command = [*program, "net", "machine", "--party", str(party_file), "--rank", "1"]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who ignores it hands that down
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     signal.signal(signal.SIGINT, before)
@@ -148,12 +137,10 @@ def test_what_cannot_be_spread_is_refused_before_a_run_begins(alone, tmp_path):
     gat = parse_job({**settings.model_dump(mode="json"), "model": {"local": {"model": "gat"}, "dim": 4}})
     with refused(ConfigError, key="model.local.model", value="gat"):
         train(gat, tmp_path / "run", options=RunOptions(machines={"A": 2}))
-    with refused(ConfigError, key="machines"):
-        train(settings.model_copy(update={"device": "auto"}), tmp_path / "run", options=RunOptions(machines={"A": 2}))
-    with refused(ConfigError, key="machines"):
-        train(settings, tmp_path / "run", options=RunOptions(machines={"C": 2}))
-    with refused(ConfigError, key="machines"):
-        train(settings, tmp_path / "run", options=RunOptions(machines={"A": 2, "B": 2}))
+    on_a_device = settings.model_copy(update={"device": "auto"})
+    for job, machines in ((on_a_device, {"A": 2}), (settings, {"C": 2}), (settings, {"A": 2, "B": 2})):
+        with refused(ConfigError, key="machines"):
+            train(job, tmp_path / "run", options=RunOptions(machines=machines))
     assert not (tmp_path / "run").exists()
     assert "'A' is not PARTY=COUNT" in usage_error(veilgraph("train", "job.yaml", "--machines", "A"))
     (tmp_path / "party.yaml").write_text(PARTY.format(address="127.0.0.1:29500"))

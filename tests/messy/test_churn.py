@@ -1,25 +1,20 @@
 """Customers leave and come while a model is in use: whoever is still common is predicted."""
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 
-from tests.paradigms.sealed.programs import small_graphs, small_job
+from tests.messy.holders import VERTICAL, Rows, rewrite, tables_of
+from tests.paradigms.sealed.programs import small_job
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.protocol.messages import causes
+from veilgraph.protocol.job_file import read_job
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import Predictions
-from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
-Rows = list[list[str]]
 
 
 class Tables:
@@ -27,36 +22,19 @@ class Tables:
 
     def __init__(self, folder: Path, job: Any) -> None:
         self._folder, self.run = folder / "tables", folder / "run"
-        export_organisations(small_graphs(), self._folder, overlap=1.0, seed=1, job=job)
-        for party in "AB":
-            path = self._folder / party / "party.yaml"
-            content = yaml.safe_load(path.read_text())
-            content["limits"] = {"leakage": list(causes(job))}
-            content["edges"][0]["unknown"] = "drop"
-            path.write_text(yaml.safe_dump(content))
-        train(read_job(self._folder / "job.yaml"), self.run)
+        train(read_job(tables_of(self._folder, job)), self.run)
         self._kept = {path: path.read_bytes() for path in self._folder.rglob("*.csv")}
 
-    def predict(self, *changes: tuple[PartyId, str, Callable[[Rows], object]]) -> Predictions:
+    def predict(self, *changes: tuple[PartyId, str, Callable[[Rows], Rows]]) -> Predictions:
         """Predict from the tables of the training once some of them are changed."""
         for path, content in self._kept.items():
             path.write_bytes(content)
         for party, table, change in changes:
-            path = self._folder / party / f"{table}.csv"
-            with path.open(newline="") as file:
-                head, *rows = csv.reader(file)
-            change(rows)
-            with path.open("w", newline="") as file:
-                csv.writer(file).writerows([head, *rows])
+            rewrite(self._folder / party / f"{table}.csv", change)
         return predict(self.run)
 
 
-VERTICAL = {
-    "paradigm": "vertical",
-    "data": {"graphs": {"A": "a", "B": "b"}, "label_holder": "A"},
-    "train": {"epochs": 3},
-}
-JOBS = {"vertical": parse_job(VERTICAL), "sealed": small_job(2, {"output": "margins"})}
+JOBS = {"vertical": VERTICAL, "sealed": small_job(2, {"output": "margins"})}
 
 
 @pytest.fixture(scope="module", params=JOBS)
@@ -74,11 +52,7 @@ def of(predicted: Predictions) -> dict[str, torch.Tensor]:
 def test_one_customer_leaves_one_holder(tables: Tables, party: PartyId) -> None:
     before = of(tables.predict())
     gone = next(iter(before))
-
-    def leave(rows: Rows) -> None:
-        rows[:] = [row for row in rows if row[0] != gone]
-
-    after = of(tables.predict((party, "nodes", leave)))
+    after = of(tables.predict((party, "nodes", lambda rows: [row for row in rows if row[0] != gone])))
     assert after.keys() == before.keys() - {gone}
     assert of(tables.predict()).keys() == before.keys()  # and is back
 
@@ -86,6 +60,6 @@ def test_one_customer_leaves_one_holder(tables: Tables, party: PartyId) -> None:
 @pytest.mark.cases(1)
 def test_one_customer_comes_to_one_holder_and_nobody_else_is_predicted_differently(tables: Tables) -> None:
     before = of(tables.predict())
-    after = of(tables.predict(("B", "nodes", lambda rows: rows.append(["new", *rows[0][1:]]))))
+    after = of(tables.predict(("B", "nodes", lambda rows: [*rows, ["new", *rows[0][1:]]])))
     assert after.keys() == before.keys()
     assert all(torch.allclose(after[name], before[name], atol=1e-3) for name in before)

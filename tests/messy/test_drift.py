@@ -11,41 +11,23 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.messy.holders import VERTICAL, Rows, rewrite, tables_of
 from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.paradigms.exported import export, over
 from tests.paradigms.horizontal import job as horizontal_job
-from tests.paradigms.sealed.programs import small_graphs, small_job
+from tests.paradigms.sealed.programs import small_job
 from tests.tables.writing import build, party, write
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.protocol.messages import causes
+from veilgraph.protocol.job_file import read_job
 from veilgraph.report.page import page_html
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
-from veilgraph.samples.organisations import export_organisations
 from veilgraph.tables.describe import PROFILES, Moved, Profile, moved, profiles
 from veilgraph.tables.edges import read_edges
 from veilgraph.tables.nodes import read_nodes
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-
-Row = dict[str, str]
-VERTICAL = {
-    "paradigm": "vertical",
-    "data": {"graphs": {"A": "a", "B": "b"}, "label_holder": "A"},
-    "train": {"epochs": 2},
-}
-
-
-def aligned(folder: Path, job: JobSettings) -> JobSettings:
-    export_organisations(small_graphs(), folder, overlap=1.0, seed=1, job=job)
-    for name in "AB":
-        path = folder / name / "party.yaml"
-        content = yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(causes(job))}}
-        content["edges"][0]["unknown"] = "drop"
-        path.write_text(yaml.safe_dump(content))
-    return read_job(folder / "job.yaml")
 
 
 def apart(folder: Path, job: JobSettings) -> JobSettings:
@@ -53,8 +35,8 @@ def apart(folder: Path, job: JobSettings) -> JobSettings:
 
 
 JOBS: dict[str, Callable[[Path], JobSettings]] = {
-    "vertical": lambda folder: aligned(folder, parse_job(VERTICAL)),
-    "sealed": lambda folder: aligned(folder, small_job(2, {})),
+    "vertical": lambda folder: read_job(tables_of(folder, VERTICAL)),
+    "sealed": lambda folder: read_job(tables_of(folder, small_job(2, {}))),
     "horizontal": lambda folder: apart(folder, horizontal_job(2, {"train": {"epochs": 2}})),
     "averaging": lambda folder: apart(folder, averaging_job({"data": {"holders": 2}, "train": {"epochs": 2}})),
 }
@@ -71,33 +53,24 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def change(trained: tuple[Path, Path]) -> Any:
     """Change a table of B until the test ends: its name and what is made of its rows."""
     kept = {path: path.read_bytes() for path in trained[0].rglob("B/*.*")}
-
-    def rewrite(table: str, alter: Callable[[list[Row]], list[Row]]) -> None:
-        path = trained[0] / "B" / f"{table}.csv"
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            rows, names = list(reader), list(reader.fieldnames or ())
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(alter(rows))
-
-    yield rewrite
+    yield lambda table, alter: rewrite(trained[0] / "B" / f"{table}.csv", alter)
     for path, content in kept.items():
         path.write_bytes(content)
 
 
-def by_deviations(column: str, count: float) -> Callable[[list[Row]], list[Row]]:
-    def alter(rows: list[Row]) -> list[Row]:
+def by_deviations(column: int, count: float) -> Callable[[Rows], Rows]:
+    def alter(rows: Rows) -> Rows:
         shift = count * float(np.std([float(row[column]) for row in rows]))
-        return [row | {column: str(float(row[column]) + shift)} for row in rows]
+        return [[*row[:column], str(float(row[column]) + shift), *row[column + 1 :]] for row in rows]
 
     return alter
 
 
-def first_column(folder: Path) -> str:
+def first_column(folder: Path) -> tuple[int, str]:
+    """Of features: its place and name."""
     with (folder / "B" / "nodes.csv").open(newline="") as file:
-        return next(name for name in next(csv.reader(file)) if name[:1] == "x" and name[1:].isdigit())
+        names = next(csv.reader(file))
+    return next((place, name) for place, name in enumerate(names) if name[:1] == "x" and name[1:].isdigit())
 
 
 def told(run: Path) -> list[dict[str, Any]]:
@@ -110,8 +83,8 @@ def test_a_column_moved_by_30_deviations_is_named_with_then_and_now(
     trained: tuple[Path, Path], change: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, run = trained
-    column = first_column(folder)
-    change("nodes", by_deviations(column, 30))
+    place, column = first_column(folder)
+    change("nodes", by_deviations(place, 30))
     with caplog.at_level(logging.WARNING, "veilgraph"):
         predict(run)
     (found,) = told(run)
@@ -138,10 +111,10 @@ def messages(run: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.cases(2)
 def test_a_warning_adds_no_message(trained: tuple[Path, Path], change: Any) -> None:
     folder, run = trained
-    column = first_column(folder)
+    place, _ = first_column(folder)
     sent = {}
     for moves, deviations in ((0, 0.001), (1, 30.0)):
-        change("nodes", by_deviations(column, deviations))
+        change("nodes", by_deviations(place, deviations))
         predict(run)
         assert len(told(run)) == moves
         sent[moves] = messages(run)
@@ -171,12 +144,12 @@ def test_beyond_its_own_limit_a_party_refuses_and_tells_no_column(
     trained: tuple[Path, Path], change: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, run = trained
-    column = first_column(folder)
+    place, column = first_column(folder)
     path = folder / "B" / "party.yaml"
     content = yaml.safe_load(path.read_text())
     before = predict(run)
     path.write_text(yaml.safe_dump(content | {"drift": {"refuse": 100}}))
-    change("nodes", by_deviations(column, 30))
+    change("nodes", by_deviations(place, 30))
     predict(run)
     path.write_text(yaml.safe_dump(content | {"drift": {"refuse": 1}}))
     with caplog.at_level(logging.WARNING, "veilgraph"), pytest.raises(ConfigError) as error:

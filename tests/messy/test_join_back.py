@@ -2,54 +2,41 @@
 
 import csv
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
-from tests.paradigms.sealed.programs import small_graphs, small_job
+from tests.messy.holders import VERTICAL, Rows, rewrite, tables_of
+from tests.paradigms.sealed.programs import small_job
 from veilgraph.cli.train import show_result
 from veilgraph.deploy.serve import Inference
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.protocol.messages import causes
+from veilgraph.protocol.job_file import read_job
 from veilgraph.report.run_data import Scored, read_run, scored
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import Predictions, joined
 from veilgraph.runtime.store.run_directory import RunDirectory
-from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
-VERTICAL = {
-    "paradigm": "vertical",
-    "data": {"graphs": {"A": "a", "B": "b"}, "label_holder": "A"},
-    "train": {"epochs": 2},
-}
-JOBS = {"vertical": parse_job(VERTICAL), "sealed": small_job(2, {}), "sealed-named": small_job(2, {"named_nodes": 8})}
+JOBS = {"vertical": VERTICAL, "sealed": small_job(2, {}), "sealed-named": small_job(2, {"named_nodes": 8})}
 WAYS = {"A": "  {}X ", "B": "{}x"}
 
 
 def written(folder: Path, job: JobSettings) -> list[str]:
     """Tables of A and B, whose ids differ in case and spaces; those of A's node table."""
-    export_organisations(small_graphs(), folder, overlap=1.0, seed=1, job=job)
+    tables_of(folder, job, ids={"strip": "true", "lower": "true"})
     for party, way in WAYS.items():
-        path = folder / party / "party.yaml"
-        content = yaml.safe_load(path.read_text())
-        content |= {"limits": {"leakage": list(causes(job))}, "ids": {"strip": "true", "lower": "true"}}
-        path.write_text(yaml.safe_dump(content))
-        for table, columns in (("nodes", 1), ("edges", 2)):
-            rename(folder / party / f"{table}.csv", columns, way)
+        for table, count in (("nodes", 1), ("edges", 2)):
+            rewrite(folder / party / f"{table}.csv", partial(renamed, way, count))
     with (folder / "A" / "nodes.csv").open(newline="") as file:
         return [row[0] for row in csv.reader(file)][1:]
 
 
-def rename(path: Path, columns: int, way: str) -> None:
-    with path.open(newline="") as file:
-        head, *rows = csv.reader(file)
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([head, *([*map(way.format, row[:columns]), *row[columns:]] for row in rows)])
+def renamed(way: str, count: int, rows: Rows) -> Rows:
+    return [[*map(way.format, row[:count]), *row[count:]] for row in rows]
 
 
 @pytest.mark.cases(1)

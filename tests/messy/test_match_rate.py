@@ -44,48 +44,26 @@ def test_few_common_ids_are_a_warning_with_what_may_differ(ids, hint):
     assert sum(each in said for each in others) == (2 if hint.startswith("these all") else 1)
 
 
-ZEROS = [f"{each:03}" for each in range(60)]
+def numbered(form: str, first: int = 0) -> list[str]:
+    return [form.format(each) for each in range(first, first + 60)]
 
 
 @pytest.mark.parametrize(
     ("one", "other", "why"),
     [
         (
-            ZEROS,
-            [each.lstrip("0") or "0" for each in ZEROS],
+            numbered("{:03}"),
+            numbered("{}"),
             "without leading zeros (ids: {unpadded: true} at all holders), 60 would be",
         ),
-        ([f"C{each}" for each in range(60)], [f"c{each}" for each in range(60)], "without case"),
-        ([f"{each} x" for each in range(60)], [f"{each}x" for each in range(60)], "without spaces"),
-        (
-            [f"KD-{each}" for each in range(60)],
-            [str(each) for each in range(60)],
-            "without what is before the digits, 60",
-        ),
-        (
-            [f"KD-{each:05}" for each in range(60)],
-            [str(each) for each in range(60)],
-            "before the digits, and leading zeros",
-        ),
-        ([f"\uff21{each}" for each in range(60)], [f"A{each}" for each in range(60)], "in one Unicode form"),
-        ([f"a{each}" for each in range(60)], [f"a{each}" for each in range(100, 160)], "do not explain it"),
-        ([f"a{each}" for each in range(60)], [f"b{each % 2}{each}" for each in range(200, 260)], "do not explain it"),
-        (
-            [f"{kind}{each}" for each in range(30) for kind in "xy"],
-            [str(each) for each in range(60)],
-            "do not explain it",
-        ),
-    ],
-    ids=[
-        "zeros",
-        "case",
-        "spaces",
-        "prefix",
-        "prefix and zeros",
-        "unicode",
-        "others",
-        "two prefixes",
-        "prefix that tells apart",
+        (numbered("C{}"), numbered("c{}"), "without case"),
+        (numbered("{} x"), numbered("{}x"), "without spaces"),
+        (numbered("KD-{}"), numbered("{}"), "without what is before the digits, 60"),
+        (numbered("KD-{:05}"), numbered("{}"), "before the digits, and leading zeros"),
+        (numbered("\uff21{}"), numbered("A{}"), "in one Unicode form"),
+        (numbered("a{}"), numbered("a{}", 100), "do not explain it"),
+        (numbered("a{}"), [f"b{each % 2}{each}" for each in range(200, 260)], "do not explain it"),
+        ([f"{kind}{each}" for each in range(30) for kind in "xy"], numbered("{}"), "do not explain it"),
     ],
 )
 def test_what_keeps_ids_apart_is_found_where_all_tables_are_here(one, other, why):

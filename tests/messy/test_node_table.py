@@ -69,11 +69,7 @@ def test_ids_of_digits_are_known_by_what_other_files_have(tmp_path, edges):
         {"name": [f"N{each}" for each in range(count)], "who": ids, "age": [each % 70 for each in range(count)]},
     )
     named = "customer" if edges else "who"
-    fraud = {
-        named: ids[:900],
-        "case": [*range(900)],
-        "fraud": [("no", "yes")[each % 3 == 0] for each in range(900)],
-    }
+    fraud = {named: ids[:900], "case": [*range(900)], "fraud": [("no", "yes")[each % 3 == 0] for each in range(900)]}
     write(tmp_path / "cases.csv", fraud)
     write(tmp_path / "payments.csv", {"payer": drawn.choices(ids, k=3000), "payee": drawn.choices(ids, k=3000)})
     files = ["cases.csv", "customers.csv", *(["payments.csv"] if edges else [])]

@@ -5,42 +5,11 @@ import random
 import pytest
 
 from tests.cli.commands import veilgraph
-from tests.errors import refused
-from tests.tables.reading import read
-from tests.tables.writing import party, write
-from veilgraph.core.errors import ConfigError
+from tests.tables.writing import write
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
-
-SHARED = {"target": None, "shared": "device", "unknown": "drop"}
-
-
-def pairs(table):
-    return sorted((min(ends), max(ends)) for ends in zip(table.source.tolist(), table.target.tolist(), strict=True))
-
-
-def test_nodes_that_share_a_value_are_joined_once_for_each_value(tmp_path):
-    """Nodes are u, v and 007; a row twice is one, x is nobody's."""
-    rows = {"a": ["u", "v", "u", "007", "v", "u", "x", "007"], "device": ["d", "d", "d", "d", "e", "e", "e", None]}
-    table = read(tmp_path, rows, **SHARED)
-    assert pairs(table) == [(0, 1), (0, 1), (0, 2), (1, 2)]
-    assert (table.rows.tolist(), table.dropped.tolist(), table.crowded) == ([8], [1], 0)
-
-
-def test_a_value_of_more_nodes_than_may_share_it_joins_none_and_is_counted(tmp_path):
-    rows = {"a": ["u", "v", "007", "v", "u"], "device": ["d", "d", "d", "e", "e"]}
-    table = read(tmp_path, rows, **SHARED, at_most=2)
-    assert (pairs(table), table.crowded) == ([(0, 1)], 1)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"weight": "w"}, {"normalize": "mean"}, {"directed": True}, {"target": "b"}, {"shared": None}]
-)
-def test_what_is_of_rows_that_are_an_edge_each_is_refused(wrong):
-    with refused(ConfigError, key="edges.0"):
-        party(edges=[SHARED | wrong])
 
 
 @pytest.mark.parametrize(("lost", "said"), [(2, False), (3, True)])
@@ -52,13 +21,6 @@ def test_a_file_that_loses_more_than_a_fifth_of_its_rows_is_pointed_out(tmp_path
     shown = " ".join(veilgraph("data", "check", tmp_path / "p.yaml").output.split())
     assert ("e.csv: 30% of its rows are dropped" in shown) is said
     assert ("(target: nobody)" in shown) is said
-
-
-def test_some_ids_of_other_organisations_customers_are_named_with_their_column(tmp_path):
-    rows = {"a": ["u", "v", "x1", "x2", "x1"], "b": ["y1", "v", "y2", "y3", "y4"]}
-    table = read(tmp_path, rows, unknown="drop")
-    assert table.dropped.tolist() == [4]
-    assert table.strangers == {"a": ["x1", "x2"], "b": ["y1", "y2", "y3"]}
 
 
 @pytest.mark.cases(1)

@@ -241,11 +241,3 @@ def test_refusals_of_the_server() -> None:
     mean = LayeredServer(horizontal(aggregate="mean"), 3, STREAMS, torch.float64).layer(0)
     with refused(DataError, key="aggregate", value="mean"):
         mean.combine([torch.zeros(1, 128, dtype=torch.float64)], [torch.arange(1)], 1)
-
-
-def test_weights_start_from_the_streams_alone() -> None:
-    one, other = (LayeredHolder(horizontal(update="gated"), 6, 2, STREAMS, torch.float64) for _ in range(2))
-    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-    stranger = LayeredHolder(horizontal(update="gated"), 6, 2, LearningStreams(4, "holders"), torch.float64)
-    assert not torch.equal(one.predict.weight, stranger.predict.weight)

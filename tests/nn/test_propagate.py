@@ -4,8 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.nn.graphs import dense, random_adjacency
-from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.propagate import Adjacency
 
 
 def slow(adjacency, kind, x):
@@ -84,17 +82,3 @@ def test_the_same_bits_on_any_number_of_threads(kind):
     two = both()
     assert torch.equal(one[0], two[0])
     assert torch.equal(one[1], two[1])
-
-
-def test_an_input_that_is_not_contiguous():
-    adjacency = random_adjacency()
-    x = torch.randn(5, 12, dtype=torch.float64).T
-    torch.testing.assert_close(adjacency.mean(x), slow(adjacency, "mean", x))
-
-
-def test_from_graph_and_degrees():
-    graph = PartyGraph("A", torch.ones(3, 1), torch.tensor([[0, 1, 1], [1, 0, 2]]), torch.tensor([0.5, 2.0, 3.0]))
-    adjacency = Adjacency.from_graph(graph, torch.float64)
-    assert adjacency.degrees.tolist() == [2.0, 0.5, 3.0]
-    assert adjacency.mean(torch.ones(3, 1, dtype=torch.float64)).dtype == torch.float64
-    assert graph.degrees().tolist() == [2.0, 0.5, 3.0]

@@ -116,13 +116,6 @@ def test_a_relation_without_edges_has_a_weight_and_says_nothing() -> None:
     torch.testing.assert_close(model(h, h, empty, None), h @ model.hops[0].own.T)
 
 
-def test_weights_go_by_the_relations_names_whatever_these_are() -> None:
-    names = ("a.b", "a%2Eb", "pop", "own", "ü 1")
-    weights = build(tuple(Relation(name) for name in names), hops=1).state_dict()
-    assert len(weights) == 1 + len(names)
-    assert set(weights) != set(build(tuple(Relation(name) for name in (*names[1:], "other")), hops=1).state_dict())
-
-
 @nightly
 def test_drawn_neighbours_estimate_each_relations_mean_over_its_whole_degree() -> None:
     """A node with five neighbours, of which two are drawn: of one relation's mean, the average over draws is right."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from veilgraph_averaging.settings import AveragingJob
 
 from tests import nightly
 from tests.cli.commands import veilgraph
@@ -24,7 +23,6 @@ from tests.paradigms.runs import saved_job
 from tests.paradigms.sealed.two_sessions import draws_of_the_place
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import Record
-from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.agreement import Point
 from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.runtime.launch.jobs import train
@@ -41,29 +39,23 @@ def test_a_pair_of_sessions_tells_what_the_claims_say(paradigm: str, seed: int, 
     assert found == [], kind
 
 
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def planted(target: str, value: object) -> Plant:
+    return lambda patch: patch.setattr(f"veilgraph.{target}", value)
+
+
 def the_same(size: int) -> bytes:
     """A source of secrets that repeats itself."""
     return hashlib.shake_256(b"planted").digest(size)
 
 
-def same_secrets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("veilgraph.runtime.session.party.system_secrets", the_same)
-
-
-def same_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("veilgraph.runtime.session.publishers.system_secrets", the_same)
-
-
-def same_seeds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("veilgraph.runtime.launch.jobs.private_seed", lambda: (1 << 256) | 7)
-
-
-def unrecorded(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AveragingJob, "records_survivors", False)
-
-
-def unpaid(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lifetime, "charge", lambda self, *rest, **named: None)
+same_secrets = planted("runtime.session.party.system_secrets", the_same)
+same_noise = planted("runtime.session.publishers.system_secrets", the_same)
+same_seeds = planted("runtime.launch.jobs.private_seed", lambda: (1 << 256) | 7)
+unrecorded = planted("paradigms.averaging.settings.AveragingJob.records_survivors", False)
+unpaid = planted("privacy.lifetime_ledger.Lifetime.charge", lambda self, *rest, **named: None)
 
 
 def other_weights(patch: pytest.MonkeyPatch) -> None:
@@ -89,7 +81,7 @@ class Fault:
         late: the first session is cut off in its last epoch, behind a checkpoint.
     """
 
-    plant: Callable[[pytest.MonkeyPatch], None]
+    plant: Plant
     paradigm: str
     kind: str
     words: str

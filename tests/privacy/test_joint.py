@@ -72,12 +72,6 @@ def test_fewer_than_two_others_make_nothing_together(holders: int, colluding: An
         Joint(holders, colluding)
 
 
-@pytest.mark.parametrize(("holders", "colluding"), [(2, 0), (3, 1), (8, 0), (8, 3), (8, 6)])
-def test_any_that_do_not_collude_have_all_of_it(holders: int, colluding: int) -> None:
-    joint = Joint(holders, colluding)
-    assert joint.share**2 * (holders - colluding) == pytest.approx(1, rel=1e-12)
-
-
 def plan_of(holders: int, colluding: int | None, **privacy: Any) -> Plan:
     """Of B; the label holder beside so many makes no noise."""
     more: dict[str, Any] = {} if colluding is None else {"joint_noise": {"colluding": colluding}}
@@ -184,39 +178,6 @@ def test_what_is_opened_is_the_sum_to_the_last_bit_and_on_one_grid() -> None:
     remainders = torch.bincount(cells.to(torch.int64).flatten() % 16, minlength=16).double()
     expected = cells.numel() / 16
     assert float(((remainders - expected) ** 2 / expected).sum()) < 50, "its lowest bits are not uniform"
-
-
-def test_rows_are_clipped_before_their_share() -> None:
-    holders = Holders(4, 1)
-    noiseless = {name: 1e9 * torch.ones(SHAPE, dtype=torch.float64) for name in holders.names}
-    opened, _ = holders.sums(noiseless)
-    assert float((opened.mean(dim=0).norm() - 4 * CLIP).abs()) < 0.3
-
-
-@pytest.mark.parametrize(("holders", "colluding"), [(2, 0), (4, 1), (5, 3), (8, 0)])
-def test_a_coalition_that_takes_its_own_off_is_left_with_all_the_noise(holders: int, colluding: int) -> None:
-    """Server and t holders: a variance of σ²C² remains. With one more, a holder's share less."""
-    session = Holders(holders, colluding)
-    opened, released = session.sums(zeros(session.names))
-    needed, share = (SIGMA * CLIP) ** 2, (SIGMA * CLIP) ** 2 / (holders - colluding)
-    assert float(opened.var()) == pytest.approx(holders * share, rel=0.06)
-    for name in session.names[:colluding]:
-        opened = opened - released[name]
-    assert float(opened.var()) == pytest.approx(needed, rel=0.06)
-    left = opened - released[session.names[colluding]]
-    assert float(left.var()) == pytest.approx(needed - share, rel=0.06)
-
-
-def test_a_missing_summand_opens_nothing() -> None:
-    holders = Holders(4, 1)
-    rows = zeros(holders.names)
-    with NoisedPublisher(holders.plan, None, system_secrets) as door:
-        hidden = [
-            holders.masks[name].hide(door.summand(rows[name], 0), BITS, "rows", 1, "", exactly=True)
-            for name in holders.names[:3]
-        ]
-    total = torch.stack(hidden).sum(dim=0)
-    assert float(total.double().abs().mean()) > 2.0**60, "what should be uniform mod 2^64 is small"
 
 
 @pytest.mark.parametrize("what", ["finer", "division"])

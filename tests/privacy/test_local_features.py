@@ -80,12 +80,6 @@ def test_the_checker_sees_a_threshold_rounded_to_nearest(monkeypatch):
     assert verdicts.count(False) > len(verdicts) / 4
 
 
-def test_the_checker_sees_all_of_epsilon_spent_on_each_feature(monkeypatch):
-    monkeypatch.setattr(local_features, "least_cells", lambda epsilon, parts: least_cells(epsilon))
-    assert not is_local(MultiBit(1.0, LOW, HIGH, 2, 2))
-    assert is_local(MultiBit(1.0, LOW, HIGH, 2, 1))
-
-
 def test_the_checker_sees_probabilities_that_are_not_clamped(monkeypatch):
     def unclamped(self: MultiBit, values: Tensor) -> Tensor:
         least = least_cells(self.epsilon, self.sample_size)
@@ -97,14 +91,9 @@ def test_the_checker_sees_probabilities_that_are_not_clamped(monkeypatch):
 
 
 def test_thresholds_outside_the_range_are_clamped():
-    mechanism = MultiBit(1.0, LOW, HIGH, 1)
     least = least_cells(1.0)
-    assert mechanism.thresholds(torch.tensor([LOW - 9, LOW, HIGH, HIGH + 9])).tolist() == [
-        least,
-        least,
-        GRID - least,
-        GRID - least,
-    ]
+    found = MultiBit(1.0, LOW, HIGH, 1).thresholds(torch.tensor([LOW - 9, LOW, HIGH, HIGH + 9]))
+    assert found.tolist() == [least, least, GRID - least, GRID - least]
 
 
 @pytest.mark.parametrize("x", INPUTS)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
-from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy import accountant
@@ -117,30 +116,6 @@ def _density(vectors: list[NDArray[np.float64]], rate: float, noise: float, grid
             away = grid - sum(drawn, np.zeros(2))
             found += weight * np.exp(-(away**2).sum(-1) / (2 * noise**2)) / (2 * math.pi * noise**2)
     return found
-
-
-def test_terms_that_differ_are_no_terms_that_vanish_at_twice_the_length() -> None:
-    """That count is too small near ε = 0 and too large further on: it is not the one that is taken."""
-    event = SampledEvent(1.0, 0.2, 2, "replacement")
-    twice = Mixture(0.5, 0.2, event.removed, 0)  # of length 2 with noise 1
-    vanishing = [float(twice.deltas(np.array([at]))[0][0]) for at in (0.0, 4.0)]
-    true = [max(each) for each in both(event, [0.0, 4.0])]
-    assert true[0] > vanishing[0] + 1e-3
-    assert true[1] < 0.5 * vanishing[1]
-
-
-@nightly
-def test_more_terms_noise_and_draws_cost_more() -> None:
-    base = SampledEvent(4.0, 0.05, 5)
-    total = accountant.total({base: 20}, DELTA)
-    for dearer in (
-        SampledEvent(3.9, 0.05, 5),
-        SampledEvent(4.0, 0.06, 5),
-        SampledEvent(4.0, 0.05, 6),
-        SampledEvent(4.0, 0.05, 5, "replacement"),
-    ):
-        assert accountant.total({dearer: 20}, DELTA) > total
-    assert accountant.total({base: 21}, DELTA) > total
 
 
 def test_a_gaussian_that_stands_in_is_no_harder_to_tell_apart() -> None:

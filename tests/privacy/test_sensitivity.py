@@ -16,7 +16,6 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.nn.local.hops import AppnpHop, AppnpSettings
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.aggregation import bound_degrees
-from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
 from veilgraph.privacy.plan import rows_changed_by_edge, rows_changed_by_node
 
 NODES = 14
@@ -174,26 +173,6 @@ def test_the_bounds_are_reached():
     before, after = (published(HOPS["gin"], star, sign * x, 1, 0.5, NODES - 1) for sign in (1, -1))
     bound = frobenius_sensitivity(0.5, rows_changed_by_node(NODES - 1, 1, NODES))
     assert (after - before).norm().item() == pytest.approx(bound)
-
-
-def test_the_counts_by_hand():
-    assert rows_changed_by_node(3, 2, 1000) == 1 + 3 + 6
-    assert rows_changed_by_node(3, 1, 1000) == 1 + 3
-    assert rows_changed_by_node(1, 5, 1000) == 2
-    assert rows_changed_by_edge(3, 2, 1000) == 4 * (1 + 2)
-    assert rows_changed_by_edge(3, 1, 1000) == 4
-    assert rows_changed_by_edge(3, 2, 1000, source_degrees=True) == 4 * (1 + 2 + 4)
-    assert rows_changed_by_node(3, 2, 9) == 9
-    assert rows_changed_by_edge(10**9, 32, 10**6) == rows_changed_by_node(10**9, 32, 10**6) == 10**6
-
-
-def test_an_event_about_rows_read_for_a_unit_matches_the_frobenius_sensitivity():
-    clip, rows = 0.7, 13
-    node = GaussianEvent(5.0).of_unit("node", rows)
-    assert (node.unit, node.neighbours) == ("node", "replacement")
-    assert node.noise_multiplier == pytest.approx(2 * 5.0 * clip / frobenius_sensitivity(clip, rows))
-    edge = LaplaceEvent(5.0, "replacement").of_unit("edge", rows)
-    assert edge.epsilon == pytest.approx(2 * rows / 5)
 
 
 def test_a_missing_degree_bound_is_refused():

@@ -133,31 +133,6 @@ def sent(federation: Federation) -> list[tuple[object, bytes]]:
     )
 
 
-def test_clipping_alone_changes_the_run() -> None:
-    """Or else the test above would compare nothing."""
-    graphs = small_parties(2)
-    model: Settings = {"model": {"initial": {"method": "individual"}}}
-    open_door = federate(job(2, model), graphs, 3)
-    clipped = federate(
-        job(
-            2,
-            model,
-            {
-                "privacy": {
-                    "unit": "row",
-                    "schedule": "every-step",
-                    "noise_multiplier": 0,
-                    "clip": 0.1,
-                    "gradient_clip": 1e-4,
-                }
-            },
-        ),
-        graphs,
-        3,
-    )
-    assert not torch.equal(open_door.label_holder.logits, clipped.label_holder.logits)
-
-
 def test_all_rows_of_a_gradient_are_noised_and_embeddings_are_within_reach_of_the_clip() -> None:
     """Without noise the server sees from the zero rows who is not trained on; with noise no row is zero."""
     graphs = small_parties(2)

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import veilgraph
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.dataset import load_parties
 from veilgraph.mpc.product import AHEAD
-from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.job import JobSettings
@@ -104,12 +102,6 @@ def test_what_is_not_sent_again_is_what_would_be(name: str, tmp_path: Path) -> N
     assert losses[0] == pytest.approx([record["loss"] for record in twin.metrics], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["dropout", "dropout of h0", "drawn orders"])
-def test_where_holders_draw_all_is_sent(name: str) -> None:
-    assert not vertical(job(JOBS[name])).publishes_once
-    assert vertical(job(JOBS["usual"])).publishes_once
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -120,12 +112,3 @@ def test_where_holders_draw_all_is_sent(name: str) -> None:
 )
 def test_no_plan_is_made_of_what_sizes_do_not_say(changes: dict[str, Any]) -> None:
     assert planned(job(changes)) is None
-
-
-def test_plan_and_check_say_what_a_job_will_send(tmp_path: Path) -> None:
-    settings = ("--set", "data.dataset=synthetic", "--set", "train.epochs=3")
-    told = veilgraph("check", "--costs", "jobs/digits.yaml", *settings)
-    assert told.exit_code == 0, told.output
-    for part in ("What it will send", "set-up", "training", "inference", "is not sent again"):
-        assert part in told.stdout
-    assert "A will send at most" in veilgraph("check", "jobs/digits.yaml", *settings).stdout

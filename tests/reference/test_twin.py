@@ -114,28 +114,6 @@ def test_sparse_features_weights_isolated_nodes_and_a_holder_without_edges(kind:
     assert_twins(small_job(3, dropout_everywhere(), {"model": model}), odd_parties(), custom, steps=6)
 
 
-def test_one_step_moves_what_the_formula_says() -> None:
-    """W after one step by hand: W_0 − η·xᵀ(g_A + g_B), the gradients by autograd of the whole network."""
-    settings = small_job(2, {"precision": "float64", "model": {"server": {"dropout": 0.0}, "local": {"hops": 1}}})
-    graphs = small_parties(2)
-    twin = PlainNetwork(settings, graphs, "A")
-    whole = torch.cat([graph.features.double() for graph in graphs], dim=1)
-    start = torch.cat([weights_of(twin)[f"{graph.party}/W"] for graph in graphs]).clone().requires_grad_(True)
-    h0 = (whole * 4096).round() / 4096 @ start
-    pieces = [twin.holders[graph.party].contribute(1, h0, h0, None)[0] for graph in graphs]
-    labels, mask = graphs[0].labels, graphs[0].train_mask
-    assert labels is not None
-    assert mask is not None
-    logits = twin.head(twin.server.deep(sum(pieces), None), twin._label_adjacency, None)
-    loss = torch.nn.functional.cross_entropy(logits[mask], labels[mask])
-    loss.backward()
-    assert start.grad is not None
-    expected = (start - 0.1 * start.grad).detach()
-    weights = federate(settings, graphs, 1).weights()
-    ours = torch.cat([weights[f"{graph.party}/W"] for graph in graphs])
-    assert float((ours - expected).abs().max()) < 1e-6
-
-
 # Limiting cases
 
 

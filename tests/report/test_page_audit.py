@@ -68,31 +68,12 @@ def test_an_epsilon_above_the_ledgers_fails_the_audit_in_words(copy: Copy) -> No
     assert (tones.count("bad"), tones.count("leak")) == (2, 2), "the words and the limit of the one that failed"
 
 
-def test_an_audit_without_limits_is_not_called_passed(copy: Copy) -> None:
-    run, report = copy("plain"), audit(job="plain")
-    report["findings"] = [{**each, "limit": None, "passed": None, "exceeded": []} for each in report["findings"]]
-    (run / "audit.json").write_text(json.dumps(report))
-    page = page_of(run)
-    assert page.within["dd"][2] == "no limits set"
-    assert "No limit was set for what parties are meant to see" in page.text
-    assert "This audit is of another job" not in page.text
-
-
 def test_an_audit_of_another_job_is_said_to_be_that(copy: Copy) -> None:
     run = copy("plain")
     (run / "audit.json").write_text(json.dumps(audit(job="other")))
     text = page_of(run).text
     assert "This audit is of another job, other (vertical): audit the run again." in text
     assert "No limit was set" not in text
-
-
-def test_of_many_findings_the_strongest_of_each_on_each_secret_come_first(copy: Copy) -> None:
-    run = copy("plain")
-    more = tuple(finding("server", "B", "edges", "link-supervised", value) for value in (0.6, 0.95, 0.7, 0.65))
-    (run / "audit.json").write_text(json.dumps(audit(job="plain", more=more)))
-    (table,) = [text for text in page_of(run).within["table"] if "The strongest attack" in text]
-    assert table.count("server against B: edges") == 1
-    assert "link-supervised" in table
 
 
 @pytest.mark.cases(2)

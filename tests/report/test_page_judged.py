@@ -140,13 +140,6 @@ def test_of_classes_alone_nothing_is_ranked(found: RunData) -> None:
     assert judged(sealed, TOLD)["unranked"] == ""
 
 
-def test_predictions_that_are_not_the_trainings_are_told_apart(found: RunData) -> None:
-    accuracy = float((TOLD.test.taken == TOLD.test.labels).mean())
-    assert judged(replace(found, summary={"test_accuracy": accuracy}), TOLD)["notes"] == []
-    (note,) = judged(replace(found, summary={"test_accuracy": accuracy - 0.1}), TOLD)["notes"]
-    assert percent(accuracy - 0.1) in note
-
-
 def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
     run = two_classes(copy("plain"))
     store = RunDirectory.open(run).party("A")
@@ -171,27 +164,6 @@ def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
         store, Predicted(held.probabilities[mixed]), [ids[place] for place in mixed.tolist()], held.class_names
     )
     check()
-
-
-def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:
-    run = two_classes(copy("plain"))
-    told = judged(read_run(RunDirectory.open(run)), scored(read_run(RunDirectory.open(run))))
-    page = page_of(run)
-    assert told["headline"] is not None
-    dd = page.within["dd"][0]
-    assert dd.startswith(told["headline"].value)
-    assert f"95 %: {told['headline'].interval}" in dd
-    assert "0.500 by guessing" in dd
-    assert "b" not in {tag for tag, _ in page.elements}
-    assert "Always" not in dd
-    for words in (
-        "Precision over recall, of fraud",
-        "lift",
-        "by always saying fraud",
-        "honest <b>",
-        "alarms per 1,000",
-    ):
-        assert words in page.text
 
 
 def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) -> None:

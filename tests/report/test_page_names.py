@@ -13,7 +13,6 @@ import veilgraph as vg
 from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.report.markup import Page
-from veilgraph.core.text import called
 
 ROWS = 200
 GOOD, BAD = "sound <i>", "[/bad]"
@@ -103,8 +102,3 @@ def test_a_comparison_calls_them_so(folder: Path, tmp_path: Path) -> None:
     text = Page((out / "comparison.html").read_text(encoding="utf-8")).text
     assert f"Recall is of {BAD}, among" in text
     assert NUMBERED.findall(text) == []
-
-
-@pytest.mark.parametrize(("name", "said"), [("1", "class 1"), ("-2", "class -2"), ("0.5", "class 0.5"), ("a1", "a1")])
-def test_a_number_is_called_a_class(name: str, said: str) -> None:
-    assert called(name) == said

@@ -196,20 +196,6 @@ def test_without_noise_they_are_the_plain_sums_of_what_nodes_are_taken_for(
         )
 
 
-def test_the_noise_is_the_plans_and_on_every_sum() -> None:
-    settings, graph = job(noise_multiplier=2.0), learner_graph()
-    noisy = trained(settings, graph, door(settings, fixed_secrets("first")))._sums
-    quiet_job = job(noise_multiplier=0)
-    quiet = trained(quiet_job, graph, door(quiet_job))._sums
-    assert noisy is not None
-    assert quiet is not None
-    first = slice(0, CLASSES)  # later ones differ by their rows as well
-    assert float((noisy - quiet)[:, first].std()) == pytest.approx(2.0, rel=0.2)
-    assert bool((noisy != quiet).all())
-    again = trained(settings, graph, door(settings, fixed_secrets("second")))._sums
-    assert not torch.equal(again, noisy), "of secret randomness, and not of the job's seed"  # type: ignore[arg-type]
-
-
 def test_what_is_the_same_in_another_order_has_the_same_sums() -> None:
     """Aligned anew, rows come in another order; the noise is drawn in an order of the nodes' own."""
     settings, graph = job(noise_multiplier=0.5), learner_graph(own=False)

@@ -19,7 +19,6 @@ from tests.roles.federation import merge
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.noisy_rows import shrunk
 from veilgraph.paradigms.vertical.once import AT_ONCE, MANY, JointLearner
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective
@@ -106,32 +105,6 @@ def test_it_is_left_out_where_releases_are_nothing_but_noise() -> None:
     assert taken == 0
 
 
-def what_is_seen(graph: PartyGraph, variances: list[float], rows: Tensor) -> list[Tensor]:
-    """What the network is given of each block, of the common nodes in evaluation."""
-    given: list[Any] = []
-    trained = learner(graph, variances)
-    trained.network.register_forward_pre_hook(lambda module, inputs: given.append(inputs[1]))
-    trained.learn(rows)
-    given.clear()
-    trained.logits(rows)
-    return list(given[0])
-
-
-@nightly
-def test_what_it_sees_is_made_of_each_block_by_its_noise() -> None:
-    """Released rows less the share of noise; columns whitened, those that were given too."""
-    rows = released(party())
-    for graph, columns in ((party(), 4), (party(given=True), 6)):
-        own, first, sums = what_is_seen(graph, [NOISE, NOISE], rows)
-        assert torch.equal(first, shrunk(rows[:, :WIDTH], NOISE))
-        assert torch.equal(sums, shrunk(rows[:, WIDTH:], NOISE))
-        covariance = own.T @ own / NODES
-        assert torch.linalg.matrix_rank(covariance, atol=0.1) == columns, "whitened: what there is has variance 1"
-        assert float(own.mean(dim=0).abs().max()) < 0.1
-    _, _, sums = what_is_seen(party(), [0.0, 0.0], rows)
-    assert torch.equal(sums, shrunk(rows[:, WIDTH:], 0.0)), "sums are not whitened, with noise or without"
-
-
 TRAINING = NODES * 3 // 5
 
 
@@ -195,25 +168,6 @@ def test_the_own_network_is_the_same_whatever_was_released(tmp_path: Path) -> No
     assert found[0][1:] == found[1][1:]
     assert found[0][0].keys() == found[1][0].keys()
     assert all(torch.equal(found[0][0][name], value) for name, value in found[1][0].items())
-
-
-def test_no_epoch_is_chosen_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked once it is learnt, and by no evaluation before: what is released has no say in the own network."""
-    asked, learn, logits = list[str](), JointLearner.learn, JointLearner.logits
-
-    def learning(self: JointLearner, rows: Tensor) -> None:
-        asked.append("learn")
-        learn(self, rows)
-
-    def saying(self: JointLearner, rows: Tensor) -> Tensor:
-        asked.append("logits")
-        return logits(self, rows)
-
-    monkeypatch.setattr(JointLearner, "learn", learning)
-    monkeypatch.setattr(JointLearner, "logits", saying)
-    settings = once_job(tmp_path / "data", HOPPED, {"train": {"epochs": 4}}, epsilon_total=4.0)
-    train(settings, tmp_path / "run")
-    assert asked == ["learn", "logits"]
 
 
 def test_the_page_says_from_how_many_training_nodes_on_the_mean_is_kept() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.roles.federation import NODES, Settings, federate, merge, small_data, small_job, small_parties
+from tests.roles.once import job as once_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
@@ -154,6 +155,7 @@ def test_no_summand_is_in_two_sums(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, {"noise_multiplier": 0}, "noise_multiplier"),
         ({}, {"joint_noise": {"colluding": 0}}, "privacy.joint_noise.colluding"),
         ({}, {"joint_noise": {"colluding": 3}}, "privacy.joint_noise.colluding"),
+        ({"data": {"holders": 2}}, {}, "privacy.joint_noise.colluding"),
     ],
 )
 def test_what_makes_no_noise_together_is_refused(changes: Settings, privacy: dict[str, Any], named: str) -> None:
@@ -161,9 +163,22 @@ def test_what_makes_no_noise_together_is_refused(changes: Settings, privacy: dic
         job(4, 1, changes, **privacy)
 
 
-def test_of_two_holders_one_has_nobody_to_make_it_with() -> None:
-    with refused(ConfigError, key="privacy.joint_noise.colluding"):
-        job(2, 1)
+@pytest.mark.parametrize(
+    ("changes", "privacy", "named"),
+    [
+        ({}, {"joint_noise": {}}, "privacy.joint_noise.colluding"),
+        *[({}, {"joint_noise": {"colluding": count}}, "privacy.joint_noise.colluding") for count in (-1, 2, 3)],
+        ({"model": {"combine": {"masked": False}}}, {}, "privacy.joint_noise"),
+        ({"model": {"combine": {"strategy": "concat"}}}, {}, "privacy.joint_noise"),
+        ({}, {"mechanism": "laplace"}, "mechanism"),
+        ({}, {"mechanism": "james-stein-plus"}, "mechanism"),
+        ({}, {"noise_multiplier": 0}, "noise_multiplier"),
+        ({}, {"unit": "edge", "aggregation": {"hops": 2, "dim": 8}}, "aggregation.hops"),
+    ],
+)
+def test_what_makes_no_noise_together_once_is_refused(changes: Settings, privacy: dict[str, Any], named: str) -> None:
+    with refused(ConfigError, key=named):
+        once_job(4, changes, **{"joint_noise": {"colluding": 1}, **privacy})
 
 
 @pytest.mark.parametrize(

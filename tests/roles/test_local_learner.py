@@ -32,7 +32,6 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import precision
 from veilgraph.report.training import alone_words
 from veilgraph.runtime.session.training import train_step
-from veilgraph.samples.shipped import with_overrides
 
 CASES: dict[str, tuple[int, Settings, bool]] = {
     **{name: (3, {"release": {"features": mechanism}}, False) for name, mechanism in MECHANISMS.items()},
@@ -132,35 +131,6 @@ def test_the_learner_is_its_plaintext_twin(case: str) -> None:
     for name, tensor in expected.items():
         assert torch.equal(weights[name], tensor), name
     assert learner.logits.dtype == precision(settings)
-
-
-def test_each_network_is_trained_as_it_would_be_by_itself_and_validation_nodes_choose_one() -> None:
-    settings = local_job(2, {"model": {"hops": "auto"}, "train": {"weight_decay": 0.01}})
-    graphs = local_parties(settings)
-    learner = learner_of(settings, graphs)
-    fixed = {hops: with_overrides(settings, {"model.hops": hops}) for hops in TRIED}
-    by_itself = {hops: learner_of(job, graphs) for hops, job in fixed.items()}
-    for epoch in range(1, 5):
-        for each in (learner, *by_itself.values()):
-            train_step(each, epoch, epoch)
-    with torch.no_grad():
-        for each in (learner, *by_itself.values()):
-            each.forward(9, None)
-    weights = learner.model.weights()
-    for place, each in enumerate(by_itself.values()):
-        for name, tensor in each.model.weights().items():
-            assert name == "network.chosen" or torch.equal(weights[name.replace(".0.", f".{place}.", 1)], tensor), name
-    assert learner.loss == pytest.approx(sum(each.loss or 0 for each in by_itself.values()) / len(TRIED))
-    scores = {hops: each.scores() for hops, each in by_itself.items()}
-    best = max(TRIED, key=lambda hops: (scores[hops].selection("accuracy"), -scores[hops].val_loss))
-    assert torch.equal(learner.logits, by_itself[best].logits)
-
-
-def test_with_private_labels_the_hops_are_not_chosen() -> None:
-    """Of released labels validation nodes chose networks that are 4 points worse: docs/node-dp.md."""
-    job = node_dp(local_job(3, {**PRIVATE_LABELS, "model": {"hops": "auto"}}))
-    assert job.network.tried == (8,)
-    assert learner_of(job, local_parties(job)).alone() is None
 
 
 def test_labels_are_spread_as_in_the_closed_form() -> None:

@@ -11,7 +11,6 @@ from tests.errors import refused
 from tests.roles.federation import (
     DIM,
     NODES,
-    Settings,
     fixed_secrets,
     small_parties,
     with_own_nodes,
@@ -61,10 +60,17 @@ def noised(settings: JobSettings, graph: PartyGraph) -> Tensor:
     return planned.mechanism("embeddings").release(rows, fixed_secrets(f"noise of {graph.party}"))
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "james-stein-plus", "laplace"])
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        *({"mechanism": name, "clip": 0.7} for name in ("gaussian", "james-stein-plus", "laplace")),
+        *({"unit": unit, "degree_bound": 2, "epsilon_total": 5} for unit in ("edge", "node")),
+    ],
+    ids=["gaussian", "james-stein-plus", "laplace", "edge", "node"],
+)
 @pytest.mark.parametrize(("holders", "strategy"), [(2, "mean"), (3, "mean"), (4, "mean"), (2, "concat"), (3, "concat")])
-def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, mechanism: str) -> None:
-    settings = job(holders, {"model": {"combine": {"strategy": strategy}}}, mechanism=mechanism, clip=0.7)
+def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, privacy: dict[str, Any]) -> None:
+    settings = job(holders, {"model": {"combine": {"strategy": strategy}}}, **privacy)
     graphs = with_own_nodes(small_parties(holders), (5, 4, 0, 3)[:holders])
     got = work(settings, graphs, {}).learner.released
     pieces = [noised(settings, graph) for graph in graphs[1:]]
@@ -75,27 +81,6 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, me
     assert planned is not None
     moved = planned.mechanism("embeddings").cell / 2 if settings.passes.is_masked else 0.0  # off the noise's grid
     assert float((got - expected).abs().max()) < moved + 1e-8
-
-
-@pytest.mark.parametrize("unit", ["edge", "node"])
-def test_with_a_degree_bound(unit: str) -> None:
-    settings = job(2, unit=unit, degree_bound=2, epsilon_total=5)
-    graphs = small_parties(2)
-    session = work(settings, graphs, {})
-    assert session.learner.released is not None
-    bounded = noised(settings, graphs[1])
-    assert float((session.learner.released - bounded).abs().max()) < 1e-8
-    unbounded = job(2, epsilon_total=5)
-    assert float((by_hand(settings, graphs[1]) - by_hand(unbounded, graphs[1])).abs().max()) > 0.1
-
-
-def test_a_step_of_the_label_holder_reaches_all_its_weights() -> None:
-    learner = work(job(2), small_parties(2), {}).learner
-    learner.forward(1, 1)
-    learner.backward(1)
-    gradients = [weight.grad for weight in learner.model.trained]
-    assert learner.model.weights()["initial.weight"].shape == gradients[-1].shape  # type: ignore[union-attr]
-    assert all(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
 
 def test_a_release_that_all_still_have_is_used_again() -> None:
@@ -161,26 +146,6 @@ def test_what_is_noised_jointly_stays_on_the_grid_of_its_noise() -> None:
     cells = 2 * got / planned.mechanism("embeddings").cell
     assert float(got.abs().max()) > 64
     assert torch.equal(cells, cells.round())
-
-
-@pytest.mark.parametrize(
-    ("changes", "privacy", "named"),
-    [
-        ({}, {"joint_noise": {}}, "privacy.joint_noise.colluding"),
-        ({}, {"joint_noise": {"colluding": -1}}, "privacy.joint_noise.colluding"),
-        ({}, {"joint_noise": {"colluding": 2}}, "privacy.joint_noise.colluding"),
-        ({}, {"joint_noise": {"colluding": 3}}, "privacy.joint_noise.colluding"),
-        ({"model": {"combine": {"masked": False}}}, {}, "privacy.joint_noise"),
-        ({"model": {"combine": {"strategy": "concat"}}}, {}, "privacy.joint_noise"),
-        ({}, {"mechanism": "laplace"}, "mechanism"),
-        ({}, {"mechanism": "james-stein-plus"}, "mechanism"),
-        ({}, {"noise_multiplier": 0}, "noise_multiplier"),
-        ({}, {"unit": "edge", "aggregation": {"hops": 2, "dim": DIM}}, "aggregation.hops"),
-    ],
-)
-def test_what_makes_no_noise_together_is_refused(changes: Settings, privacy: dict[str, Any], named: str) -> None:
-    with refused(ConfigError, key=named):
-        job(4, changes, **{"joint_noise": {"colluding": 1}, **privacy})
 
 
 @pytest.mark.parametrize(("bits", "privacy"), [(20, {}), (32, {"clip": 1e-5}), (44, {"clip": 1e4}), (8, {})])

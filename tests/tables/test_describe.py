@@ -1,9 +1,21 @@
+"""What is said of a party's tables; and the example of docs/tables.md, which names every setting."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
+import yaml
 from rich.console import Console
 
 from tests.tables.writing import build, party, write
+from veilgraph.protocol.party_settings import PartySettings, read_party_settings
 from veilgraph.report.tables import party_tables
+from veilgraph.tables.column_settings import CategoricalFeatures, FormatSettings, NumericFeatures
 from veilgraph.tables.describe import CategoricalDescription, NumericDescription, RelationDescription, describe_party
+from veilgraph.tables.settings import EdgeSettings, NodeSettings
 
 
 def example(folder):
@@ -35,7 +47,8 @@ def example(folder):
 
 
 def test_a_party_in_numbers(tmp_path):
-    found = describe_party(example(tmp_path), tmp_path)
+    settings = example(tmp_path)
+    found = describe_party(settings, tmp_path)
     assert (found.party, found.nodes, found.num_features, found.sparse) == ("bank", 5, 5, False)
     assert found.feature_bytes == 4 * 5 * 5
     assert found.features == (
@@ -50,17 +63,11 @@ def test_a_party_in_numbers(tmp_path):
     assert (both.directed, both.other, both.edges) == (False, 1, 5)
     assert one_way.relations == (RelationDescription("more", 3, 0, 0, 1),)
     assert (one_way.directed, one_way.other, one_way.edges) == (True, 0, 3)
-
-
-def test_the_numbers_are_those_of_the_graph(tmp_path):
-    settings = example(tmp_path)
-    found = describe_party(settings, tmp_path)
     graph = build(settings, tmp_path).graph
     degrees = graph.degrees()
-    assert sum(edges.edges for edges in found.edges) == graph.num_edges
+    assert (both.edges + one_way.edges, found.num_features) == (graph.num_edges, graph.num_features)
     assert found.degrees == (int(degrees.min()), float(degrees.median()), int(degrees.max()))
     assert found.isolated == 3
-    assert found.num_features == graph.num_features
 
 
 def test_what_a_range_cuts_and_what_looks_at_all_rows_is_shown(tmp_path):
@@ -117,3 +124,36 @@ def test_columns_that_rank_nodes_as_their_edges_do_are_pointed_out(tmp_path, nam
         made = {"columns_from_edges": ("pa*",)}
         settings = settings.model_copy(update={"nodes": settings.nodes.model_copy(update=made)})
     assert describe_party(settings, tmp_path).from_edges == (() if named else ("paid",))
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+
+
+def test_the_example_makes_a_graph(tmp_path):
+    example = re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)[0]
+    customers = re.findall(r"^with `customers.csv`\n\n((?:    .*\n)+)", PAGE, flags=re.MULTILINE)[0]
+    (tmp_path / "party.yaml").write_text(example, encoding="utf-8")
+    (tmp_path / "customers.csv").write_text(textwrap.dedent(customers), encoding="utf-8")
+    settings = read_party_settings(tmp_path / "party.yaml")
+    transfers = {"payer": ["007", "k-99"], "payee": ["k-12", "007"], "amount": [2.5, 1.0], "kind": ["card", "card"]}
+    transfers["date"] = ["2024-06-01", "2024-05-01"]
+    pa.parquet.write_table(pa.table(transfers), tmp_path / "transfers.parquet")
+    built = build(settings, tmp_path)
+    assert built.encoding.names == (
+        *("age", "income", "balance", "w_post", "w_shop"),
+        *("segment=retail", "segment=private", "segment missing"),
+    )
+    assert built.graph.features[1].tolist() == pytest.approx([42.5, 0.39, 0, 0, 1, 0, 1, 0])
+    assert built.graph.features[2].tolist() == pytest.approx([51, 0, 0.002, 0, 0, 0, 0, 1])
+    assert built.graph.edge_index.tolist() == [[0, 1], [1, 0]]
+    assert built.graph.edge_weight is not None
+    assert built.graph.edge_weight.tolist() == [0.5, 0.5]
+
+
+def test_the_example_names_every_setting():
+    example = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)[0])
+    assert set(example) == set(PartySettings.model_fields)
+    assert set(example["nodes"]) == set(NodeSettings.model_fields)
+    assert set(example["edges"][0]) | set(FormatSettings.model_fields) == set(EdgeSettings.model_fields)
+    assert set(example["nodes"]["features"][1]) == set(NumericFeatures.model_fields)
+    assert set(example["nodes"]["features"][-1]) == set(CategoricalFeatures.model_fields)

@@ -13,13 +13,26 @@ import torch
 from hypothesis import given, settings
 
 from tests.errors import refused
-from tests.tables.reading import table_of
+from tests.tables.writing import party, write
 from veilgraph.core.errors import DataError
 from veilgraph.graph.features import is_sparse, scale_features
 from veilgraph.graph.party import PartyGraph
 from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.encode import FRACTION_BITS, FeatureEncoding, encode, exact_sums, fit_encoding
-from veilgraph.tables.nodes import FeatureColumn, NodeTable
+from veilgraph.tables.nodes import FeatureColumn, NodeTable, read_nodes
+
+FEATURES = (
+    {"columns": "x", "missing": "mean"},
+    {"columns": ["y", "z"], "missing": 7},
+    {"columns": "kind", "categories": ["p", "q"], "missing": "category", "other": "zero"},
+)
+ZEROS = ({"columns": "x", "missing": "zero"}, {"columns": "kind", "categories": ["p", "q"], "missing": "zero"})
+
+
+def table_of(folder: Path, rows: dict[str, list[Any]], features: Any) -> NodeTable:
+    write(folder / "nodes.csv", {"id": list(range(len(next(iter(rows.values()))))), **rows})
+    return read_nodes(party(features), folder)
+
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -105,29 +118,24 @@ def made(columns, nodes, seed=0, nonzero=1.0):
     return NodeTable(Path("made.csv"), ids, ids, described, (*values, codes), None, None)
 
 
-def test_every_rule_for_missing_values(tmp_path):
-    table = table_of(tmp_path, {"x": [1, None, 4], "y": [None, 2, 0], "z": [1, 1, None], "kind": ["q", None, "other"]})
+def test_every_rule_for_missing_values(tmp_path: Path) -> None:
+    rows: dict[str, list[Any]] = {"x": [1, None, 4], "y": [None, 2, 0], "z": [1, 1, None], "kind": ["q", None, "other"]}
+    table = table_of(tmp_path, rows, FEATURES)
     encoding = fit_encoding(table, "none")
     assert encoding.names == ("x", "y", "z", "kind=p", "kind=q", "kind missing")
     assert encoding.fills == (2.5, 7.0, 7.0, 0.0)
-    wanted = [[1, 7, 1, 0, 1, 0], [2.5, 2, 1, 0, 0, 1], [4, 0, 7, 0, 0, 0]]
-    features = encode(table, encoding)
-    assert features.dtype == torch.float32
-    assert features.tolist() == wanted
-
-
-def test_missing_as_zero_and_a_mean_of_nothing(tmp_path):
-    zero = ({"columns": "x", "missing": "zero"}, {"columns": "kind", "categories": ["p"], "missing": "zero"})
-    table = table_of(tmp_path, {"x": [None, 3], "kind": ["p", None]}, zero)
-    assert encode(table, fit_encoding(table, "none")).tolist() == [[0, 1], [3, 0]]
-    empty = table_of(tmp_path, {"x": [None, None], "kind": ["p", "p"]}, ({"columns": "x", "missing": "mean"},))
+    assert encode(table, encoding).tolist() == [[1, 7, 1, 0, 1, 0], [2.5, 2, 1, 0, 0, 1], [4, 0, 7, 0, 0, 0]]
+    table = table_of(tmp_path, {"x": [None, 3], "kind": ["p", None]}, ZEROS)
+    assert encode(table, fit_encoding(table, "none")).tolist() == [[0, 1, 0], [3, 0, 0]]
+    nothing = table_of(tmp_path, {"x": [None, None]}, FEATURES[:1])
     with refused(DataError, key="x"):
-        fit_encoding(empty, "none")
+        fit_encoding(nothing, "none")
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("nonzero", [1.0, 0.3, 0.02])
-def test_scaling_agrees_with_that_of_graphs(scaling, nonzero):
+def test_scaling_agrees_with_that_of_graphs(scaling, nonzero, monkeypatch):
+    """In one piece or in several, sparse or dense."""
     table = made(columns=30, nodes=200, nonzero=nonzero)
     raw = encode(table, fit_encoding(table, "none"))
     edges = torch.empty(2, 0, dtype=torch.int64)
@@ -135,26 +143,11 @@ def test_scaling_agrees_with_that_of_graphs(scaling, nonzero):
     features = encode(table, fit_encoding(table, scaling))
     assert is_sparse(features) == (scaling != "standard" and nonzero == 0.02)
     torch.testing.assert_close(features.to_dense(), wanted.to_dense(), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("scaling", ["none", "row", "length"])
-def test_sparse_and_dense_features_are_equal(scaling, monkeypatch):
-    table = made(columns=40, nodes=300, nonzero=0.01)
-    encoding = fit_encoding(table, scaling)
-    sparse = encode(table, encoding)
-    assert is_sparse(sparse)
-    monkeypatch.setattr("veilgraph.tables.encode.SPARSE_BELOW", 0.0)
-    dense = encode(table, encoding)
-    assert not is_sparse(dense)
-    torch.testing.assert_close(sparse.to_dense(), dense, rtol=1e-6, atol=0)
-
-
-def test_large_tables_are_scaled_in_pieces(monkeypatch):
-    table = made(columns=3, nodes=100)
-    encoding = fit_encoding(table, "standard")
-    whole = encode(table, encoding)
     monkeypatch.setattr("veilgraph.tables.encode.ROWS_AT_ONCE", 7)
-    torch.testing.assert_close(encode(table, encoding), whole, rtol=0, atol=0)
+    monkeypatch.setattr("veilgraph.tables.encode.SPARSE_BELOW", 0.0)
+    dense = encode(table, fit_encoding(table, scaling))
+    assert not is_sparse(dense)
+    torch.testing.assert_close(features.to_dense(), dense, rtol=1e-6, atol=0)
 
 
 def test_a_grown_table_keeps_the_means_and_scales_of_the_first(tmp_path):

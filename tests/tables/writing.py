@@ -10,8 +10,11 @@ import pyarrow.parquet
 
 from veilgraph.graph.build import build_graph, common_first, read_table
 from veilgraph.protocol.party_settings import parse_party_settings
+from veilgraph.tables.edges import read_edges
 from veilgraph.tables.encode import fit_encoding
 
+IDS = pa.array(["u", "v", "007"])
+RELATION = {"column": "kind", "weights": {"card": 0.5, "cash": 2.0}}
 FORMATS = ("csv", "csv.gz", "parquet")
 
 
@@ -62,3 +65,9 @@ def build(settings, folder, common=None, encoding=None, scaling="none", *, per_n
         places = {name: row for row, name in enumerate(table.ids.to_pylist())}
         table = common_first(table, np.array([places[name] for name in common], np.int64))
     return build_graph(settings, folder, table, encoding, None if common is None else len(common), per_node=per_node)
+
+
+def read_edge_table(folder, columns, elsewhere=None, **settings):
+    """A table of edges between ``IDS``, and to nodes ``elsewhere``."""
+    write(folder / settings.get("file", "edges.csv"), columns)
+    return read_edges(party(edges=[settings]).edges[0], folder, IDS, elsewhere=elsewhere)

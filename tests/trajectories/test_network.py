@@ -93,39 +93,6 @@ def test_it_is_its_formulas(network: MovingGNN, observed: int) -> None:
     assert torch.allclose(found[there], wanted[there], atol=1e-10)
 
 
-def test_the_first_rolled_out_step_is_the_one_that_is_taught(network: MovingGNN) -> None:
-    given = seen(*paths())
-    assert torch.allclose(network.roll_out(given, 5)[:, 0], network(given)[:, 4])
-
-
-def test_a_moved_and_turned_scene_is_the_same_scene(network: MovingGNN) -> None:
-    positions, here = paths()
-    c, s = np.cos(0.7), np.sin(0.7)
-    turn = torch.tensor([[c, s], [-s, c]])
-    moved = positions @ turn + torch.tensor([40.0, -3.0])
-    with torch.no_grad():
-        one, other = network.roll_out(seen(positions, here), 5), network.roll_out(seen(moved, here), 5)
-    there = here[:, 4]
-    assert torch.allclose((one @ turn + torch.tensor([40.0, -3.0]))[there], other[there], atol=1e-10)
-
-
-def test_who_is_far_or_in_another_window_or_not_there_says_nothing(network: MovingGNN) -> None:
-    positions, here = paths()
-    far = positions.clone()
-    far[3] += 100.0
-    farther = far.clone()
-    farther[3] += torch.linspace(0, 5, FRAMES)[:, None]
-    with torch.no_grad():
-        close, one, other = (network(seen(each, here)) for each in (positions, far, farther))
-        without = here.clone()
-        without[3] = False
-        alone = network(seen(positions, without))
-    others = [0, 1, 2, 4, 5, 6]
-    assert torch.equal(one[others], other[others])
-    assert torch.allclose(one[others], alone)
-    assert not torch.allclose(one[others], close[others])
-
-
 def test_a_new_network_goes_on_as_it_went() -> None:
     positions, here = paths()
     fresh = MovingGNN(5, RADIUS).double()

@@ -158,6 +158,7 @@ def test_columns_and_labels_are_what_loops_find(tmp_path: Path, monkeypatch: pyt
 
 def test_columns_are_made_before_a_day_and_labels_from_it_on(tmp_path: Path) -> None:
     rows = drawn()
+    rows += [row | {"time": datetime(AS_OF.year, AS_OF.month, AS_OF.day)} for row in drawn(50, seed=1)]  # to the second
     file = written(rows, tmp_path / "t.csv")
     early, late = ([row for row in rows if (row["time"].date() < AS_OF) == first] for first in (True, False))
     words = ("--holder", "010", "--out", tmp_path / "n.csv", "--as-of", AS_OF.isoformat())
@@ -169,20 +170,6 @@ def test_columns_are_made_before_a_day_and_labels_from_it_on(tmp_path: Path) -> 
         assert {name: float(table[account][name]) for name in columns} == pytest.approx(columns, abs=2e-6), account
     assert {each for each, row in table.items() if row["label"] == "yes"} == flagged(late, "010") & {*expected}
     assert flagged(early, "010") - flagged(late, "010"), "some were flagged before alone"
-
-
-def test_no_later_transfer_is_in_a_column(tmp_path: Path) -> None:
-    """Whatever comes from that day on, the columns are the same to the last digit."""
-    rows = drawn()
-    rows += [row | {"time": datetime(AS_OF.year, AS_OF.month, AS_OF.day)} for row in drawn(50, seed=1)]  # to the second
-    others = [row for row in rows if row["time"].date() < AS_OF]
-    others += [row | {"amounts": (9e6, 8e6), "format": "Cash"} for row in rows if row["time"].date() >= AS_OF]
-    tables = []
-    for place, each in enumerate((rows, others)):
-        file, out = written(each, tmp_path / f"t{place}.csv"), tmp_path / f"n{place}.csv"
-        veilgraph("data", "accounts", file, "--holder", "010", "--out", out, "--as-of", AS_OF.isoformat())
-        tables.append(out.read_bytes())
-    assert tables[0] == tables[1]
 
 
 def test_splits_are_by_the_id_and_by_days(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import gzip
 import random
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 from veilgraph_wizard.choices import Choices
 from veilgraph_wizard.draft import draft
 from veilgraph_wizard.guess import guess
-from veilgraph_wizard.sampling import SampledColumn, sample
+from veilgraph_wizard.sampling import sample
 
 from tests.errors import refused
 from tests.tables.writing import write
@@ -151,18 +150,8 @@ def test_a_column_without_a_name_is_no_feature(tmp_path):
     assert settings.nodes.id == "id"
     assert [feature.columns for feature in settings.nodes.features] == [("x",)]
     assert describe_party(settings, tmp_path).nodes == 2
-
-
-def test_row_numbers_that_pandas_writes_are_no_feature(tmp_path):
     write(tmp_path / "nodes.parquet", {"id": ["u", "v"], "x": [0.5, 1.5], "__index_level_0__": [7, 3]})
     assert [feature.columns for feature in settings_of(tmp_path, "nodes.parquet").nodes.features] == [("x",)]
-
-
-def test_ends_of_edges_are_known_in_german(tmp_path):
-    write(tmp_path / "nodes.csv", {"id": ["u", "v"], "x": [0.5, 1.5]})
-    write(tmp_path / "edges.csv", {"von": ["u"], "nach": ["v"]})
-    (edges,) = settings_of(tmp_path, "nodes.csv", "edges.csv").edges
-    assert (edges.source, edges.target) == ("von", "nach")
 
 
 NUMBERS: dict[str, list[Any]] = {
@@ -216,14 +205,6 @@ def test_a_few_repeated_ids_are_drafted_with_what_settles_them(tmp_path):
     assert any(each.startswith("nodes.duplicates:") for each in written.decisions)
 
 
-def test_ids_of_digits_with_spaces_are_found_by_the_edges(tmp_path):
-    ids = NUMBERS["KundenNr"]
-    write(tmp_path / "nodes.csv", {"Kunde": [f" {ids[0]} ", *ids[1:]], "x": NUMBERS["x"]})
-    write(tmp_path / "gifts.csv", {"von": ids[:-1], "an": ids[1:], "value": [2.5] * 41})
-    found = guess([sample(tmp_path / f"{name}.csv") for name in ("nodes", "gifts")], Choices(ends=(("von", "an"),)))
-    assert found.nodes[0].id.name == "Kunde"
-
-
 def test_ends_of_edges_are_named_by_an_option(tmp_path):
     write(tmp_path / "nodes.csv", NUMBERS)
     write(tmp_path / "gifts.csv", {"recipient": ["000123"], "buyer": ["045582"], "value": [2.5]})
@@ -235,23 +216,6 @@ def test_ends_of_edges_are_named_by_an_option(tmp_path):
     assert (edges.source.name, edges.target.name) == ("buyer", "recipient")
     assert edges.weight is not None
     assert edges.weight.name == "value"
-
-
-def test_numbers_that_recur_beside_a_text_for_none_are_values(tmp_path):
-    income = [["1,08", "k.A.", f"{each},5"][each % 3] for each in range(90)]
-    write(tmp_path / "n.csv", {"id": [f"n{each}" for each in range(90)], "income": income})
-    assert sample(tmp_path / "n.csv").doubtful == ("k.A.",)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("Export of May\n\nid,x\nu,1\nv,2\n", "the first line is to be the columns' names"),
-    ],
-)
-def test_what_is_no_table_is_refused_with_the_reason(tmp_path, text, why):
-    (tmp_path / "n.csv").write_text(text)
-    assert why in refused_with(tmp_path, "n.csv")
 
 
 def test_a_header_that_has_a_column_twice_is_read_as_tables_are(tmp_path):
@@ -300,16 +264,6 @@ def test_a_column_of_splits_and_a_label_in_the_node_table(tmp_path):
     assert describe_party(settings, tmp_path).splits == {"train": 2, "val": 1, "test": 1}
 
 
-def test_paths_start_at_the_party_file(tmp_path):
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "own").mkdir()
-    write(tmp_path / "tables" / "n.csv", {"id": ["u", "v"], "x": [1, 2]})
-    found = draft(guess([sample(tmp_path / "tables" / "n.csv")]), "bank", tmp_path / "own")
-    settings = parse_party_text(found.text)
-    assert settings.nodes.file == Path("../tables/n.csv")
-    assert describe_party(settings, tmp_path / "own").nodes == 2
-
-
 def test_rows_that_all_weigh_the_same_are_not_divided_by_their_mean(tmp_path):
     """It would change nothing, and jobs whose ε is of one edge refuse weights that hang on all."""
     write(tmp_path / "nodes.csv", {"id": ["a", "b", "c"], "x": [1.5, 2, 3]})
@@ -336,12 +290,6 @@ def test_nothing_behind_the_sample_is_read(tmp_path):
         describe_party(settings_of(tmp_path, "n.parquet"), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["n.csv", "n.parquet"])
-def test_a_thousand_rows_at_most(tmp_path, name):
-    write(tmp_path / name, {"id": list(range(1500)), "x": [each % 7 / 2 for each in range(1500)]})
-    assert [len(column.values) for column in sample(tmp_path / name).columns] == [1000, 1000]
-
-
 def test_ids_are_not_written_alike_where_two_nodes_would_become_one(tmp_path):
     write(tmp_path / "n.csv", {"id": ["A", "a", "b"], "x": [0.5, 1.5, 1]})
     write(tmp_path / "e.csv", {"source": ["A ", "a"], "target": ["b", "b "]})
@@ -350,26 +298,6 @@ def test_ids_are_not_written_alike_where_two_nodes_would_become_one(tmp_path):
     assert settings_of(tmp_path, "n.csv", "e.csv").ids == IdSettings(strip=True, lower=True)
     write(tmp_path / "e.csv", {"source": ["A", "c"], "target": ["b", "?"]})
     assert settings_of(tmp_path, "n.csv", "e.csv").ids == IdSettings()
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        (["1", "2.5", "-3e4"], "number"),
-        (["1,5", "2"], "number"),
-        (["Yes", "no"], "boolean"),
-        (["0", "1"], "boolean"),
-        (["yes", "yes"], "constant"),
-        (["yes", None], "category"),
-        (["2024-01-31", "2024-01-31T10:00:00"], "date"),
-        (["31.01.2024", "01.02.2024"], "date"),
-        (["p", "q", "p", "q"], "category"),
-        ([f"t{each}" for each in range(50)], "text"),
-        ([None, None], "nothing"),
-    ],
-)
-def test_kinds_of_columns(values, kind):
-    assert SampledColumn("c", tuple(values)).kind == kind
 
 
 def test_a_format_in_doubt_is_to_be_decided(tmp_path):
@@ -388,6 +316,8 @@ def test_a_format_in_doubt_is_to_be_decided(tmp_path):
     [
         ({"id": ["u", "u"], "x": [1, 2]}, "n.csv"),
         ({"source": ["u"], "target": ["v"]}, "n.csv"),
+        ({"payer": [f"N-{each}" for each in range(N)], "payee": ["S"] * N}, "n.csv"),
+        ("Export of May\n\nid,x\nu,1\nv,2\n", "n.csv"),
         ({"id": ["u", "v"]}, "n.csv"),
         ({"id": pa.array([], pa.string()), "x": pa.array([], pa.string())}, "n.csv"),
         (None, "n.csv"),
@@ -395,7 +325,9 @@ def test_a_format_in_doubt_is_to_be_decided(tmp_path):
     ],
 )
 def test_what_nothing_can_be_guessed_of_is_refused(tmp_path, columns, name):
-    if columns is not None:
+    if isinstance(columns, str):
+        (tmp_path / name).write_text(columns)
+    elif columns is not None:
         write(tmp_path / name, columns)
     with refused(DataError, key=tmp_path / name):
         drafted(tmp_path, name)
@@ -429,29 +361,3 @@ def test_columns_that_say_whose_nodes_ends_are_make_a_union(tmp_path):
         app, ["init", *map(str, files), "--out", str(out), "--replace", "--paradigm", "horizontal"]
     )
     assert read_job(out).paradigm == "horizontal"
-
-
-def test_a_file_of_payments_alone_makes_a_holder_of_the_edges_across(tmp_path):
-    accounts = {"account": [f"N-{each}" for each in range(N)], "age": list(range(N)), "fraud": ["no", "yes"] * (N // 2)}
-    write(tmp_path / "accounts.csv", accounts)
-    ends = {"payer": accounts["account"], "payer_bank": ["north"] * N, "payee": [f"S-{each}" for each in range(N)]}
-    write(tmp_path / "payments.csv", {**ends, "payee_bank": ["south", "west"] * (N // 2)})
-    found = drafted(tmp_path, "payments.csv", party="network")
-    party = parse_party_text(found.text)
-    assert not party.has_nodes
-    assert [each.target_holder for each in party.edges] == ["payee_bank"]
-    files = [tmp_path / f"{name}.yaml" for name in ("network", "north", "south")]
-    files[0].write_text(found.text)
-    for file in files[1:]:
-        file.write_text(drafted(tmp_path, "accounts.csv", party=file.stem).text)
-    out = tmp_path / "job.yaml"
-    said = CliRunner().invoke(app, ["init", *map(str, files), "--out", str(out)])
-    assert said.exit_code == 0, said.output
-    job = read_job(out)
-    assert (job.paradigm, job.inputs.across, job.data.label_party) == ("union", "network", "north")
-
-
-def test_payments_that_do_not_say_whose_ends_are_need_a_file_of_nodes(tmp_path):
-    write(tmp_path / "payments.csv", {"payer": [f"N-{each}" for each in range(N)], "payee": ["S"] * N})
-    with refused(DataError, key=tmp_path / "payments.csv"):
-        drafted(tmp_path, "payments.csv")

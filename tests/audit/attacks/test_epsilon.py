@@ -45,13 +45,6 @@ def test_what_independent_gaussian_canaries_do_is_not_called_impossible(m, r, mu
         assert least_probability(m, r, correct, LEVEL(mu), tail) <= 1 + 1e-9
 
 
-def test_one_gaussian_canary_is_guessed_right_as_often_as_its_error_allows_and_no_more():
-    for mu in (0.1, 1.0, 3.0):
-        best = float(ndtr(mu / 2))
-        assert least_probability(1, 1, 1, LEVEL(mu), best) == pytest.approx(1)
-        assert least_probability(1, 1, 1, LEVEL(mu), best + 0.01) > 1
-
-
 def test_the_recursion_finds_the_largest_tail_of_all_distributions_that_keep_to_the_inequalities():
     """m = r = 2 and v = 2, where a fine grid over (p_0, p_1, p_2) can be searched."""
     mu = 0.8
@@ -95,19 +88,6 @@ def test_randomised_response_with_a_failure_is_bounded_in_95_percent_of_runs():
         assert sum(bound <= epsilon for bound in bounds) >= 95
         if delta == 0:
             assert np.median(bounds) > 0.6 * epsilon
-
-
-def test_without_noise_the_bound_is_its_ceiling():
-    m, level = 500, 0.05
-    coins = np.random.default_rng(0).random(m) < 0.5
-    halves = m // 2
-    assert halves - 30 < coins.sum() < halves + 30
-    found = one_run_epsilon(coins.astype(float), coins, 0.0, guesses=[300])
-    q = level ** (1 / 300)
-    assert found.correct == found.guesses == 300
-    assert found.epsilon == found.ceiling == pytest.approx(math.log(q / (1 - q)), abs=2e-3)
-    more = one_run_epsilon(coins.astype(float), coins, DELTA, claims=GaussianClaims())
-    assert 4 < more.epsilon <= more.ceiling
 
 
 def test_half_of_the_noise_is_more_than_was_claimed():

@@ -84,37 +84,6 @@ def test_a_score_is_the_log_likelihood_ratio(world: str, canaries: int) -> None:
     assert gradient_scores(rounds, RATE) == pytest.approx(together, abs=1e-12)
 
 
-def right(scores: Floats, coins: Coins) -> float:
-    """Share of pairs, one in and one out, of which the one that is in has the higher score."""
-    return float((scores[coins][:, None] > scores[~coins][None, :]).mean())
-
-
-def played(noise: float, claimed: float, longer: float = 1.0, rounds: int = 14) -> tuple[Floats, Coins]:
-    """Scores and coins of two dozen canaries in sums with room beside them."""
-    random = np.random.default_rng(11)
-    coins = random.random(24) < 0.5
-    found = []
-    for _ in range(rounds):
-        parts = parts_of("replaced", 24, random, width=110)
-        terms = [Part(longer * part.rows, part.count, part.inside) for part in parts]
-        found.append(Round(a_sum(terms, coins, random, noise), claimed, parts))
-    return gradient_scores(found, RATE), coins
-
-
-def test_noise_that_is_not_there_is_seen_beside_the_canaries() -> None:
-    """What is claimed would drown them."""
-    scores, coins = played(0.0, 5.0)
-    assert right(scores, coins) > 0.98
-    assert float(np.abs(scores).mean()) > 10
-    assert float(np.abs(played(5.0, 5.0)[0]).max()) < 5
-
-
-def test_more_noise_than_is_claimed_is_not_taken_for_less() -> None:
-    wide, _ = played(5.0, 0.5)
-    exact, _ = played(5.0, 5.0)
-    assert float(np.abs(wide).max()) > float(np.abs(exact).max())
-
-
 @pytest.mark.parametrize("along", [2.0, 6.0])
 def test_terms_are_as_long_as_a_sum_says_where_noise_does_not_explain_it(along: float) -> None:
     """Of one canary with one term: twice the clip may be noise, six times is not."""

@@ -29,13 +29,6 @@ def test_sparse_rows_come_out_exactly_of_a_known_w_and_not_at_all_of_another(ran
     assert abs(measure(wrong.ravel(), x.ravel() > 0).auc - 0.5) < 0.06
 
 
-def test_a_penalty_and_frequent_columns_find_more_than_equations_alone(random: np.random.Generator) -> None:
-    x = (random.random((NODES, COLUMNS)) < np.linspace(0.0, 0.2, COLUMNS)).astype(np.float64)
-    w = random.normal(size=(COLUMNS, WIDTH))
-    with_it, alone = (exact_share(sparse_rows(x @ w, w, penalty=each), x) for each in (0.01, 0.0))
-    assert with_it > alone + 0.2
-
-
 def test_the_own_part_is_taken_out_whatever_the_unit(random: np.random.Generator) -> None:
     own, drawn = random.normal(size=(NODES, 9)), random.normal(size=(9, WIDTH))
     others = 0.5 * random.normal(size=(NODES, WIDTH))

@@ -82,10 +82,3 @@ class TestCompletion:
         assert accuracy(both, labels, attacked(known, NODES)) == 1
         single = found_by("completion", gradients[None], labels, known)
         assert accuracy(single, labels, attacked(known, NODES)) == pytest.approx(0.5, abs=0.01)
-
-
-class TestTargets:
-    def test_two_classes_are_one_pair(self):
-        values, truth = flattened(np.array([[1.0, 4.0], [2.0, 2.0]]), np.array([1, 0]), np.array([1, 0]))
-        assert values.tolist() == [0, 3]
-        assert truth.tolist() == [False, True]

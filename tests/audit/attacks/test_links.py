@@ -87,29 +87,6 @@ class TestAttacks:
         assert min(aucs[1:]) > aucs[0] - 0.005
         assert min(aucs[5:]) > aucs[0]
 
-    @nightly
-    @pytest.mark.parametrize("evidence", ["outputs", "attributes", "reference", "both"])
-    def test_the_evidence_of_attack_2(self, digits, evidence):
-        knowledge, attacked = digits
-        scores = link_scores(2, knowledge, attacked.pairs, seed=0, evidence=evidence)
-        assert measure(scores, attacked.truth).auc > 0.85
-        if evidence == "outputs":
-            assert scores.tolist() == link_scores(0, knowledge, attacked.pairs, seed=0).tolist()
-
-    @pytest.mark.parametrize("number", [0, 1, 3, 4])
-    def test_attacks_without_attributes_do_not_read_them(self, nothing, number):
-        knowledge, attacked = nothing
-        assert knowledge.shadow is not None
-        blind = Knowledge(
-            NodeRows(knowledge.target.outputs),
-            knowledge.partial,
-            (NodeRows(knowledge.shadow[0].outputs), knowledge.shadow[1]),
-        )
-        found, expected = (
-            link_scores(number, some, attacked.pairs[:50], seed=0, classifier="logistic") for some in (blind, knowledge)
-        )
-        assert found.tolist() == expected.tolist()
-
 
 def auc_of(number: int, knowledge: Knowledge, attacked: KnownPairs) -> float:
     return measure(link_scores(number, knowledge, attacked.pairs, seed=0), attacked.truth).auc

@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 
 from research.attack_strength_models import PlainSettings, train_plain
 from tests import nightly
-from veilgraph.audit.members import SHADOW_THRESHOLD, confidence_scores, lira_scores, online_lira_scores, shadow_scores
+from veilgraph.audit.members import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.statistics import intervals, measure, verdict
 from veilgraph.graph.builtin import synthetic_data
 
@@ -68,23 +68,6 @@ def test_lira_is_the_z_score_against_the_out_models():
     squares = sum(((outside[out[:, target], target] - means[target]) ** 2).sum() for target in range(5))
     shared = math.sqrt(squares / (out.sum() - 5))
     np.testing.assert_allclose(lira_scores(*given), (logits - means) / shared, rtol=1e-6)
-
-
-def targets_that_gain(gain, models=16, count=600, seed=0):
-    """Targets that differ in how sure models are of them, and in how much surer with them: by 0 or by 2·``gain``."""
-    random = np.random.default_rng(seed)
-    labels, truth = random.integers(3, size=count), np.arange(count) < count // 2
-    difficulty, gains = random.normal(scale=3, size=count), gain * 2 * random.integers(2, size=count)
-    halves = [random.random(count) < 0.5 for _ in range(models // 2)]
-    members = np.stack([side for half in halves for side in (half, ~half)])
-    logits = difficulty + random.normal(size=count) + gains * truth
-    trained = difficulty + random.normal(size=(models, count)) + gains * members
-    return posteriors_of(logits, labels), labels, posteriors_of(trained, labels), members, truth
-
-
-def test_where_training_changes_nothing_nothing_is_found():
-    posteriors, labels, models, members, truth = targets_that_gain(0.0, count=2000)
-    assert abs(measure(online_lira_scores(posteriors, labels, models, members), truth).auc - 0.5) < 0.04
 
 
 def gcn_posteriors(data, labels, members, seed):

@@ -81,54 +81,12 @@ class TestSpan:
         assert measure(scores[~known].ravel(), truth[~known].ravel()).auc == pytest.approx(0.5, abs=0.03)
 
 
-class TestCompletion:
-    @pytest.mark.parametrize("width", [8, 25])
-    def test_the_chosen_ridge_has_the_smallest_error_when_each_node_is_left_out(self, width, random):
-        basis, known = random.normal(size=(30, width)), np.arange(30) < 20
-        columns = basis[:, :1] + random.normal(size=(30, 2)) * [0.3, 2.0]
-        strongest = np.linalg.svd(basis[known] - basis[known].mean(axis=0), compute_uv=False)[0]
-
-        def fitted(column, rows, ridge):
-            middle, mean = basis[rows].mean(axis=0), column[rows].mean()
-            inner = basis[rows] - middle
-            weights = np.linalg.solve(inner.T @ inner + ridge * strongest**2 * np.eye(width), inner.T @ column[rows])
-            return (basis - middle) @ weights + mean
-
-        def left_out(column, ridge):
-            rows = np.flatnonzero(known)
-            return sum((fitted(column, rows[rows != one], ridge)[one] - column[one]) ** 2 for one in rows)
-
-        ridges = np.logspace(-12, 2, 29)
-        best = [ridges[np.argmin([left_out(column, ridge) for ridge in ridges])] for column in columns.T]
-        assert 1e-12 < best[0] < best[1]
-        for place, column in enumerate(columns.T):
-            assert complete_columns(basis, columns, known)[:, place] == pytest.approx(
-                fitted(column, known, best[place])
-            )
-            fixed = complete_columns(basis, columns, known, ridge=0.3)[:, place]
-            assert fixed == pytest.approx(fitted(column, known, 0.3))
-
-    def test_the_other_nodes_values_are_not_read(self, random, known):
-        basis, columns = random.normal(size=(NODES, 5)), random.normal(size=(NODES, 3))
-        hidden = np.where(known[:, None], columns, np.nan)
-        assert np.array_equal(complete_columns(basis, columns, known), complete_columns(basis, hidden, known))
-
-
 class TestInnerProducts:
     def test_who_knows_all_updates_has_them_exactly_with_steps_enough(self):
         opened = Opened(steps=40)
         updates = opened.updates["A"] + opened.updates["B"]
         found = gram_estimate(opened.raw, updates, ridge=1e-12)
         assert found == pytest.approx(opened.own @ opened.own.T + opened.private @ opened.private.T, abs=1e-5)
-
-    def test_the_right_prior_stays_and_a_strong_penalty_returns_any(self, random):
-        opened = Opened(steps=3)
-        updates = opened.updates["A"] + opened.updates["B"]
-        truth = opened.own @ opened.own.T + opened.private @ opened.private.T
-        assert gram_estimate(opened.raw, updates, ridge=1e-3, prior=truth) == pytest.approx(truth, abs=1e-9)
-        other = random.normal(size=truth.shape)
-        found = gram_estimate(opened.raw, updates, ridge=1e12, prior=other)
-        assert found == pytest.approx((other + other.T) / 2, abs=1e-6)
 
     def test_pairs_are_told_apart_by_an_opened_h0_and_not_by_another(self, random):
         private, own = random.normal(size=(300, 10)), random.normal(size=(300, 10))

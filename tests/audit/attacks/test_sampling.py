@@ -9,7 +9,6 @@ import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from tests import nightly
 from tests.errors import refused
 from veilgraph.audit.claims import sampling
 from veilgraph.core.errors import DataError
@@ -43,15 +42,6 @@ def test_no_honest_draw_is_odder_than_its_p_value_says(rounds: int, terms: int, 
     values, sofar = np.array([value for value, _ in found]), np.cumsum([chance for _, chance in found])
     assert sofar[-1] == pytest.approx(1.0)
     assert all(sofar[values.searchsorted(value, side="right") - 1] <= value + 1e-9 for value in np.unique(values))
-
-
-@nightly
-@pytest.mark.parametrize(("rounds", "terms", "rate"), [(60, 120, 0.3), (6, 400, 0.05), (200, 30, 0.5), (3, 2000, 0.01)])
-def test_honest_draws_are_no_odder_than_chance(rounds: int, terms: int, rate: float) -> None:
-    random = np.random.default_rng(1)
-    found = np.array([sampling(list(honest(random, rate, rounds, terms)), rate).p_value for _ in range(300)])
-    assert (found <= 0.05).mean() < 0.09
-    assert (found <= 0.002).mean() < 0.02
 
 
 def shuffled(random: Generator) -> Drawn:

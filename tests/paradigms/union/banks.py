@@ -32,6 +32,7 @@ ALMOST = 0.02
 JUDGED: Settings = {"train": {"select_by": "auc", "evaluate_every": 1}}
 UNDIRECTED: Settings = {"model": {"directed": False, "blocks": ["own", "pooled.1", "each.1"]}}
 BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.10"]}}
+ACROSS: Settings = {"across": "N"}
 JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 20}}
 
 
@@ -122,3 +123,10 @@ def of_twin(job: UnionJob, found: Banks) -> dict[PartyId, Tensor]:
     assert told is not None
     logits = logits_of(told) if job.output == "margins" else torch.nn.functional.one_hot(told[:, 0].long()) * 30.0
     return {party: logits[block.rows].softmax(1) for party, block in blocks.items() if block.size}
+
+
+def job_of(found: Banks, *changes: Settings) -> UnionJob:
+    """With the holders that there are, which a job of graphs from Python does not name."""
+    names = [graph.party for graph in found[0]]
+    named: Settings = {"data": {"dataset": None, "graphs": {name: f"{name}.safetensors" for name in names}}}
+    return small_job(len(names), named, *([ACROSS] if NET in names else []), *changes)

@@ -10,15 +10,24 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.errors import refused
-from tests.paradigms.union.banks import NET, Banks, banks, by_name, small_job, unlabelled, with_network
+from tests.paradigms.union.banks import (
+    ALMOST,
+    NET,
+    Banks,
+    banks,
+    by_name,
+    of_twin,
+    small_job,
+    unlabelled,
+    with_network,
+)
+from tests.paradigms.union.banks import job_of as in_memory
 from veilgraph.cli.app import app
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.union.settings import UnionJob
-from veilgraph.paradigms.union.twin import begun
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -28,7 +37,6 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.encode import fit_encoding
 
 SPLITS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
-ALMOST = 0.02
 REVEALED = ["own-margins", "own-classes", "confirmed-edges", "column-statistics"]
 NETWORK_REVEALED = ["own-margins", "own-classes", "listed-nodes", "column-statistics"]
 ENDS = {"source": "payer", "source_holder": "payer bank", "target": "payee", "target_holder": "payee bank"}
@@ -98,13 +106,20 @@ def job_of(files: dict[PartyId, Path]) -> UnionJob:
     return small_job(len(files), {"data": data, "across": NET if NET in files else None})
 
 
-def test_books_of_banks_are_one_graph_and_each_learns_of_its_accounts(tmp_path: Path) -> None:
-    found = banks()
-    job = job_of(written(found, tmp_path))
-    train(job, tmp_path / "run")
-    run, expected = RunDirectory.open(tmp_path / "run"), of_twin(small_job(), found, job.train.epochs)
+@pytest.mark.parametrize("network", [False, True])
+def test_books_are_one_graph_and_each_bank_learns_of_its_accounts(network: bool, tmp_path: Path) -> None:
+    """Some of a network's payments are within a bank, or to accounts that nobody has."""
+    found = with_network(unlabelled(banks(), "B")) if network else banks()
+    files = written(found, tmp_path)
+    if network:
+        with (files[NET].parent / "payments.csv").open("a") as file:
+            file.writelines(["1,A,2,A\n", "1,A,nobody,B\n", "1,A,5,elsewhere\n"])
+    job = job_of(files)
+    PARADIGMS["union"].data.check_tables(job)
+    run = RunDirectory.open(train(job, tmp_path / "run").path)
+    expected = of_twin(in_memory(found), found)
     for _ in range(2):
-        for party in by_name(found):
+        for party in "ABC":
             predictions = load_predictions(run.party(party))
             assert predictions.ids is not None
             places = [found[1][party].index(name) for name in predictions.ids]
@@ -112,39 +127,8 @@ def test_books_of_banks_are_one_graph_and_each_learns_of_its_accounts(tmp_path: 
             difference = predictions.uncalibrated.double() - expected[party][torch.tensor(places)]
             assert difference.abs().max() < ALMOST
         predict(run.path)  # the same again, in rows that are drawn anew
-
-
-def of_twin(job: UnionJob, found: Banks, steps: int) -> dict[PartyId, torch.Tensor]:
-    inputs = PARADIGMS["union"].data.accept(job, *found)
-    program = begun(job, inputs.graphs, inputs.ids)
-    for step in range(steps):
-        program.step(step)
-    told = program.predict()
-    assert told is not None
-    start, expected = 0, {}
-    for party, graph in by_name(found).items():
-        expected[party] = logits_of(told)[start : start + graph.common].softmax(1)
-        start += graph.common
-    return expected
-
-
-def test_a_network_brings_a_table_of_payments_and_no_accounts(tmp_path: Path) -> None:
-    """Some of its payments are within a bank, or to accounts that nobody has."""
-    found = with_network(unlabelled(banks(), "B"))
-    files = written(found, tmp_path)
-    with (files[NET].parent / "payments.csv").open("a") as file:
-        file.writelines(["1,A,2,A\n", "1,A,nobody,B\n", "1,A,5,elsewhere\n"])
-    job = job_of(files)
-    PARADIGMS["union"].data.check_tables(job)
-    run = RunDirectory.open(train(job, tmp_path / "run").path)
-    expected = of_twin(job, found, job.train.epochs)
-    for _ in range(2):
-        for party in "ABC":
-            predictions = load_predictions(run.party(party))
-            assert predictions.ids is not None
-            places = torch.tensor([found[1][party].index(name) for name in predictions.ids])
-            assert (predictions.uncalibrated.double() - expected[party][places]).abs().max() < ALMOST
-        assert not (run.party_path(NET) / "predictions.csv").exists()
+    assert not (run.party_path(NET) / "predictions.csv").exists()
+    if network:
         named = [found[1][party][0].split("/")[-1] for party in "BC"]
         assert len(predict(run.path, ids=named).probabilities) == len(named)
 
@@ -174,31 +158,16 @@ def test_a_party_file_without_nodes_says_whose_nodes_its_edges_join(less: str, t
         Organisation.read(tmp_path / "party.yaml", NET)
 
 
-def test_check_describes_a_table_of_payments_alone(tmp_path: Path) -> None:
-    files = written(with_network(banks()), tmp_path)
-    said = CliRunner().invoke(app, ["data", "check", str(files[NET]), "--json"])
+@pytest.mark.parametrize("party", ["A", NET])
+def test_check_says_how_many_edges_go_to_others(party: str, tmp_path: Path) -> None:
+    found = banks() if party == "A" else with_network(banks())
+    said = CliRunner().invoke(app, ["data", "check", str(written(found, tmp_path)[party]), "--json"])
     assert said.exit_code == 0, said.output
-    found = json.loads(said.stdout)
-    assert found["nodes"] == 0
-    rows = (files[NET].parent / "payments.csv").read_text().splitlines()
-    assert found["edges"][0]["across"] == len(rows) - 1
-
-
-def test_what_a_bank_does_not_accept_ends_the_job(tmp_path: Path) -> None:
-    files = written(banks(), tmp_path, leakage=["own-classes"])
-    with refused(ConfigError, code="refused"):
-        train(job_of(files), tmp_path / "run")
-
-
-def test_check_says_how_many_edges_go_to_others(tmp_path: Path) -> None:
-    found = banks()
-    files = written(found, tmp_path)
-    said = CliRunner().invoke(app, ["data", "check", str(files["A"]), "--json"])
-    assert said.exit_code == 0, said.output
-    graph = by_name(found)["A"]
+    graph = by_name(found)[party]
     across = (graph.edge_index >= graph.common).any(0)
-    rows = int((across * (1 + graph.edge_index[0] % 2)).sum())
-    assert json.loads(said.stdout)["edges"][0]["across"] == rows
+    content = json.loads(said.stdout)
+    assert content["nodes"] == graph.common
+    assert content["edges"][0]["across"] == int((across * (1 + graph.edge_index[0] % 2)).sum())
 
 
 def test_other_jobs_leave_edges_to_others_out(tmp_path: Path) -> None:

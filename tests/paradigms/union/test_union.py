@@ -1,20 +1,16 @@
 """A union computes what one place would, tells every holder of its own nodes alone, and finds edges that one side
 invents."""
 
-import json
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.errors import refused
 from tests.paradigms.union.banks import (
     ALMOST,
-    BOOSTED,
     JOINT,
     JUDGED,
     UNDIRECTED,
@@ -26,63 +22,16 @@ from tests.paradigms.union.banks import (
     trained,
     without,
 )
-from tests.roles.federation import Settings
 from veilgraph.audit.attack import load_view
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import system_secrets
-from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.graph.party import PartyGraph
-from veilgraph.link.view import RecordedLink
+from veilgraph.core.types import Kind
 from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.sealed.plan import Block
 from veilgraph.paradigms.union.addresses import HASH_BYTES, draw_rows
 from veilgraph.paradigms.union.inputs import Places
-from veilgraph.paradigms.union.twin import alone, begun, pooled, together
-from veilgraph.protocol.costs import size_of
-from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.protocol.plain_fitting import Inputs
-from veilgraph.runtime.launch.jobs import predict, resume
-from veilgraph.runtime.store.predictions import load_predictions
-from veilgraph.runtime.store.run_directory import RunDirectory
-
-BATCHES: Settings = {"train": {"batch_size": 8, "select_by": "accuracy", "evaluate_every": 3}}
-HOME: Settings = {"model": {"network": "linear", "blocks": ["own"]}, "output": "classes"}
-CASES: dict[str, tuple[int, tuple[Settings, ...]]] = {
-    "three": (3, ()),
-    "two, judged": (2, (JUDGED,)),
-    "undirected, four": (4, (UNDIRECTED,)),
-    "batches": (3, (BATCHES,)),
-    "boosted, judged": (3, (BOOSTED, JUDGED)),
-    "at home": (2, (HOME,)),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_parties_compute_what_the_twin_does_and_learn_of_their_own_nodes(case: str, tmp_path: Path) -> None:
-    holders, changes = CASES[case]
-    job, found = small_job(holders, *changes), banks(holders, directed=case != "undirected, four")
-    run, twin = trained(job, found, tmp_path / "run"), of_twin(job, found)
-    for party, graph in by_name(found).items():
-        own = predicted(run, party)
-        assert own.shape == (graph.common, 2)
-        assert (own - twin[party]).abs().max() < ALMOST, party
-        names = load_predictions(run.party(party)).ids
-        assert names == tuple(found[1][party][: graph.common])
-    again = predict(run.path)
-    assert (again.uncalibrated.double()[: len(twin["A"])] - twin["A"]).abs().max() < ALMOST
-
-
-def test_what_a_plan_says_is_what_is_sent(tmp_path: Path) -> None:
-    job, found = small_job(3, JUDGED), banks()
-    run = trained(job, found, tmp_path / "run")
-    inputs, session = PARADIGMS["union"].data.accept(job, *found), PARADIGMS["union"].session
-    costs = session.costs(job, 0, {graph.party: size_of(graph, job.inputs) for graph in inputs.graphs})
-    assert costs is not None
-    kinds = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control"}
-    for party in "ABC":
-        log = json.loads((run.party(party).path / "traffic.json").read_bytes())
-        sent = sum(row["bytes"] for row in log if row["direction"] == "sent" and row["kind"] in kinds)
-        assert sent == costs.sent()[party], party
+from veilgraph.paradigms.union.twin import begun, together
+from veilgraph.runtime.launch.jobs import predict
 
 
 def test_a_step_is_judged_by_pairs_of_all_holders_nodes() -> None:
@@ -148,52 +97,6 @@ def test_an_invented_edge_ends_the_job_and_names_whose_tables_differ(
     assert "A and B" not in str(raised.value)
 
 
-def test_rows_that_are_not_the_sender_s_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = RecordedLink.send
-
-    def shifted(link: Any, to: PartyId, tag: Any, tensor: Tensor) -> None:
-        send(link, to, tag, tensor + 10_000 if tag.kind is Kind.NODE_PLACES and link.party == "B" else tensor)
-
-    monkeypatch.setattr(RecordedLink, "send", shifted)
-    with refused(ProtocolError, code="rows", party="B"):
-        trained(small_job(), banks(), tmp_path / "run")
-
-
-def test_a_run_that_was_cut_off_goes_on_to_what_it_would_have_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, (graphs, ids) = (
-        small_job(3, JUDGED, {"train": {"epochs": 5}, "model": {"blocks": ["own", "boosting", "each.1"]}}),
-        banks(),
-    )
-    append = RunDirectory.append_metrics
-
-    def append_and_die(run: RunDirectory, record: Any) -> None:
-        append(run, record)
-        if record["epoch"] == 3:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "append_metrics", append_and_die)
-        with pytest.raises(KeyboardInterrupt):
-            trained(job, (graphs, ids), tmp_path / "run")
-    assert resume(tmp_path / "run").summary["started_at"] > 0
-    run, twin = RunDirectory.open(tmp_path / "run"), of_twin(job, (graphs, ids))
-    for party in "ABC":
-        assert (predicted(run, party) - twin[party]).abs().max() < ALMOST
-
-
-def test_rows_are_drawn_anew_among_more_than_there_are_nodes() -> None:
-    block = Block(slice(100, 116), 0, 0)
-    drawn = [draw_rows(13, block, system_secrets) for _ in range(200)]
-    assert all(len(set(rows.tolist())) == 13 for rows in drawn)
-    seen = torch.stack(drawn)
-    assert seen.min() == 100
-    assert seen.max() == 115
-    # Each node is in each row about as often: 12.5 times of 200, and never 40 times but for one chance in 10^9.
-    assert max(int((seen[:, node] == row).sum()) for node in range(13) for row in range(100, 116)) < 40
-
-
 def test_what_a_holder_tells_of_its_edges_is_padded_and_of_shared_ones_alone(tmp_path: Path) -> None:
     """Nodes without an edge to the receiver's are in none of its messages."""
     job, (graphs, ids) = small_job(), banks()
@@ -218,55 +121,6 @@ def test_what_a_holder_tells_of_its_edges_is_padded_and_of_shared_ones_alone(tmp
             assert (first == second).float().mean() < 0.2
 
 
-def test_messages_have_the_same_sizes_whatever_the_others_data_are(tmp_path: Path) -> None:
-    """Of two worlds that are alike in sizes alone."""
-    job = small_job(2, {"model": {"blocks": ["own", "each.1"]}})
-    graphs, ids = banks(2)
-    other = [replace(graph, features=graph.features.flip(0), labels=flipped(graph)) for graph in graphs]
-
-    def sizes(found: list[PartyGraph], name: str) -> Counter[tuple[str, str, str, int]]:
-        run = trained(job, (found, ids), tmp_path / name)
-        counted = Counter[tuple[str, str, str, int]]()
-        for party in ("A", "B", SERVER):
-            for row in json.loads((run.party(party).path / "traffic.json").read_bytes()):
-                if row["kind"] not in ("hello", "audit_question"):
-                    counted[party, row["peer"], row["kind"], row["bytes"]] += row["messages"]
-        return counted
-
-    assert sizes(graphs, "one") == sizes(other, "other")
-
-
-def flipped(graph: PartyGraph) -> Tensor | None:
-    return None if graph.labels is None else torch.where(graph.labels < 0, graph.labels, 1 - graph.labels)
-
-
-def test_baselines_are_the_same_network_at_home_and_in_one_place() -> None:
-    job, (graphs, ids) = small_job(3, JOINT), banks()
-    inputs: Inputs = PARADIGMS["union"].data.accept(job, graphs, ids)
-    whole = pooled(job, inputs.graphs, ids, lambda _: None).output.softmax(1)
-    assert (whole - torch.cat(list(of_twin(job, (graphs, ids)).values()))).abs().max() < ALMOST
-    for graph in inputs.graphs:
-        home = alone(job, graph, ids[graph.party], lambda _: None)
-        assert home.output.shape == (graph.common, 2)
-        inside = graph.with_edges((graph.edge_index < graph.common).all(0))
-        assert not torch.allclose(home.output, alone(job, inside, ids[graph.party], lambda _: None).output)
-
-
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [
-        ({"privacy": {"unit": "edge", "epsilon_total": 1}}, "privacy"),
-        ({"named_nodes": 3}, "named_nodes"),
-        ({"release": "holders"}, "release"),
-        ({"model": {"edge_weights": True}}, "model.edge_weights"),
-        ({"model": {"blocks": ["quantiles"]}}, "model.blocks.0"),
-    ],
-)
-def test_what_a_union_does_not_have_is_refused_by_name(change: Settings, key: str) -> None:
-    with refused(ConfigError, key=key):
-        small_job(3, change)
-
-
 def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     graphs, ids = banks()
     a, rest = graphs[0], graphs[1:]
@@ -278,3 +132,14 @@ def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         trained(small_job(), ([weighed, *rest], ids), tmp_path / "weights")
     with refused(DataError, key="model.directed"):
         trained(small_job(3, UNDIRECTED), (graphs, ids), tmp_path / "directed")
+
+
+def test_rows_are_drawn_anew_among_more_than_there_are_nodes() -> None:
+    block = Block(slice(100, 116), 0, 0)
+    drawn = [draw_rows(13, block, system_secrets) for _ in range(200)]
+    assert all(len(set(rows.tolist())) == 13 for rows in drawn)
+    seen = torch.stack(drawn)
+    assert seen.min() == 100
+    assert seen.max() == 115
+    # Each node is in each row about as often: 12.5 times of 200, and never 40 times but for one chance in 10^9.
+    assert max(int((seen[:, node] == row).sum()) for node in range(13) for row in range(100, 116)) < 40

@@ -93,15 +93,6 @@ def total(events, delta):
     )
 
 
-def test_nodes_that_no_release_depends_on_have_all_of_their_budget(folder):
-    opened = ledger(folder, budget_for(1))
-    charge(opened, ids=NODES[:10])
-    charge(opened, ids=NODES[10:])
-    with pytest.raises(BudgetSpent):
-        charge(opened, ids=NODES[9:11])
-    assert opened.room(EVENT, opened.keys(["somebody new"])) == 1
-
-
 def test_who_has_no_id_may_be_anybody(folder):
     """So its releases, and those of each other node, are one total, whichever came first."""
     opened = ledger(folder, budget_for(3))

@@ -1,4 +1,4 @@
-"""Cells that a spreadsheet would run."""
+"""Cells that a spreadsheet would run, and sizes in words."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilgraph.core.text import csv_cell, text_of_cell
+from veilgraph.core.text import csv_cell, human_bytes, text_of_cell
 
 RUN = re.compile(r"[\s\x00-\x1f\x7f\ufeff]*[=+\-@＝＋－＠]|[\t\r\n]")
 ATTACKS = [
@@ -49,3 +49,17 @@ def test_other_text_is_as_it_was(text: str) -> None:
 def test_every_text_is_read_back(text: str) -> None:
     assert text_of_cell(csv_cell(text)) == text
     assert not RUN.match(csv_cell(text))
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (999, "999 B"),
+        (1_500_000, "1.5 MB"),
+        (999_400_000, "999 MB"),
+        (999_960_000, "1.0 GB"),
+        (1_953_200_000, "2.0 GB"),
+    ],
+)
+def test_sizes_from_1000_of_a_unit_on_are_of_the_next(count: int, said: str) -> None:
+    assert human_bytes(count) == said
