@@ -159,8 +159,13 @@ def hops_of(block: str) -> int:
     return int(block.split(".")[1]) if "." in block else 0
 
 
-def width_of(block: str, columns: int, classes: int) -> int:
-    """How many columns of a block are made of a holder's, over one holder's edges or all; C is 0 at all but one."""
+def width_of(block: str, columns: int, classes: int, moved: Sequence[str] = (OWN,)) -> int:
+    """How many columns of a block are made of a holder's, over one holder's edges or all; C is 0 at all but one.
+
+    ``moved``: the blocks that hops move.
+    """
+    if hops_of(block):
+        return sum(width_of(each, columns, classes) for each in moved)
     if block == BOOSTING:
         return max(0, classes - 1)
     if block == NEIGHBOURS:
@@ -194,8 +199,8 @@ class Trial:
 
     Attributes:
         blocks: of columns, by name: ``own``; ``neighbours``, ``quantiles`` and ``boosting``, made of them at home;
-        ``pooled.k`` and ``each.k``, own columns after k hops over all holders' edges together, or over every holder's
-        by themselves.
+        ``pooled.k`` and ``each.k``, what is ``moved`` after k hops over all holders' edges together, or over every
+        holder's by themselves.
         deep: how many hidden layers there are beside one another, each of the plan's width.
         learning_rate: of SGD with momentum.
         weight_decay: of L2.
@@ -259,6 +264,11 @@ class Plan:
         return tuple(block for block in _HOME if block == OWN or block in self.blocks)
 
     @property
+    def moved(self) -> tuple[str, ...]:
+        """The blocks that hops move: of a node's neighbours, columns and scores say most."""
+        return tuple(block for block in (OWN, BOOSTING) if block in self.home)
+
+    @property
     def crosses(self) -> bool:
         """Whether anything goes over edges that others' columns, or votes, go over too."""
         return any(map(hops_of, self.blocks)) or self.votes is not None
@@ -305,7 +315,7 @@ class Context:
     def width_of(self, holder: PartyId, *blocks: str) -> int:
         """How many columns of these blocks are made of a holder's."""
         classes = self.sizes.classes if holder in self.learners else 0
-        return sum(width_of(block, self.sizes.columns[holder], classes) for block in blocks)
+        return sum(width_of(block, self.sizes.columns[holder], classes, self.plan.moved) for block in blocks)
 
     def of(self, holder: PartyId, what: str) -> Tensor | None:
         """An attribute of what a holder puts in; None at all others."""

@@ -47,8 +47,9 @@ class SealedModelSettings(Settings):
     ) = Field(None, min_length=1, max_length=16)
     """what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that each makes of them
     over its own edges, at home; quantiles: whether they are above their quantiles, likewise; boosting: scores of
-    boosted trees that the label holder fits to its columns and labels, at home; pooled.K, each.K: all columns after K
-    hops over all holders' edges together, or over each one's by themselves; null: several that suit the data are tried
+    boosted trees that the label holder fits to its columns and labels, at home; pooled.K, each.K: all columns, and
+    such scores where there are any, after K hops over all holders' edges together, or over each one's by themselves;
+    null: several that suit the data are tried
     """
     directed: bool = False
     """edges count from source to target alone; false: every holder's go both ways, as is checked"""

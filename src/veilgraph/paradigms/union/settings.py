@@ -25,8 +25,8 @@ class UnionModelSettings(SealedModelSettings):
     ) = Field(None, min_length=1, max_length=16)
     """what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that each makes of them
     over its own nodes' edges, at home; boosting: scores of boosted trees that each fits to its own columns and labels,
-    at home; pooled.K: columns after K hops over all edges; each.K: after K hops over edges in one direction, for both;
-    null: several that suit the data are tried
+    at home; pooled.K: columns, and such scores where there are any, after K hops over all edges; each.K: after K hops
+    over edges in one direction, for both; null: several that suit the data are tried
     """
     directed: bool = True
     """edges have a direction, as payments have; false: every one goes both ways, as is checked"""

@@ -169,6 +169,10 @@ class Network:
         return 0
 
     @property
+    def _moved_width(self) -> int:
+        return sum(self.context.width_of(holder, *self.context.plan.moved) for holder in self.context.abreast)
+
+    @property
     def _sizes(self) -> dict[str, int]:
         return {
             block: sum(self.context.width_of(holder, block) for holder in self.context.abreast)
@@ -306,7 +310,7 @@ class Network:
     def _propagates_columns(self) -> bool:
         """Whether rows are picked out of the columns of all nodes, and no hidden one-hot columns are propagated."""
         sizes = self.context.sizes
-        many = sizes.training + sizes.validation >= self._sizes[OWN]
+        many = sizes.training + sizes.validation >= self._moved_width
         return many or not self.relations or bool(sizes.blocks)
 
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> Passed:
@@ -364,15 +368,15 @@ class Network:
                 start += self._sizes[block]
                 continue
             for name, relation in relations.items():
-                if name in self._spread or self._sizes[OWN] <= self.width:
+                if name in self._spread or self._moved_width <= self.width:
                     total = total + self._sum_of([self._moved_columns(block, name, relation)], first, start)
                 else:
-                    made = self.opened(self._sum_of(self._home(OWN), first, start))
+                    made = self.opened(self._sum_of(self._home(*self.context.plan.moved), first, start))
                     if is_near(block):
                         near[hops_of(block)] = made
                     else:
                         moved.append(self.spread(relation, hops_of(block), made))
-                start += self._sizes[OWN]
+                start += self._moved_width
         moved += self._hop_by_hop(near)
         made = self.opened(total)
         for part in moved:
@@ -388,13 +392,14 @@ class Network:
         assert total is not None
         return total
 
-    def _home(self, block: str) -> list[Wire]:
+    def _home(self, *blocks: str) -> list[Wire]:
         """Holders' own columns, or what they made of them at home: of every holder that has some."""
         home, found = self.context.plan.home, []
         for holder, columns in zip(self.context.abreast, self.columns, strict=True):
-            start = self.context.width_of(holder, *home[: home.index(block)])
-            if width := self.context.width_of(holder, block):
-                found.append(columns[:, start : start + width])
+            for block in blocks:
+                start = self.context.width_of(holder, *home[: home.index(block)])
+                if width := self.context.width_of(holder, block):
+                    found.append(columns[:, start : start + width])
         return found
 
     def _hop_by_hop(self, made: Mapping[int, Wire]) -> list[Wire]:
@@ -409,7 +414,7 @@ class Network:
     def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
         """All own columns after a block's hops, once a session."""
         if name not in self._spread:
-            columns, hops, near = self._home(OWN), hops_of(block), nearer_of(block)
+            columns, hops, near = self._home(*self.context.plan.moved), hops_of(block), nearer_of(block)
             if near in self.relations:
                 columns, hops = [self._moved_columns(near, near, relation)], 1
             self._spread[name] = self.spread(relation, hops, *columns, narrow=not self.context.plan.standard)
@@ -444,7 +449,7 @@ class Network:
         rows = context.of(owner, "rows")
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
-        found, moved = [one], dict[str, Wire]()
+        found, moved, moving = [one], dict[str, Wire](), context.plan.moved
         for block in context.plan.blocks:
             relations = self.relations.get(block)
             if relations is None:
@@ -453,7 +458,7 @@ class Network:
             for name, relation in relations.items():
                 begun, hops = (moved[nearer_of(block)], 1) if nearer_of(block) in moved else (start, hops_of(block))
                 moved = {name: self.spread(relation, hops, begun, transposed=True, narrow=True)}
-                found += [self.opened(machine.product(matmul, moved[name].T, part)) for part in self._home(OWN)]
+                found += [self.opened(machine.product(matmul, moved[name].T, part)) for part in self._home(*moving)]
         return joined(found, 1)
 
     def _everywhere(self, block: str) -> list[Wire]:
