@@ -31,10 +31,21 @@ def rows(nodes: int, seed: int, dim: int = 3) -> Tensor:
     return torch.nn.functional.normalize(torch.randn(nodes, dim, dtype=torch.float64, generator=generator), dim=1)
 
 
-@settings(max_examples=80)
+def test_no_edge_of_any_graph_of_four_nodes_moves_more() -> None:
+    pairs = tuple(itertools.combinations(range(4), 2))
+    for bound, hops in ((1, 1), (2, 2)):
+        limit, first = Sensitivity.of(hops, bound).edge, rows(4, bound, 2)
+        for mask in range(1 << len(pairs)):
+            graph = tuple(pair for place, pair in enumerate(pairs) if mask >> place & 1)
+            for edge in graph:
+                less = tuple(pair for pair in graph if pair != edge)
+                assert moved(first, graph, less, hops, bound) <= limit + 1e-12
+
+
+@settings(max_examples=40)
 @given(
     st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda pair: pair[0] < pair[1]), min_size=1),
-    st.integers(0, 4),
+    st.integers(1, 4),
     st.integers(1, 4),
     st.integers(0, 99),
 )
@@ -74,6 +85,12 @@ def test_the_bound_of_one_edge_is_met() -> None:
         first[[a, b]], first[c] = 1.0, -1.0
         worst = max(worst, moved(first, before, after, 1, 2))
     assert worst == pytest.approx(Sensitivity.of(1, 2).edge)
+
+
+def test_without_hops_edges_are_not_used() -> None:
+    first = rows(4, 0)
+    assert moved(first, ((0, 1),), ((1, 2), (2, 3)), 0, 1) == 0
+    assert Sensitivity.of(0, 3).edge == 0
 
 
 def test_on_the_grid_of_the_noise_it_is_more_and_counted() -> None:

@@ -1,6 +1,7 @@
 """Attacks succeed on plain embeddings and find less in those that were trained to hide; what is useful is kept."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,6 +77,12 @@ def test_plain_embeddings_do_not_read_the_private_attribute() -> None:
     assert torch.equal(codes(Weights(1, 1, 1), of, 3), codes(Weights(1, 1, 1), other, 3))
 
 
+def test_the_same_seed_gives_the_same_codes() -> None:
+    of = world(crossed(60))
+    weights = Weights(1, 1, 1, hide=1, match=1, prior=1, conditioned=True)
+    assert torch.equal(codes(weights, of, 3), codes(weights, of, 3))
+
+
 def view(rows: Floats, values: np.ndarray, near: sp.csr_array | None = None) -> View:
     return View(rows, values.astype(np.int64), 2, known(len(values)), near, 0)
 
@@ -134,6 +141,11 @@ def test_the_interval_is_that_of_resampled_targets() -> None:
         zero, one = random.integers(100, size=100), 100 + random.integers(50, size=50)
         drawn.append((answer[zero] == 0).mean() + (answer[one] == 1).mean() - 1)
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.03)
+
+
+def test_a_ledger_is_kept_by_the_noised_method_alone(tmp_path: Path) -> None:
+    make(job(), world(crossed(60)), tmp_path, lambda *_: None)
+    assert not any(tmp_path.iterdir())
 
 
 def test_nothing_that_figures_are_held_against_reaches_the_encoder_or_an_attacker() -> None:

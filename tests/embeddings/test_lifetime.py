@@ -5,9 +5,8 @@ end at the first release beyond the total.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -120,6 +119,11 @@ def never(length: int) -> bytes:
     raise AssertionError
 
 
+def repeats(of: Callable[[int], EmbedJob], folder: Path, *, lifetime: bool) -> Iterator[Tensor]:
+    for repeat in range(REPEATS):
+        yield released(of(repeat), folder / str(repeat), lifetime=lifetime)
+
+
 def told(rows: list[Tensor], ids: tuple[str, ...]) -> float:
     """AUC of telling coins by the mean of what was released; the attacker knows the first customer's."""
     coins = torch.stack([COINS[(43 * int(each[1:])) % NODES] for each in ids])  # 43·7 is 1 modulo 60
@@ -128,16 +132,20 @@ def told(rows: list[Tensor], ids: tuple[str, ...]) -> float:
     return float(roc_auc_score(coins[1:], scores[1:]))
 
 
-def test_repeats_find_what_each_node_has_without_the_ledger_and_nothing_with_it(party: Path, tmp_path: Path) -> None:
+def test_without_the_ledger_repeats_find_what_each_node_has(party: Path, tmp_path: Path) -> None:
     of = job(party, {"hops": 0})
-    ids = world_of(of).ids
-    alone = [released(of, tmp_path / f"alone{repeat}", lifetime=False) for repeat in range(REPEATS)]
-    assert told(alone[:1], ids) < 0.95
-    assert told(alone, ids) > 0.99
-    paid = [released(of, tmp_path / f"paid{repeat}") for repeat in range(REPEATS)]
-    assert all(torch.equal(each, paid[0]) for each in paid)
-    assert told(paid, ids) < 0.95
-    assert (ledger_of(party).nodes, len(events(party))) == (NODES, 1)
+    rows = list(repeats(lambda _: of, tmp_path / "runs", lifetime=False))
+    assert told(rows[:1], world_of(of).ids) < 0.95
+    assert told(rows, world_of(of).ids) > 0.99
+
+
+def test_the_same_embeddings_are_the_same_release_however_often(party: Path, tmp_path: Path) -> None:
+    of = job(party, {"hops": 0})
+    rows = list(repeats(lambda _: of, tmp_path / "runs", lifetime=True))
+    assert all(torch.equal(each, rows[0]) for each in rows)
+    assert ledger_of(party).nodes == NODES
+    assert told(rows, world_of(of).ids) < 0.95
+    assert len(events(party)) == 1
     assert ledger_of(party).total() == pytest.approx(4.0, rel=1e-6)
 
 
@@ -294,17 +302,29 @@ def test_a_total_about_what_it_does_not_bound_refuses_it(
     assert not events(party)
 
 
-@pytest.mark.parametrize(("made", "refuses"), [(["coin"], True), (["c*"], True), ([], False), (["x"], False)])
+@pytest.mark.parametrize(
+    ("made", "hide", "refuses"),
+    [
+        (["coin"], "sex", True),
+        (["c*"], "sex", True),
+        ([], "sex", False),
+        (["x"], "sex", False),
+        (["coin"], "coin", False),
+    ],
+)
 def test_features_made_of_edges_are_refused_where_an_epsilon_of_an_edge_is_stated(
-    party: Path, made: list[str], refuses: bool
+    party: Path, made: list[str], hide: str, refuses: bool
 ) -> None:
     """A number of edges in the rows shows each edge to whoever knows all others; what is hidden is in no row."""
     content = yaml.safe_load(party.read_text(encoding="utf-8"))
     content["nodes"]["columns_from_edges"] = made
     party.write_text(yaml.safe_dump(content), encoding="utf-8")
-    with refused(ConfigError, key="nodes.columns_from_edges") if refuses else nullcontext():
-        assert lifetime_of_job(job(party)) is not None
-    assert lifetime_of_job(job(party, hide="coin")) is not None
+    settings = job(party, hide=hide)
+    if refuses:
+        with refused(ConfigError, key="nodes.columns_from_edges"):
+            lifetime_of_job(settings)
+    else:
+        assert lifetime_of_job(settings) is not None
 
 
 def test_neither_cost_bounds_a_row_or_a_node_with_its_edges() -> None:
@@ -343,10 +363,14 @@ def test_embeddings_about_another_unit_than_earlier_jobs_are_refused(party: Path
         released(job(party), tmp_path / "run", source=never)
 
 
+@pytest.mark.parametrize("method", ["plain", "apge"])
+def test_without_noise_a_limit_on_epsilon_refuses_them(party: Path, tmp_path: Path, method: str) -> None:
+    with refused(ConfigError, key="limits.max_epsilon", value=4.0):
+        veilgraph_embeddings.embed(job(party, method), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_limits_on_what_is_revealed_and_on_delta_hold(party: Path, tmp_path: Path) -> None:
-    for unnoised in ("plain", "apge"):
-        with refused(ConfigError, key="limits.max_epsilon", value=4.0):
-            veilgraph_embeddings.embed(job(party, unnoised), out=tmp_path / "run")
     limited(party, leakage=[])
     for method in ("plain", None):
         with refused(ConfigError, key="limits.leakage", value=()):
@@ -364,6 +388,11 @@ def test_limits_on_what_is_revealed_and_on_delta_hold(party: Path, tmp_path: Pat
     veilgraph_embeddings.embed(quick, out=tmp_path / "plain")
     with refused(ConfigError, key="method.delta", value=0.02):
         released(job(party, {"delta": 0.02}), tmp_path / "wide", source=never)
+
+
+def test_ids_beside_a_party_file_are_refused(party: Path) -> None:
+    with refused(ConfigError, key="ids"):
+        veilgraph_embeddings.embed(job(party), ids=range(NODES))
 
 
 # Of graphs
@@ -388,23 +417,21 @@ def graph_job(data: Changes, **method: Any) -> EmbedJob:
     )
 
 
-LIMITS = "{max_epsilon: 4.0, epsilon_unit: node, epsilon_neighbours: replacement}\n"
-
-
 @pytest.mark.parametrize("ids", [True, False])
 def test_a_saved_graph_pays_for_life(party: Path, tmp_path: Path, ids: bool) -> None:
-    path, folder = graph_of(party, tmp_path / "graphs", ids), tmp_path / "graphs" / "ledger" / "shop"
+    path = graph_of(party, tmp_path / "graphs", ids)
+    folder = tmp_path / "graphs" / "ledger" / "shop"
     folder.mkdir(parents=True)
-    (folder / LIMITS_FILE).write_text(LIMITS, encoding="utf-8")
+    (folder / LIMITS_FILE).write_text(
+        "{max_epsilon: 4.0, epsilon_unit: node, epsilon_neighbours: replacement}\n", encoding="utf-8"
+    )
     of = graph_job({"graph": str(path)})
-    with refused(ConfigError, code="another-ledger", key="ledger"):
-        veilgraph_embeddings.embed(of, out=tmp_path / "x", ledger=tmp_path / "other")
-    first = veilgraph_embeddings.embed(of, out=tmp_path / "first")
-    second = veilgraph_embeddings.embed(of, out=tmp_path / "second", ledger=folder)
+    first, second = (veilgraph_embeddings.embed(of, out=tmp_path / name) for name in ("first", "second"))
     assert torch.equal(first.rows, second.rows)
     assert first.report["ledger_note"] == ""
     ledger = lifetime_at(LedgerPlace(folder, "shop"))
     assert ledger.nodes == (NODES if ids else 0)
+    assert ledger.total() == pytest.approx(4.0, rel=1e-6)
     with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
         veilgraph_embeddings.embed(graph_job({"graph": str(path)}, dim=5), out=tmp_path / "third")
     with refused(ConfigError, key="limits.max_epsilon"):
@@ -413,42 +440,49 @@ def test_a_saved_graph_pays_for_life(party: Path, tmp_path: Path, ids: bool) -> 
     assert ledger.total() == pytest.approx(4.0, rel=1e-6)
 
 
-def test_another_ledger_than_the_one_that_was_paid_from_is_refused(party: Path, tmp_path: Path) -> None:
-    of = graph_job({"graph": str(graph_of(party, tmp_path / "graphs"))})
-    veilgraph_embeddings.embed(of, out=tmp_path / "first")
-    with refused(ConfigError, code="another-ledger", key="ledger"):
-        veilgraph_embeddings.embed(of, out=tmp_path / "x", ledger=tmp_path / "other")
-
-
 def test_a_graph_from_memory_pays_for_life_where_a_ledger_is_named(party: Path, tmp_path: Path) -> None:
-    graph, folder = load_party(graph_of(party, tmp_path / "graphs")), tmp_path / "ledger of the shop"
-
-    def embedded(name: str, **options: Any) -> Any:
-        return veilgraph_embeddings.embed(graph_job({}, **options.pop("method", {})), graph, tmp_path / name, **options)
-
-    alone = embedded("alone")
+    graph = load_party(graph_of(party, tmp_path / "graphs"))
+    alone = veilgraph_embeddings.embed(graph_job({}), graph, tmp_path / "alone")
     assert "run alone" in alone.report["ledger_note"]
     assert "run alone" in alone.page.read_text(encoding="utf-8")
-    first = embedded("first", ledger={"folder": folder, **about.NODES, "max_epsilon": 4.0})
-    again = embedded("again", ledger=str(folder))
+    folder = tmp_path / "ledger of the shop"
+    told = {"folder": folder, **about.NODES, "max_epsilon": 4.0}
+    first = veilgraph_embeddings.embed(graph_job({}), graph, tmp_path / "first", ledger=told)
+    again = veilgraph_embeddings.embed(graph_job({}), graph, tmp_path / "again", ledger=str(folder))
     assert torch.equal(first.rows, again.rows)
     assert not torch.equal(first.rows, alone.rows)
     assert "run alone" not in first.page.read_text(encoding="utf-8")
     with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
-        embedded("third", method={"dim": 5}, ids=range(NODES), ledger=folder)
+        veilgraph_embeddings.embed(graph_job({}, dim=5), graph, tmp_path / "third", ids=range(NODES), ledger=folder)
+    said: Any
     for said in (3, {}, {"folder": folder, **about.NODES, "max_epsilon": 9.0}):
         with refused(ConfigError, key="ledger"):
-            embedded("x", ledger=said)
+            veilgraph_embeddings.embed(graph_job({}), graph, tmp_path / "x", ledger=said)
 
 
-def test_ledgers_and_ids_are_not_named_where_they_are_known(party: Path, tmp_path: Path) -> None:
-    data = {"data": {"dataset": "synthetic"}, "hide": 3, "method": {"name": "noise", "epsilon": 4.0}}
-    for of in (job(party), data):
-        with refused(ConfigError, key="ledger"):
-            veilgraph_embeddings.embed(of, out=tmp_path / "x", ledger=tmp_path / "ledger")
-    with refused(ConfigError, key="ids"):
-        veilgraph_embeddings.embed(job(party), ids=range(NODES))
+def test_a_ledger_is_not_named_beside_a_party_file_or_a_data_set(party: Path, tmp_path: Path) -> None:
+    with refused(ConfigError, key="ledger"):
+        veilgraph_embeddings.embed(job(party), out=tmp_path / "x", ledger=tmp_path / "ledger")
+    with refused(ConfigError, key="ledger"):
+        data = {"data": {"dataset": "synthetic"}, "hide": 3, "method": {"name": "noise", "epsilon": 4.0}}
+        veilgraph_embeddings.embed(data, out=tmp_path / "x", ledger=tmp_path / "ledger")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("kind", ["path", "limits"])
+def test_another_ledger_than_a_saved_graph_s_own_is_refused(party: Path, tmp_path: Path, kind: str) -> None:
+    path = graph_of(party, tmp_path / "graphs")
+    own, of = tmp_path / "graphs" / "ledger" / "shop", graph_job({"graph": str(path)})
+    if kind == "limits":
+        own.mkdir(parents=True)
+        (own / LIMITS_FILE).write_text(
+            "{max_epsilon: 4.0, epsilon_unit: node, epsilon_neighbours: replacement}\n", encoding="utf-8"
+        )
+    else:
+        veilgraph_embeddings.embed(of, out=tmp_path / "first")
+    with refused(ConfigError, code="another-ledger", key="ledger"):
+        veilgraph_embeddings.embed(of, out=tmp_path / "x", ledger=tmp_path / "other")
+    assert veilgraph_embeddings.embed(of, out=tmp_path / "its own", ledger=own).path.is_dir()
 
 
 def test_ten_embeddings_from_the_command_line_pay_from_the_ledger_that_is_named(party: Path, tmp_path: Path) -> None:
@@ -456,7 +490,9 @@ def test_ten_embeddings_from_the_command_line_pay_from_the_ledger_that_is_named(
     settings = graph_job({"graph": str(graph_of(party, tmp_path / "graphs"))}).model_dump(mode="json")
     path.write_text(json.dumps(settings), encoding="utf-8")
     folder.mkdir()
-    (folder / LIMITS_FILE).write_text(LIMITS, encoding="utf-8")
+    (folder / LIMITS_FILE).write_text(
+        "{max_epsilon: 4.0, epsilon_unit: node, epsilon_neighbours: replacement}\n", encoding="utf-8"
+    )
 
     def asked(number: int) -> bool:
         rows = ("--set", f"method.dim={number + 2}", "--out", tmp_path / str(number), "--ledger", folder)

@@ -37,9 +37,24 @@ def release(
     return Noise.embed(of, settings, Tools(LearningStreams(0, "embed"), Door(ledger, source=source), lambda *_: None))
 
 
+def test_a_delta_of_one_edge_is_refused(tmp_path: Path) -> None:
+    found = world()
+    few = NoiseSettings(name="noise", dim=4, epsilon=3.0, degree_bound=4, delta=1 / found.pairs.shape[1])
+    assert few.delta is not None
+    assert few.delta * found.num_nodes < 1
+    with refused(ConfigError, key="method.delta"):
+        release(tmp_path, found, few)
+    assert not (tmp_path / "ledger.jsonl").exists()
+    release(tmp_path, found, few.model_copy(update={"delta": few.delta / 1.01}))
+
+
 def entries(folder: Path) -> list[dict[str, object]]:
     lines = (folder / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines[1:]]
+
+
+def fixed(length: int) -> bytes:
+    return bytes(length)
 
 
 @pytest.fixture(scope="module")
@@ -82,25 +97,12 @@ def test_it_is_paid_for_before_noise_is_drawn(tmp_path: Path, small: World) -> N
     assert seen == [2]
 
 
-def test_what_cannot_be_paid_for_is_refused_before_noise_is_drawn(tmp_path: Path, small: World) -> None:
+def test_a_release_over_the_budget_is_not_made(tmp_path: Path, small: World) -> None:
     def never(length: int) -> bytes:
         raise AssertionError
 
-    few = SETTINGS.model_copy(update={"delta": 1 / small.pairs.shape[1]})
-    assert few.delta is not None
-    assert few.delta * small.num_nodes < 1, "an edge is rarer"
-    many = NoiseSettings(name="noise", dim=4096, epsilon=1e-4, delta=1e-9)
-    for settings, key in ((few, "method.delta"), (many, "method.epsilon")):
-        with refused(ConfigError, key=key):
-            release(tmp_path, small, settings, never)
-    assert not (tmp_path / "ledger.jsonl").exists()
-    release(tmp_path, small, few.model_copy(update={"delta": few.delta / 1.01}))
-    (tmp_path / "other").mkdir()
     with refused(BudgetSpent, code="budget-spent"):
-        release(tmp_path / "other", small, source=never, budget=1.0)
-    (tmp_path / "nodes").mkdir()
-    made = release(tmp_path / "nodes", small, SETTINGS.model_copy(update={"hops": 0}))
-    assert [each.unit for each in made.paid] == ["node"], "without hops no edge is read or paid for"
+        release(tmp_path, small, source=never, budget=1.0)
 
 
 def test_what_is_released_are_the_sums_and_the_noise_that_was_paid_for(tmp_path: Path, small: World) -> None:
@@ -120,8 +122,18 @@ def test_neither_attribute_is_read(tmp_path: Path, small: World) -> None:
     for place, each in enumerate((small, blind)):
         folder = tmp_path / str(place)
         folder.mkdir()
-        rows.append(release(folder, each, source=bytes).rows)
+        rows.append(release(folder, each, source=fixed).rows)
     assert torch.equal(*rows)
+
+
+def test_without_hops_no_edge_is_read_or_paid_for(tmp_path: Path, small: World) -> None:
+    made = release(tmp_path, small, SETTINGS.model_copy(update={"hops": 0}))
+    assert [each.unit for each in made.paid] == ["node"]
+
+
+def test_too_many_numbers_for_so_little_epsilon_are_refused(tmp_path: Path, small: World) -> None:
+    with refused(ConfigError, key="method.epsilon"):
+        release(tmp_path, small, NoiseSettings(name="noise", dim=4096, epsilon=1e-4, delta=1e-9))
 
 
 def test_a_run_says_what_it_cost_and_publishes_only_that(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from veilgraph_tuning import Tuning, tune
+from veilgraph_tuning import Tuning, trying, tune
 from veilgraph_tuning.fingerprint import fingerprint
 
 import veilgraph as vg
@@ -19,6 +19,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import Relation
 from veilgraph.protocol.plain_fitting import Inputs
+from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.launch.inputs import gather_inputs
 
 JOB: dict[str, Any] = {"preset": "paper", "model": {"dim": 4}, "train": {"epochs": 2, "patience": None}}
@@ -75,10 +76,23 @@ def test_ids_that_can_be_gone_through_once_do_for_all_trials(tmp_path: Path) -> 
     check_best(found, named, tmp_path, ids={name: list(each) for name, each in ids().items()})
 
 
-def test_a_tuning_on_tables_goes_on_with_the_same(tmp_path: Path) -> None:
+def test_tables_are_aligned_once_and_their_copy_is_in_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-    found, again = (tune(JOB, tmp_path / "out", parties=tables(), trials=trials, vary=VARY) for trials in (2, 3))
+    aligned = list[Path]()
+
+    def align(job: Any, out: Path, **named: Any) -> object:
+        aligned.append(out)
+        return jobs.align(job, out, **named)
+
+    monkeypatch.setattr(trying, "align", align)
+    given = tables()
+    found = tune(JOB, tmp_path / "out", parties=given, trials=2, vary=VARY)
+    assert len(aligned) == 1
+    again = tune(JOB, tmp_path / "out", parties=tables(), trials=3, vary=VARY)
     assert [each.values for each in again.trials[:2]] == [each.values for each in found.trials]
+    assert len(aligned) == 2
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"best.yaml", "trials.jsonl"}
     assert {trial.ending for trial in again.trials} == {"complete"}
 
@@ -132,10 +146,6 @@ def test_what_fit_refuses_is_refused_before_the_first_trial(graphs: list[PartyGr
         tune({**JOB, "data": {"dataset": "synthetic"}}, out, parties=graphs, vary=VARY)
     with refused(ConfigError, code="other-holders", key="data.holders"):
         tune({**JOB, "data": {"holders": ["bank", "shop"]}}, out, parties=graphs, vary=VARY)
-    with refused(ConfigError, key="data.holders", value=["bank", "shop"]):
-        tune({**JOB, "data": {"holders": ["bank", "shop"]}}, out, vary=VARY)
-    with refused(ConfigError, key="tune"):  # noise would be published in every trial
-        tune({**JOB, "label_privacy": {"epsilon": 1.0}}, out, parties=graphs, vary=VARY)
     with refused(ConfigError, key="parties", value="int"):
         any_: Any = tune
         any_(JOB, out, parties=5, vary=VARY)
@@ -145,3 +155,34 @@ def test_what_fit_refuses_is_refused_before_the_first_trial(graphs: list[PartyGr
     with refused(ConfigError, code="tables-and-graphs", key="parties"):
         tune(JOB, out, parties=mixed, vary=VARY)
     assert not out.exists()
+
+
+def test_what_no_trial_can_be_is_refused_before_the_first(tmp_path: Path) -> None:
+    with refused(ConfigError, key="data.holders", value=["bank", "shop"]):
+        tune({**JOB, "data": {"holders": ["bank", "shop"]}}, tmp_path / "out", vary=VARY)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nobodys_own_graph_is_published_in_every_trial(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    job = {
+        **JOB,
+        "privacy": {
+            "unit": "row",
+            "mechanism": "gaussian",
+            "schedule": "every-step",
+            "epsilon_step": 2.0,
+            "delta": 1e-4,
+            "clip": 1.0,
+        },
+        "train": {"epochs": 2, "select_by": "last", "patience": None},
+    }
+    for given in (job, vg.Job(**job)):
+        with refused(ConfigError, key="tune"):
+            tune(given, tmp_path / "out", parties=graphs, vary=VARY)
+    assert not (tmp_path / "out").exists()
+
+
+def test_tables_alone_are_aligned(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    with refused(ConfigError, key="data.parties"):
+        jobs.align(vg.Job(**JOB), tmp_path / "out", parties=graphs)
+    assert not (tmp_path / "out").exists()

@@ -232,6 +232,23 @@ def test_tables_are_aligned_once_and_no_trial_is_beyond_their_limits(
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"best.yaml", "trials.jsonl"}
 
 
+def test_nobodys_own_data_are_published_in_every_trial(tables: Callable[..., JobSettings], tmp_path: Path) -> None:
+    job = tables(
+        privacy={
+            "unit": "row",
+            "mechanism": "gaussian",
+            "schedule": "every-step",
+            "epsilon_step": 2.0,
+            "delta": 1e-4,
+            "clip": 1.0,
+        },
+        train={"select_by": "last", "patience": None},
+    )
+    with refused(ConfigError, key="tune"):
+        tune(job, tmp_path / "out", trials=2, space=SPACE)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "settings",

@@ -256,7 +256,8 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         plan = plan_of(job)
         holders = [(hello.features, hello.classes) for hello in hellos.values()]
         columns = sum(
-            sum(width_of(block, *own, plan.moved) for own in holders) * (len(holders) if block.startswith("each.") else 1)
+            sum(width_of(block, *own, plan.moved) for own in holders)
+            * (len(holders) if block.startswith("each.") else 1)
             for block in plan.blocks
         )
         rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_rows_of, lambda each: each.classes))

@@ -137,7 +137,8 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
         plan, (one, *_) = plan_of(job), [hello for hello in hellos.values() if hello.rows]
         nodes, classes = (sum(hello.rows for hello in hellos.values()), max(hello.classes for hello in hellos.values()))
         columns = sum(
-            width_of(block, one.features, classes, plan.moved) * (1 + block.startswith("each.")) for block in plan.blocks
+            width_of(block, one.features, classes, plan.moved) * (1 + block.startswith("each."))
+            for block in plan.blocks
         )
         learned = sum(hello.training + hello.validation for hello in hellos.values())
         width = max(columns, classes + job.model.hidden, 256)

@@ -37,7 +37,6 @@ from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, check_double_entry, one_hot
 from veilgraph.paradigms.sealed.plan import (
     MOST_OPENED,
-    OWN,
     Context,
     Trial,
     hops_of,
