@@ -49,7 +49,7 @@ class SparseNetwork(Network):
         self.watched.append(self.machine.constant(torch.zeros((1, 1), dtype=torch.int64)))  # a range test needs some
 
     @override
-    def _home(self, block: str) -> list[Wire]:
+    def _home(self, *blocks: str) -> list[Wire]:
         return self.columns
 
     @override

@@ -15,8 +15,10 @@ from tests.paradigms.sealed.programs import saved, small_graphs, small_job
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import RunError
 from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.inputs import examples_of, own_data, with_scores
+from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -119,6 +121,25 @@ def test_trees_see_own_columns_and_own_edges_alone() -> None:
     assert torch.equal(first, second)
     assert together(job, graphs)[1]["B"].features.shape[1] == 6
     assert examples_of(small_job(2, STANDARD), own) is None
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_hops_move_scores_as_they_move_columns() -> None:
+    job = small_job(2, BLOCKS, {"model": {"blocks": ["boosting", "pooled.1"]}})
+    context, data = together(job, small_graphs(nodes=40, training=20))
+    program = SealedProgram(PlainMachine(list(data)), replace(context, data=data))
+    program.enter(trains=True)
+    program.begin()
+    assert program.network.rows is not None
+    columns = torch.cat([data["A"].features, data["B"].features], 1)
+    edges = torch.cat([own.edges for own in data.values()], 1)
+    near = torch.eye(40, dtype=torch.float64)
+    near.index_put_((edges[1], edges[0]), torch.ones(edges.shape[1], dtype=torch.float64), accumulate=True)
+    roots = near.sum(1).rsqrt()
+    moved = (roots[:, None] * near * roots)[data["A"].rows] @ columns
+    assert moved.shape == (20, 5 + 2 + 6)
+    found = program.network.rows.known[:20, -13:]
+    assert torch.allclose(found, (moved - moved.mean(0)) / (moved.var(0, correction=0) + 2**-8).sqrt(), atol=5e-3)
 
 
 def trained(folder: Path, graphs: list[PartyGraph]) -> Path:
