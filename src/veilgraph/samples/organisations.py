@@ -7,7 +7,7 @@ Vertical holders have columns of their own of the same nodes, horizontal ones no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -206,10 +206,13 @@ def _job_for(settings: DataSettings, seed: int, job: JobSettings | None, paradig
 
 def job_of(dataset: str, paradigm: Paradigm = "vertical") -> JobSettings:
     """The shipped job of a data set and paradigm, the first of several; the default job where there is none."""
-    # A file is named after its data set; those of others may need a distribution that is not installed.
-    jobs = (shipped_job(name) for name in shipped_jobs() if name.partition("-")[0] in dataset)
-    fitting = (job for job in jobs if (job.data.dataset, job.paradigm) == (dataset, paradigm))
-    return next(fitting, parse_job({"name": dataset, "paradigm": paradigm, "data": {"dataset": dataset}}))
+    for name in shipped_jobs():
+        with suppress(ConfigError):  # it may need a distribution that is not installed
+            if name.partition("-")[0] in dataset:  # a file is named after its data set
+                job = shipped_job(name)
+                if (job.data.dataset, job.paradigm) == (dataset, paradigm):
+                    return job
+    return parse_job({"name": dataset, "paradigm": paradigm, "data": {"dataset": dataset}})
 
 
 def export_organisations(

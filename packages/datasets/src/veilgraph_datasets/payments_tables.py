@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from veilgraph.core.files import private_folder, whole_file
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.job_file import JOBS, parse_job
 from veilgraph.samples.organisations import Rows, TableFormat, accepting, node_ids, write_table, write_yaml, writing
 from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph_datasets.transfers import CURRENCIES, LAWFUL, METHODS, Transfers
@@ -45,9 +45,10 @@ def export_payments(
     In a folder for each bank, ``shop`` and ``telecom``: ``nodes``, ``edges`` and ``party.yaml``; at banks also
     ``accounts``, their own customers alone, ``transfers``, their ledger, and ``accounts.yaml``, the party file of both
     for a union. ``network`` has ``transfers`` between banks and ``party.yaml``. Beside these ``union.yaml``,
-    ``network.yaml``, a union with it, ``horizontal.yaml``, ``averaging.yaml``, ``vertical.yaml`` and ``sealed.yaml``,
-    which differ in ``paradigm``, ``data``, ``across`` and ``train``, and ``truth/``: ``customers``, ``patterns`` and
-    the ``transfers`` that are part of one. Party files accept what these jobs reveal, and the margins of a sealed one.
+    ``network.yaml``, a union with it, ``horizontal.yaml``, ``averaging.yaml`` where that paradigm is installed,
+    ``vertical.yaml`` and ``sealed.yaml``, which differ in ``paradigm``, ``data``, ``across`` and ``train``, and
+    ``truth/``: ``customers``, ``patterns`` and the ``transfers`` that are part of one. Party files accept what these
+    jobs reveal, and the margins of a sealed one.
 
     Returns:
         Organisation → its party file.
@@ -60,7 +61,7 @@ def export_payments(
         world = payments_world(settings, seed)
         names = (*world.banks, SHOP, TELECOM)
         files = {name: out / name / "party.yaml" for name in names}
-        contents = {paradigm: _job(paradigm, world, files) for paradigm in _JOBS}
+        contents = {paradigm: _job(paradigm, world, files) for paradigm in _JOBS if paradigm in JOBS}
         accounts = {name: files[name].with_name("accounts.yaml") for name in world.banks}
         contents["union"] = _job("union", world, accounts)
         accounts[NETWORK] = out / NETWORK / "party.yaml"
