@@ -117,7 +117,7 @@ def _values(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[Values, dict[
         **{f"v{place}": np.zeros_like(weight) for place, weight in enumerate(weights, 1)},
     }
     for place, part in enumerate(data.values()):
-        values |= {f"x{place}": part.features.numpy(), f"a{place}": _dense(part.edges, sizes.nodes)}
+        values |= {f"x{place}": part.columns["own"].numpy(), f"a{place}": _dense(part.edges, sizes.nodes)}
     (trial,), decay = plan.trials, plan.weight_decay
     assert decay is not None
     hops = hops_of(trial.blocks[0])

@@ -47,7 +47,12 @@ END: Final = "\n- Test nodes"
 _WORDS: Final = tuple(Set(name, {"dataset": name, "holders": 2}, "accuracy", True) for name in ("citeseer", "pubmed"))
 _CARDS: Final = Set("S-FFSD", {"dataset": "synthetic", "holders": 3}, "auc", True)
 """Whose graphs are of ``research.card_payments``, not of the data set that its jobs name."""
-ALL: Final = (*SETS, *_WORDS, _CARDS)
+_TABLES: Final = tuple(
+    Set(f"{name}, a table", {"dataset": name, "holders": 2, "feature_scaling": "standard"}, "accuracy", False)
+    for name in ("cora", "citeseer", "pubmed", "acm")
+)
+"""Words as an organisation brings them: columns of a table, of which a job does not know that they are words."""
+ALL: Final = (*SETS, *_WORDS, _CARDS, *_TABLES)
 _MANY: Final = 20_000
 """Nodes, from which on the grid of torch_geometric is smaller."""
 _NAMES: Final = {"auc": "test_auc", "accuracy": "test_accuracy"}
@@ -57,6 +62,8 @@ def _job(each: Set, seed: int, paradigm: str) -> JobSettings:
     content: dict[str, Any] = {"preset": "auto", "paradigm": paradigm, "seed": seed, "data": dict(each.data)}
     if paradigm == "sealed":
         content |= {"output": "margins"}
+    if each in _TABLES:  # whose steps are those of any table
+        content["train"] = {"epochs": 250, "evaluate_every": 10} if paradigm == "sealed" else {"epochs": 120}
     return parse_job(content)
 
 

@@ -8,8 +8,11 @@ same network but for rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.graph.party import PartyGraph
@@ -22,6 +25,9 @@ from veilgraph.paradigms.sealed.plan import Context, hops_of
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import taken, together
+
+_AT_ONCE: Final = 256
+"""Columns that are dense together."""
 
 
 class SparseNetwork(Network):
@@ -40,13 +46,29 @@ class SparseNetwork(Network):
     @override
     def enter(self, *, trains: bool) -> None:
         super().enter(trains=trains)
+        self._dense = self.columns
         self.columns = [plain_wire(wire.known.to_sparse_csr(), BITS) for wire in self.columns]
         self._turned = [plain_wire(wire.known.t().to_sparse_csr(), BITS) for wire in self.columns]
 
     @override
     def prepare(self) -> None:
+        """Means and gains, of the rows of some columns at a time."""
         self.normalise()
-        self.watched.append(self.machine.constant(torch.zeros((1, 1), dtype=torch.int64)))  # a range test needs some
+        places = self.context.of(self.context.label_party, "rows")
+        assert places is not None
+        means, gains = list[Wire](), list[Wire]()
+        for block in self.context.plan.blocks:
+            for relation in self.relations.get(block, {"": None}).values():
+                for columns in self._dense:
+                    for start in range(0, columns.shape[1], _AT_ONCE):
+                        part = columns[:, start : start + _AT_ONCE]
+                        moved = part if relation is None else self.spread(relation, hops_of(block), part, narrow=True)
+                        self._standardised(joined([moved[:, :1], moved], 1).map(partial(_rows, places=places)))
+                        assert self.mean is not None
+                        assert self.gain is not None
+                        means.append(self.mean)
+                        gains.append(self.gain)
+        self.mean, self.gain, self._dense = joined(means, 1), joined(gains, 1), []
 
     @override
     def _home(self, *blocks: str) -> list[Wire]:
@@ -54,7 +76,7 @@ class SparseNetwork(Network):
 
     @override
     def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> Passed:
-        made = self._of_rows("rows", self._made_of_all(learned[0]))
+        made = self._of_rows("rows", self._made_of_all(self.effective(learned[0])))
         return self._head(learned, made, made, self._left(len(made.mask)))
 
     @override
@@ -79,7 +101,15 @@ class SparseNetwork(Network):
             for relation in self.relations.get(block, {"": None}).values():
                 back = whole if relation is None else self.spread(relation, hops_of(block), whole, transposed=True)
                 found += [self.machine.product(matmul, part, back) for part in self._turned]
-        return Summands(joined([plain_wire(part.part, part.bits) for part in found]).known, found[0].bits)
+        bias, *others = (plain_wire(part.part, part.bits).known for part in found)
+        assert self.mean is not None
+        assert self.gain is not None
+        mean, gain = (wire.columns(self.places(self.trial.blocks)[1:] - 1) for wire in (self.mean, self.gain))
+        return Summands(torch.cat([bias, (torch.cat(others) - mean.known.T * bias) * gain.known.T]), found[0].bits)
+
+
+def _rows(part: Tensor, places: Tensor) -> Tensor:
+    return part[places]
 
 
 def chosen_words_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:

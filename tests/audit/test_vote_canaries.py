@@ -58,7 +58,7 @@ def job_in(folder: Path, *changes: Settings, names: str = "AB") -> SealedJob:
         "paradigm": "sealed",
         "data": {"graphs": saved(folder, graphs_of(names)), "label_holder": "A"},
         "model": {"network": "linear", "edge_slots": 8192},
-        "train": {"epochs": 12, "select_by": "last", "patience": None},
+        "train": {"learning_rate": 16, "epochs": 12, "select_by": "last", "patience": None},
         "privacy": {
             "unit": "edge",
             "epsilon_total": EPSILON,

@@ -38,12 +38,12 @@ def moved(rows: Tensor, graphs: list[PartyGraph], hops: int) -> Tensor:
 
 def part(job: SealedJob, graphs: list[PartyGraph], holder: int, name: str) -> Tensor:
     """A holder's columns as a part of the first weights multiplies them, by its name."""
-    own, width = own_data(job, graphs[holder]).features, graphs[holder].features.shape[1]
-    if name == "neighbours":
-        return own[:, width:]
-    kind, *which = name.split(".")
-    over = [graph for graph in graphs if graph.party in which] if kind == "each" else graphs
-    return own[:, :width] if kind == "own" else moved(own[:, :width], over, int(which[0]))
+    own, (kind, *which) = own_data(job, graphs[holder]).columns, name.split(".")
+    if not which:
+        return own[kind]
+    over = [graph for graph in graphs if graph.party in which] if "each" in name else graphs
+    hops = next(int(word) for word in which if word.isdigit())
+    return moved(own["unit" if kind == "unit" else "own"], over, hops)
 
 
 def whole_rows(job: SealedJob, graphs: list[PartyGraph], rows: Tensor) -> Tensor:
@@ -52,11 +52,11 @@ def whole_rows(job: SealedJob, graphs: list[PartyGraph], rows: Tensor) -> Tensor
     names = [
         f"{block}{over}"
         for block in plan.trials[0].blocks
-        for over in ([f".{graph.party}" for graph in graphs] if block.startswith("each") else [""])
+        for over in ([f".{graph.party}" for graph in graphs] if "each." in block else [""])
     ]
     z = torch.cat([part(job, graphs, place, name) for name in names for place in range(len(graphs))], 1)
-    if plan.standard:
-        z = (z - z[rows].mean(0)) * (z[rows].var(0, correction=0) + 2**-8).rsqrt()
+    largest = 16.0 if plan.standard else 1.0
+    z = (z - z[rows].mean(0)) * (256 * z[rows].var(0, correction=0) + 1).rsqrt() * largest
     return torch.cat([torch.ones((len(z), 1), dtype=torch.float64), z], 1)
 
 

@@ -84,7 +84,7 @@ def small_job(holders: int = 2, *changes: Settings) -> SealedJob:
 def trying(*trials: Trial) -> Iterator[None]:
     """Whatever job tries these inside."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("veilgraph.paradigms.sealed.inputs.trials_of", lambda _: trials)
+        patch.setattr("veilgraph.paradigms.sealed.inputs.trials_of", lambda *_: trials)
         yield
 
 

@@ -109,17 +109,17 @@ def test_trees_see_own_columns_and_own_edges_alone() -> None:
     assert known is not None
     assert known.rows.shape == (20, 3 * 5 + 1)
     plain = own_data(job, own)
-    found = with_scores(plain, own, job, known, 3).features
-    assert found.shape == (30, 5 + 2)
-    assert torch.equal(found[:, :5], plain.features)
+    found = with_scores(plain, own, job, known, 3).columns
+    assert found["boosting"].shape == (30, 2)
+    assert found.keys() - plain.columns.keys() == {"boosting"}
     moved = own.features.clone()
     moved[35] += 10
-    changed = with_scores(plain, own, job, examples_of(job, replace(own, features=moved)), 3).features
-    assert not torch.equal(changed, found)
+    changed = with_scores(plain, own, job, examples_of(job, replace(own, features=moved)), 3).columns
+    assert not torch.equal(changed["boosting"], found["boosting"])
     job, others = small_job(2, BLOCKS), [graphs[0], replace(graphs[1], features=-graphs[1].features)]
-    first, second = (together(job, each)[1]["A"].features for each in (graphs, others))
+    first, second = (together(job, each)[1]["A"].columns["boosting"] for each in (graphs, others))
     assert torch.equal(first, second)
-    assert together(job, graphs)[1]["B"].features.shape[1] == 6
+    assert "boosting" not in together(job, graphs)[1]["B"].columns
     assert examples_of(small_job(2, STANDARD), own) is None
 
 
@@ -131,7 +131,7 @@ def test_hops_move_scores_as_they_move_columns() -> None:
     program.enter(trains=True)
     program.begin()
     assert program.network.rows is not None
-    columns = torch.cat([data["A"].features, data["B"].features], 1)
+    columns = torch.cat([data["A"].columns["own"], data["A"].columns["boosting"], data["B"].columns["own"]], 1)
     edges = torch.cat([own.edges for own in data.values()], 1)
     near = torch.eye(40, dtype=torch.float64)
     near.index_put_((edges[1], edges[0]), torch.ones(edges.shape[1], dtype=torch.float64), accumulate=True)

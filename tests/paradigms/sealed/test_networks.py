@@ -24,7 +24,7 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.partition import pool
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, quantiles
+from veilgraph.paradigms.sealed.inputs import most_right, own_data, plan_of, quantiles, unit_rows
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.plan import Trial
 from veilgraph.paradigms.sealed.program import OUTSIDE, TRIAL, WEIGHT_BITS, SealedProgram, logits_of
@@ -44,6 +44,7 @@ def on(*blocks: str, network: str = "mlp", **model: Any) -> Settings:
 
 ALMOST = 0.02
 """The softmax of a sealed job is (1 + z/243)^243 over its sum."""
+JUDGED_IN_TABLES: Settings = {"select_by": "auc", "epochs": 250, "learning_rate": None}
 FEW, MANY = 8, 22
 """Training nodes: fewer than columns, so that rows are propagated, and more, so that columns are."""
 CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
@@ -60,6 +61,8 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
     "linear, standard, each": (2, MANY, (on("own", "each.1", network="linear"), STANDARD, SLOW, DIRECTED, MARGINS)),
     "linear, boosting, rows": (3, FEW, (on("boosting", "pooled.1", network="linear"), STANDARD, SLOW)),
     "mlp, boosting, columns": (2, MANY, (on("own", "quantiles", "boosting", "pooled.1"), STANDARD, SLOW, BALANCED)),
+    "mlp, unit, rows": (2, FEW, (on("unit.1", "unit.each.2", "pooled.1"), STANDARD, SLOW, MARGINS)),
+    "mlp, unit, columns": (3, MANY, (on("unit", "unit.5", "own"), STANDARD, SLOW, DIRECTED)),
     "mlp, standard, no hop": (3, FEW, (on("neighbours", "own", hidden=2), STANDARD, SLOW, BATCHES, MARGINS)),
 }
 
@@ -91,8 +94,9 @@ def test_parties_compute_what_the_twin_does(case: str) -> None:
         (on("pooled.1", "pooled.2", "pooled.3"), DIRECTED, WEIGHTS),
         (on("own", "neighbours", "each.1"), WEIGHTS, DIRECTED, STANDARD),
         (on("neighbours", "pooled.1", network="linear"), STANDARD, BATCHES),
+        (on("pooled.1", "unit", "unit.1", "unit.5", "unit.each.2"), STANDARD, DIRECTED),
     ],
-    ids=["linear", "far", "near", "each, standard", "batches, standard"],
+    ids=["linear", "far", "near", "each, standard", "batches, standard", "unit"],
 )
 def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, changes: tuple[Settings, ...]) -> None:
     """The second step, at weights that are not zero: they move by 0.9 of how they moved, less a rate·gradient."""
@@ -123,6 +127,26 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     logits = logits_by(z, numbers(begun))
     assert margins is not None
     assert torch.allclose(margins, logits[:, 1:] - logits[:, :1], atol=1e-3)
+
+
+@pytest.mark.parametrize(("columns", "more"), [(49, 0), (50, 2)])
+def test_100_columns_of_all_holders_are_tried_as_rows_of_length_1_too(columns: int, more: int) -> None:
+    """B has one column more than A."""
+    job = small_job(2, STANDARD, {"model": {"network": None, "blocks": None}, "train": JUDGED_IN_TABLES})
+    blocks = [trial.blocks for trial in together(job, small_graphs(columns=columns))[0].plan.trials]
+    assert [block for block in blocks if any(name.startswith("unit") for name in block)] == [
+        ("unit.10",),
+        ("unit.each.2",),
+    ][:more]
+    assert len(blocks) == 5 + more
+
+
+def test_unit_rows_undo_what_columns_were_scaled_by() -> None:
+    """Of words, whatever each was standardised by, rows are those of 0 and 1, of length 1; constant columns are 0."""
+    words = torch.tensor([[1, 0, 0, 5], [1, 1, 0, 5], [0, 1, 1, 5], [0, 0, 0, 5]], dtype=torch.float64)
+    found = unit_rows((words - words.mean(0)) * torch.tensor([0.1, 3.0, 40.0, 7.0]))
+    assert torch.allclose(found, torch.nn.functional.normalize(words * torch.tensor([1, 1, 1, 0])))
+    assert unit_rows(words[:0]).shape == (0, 4)
 
 
 @pytest.mark.cases(1)

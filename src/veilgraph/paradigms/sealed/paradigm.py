@@ -21,20 +21,29 @@ from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.mpc.sealed.machine import CountingMachine
-from veilgraph.paradigms.sealed.inputs import fit_bounds_to, max_degree_of, neighbours_told, plan_of, slots_of
+from veilgraph.paradigms.sealed.inputs import (
+    WIDE,
+    fit_bounds_to,
+    max_degree_of,
+    neighbours_told,
+    plan_of,
+    slots_of,
+    trials_of,
+)
 from veilgraph.paradigms.sealed.plan import (
     BOOSTING,
     MOST_JUDGED,
     NEIGHBOURS,
     OWN,
     QUANTILES,
+    UNIT,
     Context,
     Plan,
     Sizes,
     hops_of,
+    is_apart,
     is_pooled,
     release_plan,
-    width_of,
 )
 from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
@@ -74,6 +83,7 @@ _BLOCKS: Final = {
     OWN: "holders' columns",
     NEIGHBOURS: "what each makes of them over its own edges",
     QUANTILES: "whether they are above their quantiles",
+    UNIT: "these as rows of length 1",
     BOOSTING: "what boosted trees make of the label holder's",
 }
 
@@ -81,16 +91,19 @@ _BLOCKS: Final = {
 def network_words(job: SealedJob, plan: Plan) -> str:
     """How a job's network is made and trained, in a sentence or two."""
     over = f"{job.data.label_party}'s own edges" if job.privacy is not None else "all holders' edges together"
-    parts = [_BLOCKS[block] for block in plan.blocks if block in _BLOCKS]
+    usual = replace(plan, trials=trials_of(job, 0))
+    parts = [_BLOCKS[block] for block in usual.blocks if block in _BLOCKS]
     for pooled, where in ((True, over), (False, "every holder's edges by themselves")):
-        hops = sorted(hops_of(block) for block in plan.blocks if hops_of(block) and is_pooled(block) == pooled)
+        hops = sorted({hops_of(block) for block in usual.blocks if hops_of(block) and is_pooled(block) == pooled})
         if hops:
             parts.append(f"columns after {listed([str(each) for each in hops])} hops over {where}")
     votes = ", and on votes of neighbours over all other holders' edges, counted once, with noise" * bool(job.privacy)
-    deep = any(trial.deep for trial in plan.trials)
+    deep = any(trial.deep for trial in usual.trials)
     kind = f"A linear model beside a hidden layer of {plan.hidden}" if deep else "A linear model"
-    choices, means = counted(len(plan.trials), "choice"), ", and means of them" * plan.standard
-    tried = f" It tries {choices} of these and of rates{means}." if len(plan.trials) > 1 else ""
+    choices, means = counted(len(usual.trials), "choice"), ", and means of them" * plan.standard
+    more = len(plan.trials) - len(usual.trials)
+    wide = f", {more} more on rows of length 1 where there are {WIDE} columns or more" * bool(more)
+    tried = f" It tries {choices} of these and of rates{wide}{means}." if len(usual.trials) > 1 else ""
     steps = f"{counted(job.train.epochs, 'step')} of SGD with momentum"
     return f"{kind} is trained in {steps} on rows that are made once, of {listed(parts)}{votes}.{tried}"
 
@@ -203,7 +216,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
     has_costs: ClassVar[bool] = True
 
     def costs(self, job: SealedJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
-        label_holder, plan = sizes[job.data.label_party], plan_of(job, nodes)
+        label_holder = sizes[job.data.label_party]
         if job.passes.evaluates and not label_holder.validation:
             raise ConfigError(
                 f"train.select_by={job.train.select_by}: the job counts validation nodes, and there are none; give "
@@ -212,21 +225,17 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         likely = _LIKELY // len(sizes)
         most = {party: likely if own.neighbours is None else own.neighbours for party, own in sizes.items()}
         told = [neighbours_told(job, *each) for each in most.items()]
-        context = Context(
-            Sizes(
-                nodes,
-                label_holder.training,
-                label_holder.classes,
-                {holder: own.columns for holder, own in sizes.items()},
-                {holder: slots_of(job, own.edges) for holder, own in sizes.items()},
-                max_degree_of(job, told),
-                min(label_holder.validation, MOST_JUDGED) if job.passes.evaluates else 0,
-                0 if job.outcome.predicts_named else None,
-            ),
-            plan,
-            job.data.label_party,
-            {},
+        whole = Sizes(
+            nodes,
+            label_holder.training,
+            label_holder.classes,
+            {holder: own.columns for holder, own in sizes.items()},
+            {holder: slots_of(job, own.edges) for holder, own in sizes.items()},
+            max_degree_of(job, told),
+            min(label_holder.validation, MOST_JUDGED) if job.passes.evaluates else 0,
+            0 if job.outcome.predicts_named else None,
         )
+        context = Context(whole, plan_of(job, whole), job.data.label_party, {})
         every = job.train.evaluate_every if job.passes.evaluates else None
         costs = costs_of(context, job.train.epochs, every, job.dealer_checks)
         if not any(told) or all(own.neighbours is not None for own in sizes.values()):
@@ -256,8 +265,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         plan = plan_of(job)
         holders = [(hello.features, hello.classes) for hello in hellos.values()]
         columns = sum(
-            sum(width_of(block, *own, plan.moved) for own in holders)
-            * (len(holders) if block.startswith("each.") else 1)
+            sum(plan.width_of(block, *own) for own in holders) * (len(holders) if is_apart(block) else 1)
             for block in plan.blocks
         )
         rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_rows_of, lambda each: each.classes))

@@ -87,6 +87,11 @@ class Sizes:
         return MOST_OPENED >> max(0, math.ceil(math.log(self.max_degree / USUAL_DEGREE, 4)))
 
     @property
+    def width(self) -> int:
+        """F, how many columns stand side by side: all holders', or one's where all have the same."""
+        return next(iter(self.columns.values())) if self.blocks else sum(self.columns.values())
+
+    @property
     def owners(self) -> Mapping[PartyId, Block]:
         """Holder → its own rows, of those that have some."""
         return {holder: block for holder, block in self.blocks.items() if block.size}
@@ -96,13 +101,14 @@ class Sizes:
 class OwnData:
     """What one holder puts in; in the twin, there is one of every holder.
 
-    Features are float64 [N, F], edges int64 [2, E], their weights float64 [E], None where each counts once. The label
-    holder has training ``rows``, their labels and weights in the loss, ``judged`` validation nodes, and nodes
-    ``asked``, None: all. Where rows are holders' own, targets of edges are among its own, and so are those of
-    ``turned``, which are its edges against their direction; ``coins`` are [N, 2] numbers that it draws.
+    ``columns`` are float64 [N, width] of every block that is made at home, and of more than a job may have; edges are
+    int64 [2, E], their weights float64 [E], None where each counts once. The label holder has training ``rows``, their
+    labels and weights in the loss, ``judged`` validation nodes, and nodes ``asked``, None: all. Where rows are holders'
+    own, targets of edges are among its own, and so are those of ``turned``, which are its edges against their
+    direction; ``coins`` are [N, 2] numbers that it draws.
     """
 
-    features: Tensor
+    columns: Mapping[str, Tensor]
     edges: Tensor
     edge_weights: Tensor | None = None
     rows: Tensor | None = None
@@ -129,8 +135,8 @@ class OwnData:
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
         found = sha256()
-        for each in fields(self):
-            part = getattr(self, each.name)
+        others = (getattr(self, each.name) for each in fields(self) if each.name != "columns")
+        for part in (*self.columns.values(), *others):
             if part is not None:
                 found.update(str(tuple(part.shape)).encode())
                 found.update(part.contiguous().numpy().tobytes())
@@ -140,8 +146,9 @@ class OwnData:
 OWN: Final = "own"
 NEIGHBOURS: Final = "neighbours"
 QUANTILES: Final = "quantiles"
+UNIT: Final = "unit"
 BOOSTING: Final = "boosting"
-_HOME: Final = (OWN, NEIGHBOURS, QUANTILES, BOOSTING)
+_HOME: Final = (OWN, NEIGHBOURS, QUANTILES, UNIT, BOOSTING)
 THRESHOLDS: Final = 7
 """Of a column that is told above and below its quantiles."""
 MOST_TOLD: Final = 16
@@ -156,26 +163,17 @@ MOST_RANKED: Final = 64
 
 def hops_of(block: str) -> int:
     """Of a block by name; 0 where it is made at home."""
-    return int(block.split(".")[1]) if "." in block else 0
-
-
-def width_of(block: str, columns: int, classes: int, moved: Sequence[str] = (OWN,)) -> int:
-    """How many columns of a block are made of a holder's, over one holder's edges or all; C is 0 at all but one.
-
-    ``moved``: the blocks that hops move.
-    """
-    if hops_of(block):
-        return sum(width_of(each, columns, classes) for each in moved)
-    if block == BOOSTING:
-        return max(0, classes - 1)
-    if block == NEIGHBOURS:
-        return 2 * columns + 1
-    return 2 * THRESHOLDS * min(columns, MOST_TOLD) if block == QUANTILES else columns
+    return int(block.rpartition(".")[2]) if "." in block else 0
 
 
 def is_pooled(block: str) -> bool:
     """Whether its hops are over all holders' edges together, and not over each one's by themselves."""
-    return block.startswith("pooled.")
+    return "." in block and not is_apart(block)
+
+
+def is_apart(block: str) -> bool:
+    """Whether its hops are over every holder's edges by themselves, or over each direction where rows are own."""
+    return "each." in block
 
 
 def is_near(block: str) -> bool:
@@ -185,7 +183,7 @@ def is_near(block: str) -> bool:
 
 def nearer_of(block: str) -> str:
     """The block that a near one is a hop from; empty of others."""
-    return f"pooled.{hops_of(block) - 1}" if is_near(block) else ""
+    return f"{block.rpartition('.')[0]}.{hops_of(block) - 1}" if is_near(block) else ""
 
 
 def teleport_of(hops: int) -> float:
@@ -198,9 +196,9 @@ class Trial:
     """What is learned from, and how fast.
 
     Attributes:
-        blocks: of columns, by name: ``own``; ``neighbours``, ``quantiles`` and ``boosting``, made of them at home;
-        ``pooled.k`` and ``each.k``, what is ``moved`` after k hops over all holders' edges together, or over every
-        holder's by themselves.
+        blocks: of columns, by name: ``own``; ``neighbours``, ``quantiles``, ``unit`` and ``boosting``, made of them at
+        home; ``pooled.k`` and ``each.k``, and ``unit.k`` and ``unit.each.k``, what is ``moved`` after k hops over all
+        holders' edges together, or over every holder's by themselves.
         deep: how many hidden layers there are beside one another, each of the plan's width.
         learning_rate: of SGD with momentum.
         weight_decay: of L2.
@@ -220,7 +218,7 @@ class Plan:
 
     Attributes:
         trials: made one after the other, each from the beginning.
-        standard: whether columns are standardised; else no entry of the holders' columns is above 1 in magnitude.
+        standard: whether holders' own columns have units of their own; else their rows have length 1.
         directed: whether edges count in their direction alone.
         hidden: width of the hidden layer.
         steps: of all trials together.
@@ -261,17 +259,35 @@ class Plan:
     @property
     def home(self) -> tuple[str, ...]:
         """The blocks that a holder makes at home and puts in, side by side: its own columns always."""
-        return tuple(block for block in _HOME if block == OWN or block in self.blocks)
+        needed = {OWN, *self.blocks, *(block.partition(".")[0] for block in self.blocks)}
+        return tuple(block for block in _HOME if block in needed)
 
-    @property
-    def moved(self) -> tuple[str, ...]:
-        """The blocks that hops move: of a node's neighbours, columns and scores say most."""
-        return tuple(block for block in (OWN, BOOSTING) if block in self.home)
+    def moved(self, block: str) -> tuple[str, ...]:
+        """The blocks that a block's hops move: of a node's neighbours, columns and scores say most."""
+        if block.startswith(UNIT):
+            return (UNIT,)
+        return tuple(each for each in (OWN, BOOSTING) if each in self.home)
+
+    def width_of(self, block: str, columns: int, classes: int) -> int:
+        """How many columns of a block are made of a holder's, over one holder's edges or all; C is 0 where it has no
+        labels.
+        """
+        if hops_of(block):
+            return sum(self.width_of(each, columns, classes) for each in self.moved(block))
+        if block == BOOSTING:
+            return max(0, classes - 1)
+        if block == NEIGHBOURS:
+            return 2 * columns + 1
+        return 2 * THRESHOLDS * min(columns, MOST_TOLD) if block == QUANTILES else columns
 
     @property
     def crosses(self) -> bool:
         """Whether anything goes over edges that others' columns, or votes, go over too."""
         return any(map(hops_of, self.blocks)) or self.votes is not None
+
+    def is_of_unit_rows(self, trial: Trial) -> bool:
+        """Whether it learns from rows of length 1 alone."""
+        return not self.standard or all(block.startswith(UNIT) for block in trial.blocks)
 
     def is_kept(self, steps: int) -> bool:
         """Whether weights after so many steps are judged or kept."""
@@ -315,7 +331,14 @@ class Context:
     def width_of(self, holder: PartyId, *blocks: str) -> int:
         """How many columns of these blocks are made of a holder's."""
         classes = self.sizes.classes if holder in self.learners else 0
-        return sum(width_of(block, self.sizes.columns[holder], classes, self.plan.moved) for block in blocks)
+        return sum(self.plan.width_of(block, self.sizes.columns[holder], classes) for block in blocks)
+
+    def columns_of(self, holder: PartyId) -> Tensor | None:
+        """What a holder puts in of the nodes, of all blocks that are made at home: float64; None at all others."""
+        data = self.data.get(holder)
+        if data is None:
+            return None
+        return torch.cat([data.columns[block] for block in self.plan.home if block in data.columns], 1)
 
     def of(self, holder: PartyId, what: str) -> Tensor | None:
         """An attribute of what a holder puts in; None at all others."""

@@ -91,7 +91,7 @@ class SealedProgram:
     def _weight_decay(self) -> float:
         """Of rows of length 1: the more training rows there are, the less a prior on the weights counts."""
         plan, found = self._context.plan, self.network.trial.weight_decay
-        if not plan.standard:
+        if plan.is_of_unit_rows(self.network.trial):
             found *= min(1, _FEW / max(self._context.sizes.training, 1))
         decay = found if plan.weight_decay is None else plan.weight_decay
         return self._rest * decay

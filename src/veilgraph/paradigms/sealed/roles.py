@@ -199,7 +199,7 @@ class SealedRole(Role):
         start = agreed_start(session.link.party, hellos)
         sizes = self.sizes({holder: hellos[holder] for holder in session.holders})
         self.nodes, self._asked = sizes.nodes, sizes.asked
-        context = Context(sizes, plan_of(self._job, self.nodes), session.settings.data.label_party, {})
+        context = Context(sizes, plan_of(self._job, sizes), session.settings.data.label_party, {})
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
         self._program = SealedProgram(machine, replace(context, data=self.data(sizes, start.session)))
         self.model = self.shares(self._program)

@@ -39,17 +39,21 @@ class SealedModelSettings(Settings):
     blocks: (
         tuple[
             Annotated[
-                str, Field(pattern=r"^(own|neighbours|quantiles|boosting|(pooled|each)\.([1-9]|[1-5][0-9]|6[0-4]))$")
+                str,
+                Field(
+                    pattern=r"^(own|neighbours|quantiles|unit|boosting|(pooled|each|unit|unit\.each)\.([1-9]|[1-5][0-9]|6[0-4]))$"
+                ),
             ],
             ...,
         ]
         | None
     ) = Field(None, min_length=1, max_length=16)
     """what rows are made of: own: holders' columns; neighbours: means, deviations and degrees that each makes of them
-    over its own edges, at home; quantiles: whether they are above their quantiles, likewise; boosting: scores of
-    boosted trees that the label holder fits to its columns and labels, at home; pooled.K, each.K: all columns, and
-    such scores where there are any, after K hops over all holders' edges together, or over each one's by themselves;
-    null: several that suit the data are tried
+    over its own edges, at home; quantiles: whether they are above their quantiles, likewise; unit: columns from 0
+    to 1, and rows of these of length 1; boosting: scores of boosted trees that the label holder fits to its columns and
+    labels, at home; pooled.K, each.K: all columns, and such scores where there are any, after K hops over all holders'
+    edges together, or over each one's by themselves; unit.K, unit.each.K: unit likewise; null: several that suit the
+    data are tried
     """
     directed: bool = False
     """edges count from source to target alone; false: every holder's go both ways, as is checked"""

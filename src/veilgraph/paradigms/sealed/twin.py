@@ -66,7 +66,7 @@ def together(
         0 if own.judged is None else own.judged.numel(),
         None if asked is None else asked.numel(),
     )
-    return Context(sizes, plan_of(job, sizes.nodes), label_party, data), data
+    return Context(sizes, plan_of(job, sizes), label_party, data), data
 
 
 def _begun(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:

@@ -99,7 +99,7 @@ def put_in(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
             value=False,
         )
     into, out = (each[:, each[1] < (graph.common or graph.num_nodes)] for each in (edges, turned))
-    columns = columns_of(plan, both_ways(graph)) if graph.common else graph.features[:0].double()
+    columns = columns_of(plan, both_ways(graph)) if graph.common else {}
     return OwnData(columns, into, turned=out if plan.directed else None)
 
 
@@ -193,11 +193,13 @@ class Places:
     def of(self, own: OwnData) -> OwnData:
         """What it puts in, by rows of its block and of the union: edges that end nowhere are left out."""
         slots = self.rows[: self.nodes] - self.block.rows.start
-        features = own.features.new_zeros((self.block.size, own.features.shape[1]))
-        features[slots] = own.features
+
+        def placed(part: Tensor) -> Tensor:
+            return part.new_zeros((self.block.size, part.shape[1])).index_copy(0, slots, part)
+
         return replace(
             own,
-            features=features,
+            columns={block: placed(part) for block, part in own.columns.items()},
             edges=self._edges(own.edges, self.lost),
             turned=None if own.turned is None else self._edges(own.turned, self.lost.flip(0)),
             rows=None if own.rows is None else slots[own.rows],

@@ -22,7 +22,7 @@ from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.horizontal.paradigm import SameColumnsData, SameColumnsPrivacy, SameColumnsSessions
 from veilgraph.paradigms.sealed.inputs import neighbours_told, padded, plan_of
 from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, SealedWords, costs_of, network_words
-from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, width_of
+from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, is_apart
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
 from veilgraph.paradigms.union.inputs import blocks_of, network_of, scale_own, union_sizes
 from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder, UnionNetwork
@@ -116,7 +116,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
             {holder: neighbours_told(job, holder, own.neighbours or _LIKELY) for holder, own in sizes.items()},
         )
         every = job.train.evaluate_every if job.passes.evaluates else None
-        return costs_of(Context(whole, plan_of(job), job.data.label_party, {}), job.train.epochs, every)
+        return costs_of(Context(whole, plan_of(job, whole), job.data.label_party, {}), job.train.epochs, every)
 
     @override
     def stated(self, job: UnionJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
@@ -136,10 +136,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
     def unread_bytes(self, job: UnionJob, hellos: Mapping[PartyId, Hello]) -> int:
         plan, (one, *_) = plan_of(job), [hello for hello in hellos.values() if hello.rows]
         nodes, classes = (sum(hello.rows for hello in hellos.values()), max(hello.classes for hello in hellos.values()))
-        columns = sum(
-            width_of(block, one.features, classes, plan.moved) * (1 + block.startswith("each."))
-            for block in plan.blocks
-        )
+        columns = sum(plan.width_of(block, one.features, classes) * (1 + is_apart(block)) for block in plan.blocks)
         learned = sum(hello.training + hello.validation for hello in hellos.values())
         width = max(columns, classes + job.model.hidden, 256)
         slots = nodes + max(hello.edges for hello in hellos.values())

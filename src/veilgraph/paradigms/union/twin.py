@@ -75,7 +75,7 @@ def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, 
             lost = edges[:, ~across(edges, places[party], blocks)] if party == job.across else edges[:, :0]
         at = Places(places[party], blocks[party], graph.common, lost)
         data[party] = with_coins(at.of(data[party]), sizes.nodes, system_secrets)
-    return Context(sizes, plan, job.data.label_party, data)
+    return Context(sizes, plan_of(job, sizes), job.data.label_party, data)
 
 
 def _keys(ends: Tensor, nodes: int) -> Tensor:

@@ -10,8 +10,8 @@ the label holder picks its rows. Else a hidden one-hot column for each training 
 every holder's columns, and validation nodes are picked out of the logits of all nodes. Prediction likewise propagates
 either what the first weights make of the columns, or the columns.
 
-Columns with units of their own (``data.feature_scaling: standard``) are standardised inside, by means and deviations
-over the training rows, which nobody learns: hops leave columns with very different spreads.
+Columns are standardised inside, by means and deviations over the training rows, which nobody learns: hops leave columns
+with very different spreads.
 
 Where training rows Z_T are far fewer than columns, the first weights W are not stepped: c·W_0 + Z_Tᵀ·A is, in A. The
 gradient of W is Z_Tᵀ·E, so a step adds to A what it would add to W but for Z_Tᵀ, and Z_T·W = c·Z_T·W_0 + (Z_T·Z_Tᵀ)·A.
@@ -37,6 +37,7 @@ from veilgraph.paradigms.sealed.learners import Learners
 from veilgraph.paradigms.sealed.networks.propagation import HiddenEdges, Propagation, check_double_entry, one_hot
 from veilgraph.paradigms.sealed.plan import (
     MOST_OPENED,
+    UNIT,
     Context,
     Trial,
     hops_of,
@@ -49,7 +50,8 @@ from veilgraph.paradigms.sealed.plan import (
 _WAYS: Final = ("in", "out")
 Parts = dict[str, slice]
 """Name → rows of the first weights."""
-_LEAST_VARIANCE: Final = 2.0**-8  # added to every variance: columns are multiplied by 2^4 at most
+_LARGEST_GAIN: Final = 4  # bits of it
+_LEAST_VARIANCE: Final = 4.0**-_LARGEST_GAIN  # added to every variance
 _VARIANCE_BITS: Final = 20
 GAIN_BITS: Final = 20
 """Of what columns are multiplied by."""
@@ -167,9 +169,8 @@ class Network:
         """Columns behind the blocks."""
         return 0
 
-    @property
-    def _moved_width(self) -> int:
-        return sum(self.context.width_of(holder, *self.context.plan.moved) for holder in self.context.abreast)
+    def _moved_width(self, block: str) -> int:
+        return sum(self.context.width_of(holder, block) for holder in self.context.abreast)
 
     @property
     def _sizes(self) -> dict[str, int]:
@@ -201,7 +202,7 @@ class Network:
 
         def own(holder: PartyId, rows: int) -> Wire:
             shape = rows, context.width_of(holder, *context.plan.home)
-            return self.machine.put(holder, context.of(holder, "features"), shape, BITS)
+            return self.machine.put(holder, context.columns_of(holder), shape, BITS)
 
         if sizes.blocks:
             self.columns = [joined([own(holder, block.size) for holder, block in sizes.owners.items()])]
@@ -223,7 +224,7 @@ class Network:
         self.normalise()
         self.machine.at("rows")
         rows = self._plain_rows()
-        self.rows = self._standardised(rows) if self.context.plan.standard else rows
+        self.rows = self._standardised(rows)
 
     def kept(self) -> dict[str, Kept]:
         """What is made once and kept with the weights, by name, in the order in which it becomes wires again."""
@@ -234,9 +235,8 @@ class Network:
             if not (each.is_owned or sizes.blocks)  # which has other rows in every session
         }
         found["rows"] = Kept(self, "rows", (self._row_count, 1 + columns), BITS)
-        if self.context.plan.standard:
-            found["weight.mean"] = Kept(self, "mean", (1, columns), BITS, predicts=True)
-            found["weight.gain"] = Kept(self, "gain", (1, columns), GAIN_BITS, predicts=True)
+        found["weight.mean"] = Kept(self, "mean", (1, columns), BITS, predicts=True)
+        found["weight.gain"] = Kept(self, "gain", (1, columns), GAIN_BITS, predicts=True)
         return found
 
     def resume(self) -> None:
@@ -309,7 +309,7 @@ class Network:
     def _propagates_columns(self) -> bool:
         """Whether rows are picked out of the columns of all nodes, and no hidden one-hot columns are propagated."""
         sizes = self.context.sizes
-        many = sizes.training + sizes.validation >= self._moved_width
+        many = sizes.training + sizes.validation >= max(map(self._moved_width, self.relations), default=0)
         return many or not self.relations or bool(sizes.blocks)
 
     def _logits(self, weights: Sequence[Wire], rows: Wire) -> Passed:
@@ -345,8 +345,8 @@ class Network:
 
     def effective(self, first: Wire) -> Wire:
         """The trial's first weights as they multiply columns that are not standardised: gain·w, the bias less means."""
-        if self.gain is None or self.mean is None:
-            return first
+        assert self.gain is not None
+        assert self.mean is not None
         machine, places = self.machine, self.places(self.trial.blocks)[1:] - 1
         last = 1 + places.numel()
         columns = times(machine, first[1:last], self.gain.columns(places).T, first.bits)
@@ -367,15 +367,16 @@ class Network:
                 start += self._sizes[block]
                 continue
             for name, relation in relations.items():
-                if name in self._spread or self._moved_width <= self.width:
+                if name in self._spread or self._moved_width(block) <= self.width:
                     total = total + self._sum_of([self._moved_columns(block, name, relation)], first, start)
                 else:
-                    made = self.opened(self._sum_of(self._home(*self.context.plan.moved), first, start))
+                    made = self.opened(self._sum_of(self._home(*self.context.plan.moved(block)), first, start))
                     if is_near(block):
-                        near[hops_of(block)] = made
+                        hops = hops_of(block)
+                        near[hops] = near[hops] + made if hops in near else made
                     else:
                         moved.append(self.spread(relation, hops_of(block), made))
-                start += self._moved_width
+                start += self._moved_width(block)
         moved += self._hop_by_hop(near)
         made = self.opened(total)
         for part in moved:
@@ -413,10 +414,11 @@ class Network:
     def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
         """All own columns after a block's hops, once a session."""
         if name not in self._spread:
-            columns, hops, near = self._home(*self.context.plan.moved), hops_of(block), nearer_of(block)
+            columns, hops, near = self._home(*self.context.plan.moved(block)), hops_of(block), nearer_of(block)
             if near in self.relations:
                 columns, hops = [self._moved_columns(near, near, relation)], 1
-            self._spread[name] = self.spread(relation, hops, *columns, narrow=not self.context.plan.standard)
+            narrow = not self.context.plan.standard or block.startswith(UNIT)
+            self._spread[name] = self.spread(relation, hops, *columns, narrow=narrow)
         return self._spread[name]
 
     def spread(
@@ -448,16 +450,20 @@ class Network:
         rows = context.of(owner, "rows")
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
-        found, moved, moving = [one], dict[str, Wire](), context.plan.moved
+        found, moved = [one], dict[tuple[Propagation, int], Wire]()
         for block in context.plan.blocks:
             relations = self.relations.get(block)
             if relations is None:
                 found += [self.opened(machine.product(matmul, start.T, part)) for part in self._home(block)]
                 continue
-            for name, relation in relations.items():
-                begun, hops = (moved[nearer_of(block)], 1) if nearer_of(block) in moved else (start, hops_of(block))
-                moved = {name: self.spread(relation, hops, begun, transposed=True, narrow=True)}
-                found += [self.opened(machine.product(matmul, moved[name].T, part)) for part in self._home(*moving)]
+            for relation in relations.values():
+                hops = hops_of(block)
+                if (relation, hops) not in moved:
+                    near = is_near(block) and (relation, hops - 1) in moved
+                    begun = (moved[relation, hops - 1], 1) if near else (start, hops)
+                    moved = {(relation, hops): self.spread(relation, begun[1], begun[0], transposed=True, narrow=True)}
+                parts = self._home(*context.plan.moved(block))
+                found += [self.opened(machine.product(matmul, moved[relation, hops].T, part)) for part in parts]
         return joined(found, 1)
 
     def _everywhere(self, block: str) -> list[Wire]:
@@ -476,11 +482,11 @@ class Network:
         coarse_bits = max(_COARSE_BITS, (_SQUARE_BITS - training.bit_length()) // 2)
         coarse = machine.open(machine.split(centred[:training]), BITS - coarse_bits)
         variance = self._mean_of(machine.product(torch.mul, coarse, coarse), _VARIANCE_BITS)
-        self.watched += [variance, columns]
+        self.watched.append(variance)
         whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)
-        bits = GAIN_BITS + _VARIANCE_BITS // 2
-        root = inverse_root(machine, machine.split(whole[0]), MOST_OPENED << _VARIANCE_BITS, bits)
-        self.gain = root[None].halved(-_VARIANCE_BITS // 2)
+        doublings = _VARIANCE_BITS // 2 - (0 if self.context.plan.standard else _LARGEST_GAIN)
+        root = inverse_root(machine, machine.split(whole[0]), MOST_OPENED << _VARIANCE_BITS, GAIN_BITS + doublings)
+        self.gain = root[None].halved(-doublings)
         return joined([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
 
     def _mean_of(self, rows: Summands, bits: int) -> Wire:
