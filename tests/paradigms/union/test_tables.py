@@ -9,7 +9,9 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from tests.cli.commands import veilgraph
 from tests.errors import refused
+from tests.paradigms.apart import apart
 from tests.paradigms.union.banks import (
     ALMOST,
     NET,
@@ -22,17 +24,18 @@ from tests.paradigms.union.banks import (
     with_network,
 )
 from tests.paradigms.union.banks import job_of as in_memory
+from tests.roles.federation import merge
 from veilgraph.cli.app import app
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.union.settings import UnionJob
+from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.launch.jobs import predict, train
-from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.predictions import load_predictions, name_ahead
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.encode import fit_encoding
 
@@ -179,6 +182,39 @@ def test_other_jobs_leave_edges_to_others_out(tmp_path: Path) -> None:
     inside = (graph.edge_index < graph.common).all(0)
     assert built.graph.num_nodes == graph.common
     assert built.graph.num_edges == int((inside * (1 + graph.edge_index[0] % 2)).sum())
+
+
+def test_across_organisations_each_bank_names_nodes_at_its_own_site(tmp_path: Path) -> None:
+    """Who names none takes part; a network's site has nothing to name."""
+    found = with_network(banks())
+    allowed = ["own-named-classes", "own-named-margins", "listed-nodes", "column-statistics"]
+    files = written(found, tmp_path / "tables", leakage=allowed)
+    settings = union(
+        parse_job(
+            merge(
+                job_of(files).model_dump(mode="json", exclude_unset=True),
+                {"name": "banks", "named_nodes": 3, "data": {"parties": None, "holders": list(files)}},
+            )
+        )
+    )
+    runs = apart(tmp_path, files, settings)
+    with refused(ConfigError, code="none-named"):
+        apart(tmp_path, files, settings, "predict")
+    with refused(RunError, party="A"):
+        name_ahead(runs[NET], ids=["1"])
+    wanted = {party: [text.split("/")[-1] for text in found[1][party][3:5]] for party in "BC"}
+    for party, ids in wanted.items():
+        assert veilgraph("predict", runs[party], "--ids", ",".join(ids), "--ask").stdout.startswith("2 named")
+    apart(tmp_path, files, settings, "predict")
+    twin = of_twin(in_memory(found), found)
+    for party, ids in wanted.items():
+        told = predict(runs[party])
+        assert told.ids == tuple(ids)
+        assert (told.uncalibrated.double() - twin[party][3:5]).abs().max() < ALMOST
+    assert len(predict(runs["A"]).nodes) == 0
+    name_ahead(runs["B"], ids=wanted["B"])
+    with refused(ConfigError, code="refused"):
+        apart(tmp_path, files, settings, "predict")
 
 
 def test_a_prediction_is_of_the_books_as_they_are_now(tmp_path: Path) -> None:

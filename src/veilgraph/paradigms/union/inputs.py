@@ -147,8 +147,8 @@ def _drawn(mask: Tensor, streams: LearningStreams, purpose: str) -> Tensor:
     return rows[torch.randperm(rows.numel(), generator=streams.generator(purpose))]
 
 
-def blocks_of(rows: Mapping[PartyId, int], counts: Mapping[PartyId, tuple[int, int]]) -> dict[PartyId, Block]:
-    """Every holder's block, from how many rows it has and how many of these are trained on and judged by."""
+def blocks_of(rows: Mapping[PartyId, int], counts: Mapping[PartyId, tuple[int, ...]]) -> dict[PartyId, Block]:
+    """Every holder's block, from how many rows it has and how many are trained on, judged by and perhaps asked for."""
     ends = dict(zip(rows, accumulate(rows.values()), strict=True))
     return {holder: Block(slice(ends[holder] - rows[holder], ends[holder]), *counts[holder]) for holder in rows}
 
@@ -162,12 +162,13 @@ def union_sizes(
     neighbours: Mapping[PartyId, int],
 ) -> Sizes:
     """What all parties know; a node has edges at its own holder, and at one that has the edges across."""
-    counts = (sum(getattr(block, name) for block in blocks.values()) for name in ("size", "training", "validation"))
-    nodes, training, validation = counts
+    names = ("size", "training", "validation", "asked")
+    nodes, training, validation, asked = (sum(getattr(block, name) for block in blocks.values()) for name in names)
     most = max(own for holder, own in neighbours.items() if blocks[holder].size)
     degree = max_degree_of(job, [most + sum(own for holder, own in neighbours.items() if not blocks[holder].size)])
     of_each = dict.fromkeys(blocks, columns)
-    return Sizes(nodes, training, classes, of_each, edges, degree, validation, blocks=blocks)
+    named = asked if job.outcome.predicts_named else None
+    return Sizes(nodes, training, classes, of_each, edges, degree, validation, named, blocks)
 
 
 def across(edges: Tensor, rows: Tensor, blocks: Mapping[PartyId, Block]) -> Tensor:
@@ -202,6 +203,7 @@ class Places:
             turned=None if own.turned is None else self._edges(own.turned, self.lost.flip(0)),
             rows=None if own.rows is None else slots[own.rows],
             judged=None if own.judged is None else slots[own.judged],
+            asked=None if own.asked is None else slots[own.asked],
         )
 
     def _edges(self, edges: Tensor, lost: Tensor) -> Tensor:

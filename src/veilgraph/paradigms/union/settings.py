@@ -50,8 +50,11 @@ class UnionJob(SealedJob):
     """the holder that has all edges between nodes of different holders, and no nodes: a payment network; null: both
     ends' holders have them
     """
-    named_nodes: None = None
-    """every holder's nodes are all predicted, to that holder"""
+    named_nodes: int | None = Field(None, ge=1)
+    """null: every holder's nodes are all predicted, to that holder, at the end of training and in every prediction; a
+    number: none at the end of training, and in all predictions of the run together so many of each holder's own, which
+    it names and nobody else learns
+    """
     release: Literal["none"] = "none"
     """all weights stay in shares"""
     privacy: None = None

@@ -160,4 +160,4 @@ def _in_one_place(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress
 
 def _of_one(job: UnionJob, graph: PartyGraph) -> UnionJob:
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
-    return job.model_copy(update={"data": data, "output": "margins", "across": None})
+    return job.model_copy(update={"data": data, "output": "margins", "named_nodes": None, "across": None})
