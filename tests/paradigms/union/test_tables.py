@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,28 @@ def test_books_are_one_graph_and_each_bank_learns_of_its_accounts(network: bool,
     if network:
         named = [found[1][party][0].split("/")[-1] for party in "BC"]
         assert len(predict(run.path, ids=named).probabilities) == len(named)
+
+
+def test_what_a_table_says_that_payments_weigh_counts_at_home(tmp_path: Path) -> None:
+    """Of two payments between the same accounts the sum; the network's weights count nowhere."""
+    found = with_network(banks(), knows=True)
+    files = written(found, tmp_path)
+    for file in files.values():
+        told = yaml.safe_load(file.read_text())
+        file.write_text(yaml.safe_dump(told | {"edges": [{**EDGES, "factor": 20.0}]}))
+    run = RunDirectory.open(train(job_of(files), tmp_path / "run").path)
+    graphs = [
+        replace(graph, edge_weight=20.0 * (1 + graph.edge_index[0] % 2)) if graph.common else graph
+        for graph in found[0]
+    ]
+    expected, without = (of_twin(in_memory(each), each) for each in ((graphs, found[1]), found))
+    for party in "ABC":
+        predictions = load_predictions(run.party(party))
+        assert predictions.ids is not None
+        places = torch.tensor([found[1][party].index(name) for name in predictions.ids])
+        told = predictions.uncalibrated.double()
+        assert (told - expected[party][places]).abs().max() < ALMOST
+        assert (told - without[party][places]).abs().max() > ALMOST
 
 
 def test_whose_party_file_has_no_nodes_is_named_in_the_job(tmp_path: Path) -> None:

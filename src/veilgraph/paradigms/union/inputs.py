@@ -72,23 +72,31 @@ def with_no_labels(graph: PartyGraph) -> PartyGraph:
 
 
 def both_ways(graph: PartyGraph) -> PartyGraph:
-    """Each pair of nodes once in both directions: what a holder makes of its nodes' columns at home is over these."""
-    edges = graph.edge_index
-    return replace(graph, edge_index=edges_once(torch.cat([edges, edges.flip(0)], 1)), edge_weight=None)
+    """Each pair of nodes once in both directions, of whatever relation: what a holder makes of its nodes' columns at
+    home is over these.
+
+    Of edges that have weights, as amounts are, a pair counts log(1 + s) with s the sum of its edges' weights.
+    """
+    graph, edges = graph.merged(), torch.cat([graph.edge_index, graph.edge_index.flip(0)], 1)
+    if graph.edge_weight is None:
+        return replace(graph, edge_index=edges_once(edges))
+    pairs, weights = summed_once(edges, graph.edge_weight.repeat(2))
+    return replace(graph, edge_index=pairs, edge_weight=weights.log1p())
+
+
+def summed_once(edges: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Each pair as ``edges_once`` has it, int64 [2, P], and the sum of the weights of its edges: float64 [P]."""
+    kept = edges[0] != edges[1]
+    pairs, place = torch.unique(edges[:, kept], dim=1, return_inverse=True)
+    return pairs, weights.new_zeros(pairs.shape[1], dtype=torch.float64).index_add(0, place, weights[kept].double())
 
 
 def put_in(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
     """Columns of a holder's own nodes, and edges into these and, where they have a direction, against it out of these.
 
-    Without nodes it puts in all edges. Nodes are numbered as in the graph. Raises ``DataError``: an edge has a weight,
-    or goes one way where none should.
+    Without nodes it puts in all edges. Nodes are numbered as in the graph. What edges weigh is in columns alone. Raises
+    ``DataError``: an edge goes one way where none should.
     """
-    if graph.edge_weight is not None:
-        raise DataError(
-            f"party {graph.party!r}: its edges have weights, and in paradigm union all count alike; leave weights out",
-            key="model.edge_weights",
-            value=False,
-        )
     edges = pairs_of(graph, job.inputs)
     turned = edges_once(edges.flip(0))
     if not plan.directed and not torch.equal(edges, turned):

@@ -31,7 +31,9 @@ class UnionModelSettings(SealedModelSettings):
     directed: bool = True
     """edges have a direction, as payments have; false: every one goes both ways, as is checked"""
     edge_weights: Literal[False] = False
-    """all edges count alike, and each pair of nodes once"""
+    """over hops all edges count alike, and each pair of nodes once; what they weigh counts at home, in the blocks
+    neighbours and boosting
+    """
     max_degree: None = None
     """each holder tells the largest degree of its nodes, rounded up to 2^k − 1"""
     edge_slots: None = None
@@ -105,7 +107,7 @@ class UnionJob(SealedJob):
     @override
     def inputs(self) -> InputRules:
         rules: dict[PartyId, tuple[str, int | None]] = dict.fromkeys(self.data.names, ("model.max_degree", None))
-        return InputRules(weights=False, degree_rules=rules, joins_others=True, across=self.across)
+        return InputRules(degree_rules=rules, joins_others=True, across=self.across)
 
 
 def union(job: JobSettings) -> UnionJob:
