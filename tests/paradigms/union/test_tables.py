@@ -196,6 +196,62 @@ def test_check_says_how_many_edges_go_to_others(party: str, tmp_path: Path) -> N
     assert content["edges"][0]["across"] == int((across * (1 + graph.edge_index[0] % 2)).sum())
 
 
+@pytest.fixture
+def network(tmp_path: Path) -> tuple[dict[PartyId, Path], int]:
+    """Party files of three banks and of a network, of whose payments so many are between banks; and some are not."""
+    found = with_network(banks())
+    files = written(found, tmp_path, leakage=["own-margins", "own-classes", "listed-nodes", "column-statistics"])
+    payments = files[NET].parent / "payments.csv"
+    between = len(payments.read_text().splitlines()) - 1
+    with payments.open("a") as file:
+        file.writelines(["1,A,2,A\n", "1,A,1,A\n", "1,A,1,D\n", "1,A,1,D\n", "7,D,7,E\n", "1,A,2,\n"])
+    return files, between
+
+
+def test_check_says_which_of_a_network_s_payments_a_job_uses(
+    network: tuple[dict[PartyId, Path], int], tmp_path: Path
+) -> None:
+    files, between = network
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job_of(files).model_dump(mode="json", exclude_unset=True)))
+    arguments = ["data", "check", str(files[NET]), "--job", str(tmp_path / "job.yaml"), "--json"]
+    said = CliRunner().invoke(app, arguments)
+    assert said.exit_code == 0, said.output
+    content = json.loads(said.stdout)
+    (edges,), (used,) = content["edges"], content["in_job"]
+    (rows,) = edges["relations"]
+    assert (rows["rows"], rows["dropped"], rows["self_loops"]) == (between + 6, 1, 1)
+    assert rows["duplicates"] >= 1
+    assert edges["across"] == between + 3
+    assert edges["between"]["A"]["A"] == 2
+    assert edges["between"]["A"]["D"] == 2
+    assert edges["between"]["D"] == {"E": 1}
+    assert (used["across"], used["others"]) == (between, {"D": 3, "E": 1})
+    words = " ".join(CliRunner().invoke(app, arguments[:-1]).output.split())
+    assert f"{between:,} join nodes of two holders of job" in words
+    assert "3 name others, and are left out (D 3, E 1)" in words
+    assert "2 are within another holder" in words
+    whole = CliRunner().invoke(app, ["check", str(tmp_path / "job.yaml")])
+    assert "3 name others, and are left out (D 3, E 1)" in " ".join(whole.output.split())
+
+
+def test_check_of_a_bank_says_which_of_its_payments_go_to_holders_of_a_job(tmp_path: Path) -> None:
+    files = written(banks(), tmp_path)
+    job = job_of({name: files[name] for name in "AB"})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_unset=True)))
+    said = CliRunner().invoke(app, ["data", "check", str(files["A"]), "--job", str(tmp_path / "job.yaml"), "--json"])
+    (edges,), (used,) = (json.loads(said.stdout)[key] for key in ("edges", "in_job"))
+    assert used["others"] == {"C": edges["across"] - used["across"]}
+    assert 0 < used["across"] < edges["across"]
+
+
+def test_a_job_that_uses_no_edges_to_others_is_refused(tmp_path: Path) -> None:
+    files = written(banks(), tmp_path)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"data": {"parties": {n: str(f) for n, f in files.items()}}}))
+    said = CliRunner().invoke(app, ["data", "check", str(files["A"]), "--job", str(tmp_path / "job.yaml")])
+    assert said.exit_code == 2
+    assert "--job" in said.output
+
+
 def test_other_jobs_leave_edges_to_others_out(tmp_path: Path) -> None:
     found = banks()
     own = Organisation.read(written(found, tmp_path)["A"], "A")
