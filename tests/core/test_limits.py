@@ -253,7 +253,10 @@ SEALED_ALONE = {
     "released-weights",
     "sealed-scores",
 }
-UNION_ALONE = {"own-classes", "own-margins", "union-scores", "confirmed-edges", "listed-nodes"}
+UNION_ALONE = {
+    *("own-classes", "own-margins", "own-named-classes", "own-named-margins"),
+    *("union-scores", "confirmed-edges", "listed-nodes"),
+}
 ELSEWHERE = SEALED_ALONE | UNION_ALONE | {"averaged-weights", "score-tallies", "single-updates", "task-tallies"}
 """Of sealed, union and averaging jobs alone."""
 VALUES = {"training-targets", "value-tallies", "target-sums"}

@@ -176,6 +176,8 @@ SEALED: dict[str, JobSettings] = {
     "union, three, not judged": union_job(3),
     "union, edges across at one, judged": union_job(3, {"across": "C", "train": {"select_by": "auc"}}),
     "union, edges across at one": union_job(4, {"across": "D"}),
+    "union, named": union_job(3, {"named_nodes": 5, "output": "classes"}),
+    "union, named margins, edges across at one": union_job(3, {"named_nodes": 5, "across": "C"}),
     "sealed, named margins": sealed_job(2, {"named_nodes": 5, "output": "margins"}),
 }
 

@@ -195,9 +195,10 @@ class Run:
         Tables are read again, and nodes added since are predicted too.
 
         Args:
-            nodes: the rows to give back; default: all. The others do not learn which were asked for. A sealed job with
-                ``named_nodes`` predicts no others, and has to be given some.
-            ids: the nodes to give back by id, in place of ``nodes``: of runs from tables, and horizontal ones.
+            nodes: the rows to give back; default: all. The others do not learn which were asked for. A sealed or union
+                job with ``named_nodes`` predicts no others, and has to be given some.
+            ids: the nodes to give back by id, in place of ``nodes``: of runs from tables, and horizontal ones. In a
+                union with ``named_nodes`` each holder names those that it has.
             processes: run every party in a process of its own.
             link: what joins the parties; default: memory, and sockets between processes.
 

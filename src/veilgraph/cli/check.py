@@ -133,7 +133,8 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
 
     if settings.data.from_tables:
         paradigm.data.check_tables(settings)
-        described = [show_party(path) for path in (settings.data.parties or {}).values()]
+        joining = settings if settings.inputs.joins_others else None
+        described = [show_party(path, joining) for path in (settings.data.parties or {}).values()]
         holders, nodes = described, min((each.nodes for each in described), default=None)
         if nodes is not None:
             sizes = dict(zip(settings.data.names, map(_size, described), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -23,10 +23,12 @@ from veilgraph.cli.app import (
 from veilgraph.cli.output import echo, emit, messages, plain, results
 from veilgraph.core.deferred import deferred
 from veilgraph.core.files import fresh_path
+from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import DATASETS
 
 with deferred():
     from veilgraph.protocol import job_file
+    from veilgraph.protocol.job import JobSettings
     from veilgraph.protocol.party_settings import party_folder, read_party_settings
     from veilgraph.report.tables import party_tables
     from veilgraph.runtime.launch.jobs import RunOptions, align
@@ -34,6 +36,7 @@ with deferred():
     from veilgraph.tables import describe
 
 _OVERLAP: Final = 0.8
+_NAMED: Final = 6
 _LOST: Final = 0.2  # share of a file's edges that may be dropped without a word
 
 
@@ -48,13 +51,66 @@ def schema_command(file: Literal["job", "party"]) -> None:
 
 
 @command("check", "veilgraph data check bank/party.yaml", data, json=True)
-def check_party_command(file: Path) -> None:
+def check_party_command(file: Path, job: Path | None = None) -> None:
     """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing.
 
     Options:
         PARTY.yaml (file): An organisation's own party file.
+        --job JOB.yaml: Say as well how many edges to others' nodes are between holders of this job.
     """
-    emit({"file": file, **plain(show_party(file))})
+    settings = None if job is None else job_file.read_job(job)
+    if settings is not None and not settings.inputs.joins_others:
+        raise typer.BadParameter(
+            f"no edges to others' nodes are used in paradigm {settings.paradigm}; give a union job, or leave it out",
+            param_hint="--job",
+        )
+    description = show_party(file, settings)
+    emit({"file": file, **plain(description), **({} if settings is None else _in_job(description, settings))})
+
+
+def _owners(job: JobSettings) -> tuple[PartyId, ...]:
+    """The holders of nodes."""
+    return tuple(name for name in job.data.names if name != job.inputs.across)
+
+
+def _in_job(description: describe.PartyDescription, job: JobSettings) -> dict[str, Any]:
+    holders = _owners(job)
+    return {
+        "in_job": [
+            {
+                "file": edges.file,
+                "across": edges.across_in(holders),
+                "others": {name: count for name, count in edges.named().items() if name not in holders},
+            }
+            for edges in description.edges
+            if edges.between
+        ]
+    }
+
+
+def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> list[str]:
+    """Which of a table's edges to others' nodes union jobs use, and a job if there is one."""
+    within = sum(row.get(holder, 0) for holder, row in edges.between.items())
+    loops, repeated = (sum(getattr(each, name) for each in edges.relations) for name in ("self_loops", "duplicates"))
+    left_out = {
+        "are within another holder, and left out": within,
+        "go from a node to itself, and are left out": loops,
+        "repeat an earlier one, and count once": repeated,
+    }
+    said = [f"{edges.across:,} join nodes of two holders ({_most_named(edges.named())})"]
+    said += [f"{count:,} {words}" for words, count in left_out.items() if count]
+    found = [f"{edges.file}: of its edges, in a union job, {'; '.join(said)}"]
+    if job is not None:
+        used = edges.across_in(_owners(job))
+        others = {name: count for name, count in edges.named().items() if name not in _owners(job)}
+        more = f"; {edges.across - used:,} name others, and are left out ({_most_named(others)})" if others else ""
+        found.append(f"{edges.file}: {used:,} join nodes of two holders of job {job.name}{more}")
+    return found
+
+
+def _most_named(counts: Mapping[str, int]) -> str:
+    said = [f"{name} {count:,}" for name, count in [*counts.items()][:_NAMED]]
+    return ", ".join(said) + (f" and {len(counts) - _NAMED:,} more" if len(counts) > _NAMED else "")
 
 
 def _strangers(found: Mapping[str, Sequence[str]]) -> str:
@@ -63,8 +119,8 @@ def _strangers(found: Mapping[str, Sequence[str]]) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-def show_party(file: Path) -> describe.PartyDescription:
-    """Shows what a party file means, and returns it."""
+def show_party(file: Path, job: JobSettings | None = None) -> describe.PartyDescription:
+    """Shows what a party file means, of edges to others' nodes also to a job, and returns it."""
     settings = read_party_settings(file)
     with messages().status("reading the tables"):
         description = describe.describe_party(settings, party_folder(file))
@@ -84,6 +140,8 @@ def show_party(file: Path) -> describe.PartyDescription:
             "while one is a feature"
         )
     for edges in description.edges:
+        for words in _across_words(edges, job) if edges.between else ():
+            echo(words)
         if edges.lost > _LOST:
             echo(
                 f"{edges.file}: {edges.lost:.0%} of its rows are dropped, for an end is no id of the node table"

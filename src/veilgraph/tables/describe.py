@@ -9,7 +9,8 @@ this leaves the holder.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -69,8 +70,23 @@ class EdgeDescription:
     outside: int = 0
     crowded: int = 0
     strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    between: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of its rows those with an end at another holder: holder of the source → holder of the target → rows."""
     across: int = 0
-    """Of its rows those with an end at another holder, which jobs of paradigm union use, and no other."""
+    """Of these the rows that join nodes of different holders, which jobs of paradigm union use, and no other."""
+
+    def across_in(self, holders: Collection[PartyId]) -> int:
+        """How many rows join nodes of different holders, both of them among some."""
+        found = ((source, target, count) for source, row in self.between.items() for target, count in row.items())
+        return sum(count for source, target, count in found if source != target and {source, target} <= {*holders})
+
+    def named(self) -> dict[PartyId, int]:
+        """Every holder of an end of the rows that go across → how many of them name it, the most named first."""
+        found = Counter[PartyId]()
+        for source, row in self.between.items():
+            for target, count in row.items():
+                found.update(dict.fromkeys({source, target}, count if source != target else 0))
+        return {holder: count for holder, count in found.most_common() if count}
 
     @property
     def lost(self) -> float:
@@ -164,8 +180,9 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     edges, files = [], [replace(each, file=Path(os.path.relpath(each.file, base))) for each in table.counts]
     names_them = _has_relations(settings.edges)
     for edge_settings in settings.edges:
-        read = read_edges(edge_settings, base, table.ids, settings.ids, Elsewhere(settings.party, None))
-        edges.append(_describe_edges(read, table.num_nodes, names_them=names_them))
+        elsewhere = Elsewhere(settings.party, None)
+        read = read_edges(edge_settings, base, table.ids, settings.ids, elsewhere)
+        edges.append(_describe_edges(read, table.num_nodes, elsewhere, names_them=names_them))
         files.append(
             FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other + read.outside)
         )
@@ -273,7 +290,7 @@ def _has_relations(edges: Sequence[EdgeSettings]) -> bool:
     return named or len(reaches) > 1 or any(hops is not None for hops in reaches.values())
 
 
-def _describe_edges(table: EdgeTable, nodes: int, *, names_them: bool) -> EdgeDescription:
+def _describe_edges(table: EdgeTable, nodes: int, elsewhere: Elsewhere, *, names_them: bool) -> EdgeDescription:
     directed = table.settings.directed
     relations = []
     for place, (name, hops) in enumerate(table.settings.reaches.items()):
@@ -294,9 +311,22 @@ def _describe_edges(table: EdgeTable, nodes: int, *, names_them: bool) -> EdgeDe
         )
     both = 0 if directed else int((table.source != table.target).sum())
     added = len(table.source) + both
-    across = int((np.maximum(table.source, table.target) >= nodes).sum())
-    left = table.outside, table.crowded, table.strangers, across
+    between = _between(table, nodes, elsewhere)
+    across = sum(sum(row.values()) - row.get(source, 0) for source, row in between.items())
+    left = table.outside, table.crowded, table.strangers, between, across
     return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, *left)
+
+
+def _between(table: EdgeTable, nodes: int, elsewhere: Elsewhere) -> dict[str, dict[str, int]]:
+    others, place = np.unique([name.split("/", 1)[0] for name in elsewhere.ids], return_inverse=True)
+    names = [elsewhere.party, *map(str, others)]
+    home = np.concatenate([np.zeros(nodes, np.int64), 1 + place.astype(np.int64)])
+    source, target = home[table.source], home[table.target]
+    pairs, counts = np.unique(np.stack([source, target])[:, (source > 0) | (target > 0)], axis=1, return_counts=True)
+    found: dict[str, dict[str, int]] = {}
+    for (one, other), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+        found.setdefault(names[one], {})[names[other]] = count
+    return found
 
 
 def _count_duplicates(source: Codes, target: Codes, directed: bool) -> int:

@@ -180,7 +180,7 @@ def test_an_id_that_is_not_common_costs_nothing_and_is_told_to_nobody(tmp_path: 
         predict(tables.run, ids=["C000001", "nobody"])
     for party in ("A", "B", SERVER):
         part = tables.run / "parties" / party
-        assert NamedNodes(job, FolderKeeper(part)).left == 6
+        assert NamedNodes(job, FolderKeeper(part)).left("A") == 6
         assert party == "A" or all(b"nobody" not in path.read_bytes() for path in part.rglob("*") if path.is_file())
 
 

@@ -209,7 +209,7 @@ def test_of_the_named_nodes_other_parties_keep_their_number_alone(tmp_path: Path
             predict(run.path, [17, 23])
     assert (run.path / "parties" / "A" / "wanted.safetensors").is_file()
     for party in ("A", "B", SERVER):
-        assert NamedNodes(job, FolderKeeper(run.path / "parties" / party)).left == MOST - 2
+        assert NamedNodes(job, FolderKeeper(run.path / "parties" / party)).left("A") == MOST - 2
     changed = {
         path.name
         for party in ("B", SERVER)
@@ -227,7 +227,7 @@ def test_a_label_holder_that_names_none_or_too_many_in_a_session_is_refused(tmp_
         with refused(ProtocolError, code="stated", key="asked", value=stated, party="A"):
             count.agreed("A", stated, trains=trains, nodes=nodes)
     assert count.agreed("A", MOST, trains=False, nodes=30) == MOST
-    count.use(MOST)
+    count.use({"A": MOST})
     with refused(ProtocolError, code="stated", key="asked", value=1, party="A"):
         count.agreed("A", 1, trains=False, nodes=30)
     assert NamedNodes(small_job(), keeper).agreed("A", 0, trains=False, nodes=30) is None

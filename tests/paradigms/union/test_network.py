@@ -67,6 +67,7 @@ def test_payments_that_join_no_two_banks_of_the_job_are_left_out(
     job = job_of(found, JOINT)
     run = trained(job, wider, tmp_path / "run")
     assert f"N: 7 of its {edges.shape[1]} edges do not join" in caplog.text
+    assert "of these 2 have an id that its holder does not have" in caplog.text
     for party, expected in of_twin(job, found).items():
         assert (predicted(run, party) - expected).abs().max() < ALMOST
         assert (of_twin(job, wider)[party] - expected).abs().max() < 1e-5

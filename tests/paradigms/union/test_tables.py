@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from tests.cli.commands import veilgraph
 from tests.errors import refused
+from tests.paradigms.apart import apart
 from tests.paradigms.union.banks import (
     ALMOST,
     NET,
@@ -22,17 +25,18 @@ from tests.paradigms.union.banks import (
     with_network,
 )
 from tests.paradigms.union.banks import job_of as in_memory
+from tests.roles.federation import merge
 from veilgraph.cli.app import app
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.union.settings import UnionJob
+from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.launch.jobs import predict, train
-from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.predictions import load_predictions, name_ahead
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.encode import fit_encoding
 
@@ -133,6 +137,28 @@ def test_books_are_one_graph_and_each_bank_learns_of_its_accounts(network: bool,
         assert len(predict(run.path, ids=named).probabilities) == len(named)
 
 
+def test_what_a_table_says_that_payments_weigh_counts_at_home(tmp_path: Path) -> None:
+    """Of two payments between the same accounts the sum; the network's weights count nowhere."""
+    found = with_network(banks(), knows=True)
+    files = written(found, tmp_path)
+    for file in files.values():
+        told = yaml.safe_load(file.read_text())
+        file.write_text(yaml.safe_dump(told | {"edges": [{**EDGES, "factor": 20.0}]}))
+    run = RunDirectory.open(train(job_of(files), tmp_path / "run").path)
+    graphs = [
+        replace(graph, edge_weight=20.0 * (1 + graph.edge_index[0] % 2)) if graph.common else graph
+        for graph in found[0]
+    ]
+    expected, without = (of_twin(in_memory(each), each) for each in ((graphs, found[1]), found))
+    for party in "ABC":
+        predictions = load_predictions(run.party(party))
+        assert predictions.ids is not None
+        places = torch.tensor([found[1][party].index(name) for name in predictions.ids])
+        told = predictions.uncalibrated.double()
+        assert (told - expected[party][places]).abs().max() < ALMOST
+        assert (told - without[party][places]).abs().max() > ALMOST
+
+
 def test_whose_party_file_has_no_nodes_is_named_in_the_job(tmp_path: Path) -> None:
     found = with_network(banks())
     files = written(found, tmp_path, leakage=[*REVEALED, "listed-nodes"])
@@ -170,6 +196,62 @@ def test_check_says_how_many_edges_go_to_others(party: str, tmp_path: Path) -> N
     assert content["edges"][0]["across"] == int((across * (1 + graph.edge_index[0] % 2)).sum())
 
 
+@pytest.fixture
+def network(tmp_path: Path) -> tuple[dict[PartyId, Path], int]:
+    """Party files of three banks and of a network, of whose payments so many are between banks; and some are not."""
+    found = with_network(banks())
+    files = written(found, tmp_path, leakage=["own-margins", "own-classes", "listed-nodes", "column-statistics"])
+    payments = files[NET].parent / "payments.csv"
+    between = len(payments.read_text().splitlines()) - 1
+    with payments.open("a") as file:
+        file.writelines(["1,A,2,A\n", "1,A,1,A\n", "1,A,1,D\n", "1,A,1,D\n", "7,D,7,E\n", "1,A,2,\n"])
+    return files, between
+
+
+def test_check_says_which_of_a_network_s_payments_a_job_uses(
+    network: tuple[dict[PartyId, Path], int], tmp_path: Path
+) -> None:
+    files, between = network
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job_of(files).model_dump(mode="json", exclude_unset=True)))
+    arguments = ["data", "check", str(files[NET]), "--job", str(tmp_path / "job.yaml"), "--json"]
+    said = CliRunner().invoke(app, arguments)
+    assert said.exit_code == 0, said.output
+    content = json.loads(said.stdout)
+    (edges,), (used,) = content["edges"], content["in_job"]
+    (rows,) = edges["relations"]
+    assert (rows["rows"], rows["dropped"], rows["self_loops"]) == (between + 6, 1, 1)
+    assert rows["duplicates"] >= 1
+    assert edges["across"] == between + 3
+    assert edges["between"]["A"]["A"] == 2
+    assert edges["between"]["A"]["D"] == 2
+    assert edges["between"]["D"] == {"E": 1}
+    assert (used["across"], used["others"]) == (between, {"D": 3, "E": 1})
+    words = " ".join(CliRunner().invoke(app, arguments[:-1]).output.split())
+    assert f"{between:,} join nodes of two holders of job" in words
+    assert "3 name others, and are left out (D 3, E 1)" in words
+    assert "2 are within another holder" in words
+    whole = CliRunner().invoke(app, ["check", str(tmp_path / "job.yaml")])
+    assert "3 name others, and are left out (D 3, E 1)" in " ".join(whole.output.split())
+
+
+def test_check_of_a_bank_says_which_of_its_payments_go_to_holders_of_a_job(tmp_path: Path) -> None:
+    files = written(banks(), tmp_path)
+    job = job_of({name: files[name] for name in "AB"})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_unset=True)))
+    said = CliRunner().invoke(app, ["data", "check", str(files["A"]), "--job", str(tmp_path / "job.yaml"), "--json"])
+    (edges,), (used,) = (json.loads(said.stdout)[key] for key in ("edges", "in_job"))
+    assert used["others"] == {"C": edges["across"] - used["across"]}
+    assert 0 < used["across"] < edges["across"]
+
+
+def test_a_job_that_uses_no_edges_to_others_is_refused(tmp_path: Path) -> None:
+    files = written(banks(), tmp_path)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"data": {"parties": {n: str(f) for n, f in files.items()}}}))
+    said = CliRunner().invoke(app, ["data", "check", str(files["A"]), "--job", str(tmp_path / "job.yaml")])
+    assert said.exit_code == 2
+    assert "--job" in said.output
+
+
 def test_other_jobs_leave_edges_to_others_out(tmp_path: Path) -> None:
     found = banks()
     own = Organisation.read(written(found, tmp_path)["A"], "A")
@@ -179,6 +261,39 @@ def test_other_jobs_leave_edges_to_others_out(tmp_path: Path) -> None:
     inside = (graph.edge_index < graph.common).all(0)
     assert built.graph.num_nodes == graph.common
     assert built.graph.num_edges == int((inside * (1 + graph.edge_index[0] % 2)).sum())
+
+
+def test_across_organisations_each_bank_names_nodes_at_its_own_site(tmp_path: Path) -> None:
+    """Who names none takes part; a network's site has nothing to name."""
+    found = with_network(banks())
+    allowed = ["own-named-classes", "own-named-margins", "listed-nodes", "column-statistics"]
+    files = written(found, tmp_path / "tables", leakage=allowed)
+    settings = union(
+        parse_job(
+            merge(
+                job_of(files).model_dump(mode="json", exclude_unset=True),
+                {"name": "banks", "named_nodes": 3, "data": {"parties": None, "holders": list(files)}},
+            )
+        )
+    )
+    runs = apart(tmp_path, files, settings)
+    with refused(ConfigError, code="none-named"):
+        apart(tmp_path, files, settings, "predict")
+    with refused(RunError, party="A"):
+        name_ahead(runs[NET], ids=["1"])
+    wanted = {party: [text.split("/")[-1] for text in found[1][party][3:5]] for party in "BC"}
+    for party, ids in wanted.items():
+        assert veilgraph("predict", runs[party], "--ids", ",".join(ids), "--ask").stdout.startswith("2 named")
+    apart(tmp_path, files, settings, "predict")
+    twin = of_twin(in_memory(found), found)
+    for party, ids in wanted.items():
+        told = predict(runs[party])
+        assert told.ids == tuple(ids)
+        assert (told.uncalibrated.double() - twin[party][3:5]).abs().max() < ALMOST
+    assert len(predict(runs["A"]).nodes) == 0
+    name_ahead(runs["B"], ids=wanted["B"])
+    with refused(ConfigError, code="refused"):
+        apart(tmp_path, files, settings, "predict")
 
 
 def test_a_prediction_is_of_the_books_as_they_are_now(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.paradigms.union.banks import (
     without,
 )
 from veilgraph.audit.attack import load_view
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.sealed.inputs import padded
@@ -123,13 +123,10 @@ def test_what_a_holder_tells_of_its_edges_is_padded_and_of_shared_ones_alone(tmp
 
 def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     graphs, ids = banks()
-    a, rest = graphs[0], graphs[1:]
+    a = graphs[0]
     strange = {**ids, "A": [*ids["A"][: a.common], *(f"D/{row}" for row in range(a.num_nodes - a.common))]}
     with refused(DataError, key="ids", party="A"):
         trained(small_job(), (graphs, strange), tmp_path / "ids")
-    weighed = replace(a, edge_weight=torch.full((a.num_edges,), 2.0))
-    with refused((ConfigError, DataError), key="model.edge_weights"):
-        trained(small_job(), ([weighed, *rest], ids), tmp_path / "weights")
     with refused(DataError, key="model.directed"):
         trained(small_job(3, UNDIRECTED), (graphs, ids), tmp_path / "directed")
 

@@ -146,7 +146,7 @@ def _write_accounts(
     """A bank's own customers, and a party file of these and of its ledger."""
     own = np.flatnonzero(~np.isnan(next(iter(seen.columns.values()))))
     nodes = _write_nodes(seen, ids, orders.permutation(own), file.with_name(f"accounts.{suffix}"), "error")
-    edges = {"file": f"transfers.{suffix}", **_ENDS, "directed": True}
+    edges = {"file": f"transfers.{suffix}", **_ENDS, "weight": "amount", "directed": True}
     mine = [job for job in jobs if job.paradigm == "union"]
     write_yaml({"party": seen.name, "nodes": nodes, "edges": [edges], **accepting(*mine)}, file)
 

@@ -193,7 +193,8 @@ class PaymentsWorld:
         """Every account as a node, a customer of two banks being two, and the bank of each, Tensor[n] places.
 
         ``Data`` has ``x``, what an account's bank knows of it; ``edge_index``, from payer to payee, each pair once;
-        ``y``, −1 but at a customer's first bank; and three masks.
+        ``edge_weight``, the sum of what was paid, in the currencies that it was paid in; ``y``, −1 but at a customer's
+        first bank; and three masks.
         """
         customers, transfers, banks = self.customers, self.transfers, len(self.banks)
         rows = [np.flatnonzero(customers.of_bank(bank)) for bank in range(banks)]
@@ -206,9 +207,12 @@ class PaymentsWorld:
         ]
         customer, bank_of = np.concatenate(rows), np.repeat(np.arange(banks), sizes)
         payer, payee = place[transfers.payer_bank, transfers.payer], place[transfers.payee_bank, transfers.payee]
-        pairs = np.stack(np.divmod(np.unique(payer * len(customer) + payee), len(customer)))
+        codes, place = np.unique(payer * len(customer) + payee, return_inverse=True)
+        amounts = np.bincount(place, weights=transfers.amount / 100, minlength=len(codes))
         told = customers.first[customer] == bank_of
-        found = Data(x=torch.from_numpy(np.concatenate(columns)), edge_index=torch.from_numpy(pairs))
+        pairs = torch.from_numpy(np.stack(np.divmod(codes, len(customer))))
+        found = Data(x=torch.from_numpy(np.concatenate(columns)), edge_index=pairs)
+        found.edge_weight = torch.from_numpy(amounts.astype(np.float32))
         found.y = torch.from_numpy(np.where(told, self.launders[customer], UNKNOWN).astype(np.int64))
         splits = np.where(told, self.split[customer], UNKNOWN)
         found.update({mask: torch.from_numpy(splits == at) for at, mask in enumerate(MASKS)})

@@ -44,11 +44,15 @@ MOST_OPENED: Final = 1 << 13
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of which a holder has labels, one below the other: ``training`` are learned from, ``validation`` judge."""
+    """Rows of which a holder has labels, one below the other: ``training`` are learned from, ``validation`` judge.
+
+    So many are ``asked`` for by it, where nodes are named.
+    """
 
     rows: slice
     training: int
     validation: int
+    asked: int = 0
 
     @property
     def size(self) -> int:
@@ -63,7 +67,7 @@ class Sizes:
     Attributes:
         training: T.
         validation: V that steps are judged by; 0 where none is.
-        asked: R, nodes that are predicted; None: all.
+        asked: R, nodes that are predicted, of all who name some; None: all.
         columns: holder → number of its own columns, in the job's order.
         edges: holder → padded number of its directed edges.
         max_degree: bound of every node's degree over all holders, the node itself included; ``max_degree_of``.
@@ -321,7 +325,8 @@ class Context:
     def learners(self) -> Mapping[PartyId, Block]:
         """Who may have labels, and is told what is predicted, of which rows: one holder of all, or each of its own."""
         sizes = self.sizes
-        return sizes.owners or {self.label_party: Block(slice(0, sizes.nodes), sizes.training, sizes.validation)}
+        rows = slice(0, sizes.nodes)
+        return sizes.owners or {self.label_party: Block(rows, sizes.training, sizes.validation, sizes.asked or 0)}
 
     @property
     def abreast(self) -> Sequence[PartyId]:

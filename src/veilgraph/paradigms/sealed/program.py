@@ -372,22 +372,23 @@ class SealedProgram:
         """What the label holder learns: classes [N, 1] or margins [N, C − 1]; None at all others.
 
         Of R named nodes [R, 1] or [R, C − 1] in their order: they are picked out of the logits of all nodes, by an
-        order that nobody else learns, and nothing is computed of the others beyond these.
+        order that nobody else learns, and nothing is computed of the others beyond these. Where rows are holders' own,
+        each learns what it named among its own.
         """
         machine, context = self._machine, self._context
-        asked, owner = context.sizes.asked, context.label_party
+        learners = Learners(machine, context)
         self.network.normalise()
         machine.at("predict")
         values = self.network.predict(self.weights)
-        if asked is not None:
-            values = machine.open(machine.pick(owner, context.of(owner, "asked"), asked, values))
+        if context.sizes.asked is not None:
+            values = machine.open(learners.pick("asked", "asked", values))
         if context.plan.output == "classes":
             found = largest_place(machine, values)
         else:
             # Under a fresh mask: that of the logits is in other values as well.
             found = machine.open(machine.split(values[:, 1:] - values[:, :1]))
         self.check_range(machine.open(self._outside()))
-        return Learners(machine, context).reveal(found) if asked is None else machine.reveal(found, owner)
+        return learners.reveal(found)
 
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
         """Weights of the first layer that multiply a holder's columns: holder → name → float64 [F_i, d].

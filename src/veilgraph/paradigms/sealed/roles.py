@@ -51,46 +51,51 @@ _COUNT: Final = "nodes"
 
 
 class NamedNodes:
-    """One party's count, in its part of the run, of nodes named, of ``named_nodes`` at most; None: none are."""
+    """One party's count, in its part of the run, of nodes named, of ``named_nodes`` at most; None: none are.
+
+    Of every holder by itself, where each names nodes of its own.
+    """
 
     def __init__(self, job: SealedJob, keeper: Keeper) -> None:
         self._job, self._keeper = job, keeper
 
-    @property
-    def left(self) -> int:
-        """How many nodes may still be named; raises ``RunError``: what was kept of the count is damaged."""
+    def left(self, party: PartyId) -> int:
+        """How many nodes a holder may still name; raises ``RunError``: what was kept of the count is damaged."""
         kept = self._keeper.get(_KEPT)
         try:
-            used = 0 if kept is None else int(kept.facts[_COUNT])
+            used = 0 if kept is None else int(kept.facts[self._fact(party)])
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{self._keeper.place(_KEPT)}: damaged ({error}); restore it, for it counts what was predicted"
             ) from error
         return max(0, (self._job.named_nodes or 0) - used)
 
-    def refusal(self, named: int) -> str:
-        """Why the label holder's own program does not ask for so many; empty where it may."""
-        if not named:
+    def _fact(self, party: PartyId) -> str:
+        return _COUNT if self._job.is_aligned else party
+
+    def refusal(self, party: PartyId, named: int, least: int = 1) -> str:
+        """Why a holder's own program does not ask for so many; empty where it may."""
+        if named < least:
             return (
                 f"named_nodes={self._job.named_nodes}: the label holder has named no node for this prediction; let it "
                 "name some (veilgraph predict RUN --nodes or --ids, across organisations with --ask)"
             )
-        if named > self.left:
+        if named > (left := self.left(party)):
             return (
-                f"named_nodes={self._job.named_nodes}: {named} nodes are named, and {self.left} are left for this run; "
+                f"named_nodes={self._job.named_nodes}: {named} nodes are named, and {left} are left for this run; "
                 "name fewer, or train a new one"
             )
         return ""
 
-    def agreed(self, party: PartyId, named: int, *, trains: bool, nodes: int) -> int | None:
+    def agreed(self, party: PartyId, named: int, *, trains: bool, nodes: int, least: int = 1) -> int | None:
         """How many of N nodes are predicted in this session, the same at all parties; None: all.
 
-        Raises ``ProtocolError``: the label holder, ``party``, states more than may be named, or none; none in a
+        Raises ``ProtocolError``: a holder, ``party``, states more than it may name, or fewer than ``least``; any in a
         training.
         """
         if not self._job.outcome.predicts_named:
             return None
-        low, most = (0, 0) if trains else (1, min(self.left, nodes))
+        low, most = (0, 0) if trains else (least, min(self.left(party), nodes))
         if not low <= named <= most:
             allowed = f"from {low} to {most}" if low <= most else "no more"
             raise ProtocolError(
@@ -103,10 +108,11 @@ class NamedNodes:
             )
         return named
 
-    def use(self, named: int) -> None:
-        """Counts so many, before anything of them is opened."""
-        used = (self._job.named_nodes or 0) - self.left + named
-        self._keeper.put(_KEPT, {}, {_COUNT: used})
+    def use(self, named: Mapping[PartyId, int]) -> None:
+        """Counts so many of each holder that names, before anything of them is opened."""
+        most = self._job.named_nodes or 0
+        used = {self._fact(party): most - self.left(party) + count for party, count in named.items()}
+        self._keeper.put(_KEPT, {}, used)
 
 
 def check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
@@ -162,6 +168,7 @@ class SealedRole(Role):
         self._naming = NamedNodes(self._job, session.keeper)
         self._trains = True
         self._asked: int | None = None
+        self._named: Mapping[PartyId, int] = {}
         self._program: SealedProgram | None = None
         self._entered = self._begun = False
         self._first: int | None = None
@@ -200,6 +207,7 @@ class SealedRole(Role):
         sizes = self.sizes({holder: hellos[holder] for holder in session.holders})
         self.nodes, self._asked = sizes.nodes, sizes.asked
         context = Context(sizes, plan_of(self._job, sizes), session.settings.data.label_party, {})
+        self._named = {holder: block.asked for holder, block in context.learners.items()}
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
         self._program = SealedProgram(machine, replace(context, data=self.data(sizes, start.session)))
         self.model = self.shares(self._program)
@@ -247,7 +255,7 @@ class SealedRole(Role):
     def keep(self) -> None:
         """Counts the nodes that are going to be predicted, where they are named."""
         if self._asked:
-            self._naming.use(self._asked)
+            self._naming.use(self._named)
 
     @property
     def _releases(self) -> bool:
@@ -560,7 +568,7 @@ class SealedLabelHolder(SealedHolder, Judge):
     def declines(self) -> str:
         if (why := super().declines()) or self._learns or self.predicted is None:
             return why
-        return self._naming.refusal(self.predicted.numel())
+        return self._naming.refusal(self.session.link.party, self.predicted.numel())
 
     @override
     def hello(self) -> Hello:

@@ -121,11 +121,14 @@ def _placed(link: Link, session: str, graph: PartyGraph, ids: Sequence[str], blo
     rows, edges = torch.tensor(list(found)), edges_once(graph.edge_index)
     lost = edges[:, ~across(edges, rows, blocks)]
     if lost.shape[1]:
+        unknown = int((rows[lost] == NOWHERE).any(0).sum())
         log.warning(
-            "%s: %d of its %d edges do not join nodes of two holders of the job: left out",
+            "%s: %d of its %d edges do not join nodes of two holders of the job: left out; of these %d have an id that "
+            "its holder does not have, and the others are within a holder",
             link.party,
             lost.shape[1],
             edges.shape[1],
+            unknown,
         )
     return Places(rows, blocks[link.party], 0, lost)
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.audit import SealedSource, noise_from
-from veilgraph.paradigms.union.rows import CLASSES, EDGES, MARGINS, NODES, SCORES
+from veilgraph.paradigms.union.rows import CLASSES, EDGES, MARGINS, NAMED, NAMED_MARGINS, NODES, SCORES
 from veilgraph.paradigms.union.settings import union
 from veilgraph.paradigms.union.twin import trained_alone
 from veilgraph.protocol.evidence import Evidence, Order, hidden_of
@@ -48,8 +48,10 @@ class UnionSource(SealedSource):
             return []
         if view.party == job.across:
             return [(NODES.name, "which ends of its edges are others' nodes")]
-        predicted = MARGINS if job.output == "margins" else CLASSES
-        told = [(predicted.name, "predictions of its own nodes")]
+        if job.outcome.predicts_named:
+            told = [((NAMED_MARGINS if job.output == "margins" else NAMED).name, "predictions of nodes that it named")]
+        else:
+            told = [((MARGINS if job.output == "margins" else CLASSES).name, "predictions of its own nodes")]
         told += [(EDGES.name, "which of its edges others have too")] if job.across is None else []
         return [
             *told,

@@ -72,23 +72,31 @@ def with_no_labels(graph: PartyGraph) -> PartyGraph:
 
 
 def both_ways(graph: PartyGraph) -> PartyGraph:
-    """Each pair of nodes once in both directions: what a holder makes of its nodes' columns at home is over these."""
-    edges = graph.edge_index
-    return replace(graph, edge_index=edges_once(torch.cat([edges, edges.flip(0)], 1)), edge_weight=None)
+    """Each pair of nodes once in both directions, of whatever relation: what a holder makes of its nodes' columns at
+    home is over these.
+
+    Of edges that have weights, as amounts are, a pair counts log(1 + s) with s the sum of its edges' weights.
+    """
+    graph, edges = graph.merged(), torch.cat([graph.edge_index, graph.edge_index.flip(0)], 1)
+    if graph.edge_weight is None:
+        return replace(graph, edge_index=edges_once(edges))
+    pairs, weights = summed_once(edges, graph.edge_weight.repeat(2))
+    return replace(graph, edge_index=pairs, edge_weight=weights.log1p())
+
+
+def summed_once(edges: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Each pair as ``edges_once`` has it, int64 [2, P], and the sum of the weights of its edges: float64 [P]."""
+    kept = edges[0] != edges[1]
+    pairs, place = torch.unique(edges[:, kept], dim=1, return_inverse=True)
+    return pairs, weights.new_zeros(pairs.shape[1], dtype=torch.float64).index_add(0, place, weights[kept].double())
 
 
 def put_in(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
     """Columns of a holder's own nodes, and edges into these and, where they have a direction, against it out of these.
 
-    Without nodes it puts in all edges. Nodes are numbered as in the graph. Raises ``DataError``: an edge has a weight,
-    or goes one way where none should.
+    Without nodes it puts in all edges. Nodes are numbered as in the graph. What edges weigh is in columns alone. Raises
+    ``DataError``: an edge goes one way where none should.
     """
-    if graph.edge_weight is not None:
-        raise DataError(
-            f"party {graph.party!r}: its edges have weights, and in paradigm union all count alike; leave weights out",
-            key="model.edge_weights",
-            value=False,
-        )
     edges = pairs_of(graph, job.inputs)
     turned = edges_once(edges.flip(0))
     if not plan.directed and not torch.equal(edges, turned):
@@ -147,8 +155,8 @@ def _drawn(mask: Tensor, streams: LearningStreams, purpose: str) -> Tensor:
     return rows[torch.randperm(rows.numel(), generator=streams.generator(purpose))]
 
 
-def blocks_of(rows: Mapping[PartyId, int], counts: Mapping[PartyId, tuple[int, int]]) -> dict[PartyId, Block]:
-    """Every holder's block, from how many rows it has and how many of these are trained on and judged by."""
+def blocks_of(rows: Mapping[PartyId, int], counts: Mapping[PartyId, tuple[int, ...]]) -> dict[PartyId, Block]:
+    """Every holder's block, from how many rows it has and how many are trained on, judged by and perhaps asked for."""
     ends = dict(zip(rows, accumulate(rows.values()), strict=True))
     return {holder: Block(slice(ends[holder] - rows[holder], ends[holder]), *counts[holder]) for holder in rows}
 
@@ -162,12 +170,13 @@ def union_sizes(
     neighbours: Mapping[PartyId, int],
 ) -> Sizes:
     """What all parties know; a node has edges at its own holder, and at one that has the edges across."""
-    counts = (sum(getattr(block, name) for block in blocks.values()) for name in ("size", "training", "validation"))
-    nodes, training, validation = counts
+    names = ("size", "training", "validation", "asked")
+    nodes, training, validation, asked = (sum(getattr(block, name) for block in blocks.values()) for name in names)
     most = max(own for holder, own in neighbours.items() if blocks[holder].size)
     degree = max_degree_of(job, [most + sum(own for holder, own in neighbours.items() if not blocks[holder].size)])
     of_each = dict.fromkeys(blocks, columns)
-    return Sizes(nodes, training, classes, of_each, edges, degree, validation, blocks=blocks)
+    named = asked if job.outcome.predicts_named else None
+    return Sizes(nodes, training, classes, of_each, edges, degree, validation, named, blocks)
 
 
 def across(edges: Tensor, rows: Tensor, blocks: Mapping[PartyId, Block]) -> Tensor:
@@ -204,6 +213,7 @@ class Places:
             turned=None if own.turned is None else self._edges(own.turned, self.lost.flip(0)),
             rows=None if own.rows is None else slots[own.rows],
             judged=None if own.judged is None else slots[own.judged],
+            asked=None if own.asked is None else slots[own.asked],
         )
 
     def _edges(self, edges: Tensor, lost: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.text import listed
+from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.dataset import load_at_home, load_named_graphs
 from veilgraph.graph.party import PartyGraph
@@ -105,7 +105,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
         judged = MOST_JUDGED // len(sizes) if job.passes.evaluates else 0
         blocks = blocks_of(
             {holder: padded(own.nodes) if own.nodes else 0 for holder, own in sizes.items()},
-            {holder: (own.training, min(own.validation, judged)) for holder, own in sizes.items()},
+            {holder: (own.training, min(own.validation, judged), 0) for holder, own in sizes.items()},
         )
         whole = union_sizes(
             job,
@@ -130,6 +130,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
         return {
             **{"rows": many, "features": (1, seam.MAX_FEATURES), **edges},
             **{"classes": (0, LARGEST_DIVISOR), "training": (0, seam.MAX_NODES), "validation": judged},
+            "asked": (0, job.named_nodes or 0),
         }
 
     @override
@@ -182,6 +183,12 @@ class _UnionWords(SealedWords[UnionJob]):
         names = listed(job.owners)
         told = "the class" if job.output == "classes" else "a score of every class"
         judged = ", and at every evaluation how well the step does over all" if job.passes.evaluates else ""
+        nodes, named = "each of its own nodes", job.outcome.predicts_named
+        if job.named_nodes is not None:
+            nodes = (
+                f"at most {counted(job.named_nodes, 'node')} of its own in all, which it names in later predictions "
+                "and nobody else learns"
+            )
         who_has = ", also to nodes of each other"
         addressed = (
             "Two holders tell each other hashes of the edges between their nodes: each learns which of those that it "
@@ -198,10 +205,12 @@ class _UnionWords(SealedWords[UnionJob]):
             "All that they compute with is masked: nobody sees another's features, edges, degrees, labels or training "
             "nodes, nor any weight, gradient or score.",
             network_words(job, plan_of(job)),
-            f"Every holder learns {told} that is predicted for each of its own nodes{judged}. The server deals random "
+            f"Every holder learns {told} that is predicted for {nodes}{judged}. The server deals random "
             "numbers, sees no message between holders, and must not collude with one of them.",
             addressed,
-            "All are told sizes: rounded numbers of nodes and edges, columns, training and validation nodes, classes.",
+            "All are told sizes: rounded numbers of nodes and edges, columns, training and validation nodes, classes"
+            + ", and how many nodes each names" * named
+            + ".",
         ]
 
     def part_of(self, job: UnionJob, holder: PartyId) -> str:

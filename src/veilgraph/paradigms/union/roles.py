@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
@@ -41,7 +43,8 @@ class _UnionRole(SealedRole):
         classes = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}
         if self._trains:
             check_learning(job, job.data.label_party, hellos[job.data.label_party])
-        counts = {holder: (hello.training, hello.validation) for holder, hello in hellos.items()}
+        self._check_named(hellos)
+        counts = {holder: (hello.training, hello.validation, hello.asked) for holder, hello in hellos.items()}
         return union_sizes(
             job,
             blocks_of({holder: hello.rows for holder, hello in hellos.items()}, counts),
@@ -50,6 +53,21 @@ class _UnionRole(SealedRole):
             same_count("classes", classes),
             {holder: hello.neighbours for holder, hello in hellos.items()},
         )
+
+    def _check_named(self, hellos: Mapping[PartyId, Hello]) -> None:
+        """Holds every holder to what it may name; one that names none helps the others. One of them has to."""
+        job, trains = union(self.session.settings), self._trains
+        for holder in job.owners:
+            stated = hellos[holder]
+            self._naming.agreed(holder, stated.asked, trains=trains, nodes=stated.rows, least=0)
+        if job.outcome.predicts_named and not trains and not any(hello.asked for hello in hellos.values()):
+            raise ConfigError(
+                f"named_nodes={job.named_nodes}: no holder has named a node of its own for this prediction; let one "
+                "name some (veilgraph predict RUN --nodes or --ids, across organisations with --ask)",
+                code="none-named",
+                key="named_nodes",
+                value=job.named_nodes,
+            )
 
 
 class UnionDealer(_UnionRole, SealedDealer):
@@ -108,10 +126,20 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
         return both_ways(with_no_labels(self.graph))
 
     @override
+    def declines(self) -> str:
+        """It takes part where it names none: others do."""
+        named = 0 if self._learns or self.predicted is None else self.predicted.numel()
+        return self._naming.refusal(self.session.link.party, named, least=0) if named else ""
+
+    @override
     def learn(self, found: Tensor | None) -> None:
-        assert found is not None
         assert self._places is not None
-        super().learn(self._places.own(found))
+        if self.predicted is None:
+            assert found is not None
+            found = self._places.own(found)
+        elif found is None:  # of no node
+            found = torch.empty((0, 1 if self._job.output == "classes" else self._classes - 1), dtype=torch.float64)
+        super().learn(found)
 
     @override
     def judge(self, found: Tensor | None) -> None:
@@ -128,7 +156,7 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
 
     @override
     def alone(self) -> Record | None:
-        if self.graph.labels is None:
+        if self.graph.labels is None or self.predicted is not None:
             return None
         found = alone(union(self.session.settings), self.graph, self._ids, lambda _: None)
         return worth(self.scores(everything=True), found)

@@ -8,7 +8,7 @@ from typing import Final
 
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.paradigms.horizontal.rows import COLUMN_ROWS
-from veilgraph.paradigms.sealed.rows import CLASSES_ONLY, PASSES, SCORED, WITH_MARGINS
+from veilgraph.paradigms.sealed.rows import ALL_NODES, CLASSES_ONLY, NAMED_NODES, PASSES, SCORED, WITH_MARGINS
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.messages import (
@@ -56,6 +56,12 @@ CLASSES: Final = Revelation[UnionJob]("own-classes", "Every holder learns the cl
 MARGINS: Final = Revelation[UnionJob]("own-margins", "Every holder learns of each of its own nodes by how much the "
     "score of every class is above the first one's, which tells as much as probabilities: more of all holders' "
     "features, edges and labels than the class alone.", lambda job: f"output={job.output}", _all)
+NAMED: Final = Revelation[UnionJob]("own-named-classes", "Every holder learns the class that the trained network "
+    "predicts for those of its own nodes that it names, of no more in all predictions of a run than named_nodes says, "
+    "which depends on all holders' features, edges and labels.", lambda job: f"named_nodes={job.named_nodes}", _all)
+NAMED_MARGINS: Final = Revelation[UnionJob]("own-named-margins", "Every holder learns of those of its own nodes that "
+    "it names by how much the score of every class is above the first one's, which tells as much as probabilities: "
+    "more of all holders' features, edges and labels than the class alone.", lambda job: f"output={job.output}", _all)
 SCORES: Final = Revelation[UnionJob]("union-scores", "Every holder learns at every evaluation how many of all "
     "holders' validation nodes the network classifies rightly, or how many pairs of them it ranks rightly, of how "
     "many; this depends on all holders' features, edges and labels; the server, and a holder of the edges across, "
@@ -68,6 +74,10 @@ NODES: Final = Revelation[UnionJob]("listed-nodes", "The holder of the edges acr
     "nodes of which holder in the job, and can test ids that it guesses.", lambda job: f"across={job.across}", _owners)
 
 _OWN: Final = "Opens the predictions of the receiver's own nodes to it, and nothing else: the mask is of these values."
+_NAMED: Final = (
+    "Opens the predictions of the receiver's own nodes that it picked, and nothing else: the mask is of these values, "
+    "and which nodes they are of the sender does not learn."
+)
 _COUNT: Final = "Opens one or two numbers at every evaluation: the mask is of these values."
 _DIFFERS: Final = (
     "Opens a bit of every two holders: whether they put in the same edges between their nodes. The mask is of these "
@@ -101,11 +111,17 @@ ROWS: Final[tuple[MessageSpec[UnionJob], ...]] = (
         "Drawn at random by the sender.", when=(ACROSS,),
         forms=(WireFormat("0, 0", "int64 [rows of the sender]", "set-up"),)),
     MessageSpec(Kind.MASK_SHARE, TO_OWNER, "shares of the mask of the predicted classes of the receiver's nodes",
-        "share", _OWN, (CLASSES,), (CLASSES_ONLY,),
+        "share", _OWN, (CLASSES,), (CLASSES_ONLY, ALL_NODES),
         forms=(WireFormat("k, 0", "int64 [rows of the receiver, 1]", "inference"),)),
     MessageSpec(Kind.MASK_SHARE, TO_OWNER, "shares of the mask of the margins of the receiver's nodes", "share", _OWN,
-        (CLASSES, MARGINS), (WITH_MARGINS,),
+        (CLASSES, MARGINS), (WITH_MARGINS, ALL_NODES),
         forms=(WireFormat("k, 0", "int64 [rows of the receiver, C − 1]", "inference"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_OWNER, "shares of the mask of the classes of nodes that the receiver named",
+        "share", _NAMED, (NAMED,), (CLASSES_ONLY, NAMED_NODES),
+        forms=(WireFormat("k, 0", "int64 [named by the receiver, 1]", "prediction"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_OWNER, "shares of the mask of the margins of nodes that the receiver named",
+        "share", _NAMED, (NAMED, NAMED_MARGINS), (WITH_MARGINS, NAMED_NODES),
+        forms=(WireFormat("k, 0", "int64 [named by the receiver, C − 1]", "prediction"),)),
     MessageSpec(Kind.MASK_SHARE, TO_OWNER,
         "shares of the mask of how many validation nodes, or pairs of them, are right", "share", _COUNT, (SCORES,),
         (SCORED,), forms=(WireFormat("k, 0", "int64 [1, 1 or 2]", "evaluation"),)),

@@ -31,7 +31,9 @@ class UnionModelSettings(SealedModelSettings):
     directed: bool = True
     """edges have a direction, as payments have; false: every one goes both ways, as is checked"""
     edge_weights: Literal[False] = False
-    """all edges count alike, and each pair of nodes once"""
+    """over hops all edges count alike, and each pair of nodes once; what they weigh counts at home, in the blocks
+    neighbours and boosting
+    """
     max_degree: None = None
     """each holder tells the largest degree of its nodes, rounded up to 2^k − 1"""
     edge_slots: None = None
@@ -50,8 +52,11 @@ class UnionJob(SealedJob):
     """the holder that has all edges between nodes of different holders, and no nodes: a payment network; null: both
     ends' holders have them
     """
-    named_nodes: None = None
-    """every holder's nodes are all predicted, to that holder"""
+    named_nodes: int | None = Field(None, ge=1)
+    """null: every holder's nodes are all predicted, to that holder, at the end of training and in every prediction; a
+    number: none at the end of training, and in all predictions of the run together so many of each holder's own, which
+    it names and nobody else learns
+    """
     release: Literal["none"] = "none"
     """all weights stay in shares"""
     privacy: None = None
@@ -102,7 +107,7 @@ class UnionJob(SealedJob):
     @override
     def inputs(self) -> InputRules:
         rules: dict[PartyId, tuple[str, int | None]] = dict.fromkeys(self.data.names, ("model.max_degree", None))
-        return InputRules(weights=False, degree_rules=rules, joins_others=True, across=self.across)
+        return InputRules(degree_rules=rules, joins_others=True, across=self.across)
 
 
 def union(job: JobSettings) -> UnionJob:

@@ -25,6 +25,7 @@ from veilgraph.paradigms.union.inputs import (
     blocks_of,
     both_ways,
     put_in,
+    summed_once,
     union_sizes,
     with_coins,
     with_no_labels,
@@ -122,25 +123,39 @@ def pooled(
 ) -> PlainResult:
     """Trains the job's network on all nodes and edges in one place; ``output`` is of every holder's in turn."""
     rows = rows_by_id(graphs, ids)
-    starts, edges = 0, list[Tensor]()
+    starts, edges, weights = 0, list[Tensor](), list[Tensor]()
     owners = [with_no_labels(graph) for graph in graphs if graph.common]
     for graph in graphs:
         others = [rows.get(text, NOWHERE) for text in ids[graph.party][graph.common :]]
         places = torch.cat([torch.arange(starts, starts + graph.common), torch.tensor(others, dtype=torch.int64)])
         found = places[graph.edge_index]
-        edges.append(found[:, (found != NOWHERE).all(0)])
+        kept = (found != NOWHERE).all(0)
+        edges.append(found[:, kept])
+        weights += [] if graph.edge_weight is None else [graph.edge_weight[kept]]
         starts += graph.common
+    pairs, weight = _once(edges, weights)
     names = [name for name in ("labels", *MASKS) if all(getattr(graph, name) is not None for graph in owners)]
     whole = replace(
-        owners[0],
+        owners[0].merged(),
         party=POOLED,
         features=torch.cat([graph.features[: graph.common] for graph in owners]),
-        edge_index=torch.unique(torch.cat(edges, 1), dim=1),
+        edge_index=pairs,
+        edge_weight=weight,
         num_classes=max(graph.num_classes or 0 for graph in owners),
         num_common=None,
         **{name: torch.cat([getattr(graph, name)[: graph.common] for graph in owners]) for name in names},  # type: ignore[arg-type]
     )
     return _in_one_place(job, whole, [str(row) for row in range(starts)], progress)
+
+
+def _once(edges: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Each pair of all holders' edges once, and what it weighs where all of them say so: two may have the same edge."""
+    if len(weights) < len(edges):
+        return torch.unique(torch.cat(edges, 1), dim=1), None
+    own = [summed_once(*each) for each in zip(edges, weights, strict=True)]
+    pairs, place = torch.unique(torch.cat([pairs for pairs, _ in own], 1), dim=1, return_inverse=True)
+    sums = torch.cat([weight for _, weight in own])
+    return pairs, sums.new_zeros(pairs.shape[1]).scatter_reduce(0, place, sums, "amax")
 
 
 def trained_alone(job: UnionJob, graph: PartyGraph) -> Tensor:
@@ -160,4 +175,4 @@ def _in_one_place(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress
 
 def _of_one(job: UnionJob, graph: PartyGraph) -> UnionJob:
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
-    return job.model_copy(update={"data": data, "output": "margins", "across": None})
+    return job.model_copy(update={"data": data, "output": "margins", "named_nodes": None, "across": None})

@@ -45,7 +45,7 @@ from veilgraph.runtime.store.predictions import (
     checked_nodes,
     joined,
     load_predictions,
-    name_nodes,
+    name_in_run,
     reading,
 )
 from veilgraph.runtime.store.results import summarise
@@ -242,7 +242,7 @@ def predict(
         if nodes is not None and not settings.data.from_tables:
             checked_nodes(nodes, int(summary["nodes"]))
         if settings.outcome.predicts_named:
-            name_nodes(run.party(settings.data.label_party), nodes, ids)
+            name_in_run(run, nodes, ids)
         _run(run, "predict", options)
     everything, first = _predictions(run), reading(run)
     if ids is not None:  # of every holder whose part is here, the run's own first

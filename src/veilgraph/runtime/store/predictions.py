@@ -1,6 +1,6 @@
 """Predictions of a run, at the label holder or, where holders judge alike, every one.
 
-Where a job predicts named nodes alone, the label holder keeps in its own part which these are.
+Where a job predicts named nodes alone, who names them keeps in its own part which these are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.tensor_file import Record
-from veilgraph.core.text import csv_cell
+from veilgraph.core.text import csv_cell, listed
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph.nn.calibration import Calibration
@@ -285,24 +285,45 @@ _KEPT: Final = "wanted"
 _NODES: Final = "nodes"
 
 
-def name_nodes(store: PartyStore, nodes: Sequence[int] | None, ids: Sequence[str] | None) -> None:
-    """Keeps, at the label holder, what the next prediction is of; ``ConfigError`` where nothing is named."""
+_OTHERS: Final = "others"
+
+
+def name_in_run(run: RunDirectory, nodes: Sequence[int] | None, ids: Sequence[str] | None) -> None:
+    """Keeps what the next prediction of a run in one place is of; ``ConfigError`` where nothing is named.
+
+    ``nodes`` are the label holder's; where several holders name nodes of their own, each is given the ``ids``, and
+    names those that are its own.
+    """
+    naming = run.settings.duties.scoring
+    for party in naming:
+        forget_named(run.party(party))
+    for party in naming if ids is not None else (run.settings.data.label_party,):
+        name_nodes(run.party(party), nodes, ids, among_others=len(naming) > 1)
+
+
+def name_nodes(
+    store: PartyStore, nodes: Sequence[int] | None, ids: Sequence[str] | None, *, among_others: bool = False
+) -> None:
+    """Keeps, at a holder that names, what the next prediction is of; ``ConfigError`` where nothing is named.
+
+    ``among_others``: ids that it does not have are another's.
+    """
     chosen = ids if nodes is None else nodes
     if not chosen:
         raise ConfigError(
             "nodes: the job has named_nodes, so that no node is predicted but those that are named; give nodes or ids"
         )
     if nodes is None:
-        store.keeper.put(_KEPT, pack_ids(list(dict.fromkeys(ids or ()))), {})
+        store.keeper.put(_KEPT, pack_ids(list(dict.fromkeys(ids or ()))), {_OTHERS: True} if among_others else {})
     else:
         numbers = torch.tensor(list(dict.fromkeys(checked_nodes(nodes, MAX_NODES))), dtype=torch.int64)
         store.keeper.put(_KEPT, {_NODES: numbers}, {})
 
 
 def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[str] | None = None) -> int:
-    """At the label holder of a run across organisations: says what the next joint inference is of; returns how many.
+    """At a holder that names, of a run across organisations: says what the next joint inference is of; how many.
 
-    Raises ``RunError``: it is not that holder's part; ``ConfigError``: no node is named, or the job predicts all.
+    Raises ``RunError``: it is not such a holder's part; ``ConfigError``: no node is named, or the job predicts all.
     """
     run = RunDirectory.open(path)
     settings = run.settings
@@ -312,9 +333,10 @@ def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[
             "is not; leave --ask out",
             key="ask",
         )
-    party = settings.data.label_party
+    party, naming = reading(run), settings.duties.scoring
     if not run.party_path(party).is_dir():
-        raise RunError(f"{path} has no part of {party}, who alone names nodes; name them there", party=party)
+        only = "alone names" if len(naming) == 1 else "name"
+        raise RunError(f"{path} has no part of {listed(naming)}, who {only} nodes; name them there", party=party)
     name_nodes(run.party(party), nodes, ids)
     return len(set(nodes if nodes is not None else ids or ()))
 
@@ -331,6 +353,8 @@ def named_nodes(store: PartyStore, aligned: Aligned) -> Tensor | None:
     if ids is None:
         return torch.tensor(checked_nodes(kept.tensors[_NODES].tolist(), common), dtype=torch.int64)
     rows = {text: row for all_ids in (aligned.ids or (), aligned.written) for row, text in enumerate(all_ids[:common])}
+    if kept.facts.get(_OTHERS):
+        ids = [text for text in ids if text in rows]
     named = _places_of(ids, rows, f"the {common} nodes that all holders know now; name others")
     return torch.tensor(named, dtype=torch.int64)
 
