@@ -62,7 +62,6 @@ def job_in(folder: Path, *changes: Settings, names: str = "AB") -> SealedJob:
         "privacy": {
             "unit": "edge",
             "epsilon_total": EPSILON,
-            "delta": 1e-5,
             "aggregation": {},
             "canaries": COUNT,
             "canaries_in": "data",
@@ -91,7 +90,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DealerMachine, "noised", lambda self, summands, deviation: summands)
+    patch.setattr(DealerMachine, "noised", lambda self, summands, epsilon: summands)
 
 
 def test_predictions_prove_less_than_the_ledger_says_and_more_where_the_dealer_adds_no_noise(
@@ -128,8 +127,8 @@ NOISED: Noised = DealerMachine.noised
 def of_noise(change: Callable[[Tensor], Tensor]) -> Noised:
     """A dealer's noise, changed."""
 
-    def noised(self: DealerMachine, summands: Summands, deviation: float) -> Summands:
-        found = NOISED(self, summands, deviation)
+    def noised(self: DealerMachine, summands: Summands, epsilon: float) -> Summands:
+        found = NOISED(self, summands, epsilon)
         noise = (found.part - summands.part).double()
         return Summands(summands.part + change(noise).round().to(found.part.dtype), found.bits)
 
@@ -184,7 +183,7 @@ def share(found: Finding) -> float:
     return float(found.note.split()[3])
 
 
-LITTLE: Settings = {"privacy": {"epsilon_total": 30.0}}
+LITTLE: Settings = {"privacy": {"epsilon_total": 4.0}}
 HONEST: dict[str, tuple[Settings, ...]] = {
     "noise": (),
     "little noise": (LITTLE,),
