@@ -32,7 +32,6 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import compact, is_sparse
-from veilgraph.graph.orientation import oriented
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import check_nodes
 from veilgraph.privacy.event import Neighbours, Unit
@@ -218,6 +217,8 @@ class Inserted(DrawnCanaries):
 
 def _counting_first(pairs: Tensor, seed: int) -> Tensor:
     """Pairs [m, 2] of different nodes in their order, each with the end first that its orientation points to."""
+    from veilgraph.graph.orientation import oriented  # noqa: PLC0415 - few trainings have votes
+
     targets = set(map(tuple, oriented(pairs.T, seed).T.tolist()))
     points = torch.tensor([(one, other) in targets for one, other in pairs.tolist()], dtype=torch.bool)
     return torch.where(points[:, None], pairs.flip(1), pairs)

@@ -13,6 +13,7 @@ from scipy.stats import kstest
 from torch import Tensor
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
+from tests import about
 from tests.errors import refused
 from tests.mpc.sealed.parties import NAMES, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
@@ -38,6 +39,8 @@ from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.privacy.event import GeometricEvent
 from veilgraph.privacy.geometric import two_sided, variance
+from veilgraph.protocol.limits import LimitSettings, refusal
+from veilgraph.report.budget import protection_of
 
 FEW, MANY = 8, 26
 CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
@@ -320,6 +323,18 @@ def dealt(program: Any) -> tuple[Tensor, Tensor]:
     assert not any(bool(results[name][0].any()) for name in "AB")
     found: tuple[Tensor, Tensor] = results[SERVER]
     return found
+
+
+def test_tables_and_limits_know_that_delta_is_zero() -> None:
+    """A limit on δ, however small, refuses no such job; one on ε does."""
+    job = small_job(2, voting(epsilon_total=2))
+    own = protection_of(job, 5000).facts()["B"]
+    assert [own[name] for name in ("delta", "mechanism", "epsilon_release", "epsilon_total")] == [0, "geometric", 2, 2]
+    assert dict(protection_of(job).guarantee().about)["δ"] == "0: the bound always holds"
+    assert any("δ is 0" in note for note in protection_of(job).notes())
+    for most, refuses in ((2.0, False), (1.9, True)):
+        limits = LimitSettings(leakage=("predicted-classes",), max_epsilon=most, max_delta=1e-15, **about.EDGES)
+        assert bool(refusal(limits, job, "B", 5000)) == refuses
 
 
 def test_noise_is_on_whole_numbers_alone() -> None:
