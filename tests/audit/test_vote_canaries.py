@@ -229,7 +229,10 @@ SOON = ("half", "of all classes, on one", "that adds up to nothing", "of a node'
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", [name if name in SOON else pytest.param(name, marks=nightly) for name in FAULTS])
 def test_too_little_noise_on_votes_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert p_value(noise_of_votes(tmp_path, monkeypatch, FAULTS[name])) < 1e-6
+    """Four fifths where noise is large: of small whole numbers these are the same ones."""
+    much: Settings = {"privacy": {"epsilon_total": 0.2}}
+    more = (much,) if name == "four fifths" else ()
+    assert p_value(noise_of_votes(tmp_path, monkeypatch, FAULTS[name], *more)) < 1e-6
 
 
 def test_the_label_holder_alone_or_with_others_is_the_adversary(tmp_path: Path) -> None:

@@ -225,7 +225,8 @@ def from_tables(folder: Path, **limits: object) -> SealedJob:
     for party, own in (("A", {}), ("B", limits)):
         path = folder / party / "party.yaml"
         content = yaml.safe_load(path.read_text())
-        content["limits"] = {"leakage": ["predicted-classes"], **own}
+        named = ["predicted-classes"] if "max_epsilon" in own else ["predicted-classes", "noisy-votes"]
+        content["limits"] = {"leakage": named, **own}
         path.write_text(yaml.safe_dump(content))
     found = read_job(folder / "job.yaml")
     assert isinstance(found, SealedJob)
@@ -274,7 +275,9 @@ def test_sealed_jobs_of_one_max_degree_after_another_find_no_hub(tmp_path: Path,
 
     def told(share: int, declared: int | None) -> str:
         """What the others see of how a job with such a share of the bound ends: which error, and its words."""
-        limits = {"leakage": ["predicted-classes"]} | ({} if declared is None else {"most_neighbours": declared})
+        limits = {"leakage": ["predicted-classes", "noisy-votes"]} | (
+            {} if declared is None else {"most_neighbours": declared}
+        )
         file.write_text(yaml.safe_dump(content | {"limits": limits}))
         run = tmp_path / f"{share} {declared}"
         try:
