@@ -108,21 +108,22 @@ def likelihood(votes: _Floats, epsilon: float, known: Known, predicted: npt.NDAr
 
 
 def _log_likelihood(values: npt.NDArray[np.int64], epsilon: float, shares: _Floats, rates: _Floats) -> _Floats:
-    from scipy.special import gammaln, logsumexp, xlogy  # noqa: PLC0415 - slow to import, and one party asks for it
+    from scipy.special import gammaln, xlogy  # noqa: PLC0415 - slow to import, and one party asks for it
 
     classes, least, n = len(shares), int(values.min()), np.arange(_MOST_VOTES + 1)
     apart = np.arange(least, int(values.max()) + 1)[:, None] - n
     noise = (
         (apart == 0).astype(float) if math.isinf(epsilon) else math.tanh(epsilon / 2) * np.exp(-epsilon * abs(apart))
     )
-    found = np.empty((len(rates), *values.shape))
-    for place, rate in enumerate(rates):
+    found = np.full(values.shape, -np.inf)
+    for rate in rates:
         mean = rate * shares  # [class of the node, class of a vote]
         law = np.exp(xlogy(n[:, None, None], mean) - mean - gammaln(n + 1)[:, None, None])
         table = np.log(np.tensordot(noise, law, 1) + _LEAST)
         for label in range(classes):
-            found[place, :, label] = sum(table[values[:, vote] - least, label, vote] for vote in range(classes))
-    return np.asarray(logsumexp(found, axis=0) - math.log(len(rates)))
+            each = sum(table[values[:, vote] - least, label, vote] for vote in range(classes))
+            found[:, label] = np.logaddexp(found[:, label], each)
+    return found - math.log(len(rates))
 
 
 def _rates(known: Known, counted: npt.NDArray[np.bool_]) -> _Floats:

@@ -162,14 +162,14 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
             key="model.edge_weights",
             value=False,
         )
-    weights = _weights(common)
+    weights, edges = _weights(common), hidden_edges(job, common)
     if refuses:
         pass
     elif _is_noised(job, graph.party):
-        _check_slots(job, graph.party, hidden_edges(job, common))
+        _check_slots(job, graph.party, edges)
     else:
         _check_edges(job, common, weights)
-    return OwnData(columns_of(plan, graph), hidden_edges(job, common), weights)
+    return OwnData(columns_of(plan, graph), edges, weights)
 
 
 def examples_of(job: SealedJob, graph: PartyGraph) -> Examples | None:
