@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from statistics import fmean
 from typing import Any, Final
 
@@ -69,11 +70,14 @@ def _of_labels(figures: Figures) -> Iterator[dict[str, Any]]:
 
 
 def _of_votes() -> Iterator[dict[str, Any]]:
-    points = {epsilon: sealed_privacy.of(f"{epsilon:g}") for epsilon in sealed_privacy.EPSILONS}
-    alone, without = sealed_privacy.of(sealed_privacy.ALONE), sealed_privacy.of(f"{sealed_privacy.NO_NOISE:g}")
-    control = sealed_privacy.of(f"{sealed_privacy.CONTROL:g}")
-    if alone and without and control and all(points.values()):
-        yield _curve("sealed, noise on votes", "cora", "accuracy", alone, without, control, points)
+    for split, output in product(sealed_privacy.SPLITS, sealed_privacy.OUTPUTS):
+        of = partial(sealed_privacy.of, split, output)
+        points = {epsilon: of(f"{epsilon:g}") for epsilon in sealed_privacy.EPSILONS}
+        alone, without = of(sealed_privacy.ALONE), of(f"{sealed_privacy.NO_NOISE:g}")
+        control = of(f"{sealed_privacy.CONTROL:g}")
+        if alone and without and control and all(points.values()):
+            name = f"cora, {split}, output: {output}"
+            yield _curve("sealed, noise on votes", name, "accuracy", alone, without, control, points)
 
 
 def _of_training() -> Iterator[dict[str, Any]]:

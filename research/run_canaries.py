@@ -8,6 +8,7 @@ rounds), ``rate=FACTOR`` (so much more is drawn than is counted) and ``no-clip``
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -68,7 +69,7 @@ def averaging_job(epsilon: float, canaries: int, folder: Path) -> JobSettings:
 
 def sealed_job(epsilon: float, canaries: int, seed: int) -> JobSettings:
     """Votes with noise on Cora."""
-    of_edges = {"unit": "edge", "epsilon_total": epsilon, "delta": 1e-5, "aggregation": {}}
+    of_edges = {"unit": "edge", "epsilon_total": epsilon, "aggregation": {}}
     said: dict[str, Any] = {
         "paradigm": "sealed",
         "seed": seed,
@@ -96,8 +97,8 @@ def planted(fault: str) -> Iterator[None]:
     def clipped(rows: Tensor, clip: float, order: int, step: float) -> Tensor:
         return torch.trunc(rows.to(torch.float64) / step) * step
 
-    def noised(self: DealerMachine, summands: Any, deviation: float) -> Any:  # noqa: ANN401 - as it is
-        return _NOISED(self, summands, share * deviation)
+    def noised(self: DealerMachine, summands: Any, epsilon: float) -> Any:  # noqa: ANN401 - as it is
+        return _NOISED(self, summands, epsilon / share if share else math.inf)
 
     faults: dict[str, list[Any]] = {
         "noise": [patch.object(SampledSum, "noise", noise), patch.object(DealerMachine, "noised", noised)],

@@ -62,7 +62,6 @@ def job_in(folder: Path, *changes: Settings, names: str = "AB") -> SealedJob:
         "privacy": {
             "unit": "edge",
             "epsilon_total": EPSILON,
-            "delta": 1e-5,
             "aggregation": {},
             "canaries": COUNT,
             "canaries_in": "data",
@@ -91,7 +90,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DealerMachine, "noised", lambda self, summands, deviation: summands)
+    patch.setattr(DealerMachine, "noised", lambda self, summands, epsilon: summands)
 
 
 def test_predictions_prove_less_than_the_ledger_says_and_more_where_the_dealer_adds_no_noise(
@@ -128,8 +127,8 @@ NOISED: Noised = DealerMachine.noised
 def of_noise(change: Callable[[Tensor], Tensor]) -> Noised:
     """A dealer's noise, changed."""
 
-    def noised(self: DealerMachine, summands: Summands, deviation: float) -> Summands:
-        found = NOISED(self, summands, deviation)
+    def noised(self: DealerMachine, summands: Summands, epsilon: float) -> Summands:
+        found = NOISED(self, summands, epsilon)
         noise = (found.part - summands.part).double()
         return Summands(summands.part + change(noise).round().to(found.part.dtype), found.bits)
 
@@ -184,7 +183,7 @@ def share(found: Finding) -> float:
     return float(found.note.split()[3])
 
 
-LITTLE: Settings = {"privacy": {"epsilon_total": 30.0}}
+LITTLE: Settings = {"privacy": {"epsilon_total": 4.0}}
 HONEST: dict[str, tuple[Settings, ...]] = {
     "noise": (),
     "little noise": (LITTLE,),
@@ -230,7 +229,10 @@ SOON = ("half", "of all classes, on one", "that adds up to nothing", "of a node'
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", [name if name in SOON else pytest.param(name, marks=nightly) for name in FAULTS])
 def test_too_little_noise_on_votes_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert p_value(noise_of_votes(tmp_path, monkeypatch, FAULTS[name])) < 1e-6
+    """Four fifths where noise is large: of small whole numbers these are the same ones."""
+    much: Settings = {"privacy": {"epsilon_total": 0.2}}
+    more = (much,) if name == "four fifths" else ()
+    assert p_value(noise_of_votes(tmp_path, monkeypatch, FAULTS[name], *more)) < 1e-6
 
 
 def test_the_label_holder_alone_or_with_others_is_the_adversary(tmp_path: Path) -> None:

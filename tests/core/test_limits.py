@@ -250,6 +250,7 @@ SEALED_ALONE = {
     "predicted-margins",
     "named-classes",
     "named-margins",
+    "noisy-votes",
     "released-weights",
     "sealed-scores",
 }

@@ -21,8 +21,9 @@ from research.canaries.votes import Votes
 from research.canary_bounds import EPSILONS, FIGURES, SETTINGS, WAYS, Setting, key_of
 from research.figures import Figures
 from tests.mpc.sessions import fixed_secrets
-from veilgraph.mpc.sealed import correlations
+from veilgraph.mpc.sealed import machine
 from veilgraph.privacy import local_features, noise, randomised_response
+from veilgraph.privacy.geometric import two_sided
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.randomised_response import least_cells
 
@@ -66,7 +67,7 @@ GAMES: dict[str, tuple[Game, int]] = {
         Gradients(neighbours="replacement", rate=0.5, rounds=1, hops=0, noise=1.0, delta=0.15),
         6000,
     ),
-    "votes": (Votes(**NOISY), TRIALS // 2),
+    "votes": (Votes(EPSILON), TRIALS // 2),
 }
 games = pytest.mark.parametrize("name", GAMES)
 
@@ -89,8 +90,8 @@ def test_no_more_is_proven_than_the_ledger_says_and_not_far_less(name: str) -> N
 @pytest.fixture
 def half_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     gaussian, laplace, cells = noise.gaussian, noise.laplace, least_cells
-    for module in (noise, correlations):
-        monkeypatch.setattr(module, "gaussian", lambda shape, scale, source: gaussian(shape, scale / 2, source))
+    monkeypatch.setattr(noise, "gaussian", lambda shape, scale, source: gaussian(shape, scale / 2, source))
+    monkeypatch.setattr(machine, "two_sided", lambda shape, epsilon, source: two_sided(shape, 2 * epsilon, source))
     monkeypatch.setattr(noise, "laplace", lambda shape, scale, source: laplace(shape, scale / 2, source))
     for perturbed in (local_features, randomised_response):
         monkeypatch.setattr(perturbed, "least_cells", lambda epsilon, **parts: cells(2 * epsilon, **parts))
@@ -108,7 +109,7 @@ ONE_RUN: dict[str, Game] = {
     "row": Rows(4.0, 1e-5),
     "edge, every hop": Hops(4.0, 1e-5),
     "node, multi-bit": Features(4.0),
-    "votes": Votes(4.0, 1e-5),
+    "votes": Votes(4.0),
 }
 
 

@@ -366,7 +366,7 @@ def _of_votes(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[_
     words = f"what is predicted of {canaries.count} nodes, each at the end of a canary among {holder}'s edges"
     scores = voted(read(), canaries.places(holder), classes=settings.outcome.opens_classes_alone)
     limit = _claimed(case, holder)
-    yield _Guesses(words, scores, canaries.coins, privacy.delta_of(canaries.nodes), limit, GaussianClaims())
+    yield _Guesses(words, scores, canaries.coins, 0.0, limit)
 
 
 def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:

@@ -246,6 +246,25 @@ class LaplaceEvent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GeometricEvent(Event):
+    """One release of counts with two-sided geometric noise, of which a unit moves one by 1 at most.
+
+    No output is more than e^ε times as likely under one data set as under a neighbouring one (δ = 0).
+    """
+
+    kind: ClassVar[str] = "geometric"
+    is_of_rows: ClassVar[bool] = False
+    units: ClassVar[tuple[Unit, ...]] = ("edge",)
+    epsilon: float
+    neighbours: Neighbours = "replacement"
+    unit: Unit = "edge"
+
+    def __post_init__(self) -> None:
+        Event.__post_init__(self)
+        check_positive("epsilon", self.epsilon)
+
+
+@dataclass(frozen=True, slots=True)
 class LocalEvent(Event):
     """One release under local differential privacy: a node perturbed a value of its own before anybody saw it.
 
@@ -357,6 +376,7 @@ EVENTS: Final[Registry[type[Event]]] = Registry(
         "aggregation": "veilgraph.privacy.event:AggregationEvent",
         "joint-gaussian": "veilgraph.privacy.event:JointGaussianEvent",
         "laplace": "veilgraph.privacy.event:LaplaceEvent",
+        "geometric": "veilgraph.privacy.event:GeometricEvent",
         "local": "veilgraph.privacy.event:LocalEvent",
         "sampled": "veilgraph.privacy.event:SampledEvent",
         "joint-sampled": "veilgraph.privacy.event:JointSampledEvent",

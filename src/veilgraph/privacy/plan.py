@@ -35,12 +35,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from typing_extensions import override
+
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import (
     AggregationEvent,
     Event,
+    GeometricEvent,
     Joint,
     JointGaussianEvent,
     JointSampledEvent,
@@ -192,8 +195,13 @@ class Plan:
 
     @property
     def delta(self) -> float:
-        """δ of every ε; where neither it nor the number of nodes is known, that of up to 1,000."""
+        """δ of every ε; where neither it nor the number of nodes is known, that of up to 1,000. 0 where ε is pure."""
         return self.settings.delta_of(self.nodes)
+
+    @property
+    def mechanism_name(self) -> str:
+        """What makes the noise, as tables call it."""
+        return self.settings.mechanism
 
     @property
     def inferences(self) -> int:
@@ -231,6 +239,13 @@ class Plan:
             return mechanism.for_one(privacy.epsilon_step, self.delta, self.clips, privacy.calibration)
         assert privacy.epsilon_total is not None
         return mechanism.for_total(privacy.epsilon_total, self.delta, releases, self.clips)
+
+    def multiplier_for(self, total: float, releases: int, *, once: bool) -> float:
+        """With which so many releases have a total ε; unless all are of one job (``once``), pure ε add up."""
+        mechanism = MECHANISMS[self.settings.mechanism]
+        if mechanism.is_gaussian or once:
+            return mechanism.for_total(total, self.delta, releases, self.clips)
+        return mechanism.for_one(total / releases, self.delta, self.clips, self.settings.calibration)
 
     @cached_property
     def _largest_multiplier(self) -> float:
@@ -291,6 +306,10 @@ class Plan:
             event = JointGaussianEvent(self.multiplier, relation, "row", joint.holders, joint.colluding)
         return event.of_unit(unit, self.rows) if unit in ("edge", "node") else event
 
+    def deviation(self, channel: Channel, *, alone: bool = False) -> float:
+        """Standard deviation of the noise on one entry; ``alone`` as in ``mechanism``."""
+        return math.sqrt(self.mechanism(channel, alone=alone).variance) if self.multiplier else 0.0
+
     @property
     def epsilon_bound(self) -> float:
         """The largest total ε that training and the foreseen predictions can come to: the job's budget ends them."""
@@ -330,6 +349,70 @@ class Plan:
         if releases == 0:
             return 0.0
         return math.inf if self.event is None else accountant.total({self.event: releases}, self.delta)
+
+
+@dataclass(frozen=True)
+class CountPlan(Plan):
+    """Releases of counts, of which a unit moves one by 1 at most, with two-sided geometric noise: ε is pure.
+
+    ``multiplier`` is 1/ε of a release, as it is of Laplace noise.
+    """
+
+    @property
+    @override
+    def delta(self) -> float:
+        return 0.0
+
+    @property
+    @override
+    def mechanism_name(self) -> str:
+        return "geometric"
+
+    @property
+    @override
+    def clips(self) -> float:
+        return 1.0
+
+    @property
+    @override
+    def longest(self) -> tuple[float, ...]:
+        return (math.inf,)
+
+    @override
+    def _multiplier_of(self, releases: int) -> float:
+        privacy = self.settings
+        if privacy.noise_multiplier is not None:
+            return privacy.noise_multiplier
+        if privacy.epsilon_step is not None:
+            return 1 / privacy.epsilon_step
+        assert privacy.epsilon_total is not None
+        return releases / privacy.epsilon_total
+
+    @override
+    def multiplier_for(self, total: float, releases: int, *, once: bool) -> float:
+        return releases / total
+
+    @property
+    @override
+    def event(self) -> GeometricEvent | None:
+        return None if self.multiplier == 0 else GeometricEvent(self.epsilon, self.settings.relation, "edge")
+
+    @property
+    def epsilon(self) -> float:
+        """ε of one release, which the noise is drawn for; infinite: there is none."""
+        if self.settings.noise_multiplier is None:  # and not 1/(1/ε), which may be another number
+            return self.settings.epsilon_step or (self.settings.epsilon_total or 0.0) / max(1, self.releases)
+        return 1 / self.multiplier if self.multiplier else math.inf
+
+    @override
+    def deviation(self, channel: Channel, *, alone: bool = False) -> float:
+        from veilgraph.privacy.geometric import variance  # noqa: PLC0415 - loads torch, which settings do without
+
+        return math.sqrt(variance(self.epsilon))
+
+    @override
+    def _total(self, releases: int) -> float:
+        return releases * self.epsilon if releases else 0.0
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class PrivacySettings(Settings):
     ε is about one published row and protects neither a person nor an edge
     """
     mechanism: Annotated[str, named_in(MECHANISMS)] = "gaussian"
-    """what makes the noise"""
+    """what makes the noise on rows; counts of a sealed job always have two-sided geometric noise"""
     clip: float = Field(1.0, gt=0)
     """C: largest norm of a row of embeddings (ℓ2; ℓ1 for laplace)"""
     gradient_clip: float = Field(0.01, gt=0)
@@ -137,7 +137,7 @@ class PrivacySettings(Settings):
     """ε of everything that a holder publishes: its budget"""
     delta: float | None = Field(None, gt=0, lt=1)
     """δ of every ε of the job; null: the largest power of ten that is at most 1/(10·N), of N common nodes, and at most
-    1e-4
+    1e-4; 0 in a sealed job
     """
     calibration: Calibration = "analytic"
     """of epsilon_step: exact, or the textbook's formula as the paper uses it"""

@@ -110,8 +110,9 @@ class Inserted(DrawnCanaries):
         owners: the holders that have canaries, in the job's order; ``party`` is whose these are.
         leaves: neighbours of a canary's node, at most eight: of unit ``node`` one more than the degree bound keeps, so
         that an audit sees whether it was applied; of ``node-edges`` as many as it allows.
-        votes: whether the node at an edge's first end has no features, and that at the other end those of a node
-        elsewhere: so that predictions of the first hang on what the other votes for, and on noise.
+        votes: where edges vote, the seed of the orientation by which the first end counts the vote of the other. The
+        node at the first end then has no features, and that at the other end those of a node elsewhere: so that
+        predictions of the first hang on what the other votes for, and on noise.
     """
 
     kind: ClassVar[str] = "inserted"
@@ -120,7 +121,7 @@ class Inserted(DrawnCanaries):
     owners: tuple[PartyId, ...]
     party: PartyId
     leaves: int = 0
-    votes: bool = False
+    votes: int | None = None
 
     @classmethod
     def of(cls, job: JobSettings, party: PartyId, nodes: int, key: bytes) -> Self:
@@ -142,14 +143,14 @@ class Inserted(DrawnCanaries):
             job.duties.publishing,
             party,
             0 if more is None else min((privacy.degree_bound or 0) + more, MOST_LEAVES),
-            job.noise.counts_votes,
+            job.seed if job.noise.counts_votes else None,
         )
-        needed = made.count * made.size * len(made.owners)
-        if needed + made.votes > nodes:
+        needed, spare = made.count * made.size * len(made.owners), int(made.votes is not None)
+        if needed + spare > nodes:
             raise ConfigError(
                 f"privacy.canaries={made.count} of unit {made.unit} at each of {len(made.owners)} holders take "
                 f"{needed} nodes, and {nodes} are common to all; choose at most "
-                f"{(nodes - made.votes) // (made.size * len(made.owners))}"
+                f"{(nodes - spare) // (made.size * len(made.owners))}"
             )
         return made
 
@@ -160,7 +161,8 @@ class Inserted(DrawnCanaries):
 
     def places(self, owner: PartyId) -> Tensor:
         """The nodes of a holder's canaries: Tensor[m, size] int64, all different, also from other holders'."""
-        return self._places(self.size, self.owners.index(owner) * self.count * self.size)
+        found = self._places(self.size, self.owners.index(owner) * self.count * self.size)
+        return found if self.votes is None else _counting_first(found, self.votes)
 
     @cached_property
     def everywhere(self) -> Tensor:
@@ -197,7 +199,7 @@ class Inserted(DrawnCanaries):
         Of ``votes``: nothing at the first ends, and at the others what a node has that is no canary.
         """
         changed = features.to_dense().clone()
-        if self.votes:
+        if self.votes is not None:
             pairs = torch.cat([self.places(owner) for owner in self.owners])
             others = torch.ones(self.nodes, dtype=torch.bool).index_fill(0, self.everywhere, False)
             elsewhere = others.nonzero().flatten()
@@ -211,6 +213,15 @@ class Inserted(DrawnCanaries):
                 signs = _signs(is_in, self.relation).to(changed.dtype)
                 changed[self.places(self.party)[:, 0]] = signs * _largest(features)
         return compact(changed) if is_sparse(features) else changed
+
+
+def _counting_first(pairs: Tensor, seed: int) -> Tensor:
+    """Pairs [m, 2] of different nodes in their order, each with the end first that its orientation points to."""
+    from veilgraph.graph.orientation import oriented  # noqa: PLC0415 - few trainings have votes
+
+    targets = set(map(tuple, oriented(pairs.T, seed).T.tolist()))
+    points = torch.tensor([(one, other) in targets for one, other in pairs.tolist()], dtype=torch.bool)
+    return torch.where(points[:, None], pairs.flip(1), pairs)
 
 
 @dataclass(frozen=True)

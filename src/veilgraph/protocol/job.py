@@ -260,7 +260,7 @@ class NoiseFacts:
         feature_release: how nodes perturb their features, as ``release_setting`` says.
         label_release: how nodes perturb their labels.
         shared: the setting that has holders make noise together, and how many that collude it withstands.
-        counts_votes: whether an edge is used for its ends' predicted classes alone, and not their rows.
+        counts_votes: whether an edge is used for its ends' classes alone, counted with noise whose ε is pure.
         network: settings of the network that makes the rows of a single release.
     """
 

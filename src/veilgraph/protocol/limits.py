@@ -204,6 +204,7 @@ def _claim(job: JobSettings, party: PartyId, nodes: int | None = None) -> _Claim
     privacy, plan, release = job.privacy, job.training_plan, job.noise.feature_release
     if privacy is not None and party not in job.duties.releasing:  # a releasing holder's nodes perturb their own values
         delta = privacy.delta if nodes is None else privacy.delta_of(nodes)
+        delta = None if job.noise.counts_votes else delta
         return _Claim("privacy.delta", delta, privacy.unit, privacy.relation)
     if plan is not None:
         return _Claim("averaging.privacy.delta", plan.delta, plan.settings.unit, plan.settings.neighbours)

@@ -5,7 +5,6 @@ The ε of one release and the ε of all of them are different numbers; no table 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.protection import (
     ADD_UP,
     BOUND,
+    NO_DELTA,
     NO_PERSON,
     OF_NODES,
     PER_RELEASE,
@@ -151,10 +151,11 @@ class PublishedRows(Protection[PrivacySettings]):
             planned = next(planned for planned in plans if planned.releases)
             matrices = "noisy matrix" if planned.matrices == 1 else f"{planned.matrices} noisy matrices"
             what = "node with all its edges" if privacy.unit == "node-edges" else privacy.unit
-            notes.append(
-                f"noise is in every hop: one {what} moves the {matrices} of a release by at most {planned.clips:.4g} "
-                "together, where every row has length 1 before a hop"
-            )
+            if not self._is_pure:
+                notes.append(
+                    f"noise is in every hop: one {what} moves the {matrices} of a release by at most "
+                    f"{planned.clips:.4g} together, where every row has length 1 before a hop"
+                )
             if privacy.aggregation.own_rows == "clear":
                 notes.append(
                     f"privacy.aggregation.own_rows=clear: {job.data.label_party} is given the others' columns as they "
@@ -179,7 +180,13 @@ class PublishedRows(Protection[PrivacySettings]):
             notes.append(f"privacy.epsilon_total={limit:g} {_room(plans, limit)}")
         return notes
 
+    @property
+    def _is_pure(self) -> bool:
+        return self.job.noise.counts_votes
+
     def _delta_notes(self) -> list[str]:
+        if self._is_pure:
+            return ["ε is pure, of two-sided geometric noise on whole numbers: δ is 0, and the bound always holds"]
         if self.settings.delta is None:
             rule = (
                 "privacy.delta is left out and follows from N, the number of common nodes: the largest power of ten "
@@ -200,7 +207,7 @@ class PublishedRows(Protection[PrivacySettings]):
         return {
             name: {
                 "schedule": planned.settings.schedule,
-                "mechanism": planned.settings.mechanism,
+                "mechanism": planned.mechanism_name,
                 "releases_per_step": dict(planned.step),
                 "steps": planned.steps,
                 "releases_per_inference": planned.inference,
@@ -223,16 +230,19 @@ class PublishedRows(Protection[PrivacySettings]):
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
         job, settings, paradigm = self.job, self.settings, paradigm_of(self.job)
-        against, known = paradigm.guarantee.threat_model(job), settings.delta or delta
-        if settings.aggregation is not None:
+        against, known = paradigm.guarantee.threat_model(job), 0.0 if self._is_pure else settings.delta or delta
+        mechanism = settings.mechanism
+        if self._is_pure:
+            mechanism, releases = "two-sided geometric noise", "one count, in which a unit moves one entry by 1"
+        elif settings.aggregation is not None:
             releases = f"one release, with noise in each of its hops ({settings.aggregation.hops})"
         else:
             releases = "one release" if settings.once else "a release in every step"
         about = (
             ("unit", _UNITS[settings.unit]),
             ("neighbouring relation", f"{settings.relation}: the unit {RELATIONS[settings.relation]}"),
-            ("δ", OF_NODES.removeprefix("δ = ") if known is None else f"{known:g}"),
-            ("mechanism", f"{settings.mechanism}, {releases}"),
+            ("δ", OF_NODES.removeprefix("δ = ") if known is None else f"{known:g}" if known else NO_DELTA),
+            ("mechanism", f"{mechanism}, {releases}"),
             ("holds against", against),
         )
         alone = f"{job.data.label_party}, the label holder, publishes nothing before it hands on predictions."
@@ -281,7 +291,7 @@ def _shown(planned: Plan, against: str) -> dict[str, str]:
 
     def deviation(channel: Channel, *, alone: bool = False) -> str:
         """Of the noise on one entry; ``alone``: of the label holder's gradients, those that are in no sum."""
-        return f"{math.sqrt(planned.mechanism(channel, alone=alone).variance) if planned.multiplier else 0.0:.4g}"
+        return f"{planned.deviation(channel, alone=alone):.4g}"
 
     changed = f"{planned.rows:,}" if privacy.unit == "row" else f"at most {planned.rows:,}"
     hops = {} if privacy.aggregation is None else {"noisy matrices": if_any(every, f"{planned.matrices}")}
@@ -296,7 +306,7 @@ def _shown(planned: Plan, against: str) -> dict[str, str]:
         "releases per inference": f"{planned.inference}",
         "inferences": f"{planned.inferences:,}",
         "releases in all": f"{planned.releases:,}",
-        "mechanism": if_any(every, privacy.mechanism),
+        "mechanism": if_any(every, planned.mechanism_name),
         **hops,
         **joint,
         "clip C of embeddings": if_any(every, f"{privacy.clip:g}"),

@@ -25,7 +25,7 @@ from veilgraph.core.files import adapter_of
 from veilgraph.core.settings import first_problem
 from veilgraph.privacy import lifetime_costs
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.settings import MECHANISMS, OWN_SHARE
+from veilgraph.privacy.settings import OWN_SHARE
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import meaning, plans_of
@@ -92,7 +92,7 @@ class NeededNoise:
         if not plans:
             return None
         first, shown = plans[0][-1], 0.0
-        caption = f"Mechanism {first.settings.mechanism}, noise rounded up. {meaning(first.settings, first.delta)}."
+        caption = f"Mechanism {first.mechanism_name}, noise rounded up. {meaning(first.settings, first.delta)}."
         if self.horizon != _ONE_JOB:
             caption = f"For {self.horizon}. {caption}"
         rows = []
@@ -152,15 +152,11 @@ class NeededNoise:
 
     def _of_total(self, planned: Plan, total: float) -> Plan:
         """With the noise by which everything until the horizon has that total: of several jobs pure ε add up."""
-        mechanism, privacy = MECHANISMS[planned.settings.mechanism], planned.settings
         spare = self.horizon.jobs * planned.spare if planned.joint else 0
         releases = self.horizon.releases(planned) + spare
-        if mechanism.is_gaussian or self.horizon == _ONE_JOB:
-            noise = mechanism.for_total(total, planned.delta, releases, planned.clips)
-        else:
-            noise = mechanism.for_one(total / releases, planned.delta, planned.clips, privacy.calibration)
+        noise = planned.multiplier_for(total, releases, once=self.horizon == _ONE_JOB)
         update = {"epsilon_total": total, "noise_multiplier": noise, "epsilon_step": None}
-        return replace(planned, settings=privacy.model_copy(update=update))
+        return replace(planned, settings=planned.settings.model_copy(update=update))
 
 
 def _variants(job: JobSettings) -> tuple[dict[str, JobSettings], list[str]]:

@@ -37,6 +37,7 @@ NO_PERSON: Final = " (not a person, not an edge)"
 """Said wherever an ε is shown that is about one published row."""
 OF_NODES: Final = "δ ≤ 1/(10·N), of N common nodes"
 """Said of a δ that follows from N, where N is not known."""
+NO_DELTA: Final = "0: the bound always holds"
 BOUND: Final = (
     "Whatever a receiver knows besides and computes from what it got, it can hardly tell two data sets apart that "
     "differ in one unit: the odds of any conclusion differ by a factor of at most e to the power of the total ε, but "
@@ -176,7 +177,7 @@ class PerturbedFeatures(Protection[FeatureReleaseSettings]):
                 "neighbouring relation",
                 f"replacement: the node's own values, or any others from {release.low:g} to {release.high:g}",
             ),
-            ("δ", "0: the bound always holds" if release.delta is None else f"{release.delta:g}"),
+            ("δ", NO_DELTA if release.delta is None else f"{release.delta:g}"),
             (
                 "features",
                 f"{release.mechanism}, ε {release.epsilon:g}, perturbed once at {listed(job.duties.releasing)}",
@@ -243,7 +244,7 @@ class PerturbedLabels(Protection[LabelPrivacySettings]):
         about = (
             ("unit", f"one label, at one holder, of a {self._whose('or')} node"),
             ("neighbouring relation", "replacement: the node's own class, or any other"),
-            ("δ", "0: the bound always holds"),
+            ("δ", NO_DELTA),
             ("mechanism", f"randomised response, ε {self.settings.epsilon:g}, a single time, at {where}"),
             _EVERYBODY,
         )  # fmt: skip

@@ -13,14 +13,14 @@ from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed import machine
-from veilgraph.mpc.sealed.correlations import rounded_gaussian
+from veilgraph.privacy.geometric import two_sided
 
 KEY = bytes(range(32))
 MARGINS: Settings = {"output": "margins"}
 
 
 def voting(**privacy: Any) -> Settings:
-    """A linear network and votes with the noise that ``privacy`` says; none where it says nothing."""
+    """Votes with the noise that ``privacy`` says; none where it says nothing."""
     said = privacy or {"noise_multiplier": 0.0}
     return {"model": {"network": "linear", "edge_slots": 4096}, "privacy": {"unit": "edge", "aggregation": {}, **said}}
 
@@ -29,11 +29,11 @@ def voting(**privacy: Any) -> Settings:
 def noise_from(key: bytes) -> Iterator[None]:
     """Dealers draw their noise from this key inside."""
 
-    def drawn(shape: tuple[int, ...], deviation: float, bits: int, _: SecretSource) -> torch.Tensor:
-        return rounded_gaussian(shape, deviation, bits, noise_of(key))
+    def drawn(shape: tuple[int, ...], epsilon: float, _: SecretSource) -> torch.Tensor:
+        return two_sided(shape, epsilon, noise_of(key))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "rounded_gaussian", drawn)
+        patch.setattr(machine, "two_sided", drawn)
         yield
 
 

@@ -111,7 +111,7 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(training: int, change
     first = [weight * 2.0**-WEIGHT_BITS for weight in begun.network.initial(WEIGHT_BITS)]
     second = [weight.requires_grad_() for weight in numbers(begun)]
     seen = slice(3, 6) if plan.batch else slice(training)
-    begun.network.arrive(1, begun.learned)
+    begun.network.arrive(1)
     left = begun.network.forward(begun.learned, seen, 1.0).left
     logits = logits_by(z[own.rows[seen]], second, left=left)
     losses = torch.nn.functional.cross_entropy(logits, own.labels[seen], reduction="none")
@@ -214,7 +214,7 @@ def test_steps_leave_out_half_of_the_hidden_units_of_each_row_and_predictions_no
     for step in (4, 5):
         passed = []
         for program in (drops, keeps, others):
-            program.network.arrive(step, program.learned)
+            program.network.arrive(step)
             passed.append(program.network.forward(program.learned, some, 1.0))
         assert isinstance(passed[0].left, torch.Tensor)
         assert passed[0].hidden is not None

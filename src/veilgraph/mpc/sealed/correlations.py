@@ -23,12 +23,9 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange, receive_as
 from veilgraph.mpc.ring import encode
-from veilgraph.privacy.noise import gaussian
 
 STRIDE_BYTES: Final = 16 << 20  # after so many bytes dealt to it a holder says that it has used them
 AHEAD_STRIDES: Final = 4  # how many of these strides the dealer may be ahead
-# With 13.2 of them, the most that is ever drawn, numbers of Z_2^32 with eight fractional bits do not wrap around.
-LARGEST_DEVIATION: Final = 2.0**17
 
 Form: TypeAlias = tuple[tuple[int, ...], torch.dtype]  # shape and dtype of a tensor
 # Holder → what it draws in an operation: its shares of what is dealt (the last holder has none), and its own masks.
@@ -290,25 +287,3 @@ class Step(Generic[Result]):
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
         """What holders send one another."""
         return self.messages
-
-
-def rounded_gaussian(shape: tuple[int, ...], deviation: float, bits: int, source: SecretSource) -> Tensor:
-    """Independent N(0, deviation²) values in units of 2^-bits, rounded: int64 tensor of ``shape``.
-
-    The dealer adds it to whole numbers v, so to multiples of the grid g ≤ 1 of ``privacy.noise``: v + n, n = g·Z, is a
-    release of that module's. Rounding to 2^-b adds nothing, as v + round(n) = round(v + n): v is an even number of
-    units of 2^-b where b ≥ 1 (ties go to even).
-
-    Raises ``ConfigError``: the deviation is beyond ``LARGEST_DEVIATION``, or out of the range of ``privacy.noise``;
-    ``ValueError``: there are no fractional bits.
-    """
-    if bits < 1:
-        raise ValueError(f"bits={bits}: rounding to whole numbers is not the same before and after a sum; give one")
-    if deviation > LARGEST_DEVIATION:
-        raise ConfigError(
-            f"privacy: noise of deviation {deviation:g} does not fit the ring, whose most is {LARGEST_DEVIATION:g}: "
-            "raise privacy.epsilon_total, or leave the release out",
-            key="privacy",
-            value=deviation,
-        )
-    return gaussian(shape, deviation, source).mul_(2.0**bits).round_().to(torch.int64)

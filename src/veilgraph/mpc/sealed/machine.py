@@ -7,10 +7,11 @@ and the counter's on nothing but shapes.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
@@ -33,12 +34,12 @@ from veilgraph.mpc.sealed.correlations import (
     Result,
     Step,
     added,
-    rounded_gaussian,
     size_of,
 )
 from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop, Pick
 from veilgraph.mpc.sealed.opening import Open
 from veilgraph.mpc.sealed.wire import Bilinear, Bit, Ring, Summands, Wire, floating, plain_wire
+from veilgraph.privacy.geometric import two_sided
 
 
 class Machine(ABC):
@@ -202,13 +203,16 @@ class Machine(ABC):
         """
         return self.run(Open(summands, shift, ring, bits, by_two=len(self.holders) == 2))
 
-    def noised(self, summands: Summands, deviation: float) -> Summands:
-        """Whole numbers, of 0 fractional bits, plus the dealer's Gaussian noise, rounded to that. No message."""
-        if self.noise is None or not deviation:
+    def noised(self, summands: Summands, epsilon: float) -> Summands:
+        """Whole numbers of Z_2^64 plus the dealer's two-sided geometric noise; none where ε is infinite. No message.
+
+        Sums wrap around in the ring, which is computed from what they are, and costs nothing.
+        """
+        if self.noise is None or math.isinf(epsilon):
             return summands
-        part, bits = summands.part, summands.bits
-        noise = rounded_gaussian(summands.shape, deviation, bits, self.noise).to(part.dtype)
-        return Summands(part + (noise * 2.0**-bits if part.is_floating_point() else noise), bits)
+        if summands.bits:
+            raise ValueError(f"bits={summands.bits}: noise is whole numbers, and so is what it is added to; open it")
+        return replace(summands, part=summands.part + two_sided(summands.shape, epsilon, self.noise))
 
     def negative(self, wire: Wire) -> Bit:
         """Whether each entry of a wire of Z_2^64 is below zero. Three rounds."""

@@ -1,14 +1,16 @@
 """What the audit must know of a sealed job: all of it is noise, but for what the label holder is told of every node.
 
-Of the noise on votes no party sees any. An auditor who has what all holders keep adds their shares up, and has the
-counts H = A·Y + noise that every prediction is made of. What Y is, who votes for what, was opened to nobody and is not
-kept. But every neighbour votes once, so that a row of A·Y adds up to the number of a node's neighbours, whatever they
-vote for: what is left of the sums of rows is noise alone, of C entries each. Rows of nodes without neighbours are noise
-as they are.
+Of the noise on votes no party sees any by itself. An auditor who has what all holders keep adds their shares up, and
+has the counts that the label holder is told. Who votes for what is not kept. But every neighbour that counts in a row
+votes once, so that a row adds up to their number, whatever they vote for: what is left of the sums of rows is noise
+alone, of C entries each. Rows of nodes without such neighbours, as of all that are trained on, are noise as they are.
+Noise of whole numbers is held against its law by what is normal where that law is right: Φ⁻¹ of its distribution
+function, at a random place between two values.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +19,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 from typing_extensions import override
 
@@ -24,11 +27,10 @@ from veilgraph.core.errors import DataError, RunError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
-from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.hops import steps_of
 from veilgraph.paradigms.sealed.inputs import hidden_edges
 from veilgraph.paradigms.sealed.networks.voting import VOTES
-from veilgraph.paradigms.sealed.plan import deviation_of, shrink
+from veilgraph.paradigms.sealed.plan import epsilon_of
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
@@ -62,7 +64,9 @@ _COLUMNS: Final = 32
 _WIDTH: Final = 2
 _MOST_OF_PAIRS: Final = 512
 _UNLIKELY: Final = 4  # of 512 words two messages share the low bits of so many with a probability of 5·10⁻¹⁰
-_ROUNDING: Final = 0.1  # votes by which a row may differ for what is rounded, at most
+_ROUNDING: Final = 0.1  # by which normal scores may differ for what is rounded, at most
+_TAIL: Final = 60.0  # times 1/ε: noise is farther out with a chance of e^-60
+_LEAST: Final = 1e-300
 
 Pieces = tuple[Seen, ...]
 
@@ -140,23 +144,29 @@ class SealedSource(Source):
             return
         try:
             shares = [_share(run, holder) for holder in job.data.names]
+            publishing = [holder for holder in job.duties.publishing if holder != job.data.label_party]
+            trained = _trained(job, run)
             neighbours = sum(
-                (_neighbours(job, run, holder) for holder in job.duties.publishing), torch.zeros(len(shares[0]))
+                (_neighbours(job, run, holder, trained) for holder in publishing),
+                torch.zeros(len(shares[0]), dtype=torch.int64),
             )
         except VeilgraphError as error:
             raise DataError(str(error)) from error
-        deviation = deviation_of(job, len(neighbours))
-        if not deviation:
+        epsilon = epsilon_of(job)
+        if epsilon is None or math.isinf(epsilon):
             raise DataError("the job has no noise")
-        votes = torch.stack(shares).sum(dim=0).double() / 2**BITS / shrink(deviation)
+        votes = torch.stack(shares).sum(dim=0)
         sums = votes.sum(dim=1, keepdim=True) - neighbours[:, None]
-        releases = [Noisy(numbers(sums), deviation * votes.shape[1] ** 0.5, _ROUNDING)]
+        places = np.random.default_rng(0)  # two audits say the same
+        releases = [Noisy(normal_scores(sums, epsilon, votes.shape[1], places), 1.0, _ROUNDING)]
         if (neighbours == 0).any():
             alone = votes[neighbours == 0]  # each class by itself, for one may have another's noise
-            releases += [Noisy(numbers(column[:, None]), deviation, _ROUNDING) for column in alone.T]
-        who = " and ".join(job.duties.publishing)
+            releases += [
+                Noisy(normal_scores(column[:, None], epsilon, 1, places), 1.0, _ROUNDING) for column in alone.T
+            ]
+        who = " and ".join(publishing)
         words = f"votes over edges of {who}, of the shares that all holders keep, less the number of votes of a node"
-        yield NoisySeries(job.duties.publishing[0], words, releases, anew="at every node")
+        yield NoisySeries(publishing[0], words, releases, anew="at every node")
 
     @override
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
@@ -201,12 +211,40 @@ def _share(run: Audited, holder: PartyId) -> Tensor:
     return kept[VOTES]
 
 
-def _neighbours(job: SealedJob, run: Audited, holder: PartyId) -> Tensor:
-    """How many votes a node has over a holder's edges, its canaries among them: Tensor[N] float64."""
+def _trained(job: SealedJob, run: Audited) -> Tensor:
+    """Which nodes are trained on, as the label holder knows: Tensor[N] bool."""
+    graph = _with_canaries(job, run, job.data.label_party).common_part()
+    assert graph.train_mask is not None
+    return graph.train_mask
+
+
+def _with_canaries(job: SealedJob, run: Audited, holder: PartyId) -> PartyGraph:
     graph, key = run.graph(holder), run.canary_key(holder)
-    if key is not None:
-        graph = Inserted.of(job, holder, graph.num_nodes, key).into(graph)
-    return torch.bincount(hidden_edges(job, graph)[1], minlength=graph.num_nodes).double()
+    return graph if key is None else Inserted.of(job, holder, graph.num_nodes, key).into(graph)
+
+
+def _neighbours(job: SealedJob, run: Audited, holder: PartyId, trained: Tensor) -> Tensor:
+    """How many votes a node has over a holder's edges, its canaries among them: Tensor[N] int64."""
+    source, target = hidden_edges(job, _with_canaries(job, run, holder))
+    ends = torch.cat([target[~trained[target]], source[~trained[source] & trained[target]]])
+    return torch.bincount(ends, minlength=len(trained))
+
+
+def normal_scores(noise: Tensor, epsilon: float, entries: int, places: np.random.Generator) -> Floats:
+    """Independent normal numbers, where these whole numbers are sums of so many entries of noise each: the same shape.
+
+    ``places`` draws where they are between two values.
+    """
+    reach = math.ceil(_TAIL / epsilon) + 1
+    values = np.arange(-reach, reach + 1)
+    one = np.exp(-epsilon * abs(values)) * math.tanh(epsilon / 2)
+    law = one
+    for _ in range(entries - 1):
+        law = np.convolve(law, one, mode="same")
+    law = law / law.sum()
+    below = np.concatenate([[0.0], np.cumsum(law)])
+    found = numbers(noise).clip(-reach, reach).astype(np.int64) + reach
+    return np.asarray(ndtri((below[found] + places.uniform(size=found.shape) * law[found]).clip(_LEAST, 1 - _LEAST)))
 
 
 def _is_of_edges(view: View, seen: Seen) -> bool:

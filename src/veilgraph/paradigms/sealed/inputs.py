@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
+from veilgraph.graph.orientation import oriented
 from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import (
@@ -31,7 +32,7 @@ from veilgraph.paradigms.sealed.plan import (
     Plan,
     Sizes,
     Trial,
-    deviation_of,
+    epsilon_of,
 )
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE, LARGEST_WEIGHTED, SealedJob
 from veilgraph.protocol.judge import balanced_weights
@@ -107,7 +108,7 @@ def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
         seed=job.seed,
         output=job.output,
         release=job.release == "holders",
-        votes=None if job.privacy is None else deviation_of(job, None if sizes is None else sizes.nodes),
+        votes=epsilon_of(job),
     )
 
 
@@ -174,14 +175,14 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
             key="model.edge_weights",
             value=False,
         )
-    weights = _weights(common)
+    weights, edges = _weights(common), hidden_edges(job, common)
     if refuses:
         pass
     elif _is_noised(job, graph.party):
-        _check_slots(job, graph.party, hidden_edges(job, common))
+        _check_slots(job, graph.party, edges)
     else:
         _check_edges(job, common, weights)
-    return OwnData(columns_of(plan, graph), hidden_edges(job, common), weights)
+    return OwnData(columns_of(plan, graph), edges, weights)
 
 
 def examples_of(job: SealedJob, graph: PartyGraph) -> Examples | None:
@@ -265,7 +266,7 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
 
 def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:
     """The edges that a holder puts in, of those between common nodes: int64 [2, E]."""
-    return edges_once(graph.edge_index) if _is_noised(job, graph.party) else graph.edge_index
+    return oriented(graph.edge_index, job.seed) if _is_noised(job, graph.party) else graph.edge_index
 
 
 def _is_noised(job: SealedJob, party: PartyId) -> bool:
@@ -273,7 +274,7 @@ def _is_noised(job: SealedJob, party: PartyId) -> bool:
 
 
 def edges_once(edges: Tensor) -> Tensor:
-    """Each pair of a source and a target once, none from a node to itself, of int64 [2, E]: an edge is one vote."""
+    """Each pair of a source and a target once, none from a node to itself, of int64 [2, E]."""
     once: Tensor = torch.unique(edges[:, edges[0] != edges[1]], dim=1)
     return once
 

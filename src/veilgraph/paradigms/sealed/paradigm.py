@@ -73,9 +73,10 @@ from veilgraph.protocol.role import Role, RoleContext
 def _noise(job: SealedJob) -> str:
     others = listed([name for name in job.data.names if name != job.data.label_party])
     return (
-        f"Of the edges of {others} nothing is used but one count of votes, to which the dealer adds noise that no "
-        "holder knows: ε bounds what all predictions of the run together tell of one edge of theirs. Columns, and the "
-        f"edges of {job.data.label_party}, have no noise."
+        f"Of the edges of {others} nothing is used but one count of the classes of neighbours, to which the dealer "
+        f"adds noise that no holder knows. {job.data.label_party} learns the noisy counts of every node that is "
+        "predicted, and predicts from both: ε bounds what these tell of one edge of theirs. Columns, and the edges of "
+        f"{job.data.label_party}, have no noise."
     )
 
 
@@ -97,7 +98,6 @@ def network_words(job: SealedJob, plan: Plan) -> str:
         hops = sorted({hops_of(block) for block in usual.blocks if hops_of(block) and is_pooled(block) == pooled})
         if hops:
             parts.append(f"columns after {listed([str(each) for each in hops])} hops over {where}")
-    votes = ", and on votes of neighbours over all other holders' edges, counted once, with noise" * bool(job.privacy)
     deep = any(trial.deep for trial in usual.trials)
     kind = f"A linear model beside a hidden layer of {plan.hidden}" if deep else "A linear model"
     choices, means = counted(len(usual.trials), "choice"), ", and means of them" * plan.standard
@@ -105,7 +105,7 @@ def network_words(job: SealedJob, plan: Plan) -> str:
     wide = f", {more} more on rows of length 1 where there are {WIDE} columns or more" * bool(more)
     tried = f" It tries {choices} of these and of rates{wide}{means}." if len(usual.trials) > 1 else ""
     steps = f"{counted(job.train.epochs, 'step')} of SGD with momentum"
-    return f"{kind} is trained in {steps} on rows that are made once, of {listed(parts)}{votes}.{tried}"
+    return f"{kind} is trained in {steps} on rows that are made once, of {listed(parts)}.{tried}"
 
 
 _ITEM = 8
@@ -304,6 +304,12 @@ class _SealedPrivacy(Privacy[SealedJob]):
         return {"unit": "edge", "aggregation": {}}
 
 
+_MARGINS_SAY_MORE: Final = (
+    "of classes alone votes turn few predictions, and none at ε = 1: with output: margins, if all holders accept that, "
+    "they add two to five times as much on Cora (docs/sealed.md)"
+)
+
+
 class _SealedGuarantee(Guarantee[SealedJob]):
     way: ClassVar[str] = "sealed, noise on votes"
 
@@ -322,6 +328,7 @@ class _SealedGuarantee(Guarantee[SealedJob]):
         return [
             "columns have no noise: what predictions tell of features, ε does not bound",
             "all predictions of a run have the same noise, and later ones of it cost nothing more",
+            *([_MARGINS_SAY_MORE] if job.output == "classes" else []),
         ]
 
     def privacy_limits(self, job: SealedJob) -> list[str]:
@@ -380,6 +387,7 @@ class _SealedWords(SealedWords[SealedJob]):
             but = ", but that every holder learns the weights of its own columns in the first layer at the end"
         judges, named = job.passes.evaluates, job.outcome.predicts_named
         judged = ", and at every evaluation one number, which says how well the step does" if judges else ""
+        counts = ", and noisy votes of its neighbours" * bool(job.privacy)
         dealer = "sees no message between holders, and must not collude with one of them"
         if job.dealer_checks:
             dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
@@ -390,8 +398,8 @@ class _SealedWords(SealedWords[SealedJob]):
             f"masked: nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, "
             f"gradient or score{but}.",
             network_words(job, plan),
-            f"{job.data.label_party} learns {told} that is predicted for {nodes}{judged}. It learns nothing else. The "
-            f"server deals random numbers, {dealer}.",
+            f"{job.data.label_party} learns {told} that is predicted for {nodes}{judged}{counts}. It learns nothing "
+            f"else. The server deals random numbers, {dealer}.",
             *noise,
             "All are told sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
             + ", validation nodes that judge, and which step is best so far" * judges

@@ -3,19 +3,23 @@
 **Votes.** A job with ``privacy`` releases noisy votes over other holders' edges, and nothing else of these edges.
 
 The label holder's own edges, and everybody's columns, are computed on as they are. Of the other holders' edges nothing
-is used but votes: with y_u the class that the model, trained until then without these edges, takes node u for,
+is used but votes. Y are one-hot rows of y_u: u's label where it is a training node, else the class that the model takes
+it for, which is trained without these edges. t_u is 1 at training nodes, else 0. A public draw (``graph.orientation``)
+has every pair of nodes that holder i records point from one end to the other: P_i(v, u) = 1 where it points from u to
+v.
 
-    H = Σ_i A_i·Y + noise,   Y = one-hot rows of y,   A_i(v, u) = 1 where holder i records an edge from u to v, else 0,
+    H = (1 − t)·(Σ_i P_i·Y + P_iᵀ·(t·Y)) + noise, row by row,
 
-summed over all holders i but the label holder, noise N(0, σ²) on each of the N·C entries, drawn by the dealer. What is
-trained and predicted after that is computed from H, from columns, from labels and from the label holder's edges.
+summed over all holders i but the label holder, with two-sided geometric noise, P(z) ∝ e^(−ε|z|), on each of the N·C
+entries, drawn by the dealer. So a pair of which one end trains counts at the other end, a pair of which none does at
+the end that the draw points to, and a pair of which both do nowhere. H is opened to the label holder.
 
-*One edge* is everything that one holder i records between two nodes a and b: added, removed or replaced. Y depends on
-no edge of holder i, so it is the same. A_i differs at (a, b) and (b, a) alone, each by 1 at most, so H differs in row a
-by at most row y_b and in row b by at most row y_a, and these have length 1: in the Frobenius norm by **√2** at most,
-whatever the degrees are. That is one hop of aggregation perturbation (Sajadmanesh, Shamsabadi, Bellet & Gatica-Perez
-2023, GAP) over rows that are exactly one-hot, and ``hop_sensitivity.aggregation_sensitivity`` of one hop. What others
-record of the same two nodes is other data, theirs, and paid for by them.
+*One edge* is everything that one holder i records between two nodes a and b: added, removed or replaced. Y and t depend
+on no edge of holder i, and neither does where the draw points. P_i differs at one entry, say (a, b), from 0 to 1. That
+moves row a by (1 − t_a)·y_b and row b by (1 − t_b)·t_a·y_a, of which at most one is not zero, as 1 − t_a and t_a are
+not both 1; and y has a single 1. So one entry moves by **1**, whatever the degrees are, and a count with that noise is
+e^ε times as likely under one as under the other, at most: ε is pure. What others record of the same two nodes is other
+data, theirs, and paid for by them.
 
 The label holder is the only one that anything is opened to, so its own edges need no noise against it.
 """
@@ -34,8 +38,7 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.sealed.settings import USUAL_DEGREE
-from veilgraph.privacy.plan import Plan as ReleasePlan
-from veilgraph.privacy.plan import rows_moved, sensitivity_of
+from veilgraph.privacy.plan import CountPlan
 
 MOST_OPENED: Final = 1 << 13
 """Columns, and what is computed of them, are below it in magnitude. Times the root of the largest degree, 2^7, that is
@@ -234,8 +237,8 @@ class Plan:
         seed: of the initial weights, which are public.
         output: what the label holder learns of a node.
         release: whether holders learn the weights of their own columns.
-        votes: standard deviation of the noise on a count of votes over all holders' edges but the label holder's; 0:
-        there is none. None: there are no votes, and hops go over all edges.
+        votes: ε of the noise on a count of votes over all holders' edges but the label holder's; infinite: there is
+        none. None: there are no votes, and hops go over all edges.
     """
 
     trials: tuple[Trial, ...]
@@ -355,30 +358,19 @@ class Context:
 if TYPE_CHECKING:
     from veilgraph.paradigms.sealed.settings import SealedJob
 
-_SHRINKS: Final = 0.1  # of votes without noise, beside columns of rows of length 1
 
-
-def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> ReleasePlan | None:
+def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> CountPlan | None:
     """What is released of a holder's edges; None without differential privacy, and at the server and label holder."""
     privacy = job.privacy
     if privacy is None or party not in job.data.names:
         return None
     pays = party != job.data.label_party
-    rows, moved = rows_moved(privacy), sensitivity_of(privacy)
-    return ReleasePlan(
-        party, privacy, MappingProxyType({}), int(pays), 0, rows, nodes=nodes, hops=1, moved=moved, own_rows=False
+    return CountPlan(
+        party, privacy, MappingProxyType({}), int(pays), 0, 1, nodes=nodes, hops=1, moved=1.0, own_rows=False
     )
 
 
-def deviation_of(job: SealedJob, nodes: int | None) -> float | None:
-    """σ of the noise on one count of votes; 0: there is none, None: nor are there votes."""
-    plans = (release_plan(job, party, nodes) for party in job.duties.publishing)
-    return next((plan.multiplier * plan.settings.clip for plan in plans if plan is not None), None)
-
-
-def shrink(deviation: float) -> float:
-    """What votes are multiplied by before they are trained on, so that noise does not outweigh columns.
-
-    0.1/(1 + σ/2)²: chosen by validation accuracy on Cora; it depends on the noise alone, which is public.
-    """
-    return _SHRINKS / (1 + deviation / 2) ** 2
+def epsilon_of(job: SealedJob) -> float | None:
+    """ε of the noise on votes; infinite: there is none, None: nor are there votes."""
+    plans = (release_plan(job, party) for party in job.duties.publishing if party != job.data.label_party)
+    return next((plan.epsilon for plan in plans if plan is not None), None)

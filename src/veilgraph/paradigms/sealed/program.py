@@ -67,6 +67,8 @@ class SealedProgram:
         """What steps change: the weights, or what each training row counts in the first ones."""
         self.taken: tuple[tuple[int, ...], list[Wire]] | None = None
         """Trials and the weights that are their mean, as they were last judged; None: those of the trial by itself."""
+        self.told: Tensor | None = None
+        """What the label holder learned beside the newest prediction: noisy votes [N, C], or [R, C]."""
         self._earlier: Earlier | None = None
         self._beside: tuple[Wire, Bit] | None = None
         self._weights: list[Wire] | None = None
@@ -239,7 +241,7 @@ class SealedProgram:
         machine = self._machine
         if self._targets is None:
             self._targets = self._enter_targets()
-        self.network.arrive(number, self.learned)
+        self.network.arrive(number)
         machine.at(f"step {number}")
         plan = self._context.plan
         trial = plan.trial_of(number)
@@ -261,6 +263,8 @@ class SealedProgram:
         self._weights, self._left = None if self.network.sums_rows else self.learned, self._left_after(taken + 1)
         if plan.is_kept(number + 1):
             _ = self.weights  # made now, for whoever keeps them sends nothing
+        if number + 1 == plan.steps:
+            self.network.finish(self.weights)
         self.outside, self.taken = machine.open(self._outside(updated=True)), None
 
     def _left_after(self, taken: int) -> float:
@@ -373,14 +377,14 @@ class SealedProgram:
 
         Of R named nodes [R, 1] or [R, C − 1] in their order: they are picked out of the logits of all nodes, by an
         order that nobody else learns, and nothing is computed of the others beyond these. Where rows are holders' own,
-        each learns what it named among its own.
+        each learns what it named among its own. Of the same nodes ``told`` is what the network has opened beside.
         """
         machine, context = self._machine, self._context
-        learners = Learners(machine, context)
+        learners, asked = Learners(machine, context), context.sizes.asked is not None
         self.network.normalise()
         machine.at("predict")
         values = self.network.predict(self.weights)
-        if context.sizes.asked is not None:
+        if asked:
             values = machine.open(learners.pick("asked", "asked", values))
         if context.plan.output == "classes":
             found = largest_place(machine, values)
@@ -388,6 +392,9 @@ class SealedProgram:
             # Under a fresh mask: that of the logits is in other values as well.
             found = machine.open(machine.split(values[:, 1:] - values[:, :1]))
         self.check_range(machine.open(self._outside()))
+        if (beside := self.network.told()) is not None:
+            beside = machine.open(learners.pick("asked", "asked", beside) if asked else machine.split(beside))
+            self.told = machine.reveal(beside, context.label_party)
         return learners.reveal(found)
 
     def release(self) -> dict[PartyId, dict[str, Tensor]]:

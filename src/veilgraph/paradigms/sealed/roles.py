@@ -26,6 +26,7 @@ from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.sealed.boosting import Examples
+from veilgraph.paradigms.sealed.evidence import Known, logits_with_votes
 from veilgraph.paradigms.sealed.inputs import (
     examples_of,
     max_degree_of,
@@ -37,7 +38,7 @@ from veilgraph.paradigms.sealed.inputs import (
     with_labels,
     with_scores,
 )
-from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes
+from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes, epsilon_of
 from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
@@ -290,7 +291,7 @@ class SealedRole(Role):
             self._begun = True
         self.program.step(epoch - 1, self.model.best)
         self._last = epoch
-        if self._job.privacy is not None and epoch - 1 == self._job.train.epochs // 2:
+        if self._job.privacy is not None and epoch == self._job.train.epochs:
             self.voted()
 
     def voted(self) -> None:
@@ -580,11 +581,24 @@ class SealedLabelHolder(SealedHolder, Judge):
     @override
     def learn(self, found: Tensor | None) -> None:
         assert found is not None
-        if self._job.output == "margins":
-            self.logits = logits_of(found)
-            return
-        classes = found[:, 0].round().to(torch.int64)
-        self.logits = _SURE * nn.functional.one_hot(classes, self._classes).to(torch.float64)
+        self.logits = self._scores(found)
+        if self._job.privacy is not None:
+            combined = self._with_votes(self.logits)
+            self.logits = combined if self._job.output == "margins" else self._sure_of(combined.argmax(1))
+
+    def _scores(self, found: Tensor) -> Tensor:
+        return logits_of(found) if self._job.output == "margins" else self._sure_of(found[:, 0].round().long())
+
+    def _sure_of(self, classes: Tensor) -> Tensor:
+        return _SURE * nn.functional.one_hot(classes, self._classes).to(torch.float64)
+
+    def _with_votes(self, scores: Tensor) -> Tensor:
+        """Logits of what is opened of the network, and of the noisy votes beside it."""
+        votes, epsilon = self.program.told, epsilon_of(self._job)
+        assert votes is not None
+        assert epsilon is not None
+        known = Known(self.labelled().common_part(), self._classes, self.predicted)
+        return logits_with_votes(scores, votes, epsilon, known, classes_alone=self._job.output == "classes")
 
     @override
     def predictions(self) -> Predicted:

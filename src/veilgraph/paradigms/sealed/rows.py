@@ -54,6 +54,10 @@ SCORES: Final = Revelation[SealedJob]("sealed-scores", "The label holder learns 
     "validation nodes the network classifies rightly, or how many pairs of them it ranks rightly, which depends on "
     "all holders' features and edges; all parties learn whether that was the best so far.",
     lambda job: f"train.select_by={job.train.select_by}", _others)
+VOTES: Final = Revelation[SealedJob]("noisy-votes", "The label holder learns of every node that it is told the "
+    "prediction of how many neighbours at all other holders are of each class, with noise: one end of an edge counts "
+    "the other end's label, or the class that the network, trained without these edges, takes it for.",
+    lambda job: "privacy", _others)
 CLASSES_ONLY: Final = Condition[SealedJob]("`output: classes`", lambda job: job.output == "classes")
 SCORED: Final = Condition[SealedJob]("`select_by: accuracy` or `auc`", lambda job: job.train.select_by != "last")
 WITH_MARGINS: Final = Condition[SealedJob]("`output: margins`", lambda job: job.output == "margins")
@@ -76,8 +80,9 @@ _NAMED: Final = (
     "which nodes they are of the sender does not learn."
 )
 _NOISY: Final = (
-    "ε bounds what the receiver can infer of one of the sender's edges from all predictions of the run, even with all "
-    "other holders; it is paid for once in the sender's ledger, before the first of them. It is not about features."
+    "ε bounds what the receiver can infer of one of the sender's edges from all predictions and counts of the run, "
+    "even with all other holders; it is paid for once in the sender's ledger, before the first of them. It is not "
+    "about features."
 )
 _OWN: Final = "Opens these weights to the receiver, and nothing else: the mask is drawn anew for them."
 _RANGE: Final = (
@@ -134,8 +139,8 @@ ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
         (NAMED, NAMED_MARGINS), (WITH_MARGINS, NAMED_NODES),
         forms=(WireFormat("k, 0", "int64 [named, C − 1]", "prediction"),)),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,
-        "of edges of all holders but the receiver, nothing but what follows from noisy counts", "share", _NOISY,
-        when=(NOISED,), paid=True),
+        "shares of the mask of noisy votes over edges of all holders but the receiver", "share", _NOISY, (VOTES,),
+        (NOISED,), forms=(WireFormat("k, 0", "int64 [N or named, C]", "inference"),), paid=True),
     MessageSpec(Kind.MASK_SHARE, TO_HOLDER, "shares of the mask of the weights of the receiver's own columns", "share",
         _OWN, (RELEASED,), (RELEASES,), forms=(WireFormat("k, 0", "int64 [own columns, d]", "end of training"),)),
     MessageSpec(Kind.MASK_SHARE, TO_LABEL_HOLDER,

@@ -211,6 +211,8 @@ def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
         ("privacy.unit", privacy.unit, "edge", "noise is on sums over edges, and columns are used as they are"),
         ("privacy.schedule", privacy.schedule, "once", "votes are counted a single time"),
         ("privacy.predictions", privacy.predictions, 0, "later predictions have the same noise, and cost nothing more"),
+        ("privacy.delta", privacy.delta, None, "noise on whole numbers makes ε pure, so that δ is 0"),
+        ("privacy.calibration", privacy.calibration, "analytic", "noise on whole numbers is not Gaussian"),
         ("model.edge_weights", job.model.edge_weights, False, "a vote counts 1, and a weight may be any number"),
         ("train.select_by", job.train.select_by, "last", "how many validation nodes are right is told without noise"),
         (
@@ -225,10 +227,6 @@ def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
             raise ValueError(
                 f"{name}={value!r} with privacy in a sealed job: {why}; set {name} to {needed!r}, or leave privacy out"
             )
-    if job.model.network == "mlp":
-        raise ValueError(
-            "model.network='mlp' with privacy in a sealed job: a linear model is trained on votes; leave it out"
-        )
     apart = [
         block
         for block in job.model.blocks or ()
@@ -250,11 +248,6 @@ def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
         raise ValueError(
             f"privacy.canaries={privacy.canaries} with named_nodes={job.named_nodes} in a sealed job: an audit reads "
             "what is predicted of canaries, and no node is predicted that is not named; leave one of both out"
-        )
-    if job.train.epochs < 2:
-        raise ValueError(
-            f"train.epochs={job.train.epochs} with privacy in a sealed job: votes are counted after half of the steps; "
-            "give 2 or more"
         )
 
 

@@ -113,7 +113,7 @@ class _Holder:
         ):  # watched rows stay in place
             order = order_of(keys, graph.common)
             keys = keys[order.numpy()] if summed else keys
-        account = self._account(delta)
+        account = self._account(delta if plan.delta else None)
         ledger = self._ledger(delta, privacy.epsilon_total, account, expected=expected)
         if plan.releases and privacy.once and plan.joint is None:  # nothing is kept of what is in one sum and no other
             classes = graph.num_classes if graph.party in settings.duties.summing else None
@@ -191,6 +191,8 @@ class _Holder:
 
     def _delta(self, plan: Plan) -> float:
         """δ of the ledger: the job's, or else that which it was begun with, when other nodes may have been common."""
+        if not plan.delta:
+            return _NO_DELTA
         path, nodes = self.store.path / LEDGER, self.graph.common
         kept = delta_at(path)
         if plan.settings.delta is not None or kept is None:

@@ -146,7 +146,7 @@ class Network:
     def shapes(self) -> list[tuple[int, int]]:
         """Of the weights: W and U side by side, and V."""
         classes, hidden = self.context.sizes.classes, self.context.plan.hidden * self.trial.deep
-        first = 1 + sum(self._sizes[block] for block in self.trial.blocks) + self.beside, self.width
+        first = 1 + sum(self._sizes[block] for block in self.trial.blocks), self.width
         return [first, (hidden, classes)] if self.trial.deep else [first]
 
     @property
@@ -156,18 +156,13 @@ class Network:
         Not where columns are standardised: products of two rows may then be large.
         """
         plan, training = self.context.plan, self.context.sizes.training
-        return not (plan.standard or self.beside) and (plan.batch or training) >= training <= self.shapes[0][0] // 2
+        return not plan.standard and (plan.batch or training) >= training <= self.shapes[0][0] // 2
 
     @property
     def learned_shapes(self) -> list[tuple[int, int]]:
         """Of what steps change: the weights, or A [T, width] in place of the first."""
         first, *more = self.shapes
         return [(self.context.sizes.training, self.width) if self.sums_rows else first, *more]
-
-    @property
-    def beside(self) -> int:
-        """Columns behind the blocks."""
-        return 0
 
     def _moved_width(self, block: str) -> int:
         return sum(self.context.width_of(holder, block) for holder in self.context.abreast)
@@ -243,9 +238,16 @@ class Network:
         """A training that is gone on with has again what is kept."""
         self._of_trial.clear()
 
-    def arrive(self, step: int, weights: Sequence[Wire]) -> None:
-        """Before a step of the job, counted from 0, with the weights as they are."""
+    def arrive(self, step: int) -> None:
+        """Before a step of the job, counted from 0."""
         self._place = self.context.plan.place_of(step)
+
+    def finish(self, weights: Sequence[Wire]) -> None:
+        """After the last step of the job, with its weights."""
+
+    def told(self) -> Wire | None:
+        """What the label holder learns of every node beside predictions, once a job is paid for: [N, ·]."""
+        return None
 
     def initial(self, bits: int) -> list[Tensor]:
         """Initial weights of the trial, which are public: int64; W is zero, U and V as of Glorot and Bengio 2010."""
@@ -348,11 +350,10 @@ class Network:
         assert self.gain is not None
         assert self.mean is not None
         machine, places = self.machine, self.places(self.trial.blocks)[1:] - 1
-        last = 1 + places.numel()
-        columns = times(machine, first[1:last], self.gain.columns(places).T, first.bits)
+        columns = times(machine, first[1:], self.gain.columns(places).T, first.bits)
         moved = self.opened(machine.product(matmul, self.mean.columns(places), columns), first.bits)
         self.watched.append(columns)
-        return joined([first[:1] - moved, columns, *([first[last:]] if self.beside else [])])
+        return joined([first[:1] - moved, columns])
 
     def _made_of_all(self, first: Wire) -> Wire:
         """What the first weights make of every node's row: [N, width]."""
@@ -500,14 +501,11 @@ class Network:
     def _trial_rows(self) -> Wire:
         assert self.rows is not None
         if self.trial not in self._of_trial:
-            self._of_trial = {self.trial: self._beside(self.rows.columns(self.places(self.trial.blocks)))}
+            self._of_trial = {self.trial: self.rows.columns(self.places(self.trial.blocks))}
         return self._of_trial[self.trial]
 
     def _training_rows(self) -> Wire:
         return self._trial_rows()[: self.context.sizes.training]
-
-    def _beside(self, rows: Wire) -> Wire:
-        return rows
 
     def places(self, blocks: Sequence[str]) -> Tensor:
         """Columns of a whole row that are the bias's, and these blocks': int64."""

@@ -3,96 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import BITS, one_hot_of_largest
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Wire, joined
+from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.networks.network import Kept, Network
 from veilgraph.paradigms.sealed.networks.propagation import Propagation
-from veilgraph.paradigms.sealed.plan import Context, shrink
+from veilgraph.paradigms.sealed.plan import MOST_OPENED, Context
 
-VOTE_BITS: Final = 8
-"""Of counts, for noise: whole numbers have none."""
-_SHRINK_BITS: Final = 24
+_LIFT: Final = 4 * MOST_OPENED
+"""Added to the logit of a training node's label, which no other logit of it is then above."""
 VOTES: Final = "weight.votes"
 """Name of what is kept of them, with the weights: a prediction needs both."""
 
 
 class Voting(Network):
-    """softmax([Z, s·H]·W), hops over the label holder's edges alone, H the noisy votes over the others'.
+    """The network on hops over the label holder's edges alone, and votes over the others', once it is trained.
 
-    Half of the steps train on rows that are propagated over the label holder's own edges. Then every node votes for the
-    class that it is taken for, in the rows of its neighbours over the other holders' edges, with noise. What comes of
-    it is C more columns, which the other half of the steps train on as well, and every prediction uses again.
+    Every node votes for its label where it is trained on, else for the class that it is taken for, in the row of one of
+    the two ends of an edge. Noisy counts are kept with the weights, and opened to the label holder with predictions.
     """
 
     def __init__(self, machine: Machine, context: Context) -> None:
         super().__init__(machine, context)
-        others = [holder for holder in context.sizes.edges if holder != context.label_party]
-        self._others = Propagation(machine, context, self.edges, others)
-        self.votes = self._none(context.sizes.nodes)
-        """[N, C], shrunk; zero until they are counted."""
-        self._picked = self._none(context.sizes.training)
+        self._others = [holder for holder in context.sizes.edges if holder != context.label_party]
+        self.votes = self.machine.constant(torch.zeros((context.sizes.nodes, context.sizes.classes), dtype=torch.int64))
+        """[N, C], whole numbers; zero until they are counted."""
 
     @override
     def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
         return super()._relations([self.context.label_party])
 
-    def _none(self, rows: int) -> Wire:
-        return self.machine.constant(torch.zeros((rows, self.context.sizes.classes), dtype=torch.int64), BITS)
-
-    @property
-    @override
-    def beside(self) -> int:
-        return self.context.sizes.classes
-
     @override
     def enter(self, *, trains: bool) -> None:
         super().enter(trains=trains)
         if trains:
-            self.edges.enter(self._others.holders)
+            self.edges.enter(self._others, (False, True))
 
     @override
-    def arrive(self, step: int, weights: Sequence[Wire]) -> None:
-        super().arrive(step, weights)
-        if step != self.context.plan.steps // 2:
-            return
-        machine, deviation = self.machine, self.context.plan.votes
-        assert deviation is not None
+    def finish(self, weights: Sequence[Wire]) -> None:
+        machine, epsilon = self.machine, self.context.plan.votes
+        assert epsilon is not None
         machine.at("votes")
-        votes = machine.open(one_hot_of_largest(machine, self.predict(weights)), ring=32)
-        sums = self._others.neighbours(votes).scaled(1.0, VOTE_BITS)
-        noisy = machine.open(machine.noised(sums, deviation))
-        shrunk = machine.split(noisy).scaled(shrink(deviation), _SHRINK_BITS)
-        self.votes = machine.open(shrunk, shrunk.bits - BITS)
-        self.resume()
+        nodes, classes = self.context.sizes.nodes, self.context.sizes.classes
+        lifted = machine.put(self.context.label_party, self._lifted(), (nodes, classes), BITS)
+        opinions = machine.open(one_hot_of_largest(machine, self.predict(weights) + lifted))
+        trains = machine.negative(-lifted.sum(1)).map(partial(_repeated, columns=classes))
+        of_training = machine.open(machine.gate(trains, opinions), ring=32)
+        counts = self._over(machine.open(machine.split(opinions), ring=32), backwards=False)
+        counts += self._over(of_training, backwards=True)
+        kept = machine.gate(~trains, machine.open(counts))
+        self.votes = machine.open(machine.noised(kept, epsilon))
 
-    @override
-    def resume(self) -> None:
-        owner, rows, count = (
-            self.context.label_party,
-            self.context.of(self.context.label_party, "rows"),
-            self.context.sizes.training,
-        )
-        self._picked = self.machine.open(self.machine.pick(owner, rows, count, self.votes))
-        super().resume()
+    def _lifted(self) -> Tensor | None:
+        owner, shape = self.context.label_party, (self.context.sizes.nodes, self.context.sizes.classes)
+        rows, labels = self.context.of(owner, "rows"), self.context.of(owner, "labels")
+        if rows is None or labels is None:
+            return None
+        lifted = torch.zeros(shape, dtype=torch.float64)
+        lifted[rows, labels] = _LIFT
+        return lifted
 
-    @override
-    def _beside(self, rows: Wire) -> Wire:
-        return joined([rows, self._picked], 1)
-
-    @override
-    def predict(self, weights: Sequence[Wire]) -> Wire:
-        voted = self.opened(self.machine.product(matmul, self.votes, weights[0][-self.beside :]))
-        return super().predict(weights) + voted
+    def _over(self, votes: Wire, *, backwards: bool) -> Summands:
+        """Sums over all pairs that point to a node, or ``backwards`` from it."""
+        graphs = self.edges.of(self._others, [backwards])
+        return self.machine.hop(graphs, votes) - self.machine.split(votes)
 
     @override
     def kept(self) -> dict[str, Kept]:
         sizes = self.context.sizes
-        return super().kept() | {VOTES: Kept(self, "votes", (sizes.nodes, sizes.classes), BITS, predicts=True)}
+        return super().kept() | {VOTES: Kept(self, "votes", (sizes.nodes, sizes.classes), 0, predicts=True)}
+
+    @override
+    def told(self) -> Wire | None:
+        return self.votes
+
+
+def _repeated(part: Tensor, columns: int) -> Tensor:
+    return part.expand(-1, columns)

@@ -1,0 +1,173 @@
+"""What the label holder makes of noisy votes at home: how likely they are under every class of a node (``plan``).
+
+With n_k votes for class k in a node's row, of R_k on average, and noise on each,
+
+    log P(row | class c) = log mean_r Π_k Σ_n Poisson(n; r·S_ck)·Noise(row_k − n),
+
+S the shares of classes among the neighbours of a node of class c, over the label holder's own edges, and r rates like
+those of its own degrees, as large as the noisy counts are on average. That is added to the model's log-probabilities,
+or to those that its classes have by the validation nodes; two weights of the sum are fitted on the validation nodes.
+All of this is computed from what the label holder has and was told, so it costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from veilgraph.graph.party import PartyGraph
+
+_Floats = npt.NDArray[np.float64]
+
+_RATES: Final = np.linspace(0.05, 0.95, 8)
+"""Quantiles of degrees that stand for all of them."""
+_MOST_VOTES: Final = 400
+"""Of one class at a node: more say no more."""
+_FAR: Final = 40.0  # times 1/ε: noise is farther out with a chance of e^-40
+_WIDEST: Final = 20_000  # counts on either side that are told apart, so that 1/ε may be up to 500
+_LEAST: Final = 1e-12  # of a probability, before its logarithm
+_USUAL: Final = np.array([1.0, 0.25])
+"""Weights where no validation node says other ones: a node's votes are less independent than the law above has them."""
+_RIDGE, _NODES = 1e-2, 1.0  # on how far weights are from these, and how many nodes that counts as
+_TRUSTED: Final = 4.0  # nodes of each predicted class that count as rightly predicted, before any is looked at
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the label holder has of the nodes that votes are opened of.
+
+    Attributes:
+        graph: its own, with labels and splits, of common nodes.
+        classes: how many there are.
+        rows: Tensor[R] of nodes; None: all.
+    """
+
+    graph: PartyGraph
+    classes: int
+    rows: Tensor | None = None
+
+    def of(self, name: str) -> npt.NDArray[np.bool_]:
+        """Which of the rows are of a split, [R]."""
+        mask, found = getattr(self.graph, f"{name}_mask"), torch.zeros(self.graph.num_nodes, dtype=torch.bool)
+        found = found if mask is None else mask
+        return np.asarray((found if self.rows is None else found[self.rows]).numpy())
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """Of the rows, [R]; some may be −1."""
+        assert self.graph.labels is not None
+        return np.asarray((self.graph.labels if self.rows is None else self.graph.labels[self.rows]).numpy())
+
+
+def with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known) -> Tensor:
+    """Logits of every row from the model's log-probabilities and noisy votes: all float64 [R, C]."""
+    own, judged = scores.numpy(), known.of("val") & (known.labels >= 0)
+    told = likelihood(votes.numpy(), epsilon, known, own.argmax(1))
+    weights = _fitted(own[judged], told[judged], known.labels[judged])
+    return torch.from_numpy(weights[0] * own + weights[1] * told)
+
+
+def logits_with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known, *, classes_alone: bool) -> Tensor:
+    """The same from what the model opens: logits float64 [R, C], or where it opens classes alone, the largest of each
+    row.
+    """
+    told = of_classes(scores.argmax(1), known) if classes_alone else scores.log_softmax(1)
+    return with_votes(told, votes, epsilon, known)
+
+
+def of_classes(predicted: Tensor, known: Known) -> Tensor:
+    """Log-probabilities of classes where nothing but one predicted class is known: float64 [R, C] from int64 [R].
+
+    How often each class is predicted of which is counted on validation nodes.
+    """
+    classes, found = known.classes, predicted.numpy()
+    judged = known.of("val") & (known.labels >= 0)
+    counts = _TRUSTED * np.eye(classes) + 1 / classes
+    np.add.at(counts, (found[judged], known.labels[judged]), 1.0)
+    return torch.from_numpy(np.log(counts / counts.sum(1, keepdims=True))[found])
+
+
+def likelihood(votes: _Floats, epsilon: float, known: Known, predicted: npt.NDArray[np.int64]) -> _Floats:
+    """The log-likelihood of every row of votes under each class, up to a constant: [R, C]; 0 at training nodes."""
+    counted = ~known.of("train")
+    found = np.zeros(votes.shape)
+    if not counted.any() or (math.isfinite(epsilon) and _FAR / epsilon > _WIDEST):
+        return found
+    rows = votes[counted]
+    reach = 0 if math.isinf(epsilon) else math.ceil(_FAR / epsilon)
+    values = np.clip(np.rint(rows), -reach, _MOST_VOTES + reach).astype(np.int64)
+    rates = _rates(known, counted) * max(float(rows.sum(1).mean()), _RATES[0])
+    found[counted] = _log_likelihood(values, epsilon, _shares(known, predicted), rates)
+    return found
+
+
+def _log_likelihood(values: npt.NDArray[np.int64], epsilon: float, shares: _Floats, rates: _Floats) -> _Floats:
+    from scipy.special import gammaln, xlogy  # noqa: PLC0415 - slow to import, and one party asks for it
+
+    classes, least, n = len(shares), int(values.min()), np.arange(_MOST_VOTES + 1)
+    apart = np.arange(least, int(values.max()) + 1)[:, None] - n
+    noise = (
+        (apart == 0).astype(float) if math.isinf(epsilon) else math.tanh(epsilon / 2) * np.exp(-epsilon * abs(apart))
+    )
+    found = np.full(values.shape, -np.inf)
+    for rate in rates:
+        mean = rate * shares  # [class of the node, class of a vote]
+        law = np.exp(xlogy(n[:, None, None], mean) - mean - gammaln(n + 1)[:, None, None])
+        table = np.log(np.tensordot(noise, law, 1) + _LEAST)
+        for label in range(classes):
+            each = sum(table[values[:, vote] - least, label, vote] for vote in range(classes))
+            found[:, label] = np.logaddexp(found[:, label], each)
+    return found - math.log(len(rates))
+
+
+def _rates(known: Known, counted: npt.NDArray[np.bool_]) -> _Floats:
+    """Rates of votes in all, with mean 1: as own degrees are spread, or as those of a graph without own edges."""
+    degrees = torch.bincount(known.graph.edge_index[1], minlength=known.graph.num_nodes)
+    own = (degrees if known.rows is None else degrees[known.rows]).numpy()[counted]
+    spread = np.quantile(own, _RATES) if own.any() else -np.log(1 - _RATES)
+    return np.asarray(np.maximum(spread / spread.mean(), 0.05))
+
+
+def _shares(known: Known, predicted: npt.NDArray[np.int64]) -> _Floats:
+    """Shares of classes among neighbours of training nodes of each class, over own edges: [C, C].
+
+    A neighbour is of its label where it is trained on, else of its predicted class, where it has one.
+    """
+    graph, nodes = known.graph, known.graph.num_nodes
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    trained, labels = graph.train_mask.numpy(), graph.labels.numpy()
+    opinions = np.full(nodes, -1)
+    opinions[slice(None) if known.rows is None else known.rows.numpy()] = predicted
+    opinions[trained] = labels[trained]
+    source, target = graph.edge_index.numpy()
+    kept = trained[target] & (opinions[source] >= 0) & (source != target)
+    counts = np.eye(known.classes) + 1 / known.classes
+    np.add.at(counts, (labels[target[kept]], opinions[source[kept]]), 1.0)
+    return np.asarray(counts / counts.sum(1, keepdims=True))
+
+
+def _fitted(own: _Floats, told: _Floats, labels: npt.NDArray[np.int64]) -> _Floats:
+    """Two weights, near the usual ones where there are few rows: with those the labels are most probable."""
+    from scipy.optimize import minimize  # noqa: PLC0415 - as above
+    from scipy.special import log_softmax  # noqa: PLC0415
+
+    if not len(labels):
+        return _USUAL
+    places, ridge = np.arange(len(labels)), _RIDGE + _NODES / len(labels)
+
+    def loss(weights: _Floats) -> tuple[float, _Floats]:
+        logs = log_softmax(weights[0] * own + weights[1] * told, axis=1)
+        error = np.exp(logs)
+        error[places, labels] -= 1
+        slope = np.array([(error * each).sum() for each in (own, told)]) / len(labels)
+        beside = weights - _USUAL
+        return float(-logs[places, labels].mean() + ridge * (beside**2).sum() / 2), slope + ridge * beside
+
+    return np.asarray(minimize(loss, _USUAL, jac=True, method="L-BFGS-B").x)
