@@ -329,7 +329,7 @@ class _Drafting:
         return _EACH_AT_RANDOM if self._choices.of_own_label else _AT_RANDOM
 
     def _across(self, edges: Edges, lines: list[str], *holders: SampledColumn) -> Iterator[str]:
-        """Edges to nodes of other holders, which all count alike."""
+        """Edges to nodes of other holders, with what was paid where there is a node table: a network's count alike."""
         for end, column in zip(("source", "target"), holders, strict=True):
             lines.append(f"{end}_holder: {_text(column.name)}  # whose node it is, by the holder's name in the job")
         names = sorted({*holders[0].distinct, *holders[1].distinct})
@@ -337,6 +337,8 @@ class _Drafting:
             f"edges: {holders[0].name} and {holders[1].name} say whose nodes ends are; are "
             f"{', '.join(names)} the holders' names in the job?"
         )
+        if edges.weight is not None and self._found.nodes:
+            lines.append(f"weight: {_text(edges.weight.name)}  # counts at home alone, as log(1 + the sum of a pair)")
         for dated in edges.dates[:1] if self._choices.as_of is not None else ():
             known = f"filter: {{column: {_text(dated.name)}, before: {self._choices.as_of}{_format(dated)}}}"
             lines.append(f"{known}  # what was known by then: of all holders the same")
