@@ -236,7 +236,6 @@ def test_gradients_tell_a_label_and_with_epsilon_no_more_than_it_allows(tmp_path
             },
             "label_privacy.epsilon",
         ),
-        ({"model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0}}}}, "label_privacy.epsilon"),
         ({"train": {"class_weights": "balanced"}}, "train.class_weights"),
     ],
 )

@@ -74,8 +74,6 @@ def _outside(own: Organisation, job: JobSettings) -> str:
     release, values = job.noise.feature_release, declared_values(own.settings.nodes.features)
     if release is None or own.settings.party not in job.duties.releasing or values is None:
         return ""
-    if job.data.feature_scaling != "none" and values != (0.0, 1.0):  # of a row that is scaled, more than its own
-        return ""
     if release.low <= values[0] and values[1] <= release.high:
         return ""
     return (

@@ -317,7 +317,7 @@ class JobSettings(Settings):
 
     snapshot: str | None = Field(None, pattern=NAME_PATTERN)
     """name of the snapshot that noisy releases are of: jobs of one name send the same bytes again for nothing, whatever
-    has changed since; another name releases all records anew, and all pay. For `label_privacy`, node-dp, `perturbed`,
+    has changed since; another name releases all records anew, and all pay. For `label_privacy`, node-dp,
     and `privacy` with `schedule: once`
     """
 

@@ -33,7 +33,7 @@ class Releases:
         number: of the release, the same at all holders.
         is_new: whether it was made in this session.
         tensors: at a holder that learns, what came, as it crossed the wire: private ``labels``, and
-        ``features/<holder>``, its own too, with rows for its own nodes below.
+        ``features/<holder>``.
         columns: holder that releases → its d.
         classes: c, of private labels.
     """

@@ -186,8 +186,6 @@ class PerturbedFeatures(Protection[FeatureReleaseSettings]):
             about.append(("labels", f"randomised response, ε {labels.epsilon:g} more, at {labels.holder}"))
         if job.duties.summing:
             edges = f"Edges are {listed(job.duties.summing)}'s, with an ε of their own."
-        elif not job.passes.learns_alone:
-            edges = "Edges and labels are not noised: for them per-release ε and total ε are infinite."
         else:
             edges = f"Edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them."
         several = "Where a person's values are at several holders, their ε add up"

@@ -134,8 +134,7 @@ class _Holder:
             *_, known = released_labels(graph.common_part())
         account, delta = self._account(release.delta), _NO_DELTA if release.delta is None else release.delta
         ledger = self._ledger(delta, None, account, expected=_has_released(self.store))
-        rows = keys if graph.party in settings.duties.learning else keys[: graph.common]
-        cache = self._cache(ledger, account, rows, settings.data.feature_scaling, nodes=known)
+        cache = self._cache(ledger, account, keys[: graph.common], settings.data.feature_scaling, nodes=known)
         if known is not None and self.lasting is not None:
             label_cache = self._cache(ledger, account, keys[: graph.common][known.numpy()])
         return LocalPublisher(mechanism, response, ledger, system_secrets, cache, label_cache)
