@@ -23,8 +23,8 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.privacy.label_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings

@@ -77,7 +77,7 @@ def _outside(own: Organisation, job: JobSettings) -> str:
     if release.low <= values[0] and values[1] <= release.high:
         return ""
     return (
-        f"{job.noise.release_setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
+        f"{release.setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
         "features can have by what its party file declares, whatever is in the tables: set low to 0 and high to 1, "
         "or lower and higher where it fills in more for values that are missing"
     )

@@ -23,14 +23,10 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.privacy.plan import SampledPlan
-from veilgraph.privacy.settings import (
-    FeatureReleaseSettings,
-    LabelPrivacySettings,
-    LabelReleaseSettings,
-    PrivacySettings,
-)
+from veilgraph.privacy.settings import LabelPrivacySettings, LabelReleaseSettings, PrivacySettings
 from veilgraph.protocol import preset
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
+from veilgraph.protocol.node_release import NodeRelease
 from veilgraph.protocol.preset import AUTO, Choice, Preset, Said, resolved
 
 ATTACKS: Final[Registry[Any]] = Registry(
@@ -257,15 +253,14 @@ class NoiseFacts:
     """What leaves a holder with noise beside what ``privacy`` says, and how.
 
     Attributes:
-        feature_release: how nodes perturb their features, as ``release_setting`` says.
+        feature_release: how nodes perturb their features.
         label_release: how nodes perturb their labels.
         shared: the setting that has holders make noise together, and how many that collude it withstands.
         counts_votes: whether an edge is used for its ends' predicted classes alone, and not their rows.
         network: settings of the network that makes the rows of a single release.
     """
 
-    feature_release: FeatureReleaseSettings | None = None
-    release_setting: str = ""
+    feature_release: NodeRelease | None = None
     label_release: LabelReleaseSettings | None = None
     shared: tuple[str, int] | None = None
     counts_votes: bool = False

@@ -22,9 +22,10 @@ from veilgraph.privacy.accountant import least_multiplier
 from veilgraph.privacy.event import SampledEvent
 from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
+from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.job import JobSettings, perturbed_splits, perturbing
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
+from veilgraph.protocol.node_release import NodeRelease
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.tables import NOTHING, table
 from veilgraph.runtime.store.run_directory import Record
@@ -73,7 +74,7 @@ class Protection(ABC, Generic[S]):
     not_asked: ClassVar[tuple[frozenset[str], str]] = (frozenset(), "")
 
     @property
-    def features(self) -> Protection[FeatureReleaseSettings] | None:
+    def features(self) -> Protection[NodeRelease] | None:
         """What nodes perturb beside it."""
         return None
 
@@ -126,7 +127,7 @@ _OF_SEVERAL: Final = "where several holders have a node's label, each perturbs i
 _EVERYBODY: Final = ("holds against", "everybody, all parties together")
 
 
-class PerturbedFeatures(Protection[FeatureReleaseSettings]):
+class PerturbedFeatures(Protection[NodeRelease]):
     """``release``: nodes perturb features, and perhaps labels, a single time at home."""
 
     not_asked = (

@@ -15,13 +15,14 @@ from torch import Tensor
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local_features import AffineFeatures, FeatureMechanism, MultiBit, feature_mechanism
-from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.agreement import Hello, agreed_release, room_said
 from veilgraph.protocol.bounds import agree_within_bounds
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.releases import LABELS, KeptRelease, ReleasedLabels, Releases, damaged, released_labels
+from veilgraph.protocol.releases import KeptRelease, damaged
 from veilgraph.protocol.role import RoleContext
+from veilgraph_node_dp.mechanisms import AffineFeatures, FeatureMechanism, MultiBit, feature_mechanism
+from veilgraph_node_dp.publisher import LocalPublisher
+from veilgraph_node_dp.released import LABELS, ReleasedLabels, Releases, released_labels
+from veilgraph_node_dp.settings import NodeDpJob, node_dp
 
 
 def exchange_releases(
@@ -38,7 +39,7 @@ def exchange_releases(
         ProtocolError: what came is no release of this job.
         RunError: a new release is needed, and a party that has trained on the last does not begin again.
     """
-    job, door = session.settings, session.publisher
+    job, door = node_dp(session.settings), session.publisher
     publisher = door if isinstance(door, LocalPublisher) else None
     response = None if publisher is None else publisher.response
     room = door.affordable_releases() if session.link.party in job.duties.summing else None
@@ -55,7 +56,7 @@ def exchange_releases(
     )
     hellos = agree_within_bounds(session, mine, releases=True)
     columns = {holder: hellos[holder].features for holder in job.duties.releasing}
-    classes = 0 if job.noise.label_release is None else hellos[job.noise.label_release.holder].classes
+    classes = 0 if job.release.labels is None else hellos[job.release.labels.holder].classes
     if without := [holder for holder in job.duties.summing if hellos[holder].steps == 0]:
         raise BudgetSpent(
             f"a new release of sums over its edges is needed and the budget of {', '.join(without)} has no room for "
@@ -91,16 +92,15 @@ def released_features(session: RoleContext, releases: Releases, nodes: int) -> l
     """
     found = []
     for holder, columns in releases.columns.items():
-        mechanism, values = _mechanism(session, columns), releases.tensors[_name(holder)]
+        mechanism, values = _mechanism(node_dp(session.settings), columns), releases.tensors[_name(holder)]
         found.append(AffineFeatures(unpacked(values, nodes, mechanism), mechanism.scale, mechanism.offset))
     return found
 
 
-def _mechanism(session: RoleContext, columns: int) -> FeatureMechanism:
-    settings = session.settings.noise.feature_release
-    if settings is None:
+def _mechanism(job: NodeDpJob, columns: int) -> FeatureMechanism:
+    if job.release.features is None:
         raise ConfigError("the job releases no features; give release.features")
-    return feature_mechanism(settings, columns)
+    return feature_mechanism(job.release.features, columns)
 
 
 def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
@@ -152,13 +152,14 @@ def _labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tens
 
 
 def _received(session: RoleContext, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
-    link, private = session.link, session.settings.noise.label_release
+    link, job = session.link, node_dp(session.settings)
+    private = job.release.labels
     found: dict[str, Tensor] = {}
     for holder, width in columns.items():
         tag = Tag(Kind.PERTURBED_FEATURES)
         found[_name(holder)] = came = link.receive(holder, tag)
         with _named(link.party, holder, tag):
-            unpacked(came, nodes, _mechanism(session, width))
+            unpacked(came, nodes, _mechanism(job, width))
     if private is not None:
         tag = Tag(Kind.PERTURBED_LABELS)
         found[LABELS] = link.receive(private.holder, tag)
@@ -186,12 +187,12 @@ def _refusal(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher 
                 f"it has a feature outside the range from low={low:g} to high={high:g} of the job's release; declare "
                 "one that holds every value that a feature can have, or clip the features to it"
             )
-    return misplaced_labels(session.settings, graph)
+    return misplaced_labels(node_dp(session.settings), graph)
 
 
-def misplaced_labels(job: JobSettings, graph: PartyGraph) -> str:
-    """Why a holder cannot take part in a job of paradigm local: labels are not where it says; empty if they are."""
-    learner, private = job.data.label_party, job.noise.label_release
+def misplaced_labels(job: NodeDpJob, graph: PartyGraph) -> str:
+    """Why a holder cannot take part in a job: labels are not where it says; empty if they are."""
+    learner, private = job.data.label_party, job.release.labels
     if graph.party == learner and private is None and graph.labels is None:
         return (
             f"it has no labels, and data.label_holder={learner} learns from its own; give them, or see release.labels"
