@@ -36,6 +36,8 @@ class HolderLedgers(ABC):
 class NodeRelease(ABC):
     """Features that every node of a holder perturbs by itself, a single time, under local differential privacy.
 
+    ``Guarantee.protection`` shows what it costs.
+
     Attributes:
         setting: where a job says it.
         mechanism: its name.

@@ -192,6 +192,11 @@ class _NodeDpPrivacy(seam.Privacy[NodeDpJob]):
 class _NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
     way: ClassVar[str] = "node-dp, noise on the learner's edges"
 
+    def protection(self, job: NodeDpJob, nodes: int | None) -> Any:  # noqa: ANN401 - as the seam has it
+        from veilgraph_node_dp.protection import protection_of  # noqa: PLC0415 - loads what reports are made with
+
+        return protection_of(job, nodes)
+
     def unbounded(self, job: NodeDpJob) -> str:
         if job.privacy is not None:
             return "its noise bounds nothing: raise privacy.noise_multiplier"
