@@ -10,9 +10,9 @@ import resource
 import time
 
 import torch
+from veilgraph_node_dp.mechanisms import AnalyticGaussian, FeatureMechanism, LocalLaplace, MultiBit
 
 from veilgraph.core.secrets import system_secrets
-from veilgraph.privacy.local_features import AnalyticGaussian, FeatureMechanism, LocalLaplace, MultiBit
 from veilgraph.privacy.randomised_response import LabelResponse
 
 ROWS, COLUMNS = 20_000, 5_000

@@ -30,7 +30,7 @@ from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.horizontal.twin import alone as own_network
 from veilgraph.paradigms.vertical.twin import isolated
-from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
+from veilgraph.privacy.label_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.job import JobSettings, perturbed_splits

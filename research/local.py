@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 from veilgraph_datasets.public import musae_data
+from veilgraph_node_dp.mechanisms import AffineFeatures, feature_mechanism
 from veilgraph_node_dp.settings import KPropSettings, PrivateLabelSettings, node_dp
 
 from research.local_private import LocalPrivateNetwork, NoisyLabels
@@ -17,7 +18,6 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import data_root, load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local_features import AffineFeatures, feature_mechanism
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit

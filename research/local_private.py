@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import backward
 from veilgraph_node_dp.learner import KPropNetworks, LabelDenoising, neighbour_adjacency
+from veilgraph_node_dp.mechanisms import AffineFeatures
 from veilgraph_node_dp.settings import DenoiseSettings, KPropSettings
 
 from veilgraph.core.errors import ConfigError, DataError
@@ -15,7 +16,6 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import Adam
-from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective

@@ -14,7 +14,8 @@ from typing import Final
 
 import torch
 from veilgraph_node_dp.learner import neighbour_adjacency
-from veilgraph_node_dp.settings import node_dp
+from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism
+from veilgraph_node_dp.settings import FeatureReleaseSettings, node_dp
 
 from research.grid import GridProgress
 from research.lpgnn_plot import draw_errors
@@ -26,8 +27,6 @@ from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.dataset import load_whole
 from veilgraph.graph.features import choose_columns
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local_features import FeatureMechanism, feature_mechanism
-from veilgraph.privacy.settings import FeatureReleaseSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.samples.shipped import shipped_job
 

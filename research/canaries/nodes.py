@@ -9,13 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from typing_extensions import override
+from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism
+from veilgraph_node_dp.publisher import LocalPublisher
+from veilgraph_node_dp.settings import FeatureReleaseSettings
 
 from research.canaries.game import DELTA, Game, Played, paying
 from veilgraph.core.secrets import system_secrets
-from veilgraph.privacy.local_features import FeatureMechanism, feature_mechanism
-from veilgraph.privacy.local_publisher import LabelPublisher, LocalPublisher
+from veilgraph.privacy.label_publisher import LabelPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.privacy.settings import FeatureReleaseSettings
 
 LOW, HIGH = -1.0, 3.0
 CLASSES = 3

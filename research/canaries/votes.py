@@ -18,7 +18,7 @@ from typing_extensions import override
 from research.canaries.game import Game, Played, paying
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.orientation import oriented
+from veilgraph.graph.partition import oriented
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine

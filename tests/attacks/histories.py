@@ -11,9 +11,9 @@ from torch import Tensor
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.aggregation import pair_matrix
+from veilgraph.privacy.label_publisher import LabelPublisher
 from veilgraph.privacy.ledger_files import Marks
 from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
-from veilgraph.privacy.local_publisher import LabelPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache
 from veilgraph.protocol.job import JobSettings

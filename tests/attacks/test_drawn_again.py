@@ -14,9 +14,9 @@ from tests.privacy.lifetime.ledgers import RUN, count_of, ledger
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import FolderKeeper
+from veilgraph.privacy.label_publisher import LABELS, LabelPublisher
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
-from veilgraph.privacy.local_publisher import LABELS, LabelPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import OWN_RELEASE, LifetimeCache, RunCache
 from veilgraph.protocol.job_file import parse_job

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from veilgraph_averaging.roles import AveragingHolder, AveragingServer
 from veilgraph_averaging.settings import AveragingJob
+from veilgraph_node_dp.release import exchange_releases
 
 from tests.paradigms.averaging.jobs import graphs as averaged_graphs
 from tests.paradigms.averaging.jobs import job as averaging_job
@@ -43,7 +44,6 @@ from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, Rel
 from veilgraph.paradigms.vertical.roles import DataHolder, LabelHolder, Server
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.role import Role, RoleContext

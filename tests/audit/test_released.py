@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_node_dp.mechanisms import MultiBit
 
 from tests.audit.runs import saved
 from tests.errors import refused
@@ -20,7 +21,6 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.privacy.local_features import MultiBit
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.canaries import NodeCanaries
 from veilgraph.protocol.job import JobSettings

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_node_dp.mechanisms import AffineFeatures
 from veilgraph_node_dp.settings import DenoiseSettings, KPropSettings
 
 from research.local import train_local_private
@@ -14,7 +15,6 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.dataset import split_randomly
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.tables.settings import SplitFractions
 

@@ -2,9 +2,11 @@
 
 from typing import Any, ClassVar
 
-from veilgraph_testing.mechanism import FeatureMechanismConformance, MechanismConformance
+from veilgraph_node_dp.conformance import FeatureMechanismConformance
+from veilgraph_node_dp.settings import FEATURE_MECHANISMS
+from veilgraph_testing.mechanism import MechanismConformance
 
-from veilgraph.privacy.settings import FEATURE_MECHANISMS, MECHANISMS
+from veilgraph.privacy.settings import MECHANISMS
 
 
 class TestGaussian(MechanismConformance):

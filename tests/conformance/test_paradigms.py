@@ -120,7 +120,7 @@ class TestNodeDp(ParadigmConformance):
     is_repeatable = processes = False
 
     def twin(self, run: RunDirectory) -> Tensor | None:
-        return None  # what nodes release is random: tests/reference/test_perturbed.py
+        return None  # what nodes release is random: tests/roles/test_local_learner.py
 
 
 class TestNodeDpEdges(TestNodeDp):

@@ -1,13 +1,13 @@
 """Our publishers, held to what all of them promise."""
 
 from torch import Tensor
+from veilgraph_node_dp.mechanisms import MultiBit
+from veilgraph_node_dp.publisher import LocalPublisher
 from veilgraph_testing.publisher import PublisherConformance
 
 from tests.privacy.planned import job, planned
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local_features import MultiBit
-from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 
 

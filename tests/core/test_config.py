@@ -1,6 +1,7 @@
 """Job files and the settings that they become: what is refused, by which key, and what a setting means."""
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,14 @@ def test_who_sums_over_its_edges_with_noise() -> None:
     assert parse_job({}).duties.summing == ()
     replaced = parse_job(on_edges(unit="node-edges", degree_bound=5))
     assert [node_dp(each).uses_own_columns for each in (plain, private, replaced)] == [True, True, False]
+
+
+def test_a_retired_release_is_refused_with_its_way_out_and_a_stored_null_is_read() -> None:
+    release = {"epsilon": 2.0}
+    with refused(ConfigError, key="model.initial.method", value="perturbed") as caught:
+        parse_job({"model": {"initial": {"method": "perturbed", "release": release}}})
+    assert {"node-dp", "edge"} <= {*re.findall(r"[\w-]+", str(caught.value))}
+    with refused(ConfigError, key="model.initial.release", value=release):
+        parse_job({"model": {"initial": {"method": "individual", "release": release}}})
+    stored = {"model": {"initial": {"release": None}}}
+    assert parse_job(stored) == parse_job({"model": {"initial": {}}})

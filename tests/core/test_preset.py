@@ -24,7 +24,6 @@ from veilgraph.samples.shipped import with_overrides
 NOISED = {"unit": "row", "schedule": "once", "epsilon_total": 4}
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
 EVERY_STEP = {"unit": "row", "schedule": "every-step", "mechanism": "gaussian", "clip": 1.0, "epsilon_step": 16}
-PERTURBED = {"initial": {"method": "perturbed", "release": {"epsilon": 2.0}}}
 NODES = {"features": {"epsilon": 1}}
 TABLES = {"holders": ["bank", "shop"]}
 WORDS = {"dataset": "cora"}
@@ -62,7 +61,6 @@ VALID: dict[str, dict[str, Any]] = {
         "model": ONCE,
         "data": {**TABLES, "feature_scaling": "none"},
     },
-    "perturbed": {"model": PERTURBED},
     "horizontal": {"paradigm": "horizontal", "data": TABLES},
     "averaging": {"paradigm": "averaging", "data": TABLES},
     "node-dp": {"paradigm": "node-dp", "release": NODES},
@@ -136,7 +134,7 @@ def test_a_stored_job_read_again_is_the_same_job(kind: str, tmp_path: Path) -> N
 
 
 def test_noise_in_every_step_and_what_perturbs_leave_all_as_it_is() -> None:
-    for kind in ("noised in every step", "perturbed", "node-dp", "node-dp, labels"):
+    for kind in ("noised in every step", "node-dp", "node-dp, labels"):
         assert parse_chosen({**VALID[kind], "preset": AUTO})[1] == [], kind
 
 

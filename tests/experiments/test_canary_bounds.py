@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from veilgraph_node_dp import mechanisms
 
 from research import canary_bounds
 from research.canaries.bounded import Bounded
@@ -22,7 +23,7 @@ from research.canary_bounds import EPSILONS, FIGURES, SETTINGS, WAYS, Setting, k
 from research.figures import Figures
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.mpc.sealed import machine
-from veilgraph.privacy import local_features, noise, randomised_response
+from veilgraph.privacy import noise, randomised_response
 from veilgraph.privacy.geometric import two_sided
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.randomised_response import least_cells
@@ -93,7 +94,7 @@ def half_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "gaussian", lambda shape, scale, source: gaussian(shape, scale / 2, source))
     monkeypatch.setattr(machine, "two_sided", lambda shape, epsilon, source: two_sided(shape, 2 * epsilon, source))
     monkeypatch.setattr(noise, "laplace", lambda shape, scale, source: laplace(shape, scale / 2, source))
-    for perturbed in (local_features, randomised_response):
+    for perturbed in (mechanisms, randomised_response):
         monkeypatch.setattr(perturbed, "least_cells", lambda epsilon, **parts: cells(2 * epsilon, **parts))
 
 

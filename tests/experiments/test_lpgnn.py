@@ -2,14 +2,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from veilgraph_node_dp.settings import node_dp
+from veilgraph_node_dp.mechanisms import feature_mechanism
+from veilgraph_node_dp.settings import FeatureReleaseSettings, node_dp
 
 from research import lpgnn_mae
 from research.lpgnn_mae import DATASETS, mean_absolute_error
 from research.lpgnn_table import LPGNN_TABLES
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local_features import feature_mechanism
-from veilgraph.privacy.settings import FeatureReleaseSettings
 
 ENTRIES = LPGNN_TABLES["lpgnn-table"].entries
 

@@ -114,14 +114,10 @@ VERTICAL: Final = (
         _job(_model("initial: {method: secure-sum}, local: {model: gat, heads: 2}, combine: {strategy: regression}")),
     ),
     Case(
-        "perturbed, gin, regression clear",
+        "individual, gin, regression clear",
         _job(
-            _model(
-                "initial: {method: perturbed, release: {epsilon: 4.0, low: -6.0, high: 6.0}}, local: {model: gin},"
-                "combine: {strategy: regression, masked: false}"
-            )
+            _model("initial: {method: individual}, local: {model: gin}, combine: {strategy: regression, masked: false}")
         ),
-        fixed=_NOISE,
     ),
     Case(
         "collaborative, appnp, degree-weighted masked, two rounds, no server layer, audited",

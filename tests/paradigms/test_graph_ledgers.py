@@ -44,6 +44,7 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger_files import FILE
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.messages import all_revelations
 from veilgraph.report.page import page_html
@@ -193,24 +194,17 @@ def test_a_changed_value_of_one_node_without_an_id_is_no_other_release(
     assert len(ledger(folder_of(tmp_path / "data")).lines.entries) == 2
 
 
-KINDS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "label": (
         {"privacy": None, "label_privacy": {"epsilon": 1.0}, "train": {"select_by": "loss"}},
         {**about.LABELS, "max_epsilon": 1.0},
-    ),
-    "perturbed": (
-        {
-            "privacy": None,
-            "model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0, "low": -20, "high": 20}}},
-        },
-        None,
     ),
     "hops": (
         {"privacy": {"unit": "edge", "neighbours": "replacement", "aggregation": {"hops": 1, "dim": 4}}},
         {**about.EDGES, "max_epsilon": 1.0},
     ),
 }
-"""Changes of a job, and limits; perturbed features have none, for nothing is noised of edges there."""
+"""Changes of a job, and limits."""
 
 
 @pytest.mark.cases(1)
@@ -220,8 +214,7 @@ def test_other_releases_of_saved_graphs_are_kept_for_life_too(tmp_path: Path, ki
     who = LABEL_HOLDER if kind == "label" else OTHER
     settings = once_job(tmp_path / "data", QUICK, changes, **ONE)
     folder = folder_of(tmp_path / "data", who)
-    if limits is not None:
-        limited(folder, **limits)
+    limited(folder, **limits)
     train(settings, tmp_path / "first")
     again = with_overrides(settings, {"name": "again", "seed": 5})
     train(again, tmp_path / "second")
@@ -240,14 +233,32 @@ def test_other_releases_of_saved_graphs_are_kept_for_life_too(tmp_path: Path, ki
     train(again, tmp_path / "third")
     assert of.total() == pytest.approx(1.0, rel=1e-6)
     anew = with_overrides(again, {"snapshot": "february"})
-    if limits is None:
-        train(anew, tmp_path / "fourth")
-        assert of.total() == pytest.approx(2.0, rel=1e-6)
-        return
     error, code = (ConfigError, "refused") if kind == "label" else (BudgetSpent, "no-room")
     with refused(error, code=code):
         train(anew, tmp_path / "fourth")
     assert of.total() == pytest.approx(1.0, rel=1e-6)
+
+
+def test_what_nodes_release_of_saved_graphs_is_kept_for_life_too(tmp_path: Path) -> None:
+    release = {"epsilon": 1.0, "low": -20, "high": 20}
+    settings = parse_job(
+        {
+            "paradigm": "node-dp",
+            "data": {"graphs": once_job(tmp_path / "data", **ONE).data.graphs, "label_holder": LABEL_HOLDER},
+            "release": {"features": release},
+            **QUICK,
+        }
+    )
+    folder, path = folder_of(tmp_path / "data", OTHER), (settings.data.graphs or {})[OTHER]
+    train(settings, tmp_path / "first")
+    of = ledger(folder, OTHER)
+    assert of.total() == pytest.approx(1.0, rel=1e-6)
+    graph = load_party(path)
+    save_party(replace(graph, features=graph.features.to_dense() * 0.9), path)
+    train(with_overrides(settings, {"name": "again", "seed": 5}), tmp_path / "second")
+    assert of.total() == pytest.approx(1.0, rel=1e-6)
+    train(with_overrides(settings, {"name": "new", "snapshot": "february"}), tmp_path / "third")
+    assert of.total() == pytest.approx(2.0, rel=1e-6)
 
 
 # From Python

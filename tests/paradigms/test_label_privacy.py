@@ -23,8 +23,8 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.privacy.label_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings
@@ -236,7 +236,6 @@ def test_gradients_tell_a_label_and_with_epsilon_no_more_than_it_allows(tmp_path
             },
             "label_privacy.epsilon",
         ),
-        ({"model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0}}}}, "label_privacy.epsilon"),
         ({"train": {"class_weights": "balanced"}}, "train.class_weights"),
     ],
 )

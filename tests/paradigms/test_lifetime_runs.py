@@ -24,6 +24,7 @@ from veilgraph.link.collectives import tensor_text
 from veilgraph.privacy.ledger_files import FILE, PEOPLE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.organisation import Organisation
@@ -198,12 +199,15 @@ def test_a_job_whose_releases_are_about_something_else_is_refused(tmp_path: Path
 
 
 def test_what_nodes_perturb_is_sent_again_whole(tmp_path: Path) -> None:
-    changes = {
-        "paradigm": "vertical",
-        "train": {"epochs": 3},
-        "model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0, "low": -4, "high": 4}}},
-    }
-    made = table_job(tmp_path / "data", changes)
+    tables = table_job(tmp_path / "data").data
+    made = parse_job(
+        {
+            "paradigm": "node-dp",
+            "data": {"parties": tables.parties, "label_holder": LABEL_HOLDER},
+            "train": {"epochs": 3},
+            "release": {"features": {"epsilon": 1.0, "low": -4, "high": 4}},
+        }
+    )
     for party in (OTHER, LABEL_HOLDER):
         path = tmp_path / "data" / party / "party.yaml"
         said = yaml.safe_load(path.read_text())

@@ -13,6 +13,8 @@ import pytest
 import torch
 import yaml
 from torch import Tensor
+from veilgraph_node_dp.mechanisms import AffineFeatures, feature_mechanism
+from veilgraph_node_dp.release import unpacked
 from veilgraph_node_dp.settings import node_dp
 
 from research.local import train_local_private
@@ -30,8 +32,6 @@ from veilgraph.core.tensor_file import FolderKeeper, Record
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.view import RecordedLink
-from veilgraph.privacy.local_features import AffineFeatures, feature_mechanism
-from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import RELEASE

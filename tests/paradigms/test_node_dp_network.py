@@ -13,12 +13,12 @@ from veilgraph_node_dp.learner import (
     neighbour_adjacency,
     propagate,
 )
+from veilgraph_node_dp.mechanisms import AffineFeatures
 from veilgraph_node_dp.settings import DenoiseSettings, KPropSettings
 
 from tests import nightly
 from tests.nn.slow import DOUBLE, random_graph, slow_aggregate
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.privacy.local_features import AffineFeatures
 
 AGGREGATES = ["gcn", "mean", "sum"]
 

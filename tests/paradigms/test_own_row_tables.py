@@ -30,7 +30,6 @@ from veilgraph.samples.organisations import export_dataset
 
 RANGE = {"low": 0, "high": 2}
 NODE = {"schedule": "once", "unit": "node", "degree_bound": 3, "epsilon_total": 8, "delta": 1e-4}
-PERTURBED: Settings = {"model": {"initial": {"method": "perturbed", "release": {"epsilon": 8.0}}}}
 LIMITS = {"leakage": [], **about.NODES, "max_epsilon": 8}
 
 
@@ -60,8 +59,9 @@ def job(parties: dict[str, Path], *changes: Settings, **privacy: Any) -> JobSett
 
 
 def perturbed(parties: dict[str, Path], *changes: Settings) -> JobSettings:
-    content = {"data": {"parties": {name: str(path) for name, path in parties.items()}}, "train": {"epochs": 2}}
-    return parse_job(merge(content, PERTURBED, {"model": {"dim": 4}}, *changes))
+    data = {"parties": {name: str(path) for name, path in parties.items()}, "label_holder": "A"}
+    content = {"paradigm": "node-dp", "data": data, "train": {"epochs": 2}, "release": {"features": {"epsilon": 8.0}}}
+    return parse_job(merge(content, *changes))
 
 
 def change_row(party_file: Path, value: str) -> None:
@@ -125,8 +125,9 @@ def test_who_is_asked_and_for_what(parties: dict[str, Path]) -> None:
     assert refusal_of(theirs, job(parties, unit="edge")) is None
     assert refusal_of(theirs, job(parties, unit="row", degree_bound=None)) is None
     both = perturbed(parties)
-    assert both.inputs.per_node == ("A", "B")
-    assert "missing=mean" in (refusal_of(ours, both) or "")
+    assert both.inputs.per_node == ("B",)
+    assert "missing=mean" in (refusal_of(theirs, both) or "")
+    assert "missing=mean" not in (refusal_of(ours, both) or ""), "who learns releases nothing"
 
 
 def test_a_declared_range_and_fitted_scales_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:
@@ -178,22 +179,20 @@ def test_jobs_of_one_range_after_another_find_no_declared_value(parties: dict[st
         (parties["B"].parent / "nodes.csv").unlink()
     own, reasons = Organisation.read(parties["B"], "B"), set[str]()
     for range_ in ({"high": 0.5}, {"high": 1 - 2**-40}, {"low": 2**-40}, {"low": 0.2, "high": 0.3}):
-        settings = perturbed(parties, {"model": {"initial": {"release": range_}}})
+        settings = perturbed(parties, {"release": {"features": range_}})
         said = refusal_of(own, settings, named=True)
         assert said is not None
         reasons.add(said.partition("does not hold")[2])
     assert len(reasons) == 1
     for range_ in ({}, {"low": -1.0, "high": 2.0}):
-        said = refusal_of(own, perturbed(parties, {"model": {"initial": {"release": range_}}}), named=True)
+        said = refusal_of(own, perturbed(parties, {"release": {"features": range_}}), named=True)
         assert said is None or "does not hold" not in said
     content = yaml.safe_load(parties["B"].read_text(encoding="utf-8"))
     content["nodes"]["features"] = [{"columns": "x*", "boolean": True, "missing": -0.5}]
     parties["B"].write_text(yaml.safe_dump(content), encoding="utf-8")
-    for scaling, says in (("none", True), ("row", False)):  # a row that is scaled may have any value, of such numbers
-        settings = perturbed(parties, {"data": {"feature_scaling": scaling}})
-        assert ("does not hold" in (refusal_of(Organisation.read(parties["B"], "B"), settings) or "")) == says
+    assert "does not hold" in (refusal_of(Organisation.read(parties["B"], "B"), perturbed(parties)) or "")
     declare(parties["B"])
-    half = perturbed(parties, {"model": {"initial": {"release": {"high": 0.5}}}})
+    half = perturbed(parties, {"release": {"features": {"high": 0.5}}})
     undeclared = refusal_of(own.read(parties["B"], "B"), half)
     assert undeclared is None or "does not hold" not in undeclared, "rows decide"
 

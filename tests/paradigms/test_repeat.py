@@ -9,6 +9,9 @@ import pytest
 import torch
 import yaml
 from torch import Tensor
+from veilgraph_node_dp import publisher
+from veilgraph_node_dp.mechanisms import FeatureMechanism
+from veilgraph_node_dp.publisher import LocalPublisher
 
 from tests import about, nightly
 from tests.errors import refused
@@ -27,15 +30,12 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import PUBLIC_SEEDS
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import read_view
-from veilgraph.privacy.local_features import FeatureMechanism
-from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.messages import causes
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.launch.jobs import RunOptions, predict, train
 from veilgraph.runtime.launch.site import learning_secret, learning_seed, mark
-from veilgraph.runtime.session import publishers as ledgers
 from veilgraph.runtime.store.predictions import Predictions, load_predictions
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_organisations
@@ -129,7 +129,7 @@ def test_node_dp_but_for_its_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         response, ledger, _, *kept = others
         return LocalPublisher(mechanism, response, ledger, fixed_secrets(mechanism.features), *kept)
 
-    monkeypatch.setattr(ledgers, "LocalPublisher", same)
+    monkeypatch.setattr(publisher, "LocalPublisher", same)
     found = []
     for name in ("one", "other"):
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / f"state of {name}"))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from veilgraph_node_dp.mechanisms import MultiBit
 from veilgraph_testing.sealed_link import SealedLink
 
 from tests.link.certificates import Project, fresh_key
@@ -34,7 +35,6 @@ from veilgraph.link.view import read_view
 from veilgraph.mpc.mask import SecretRounding
 from veilgraph.privacy import noise
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.local_features import MultiBit
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -147,7 +147,7 @@ def once(folder: Path) -> Case:
 def perturbed(folder: Path) -> Case:
     settings = local_job(3, PRIVATE_LABELS, ONE)
     asked = {
-        "privacy.local_features.MultiBit._perturbed": (2, 32),
+        "veilgraph_node_dp.mechanisms.MultiBit._perturbed": (2, 32),
         "privacy.randomised_response.LabelResponse.release": (1, 32),
         DRAWS: (3, 16),
     }

@@ -8,14 +8,8 @@ from fractions import Fraction
 import pytest
 import torch
 from torch import Tensor
-
-from tests.errors import refused
-from tests.privacy.chance import exp_between, fixed
-from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.secrets import system_secrets
-from veilgraph.privacy import local_features
-from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.local_features import (
+from veilgraph_node_dp import mechanisms
+from veilgraph_node_dp.mechanisms import (
     AnalyticGaussian,
     FeatureMechanism,
     LocalLaplace,
@@ -23,6 +17,12 @@ from veilgraph.privacy.local_features import (
     best_sample_size,
     data_range,
 )
+
+from tests.errors import refused
+from tests.privacy.chance import exp_between, fixed
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.secrets import system_secrets
+from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.randomised_response import GRID, least_cells
 
 LOW, HIGH = -0.5, 2.0
@@ -73,9 +73,7 @@ def test_local_differential_privacy_holds_exactly_and_is_used_up(d, m, epsilon):
 
 
 def test_the_checker_sees_a_threshold_rounded_to_nearest(monkeypatch):
-    monkeypatch.setattr(
-        local_features, "least_cells", lambda epsilon, parts: round(GRID / (math.exp(epsilon / parts) + 1))
-    )
+    monkeypatch.setattr(mechanisms, "least_cells", lambda epsilon, parts: round(GRID / (math.exp(epsilon / parts) + 1)))
     verdicts = [is_local(MultiBit(epsilon, LOW, HIGH, d, m)) for epsilon in EPSILONS[::2] for d, m in CASES]
     assert verdicts.count(False) > len(verdicts) / 4
 
@@ -102,7 +100,7 @@ def test_a_bit_is_one_in_exactly_the_first_cells(monkeypatch, x):
     values = torch.full((1, 4), x, dtype=torch.float64)
     threshold = int(mechanism.thresholds(values)[0, 0])
     cells = torch.tensor([[0, threshold - 1, threshold, GRID - 1]])
-    monkeypatch.setattr(local_features, "uniform", lambda seed, purpose, shape: cells.view(shape))
+    monkeypatch.setattr(mechanisms, "uniform", lambda seed, purpose, shape: cells.view(shape))
     assert mechanism.release(values, system_secrets).tolist() == [[1, 1, -1, -1]]
 
 
@@ -156,8 +154,8 @@ def test_the_papers_sample_size_is_up_to_a_quarter_worse_and_no_release_of_it_pa
 @pytest.mark.parametrize("m", [1, 2, 20, 39, 40])
 @pytest.mark.parametrize("blocks", [1, 100, 1 << 20])
 def test_sparse_features_are_released_as_dense_ones(monkeypatch, m, blocks):
-    monkeypatch.setattr(local_features, "PIECE", blocks)
-    monkeypatch.setattr(local_features, "SAMPLED_PIECE", blocks)
+    monkeypatch.setattr(mechanisms, "PIECE", blocks)
+    monkeypatch.setattr(mechanisms, "SAMPLED_PIECE", blocks)
     x = torch.rand(9, 40, generator=torch.Generator().manual_seed(1)).round(decimals=1)
     x[x < 0.7] = 0.0
     x[4] = 0.0
@@ -181,8 +179,8 @@ def test_the_drawn_set_does_not_depend_on_the_data():
 @pytest.mark.parametrize("blocks", [1, 120])
 def test_every_block_of_rows_draws_for_itself(monkeypatch, m, columns, blocks):
     """Rows that are alike: with one draw for all blocks a row would come again in each, sets and signs."""
-    monkeypatch.setattr(local_features, "PIECE", blocks)
-    monkeypatch.setattr(local_features, "SAMPLED_PIECE", blocks)
+    monkeypatch.setattr(mechanisms, "PIECE", blocks)
+    monkeypatch.setattr(mechanisms, "SAMPLED_PIECE", blocks)
     released = MultiBit(1.0, 0.0, 1.0, columns, m).release(torch.full((60, columns), 0.5), fixed("blocks")).to_dense()
     sets, signs = (len(each.unique(dim=0)) for each in (released != 0, released))
     # 60 rows of 780 sets of two, or of 10^11 of twenty; of 4 times as many with their signs.

@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from veilgraph_node_dp.mechanisms import FeatureMechanism, MultiBit
+from veilgraph_node_dp.publisher import LocalPublisher
 
 from tests.errors import refused
 from tests.roles.federation import fixed_secrets
 from tests.roles.local_parties import local_job, local_parties
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local_features import FeatureMechanism, MultiBit
-from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.releases import RELEASE, depends_on
 from veilgraph.runtime.session.publishers import publisher_of

@@ -22,8 +22,8 @@ from veilgraph.protocol.figures import CLASS_MEASURES
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import disclosure_lines, disclosures
 from veilgraph.report import training as progress
+from veilgraph.report.budget import protection_of
 from veilgraph.report.disclosures import disclosure_table
-from veilgraph.report.protection import PerturbedFeatures
 from veilgraph.report.run_data import read_disclosures
 from veilgraph.report.tables import data_table
 from veilgraph.report.training import TrainingBars, alone_words, draw_curves, heartbeat
@@ -162,8 +162,7 @@ def test_curves_are_drawn_whatever_was_evaluated(epochs: tuple[int, ...], tmp_pa
 def notes(holders: int, labels: dict[str, Any] | None = None, **features: Any) -> list[str]:
     release = {"features": {"epsilon": 1.5, **features}, "labels": labels}
     settings = parse_job({"paradigm": "node-dp", "data": {"holders": holders}, "release": release})
-    assert settings.noise.feature_release is not None
-    return PerturbedFeatures(settings, settings.noise.feature_release).notes()
+    return protection_of(settings).notes()
 
 
 def test_notes_of_a_release_say_what_epsilon_is_about() -> None:

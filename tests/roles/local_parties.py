@@ -5,6 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from veilgraph_node_dp.mechanisms import feature_mechanism
+from veilgraph_node_dp.publisher import LocalPublisher
+from veilgraph_node_dp.release import exchange_releases
+from veilgraph_node_dp.released import Releases
 from veilgraph_node_dp.settings import node_dp
 
 from tests.roles.federation import NODES, Settings, fixed_secrets, merge, small_data
@@ -15,14 +19,10 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Message, RecordedLink
-from veilgraph.privacy.local_features import feature_mechanism
-from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.releases import Releases
 from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.launch.processes import run_threads
 
@@ -70,7 +70,7 @@ def local_parties(settings: JobSettings, *, own: bool = False, seed: int = 0) ->
 
 def publisher_for(settings: JobSettings, graph: PartyGraph) -> LocalPublisher | None:
     """Without a ledger, and with the same randomness whenever it is made."""
-    release, labels = settings.noise.feature_release, node_dp(settings).release.labels
+    release, labels = node_dp(settings).release.features, node_dp(settings).release.labels
     if release is None or graph.party not in settings.duties.releasing:
         return None
     response = None

@@ -202,7 +202,6 @@ JOBS: dict[str, JobSettings] = {
     **SEALED,
     **AVERAGING,
     "label holder B": parse_job({"data": {"label_holder": "B"}}),
-    "perturbed": job(initial={"method": "perturbed", "release": {"epsilon": 1.0}}),
     "labels perturbed": parse_job({"label_privacy": {"epsilon": 1.0}}),
 }
 RECORD = Path(__file__).with_name("disclosures.json")

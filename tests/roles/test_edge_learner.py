@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 from veilgraph_node_dp.learner import EdgePrivateLearner, LocalLearner, own_features
+from veilgraph_node_dp.mechanisms import AffineFeatures
 from veilgraph_node_dp.settings import node_dp, release_plan
 
 from tests.mpc.sessions import fixed_secrets
@@ -22,7 +23,6 @@ from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.privacy.aggregation import NoisySums, Then
-from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import RoleContext

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_node_dp.mechanisms import FeatureMechanism, LocalLaplace, MultiBit, packed
+from veilgraph_node_dp.publisher import LocalPublisher
+from veilgraph_node_dp.release import unpacked
+from veilgraph_node_dp.released import ReleasedLabels
 from veilgraph_node_dp.settings import node_dp
 
 from tests.errors import refused
@@ -24,11 +28,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local_features import FeatureMechanism, LocalLaplace, MultiBit, packed
-from veilgraph.privacy.local_publisher import LocalPublisher
-from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.releases import ReleasedLabels
 
 SPARSE = MultiBit(4.0, 0.0, 1.0, 40, sampled=2)
 DENSE = MultiBit(4.0, 0.0, 1.0, 6, sampled=2)

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from veilgraph_node_dp.learner import LocalLearner, neighbour_adjacency, own_features, spread_labels
+from veilgraph_node_dp.mechanisms import AffineFeatures
+from veilgraph_node_dp.release import released_features, unpacked
 from veilgraph_node_dp.settings import TRIED, node_dp
 
 from research.local_private import LocalPrivateNetwork, NoisyLabels
@@ -24,9 +26,7 @@ from tests.roles.streams import streams_of
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.protocol.feature_release import released_features, unpacked
 from veilgraph.protocol.figures import CLASS_MEASURES, Scores
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import precision

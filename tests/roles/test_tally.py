@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.facts import FactNetwork
+from veilgraph.nn.layers import FactNetwork
 from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Objective

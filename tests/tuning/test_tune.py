@@ -254,11 +254,10 @@ def test_nobodys_own_data_are_published_in_every_trial(tables: Callable[..., Job
     "settings",
     [
         {"label_privacy": {"epsilon": 1.0}},
-        {"model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0}}}},
         {"paradigm": "node-dp", "release": {"features": {"mechanism": "multi-bit", "epsilon": 1.0}}},
         private_averaging.BASE,
     ],
-    ids=["labels", "features", "node-dp", "gradients"],
+    ids=["labels", "node-dp", "gradients"],
 )
 def test_nor_anything_else_that_has_noise(settings: dict[str, Any]) -> None:
     """Of each trial's new noise the mean of all trials has the less."""

@@ -348,7 +348,8 @@ def test_columns_that_say_whose_nodes_ends_are_make_a_union(tmp_path):
     (edges,) = parse_party_text(found.text).edges
     assert (edges.source_holder, edges.target_holder) == ("payer_bank", "payee_bank")
     assert edges.directed
-    assert edges.weight is None
+    assert edges.weight is not None
+    assert (edges.weight.column, edges.weight.scale) == ("amount", "none")
     assert any("north, south, west" in each for each in found.decisions)
     files = [tmp_path / f"{name}.yaml" for name in ("north", "south")]
     for file in files:

@@ -34,7 +34,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.settings import FEATURE_MECHANISMS, MECHANISMS
+from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, TrainedCanaries
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job import JobSettings, perturbing
@@ -298,7 +298,7 @@ def _of_nodes(case: AuditContext, learner: PartyId, holder: PartyId) -> Iterator
         return np.asarray(np.sum([score(each[canaries.places]) for each in given], axis=0))
 
     if features:
-        coins, claims = canaries.coins, GaussianClaims() if FEATURE_MECHANISMS[release.mechanism].is_gaussian else None
+        coins, claims = canaries.coins, GaussianClaims() if release.is_gaussian else None
         told = f"features {words} {len(coins)} canaries among them", scores(features, _sums), coins
         yield _Guesses(*told, release.delta or 0.0, release.epsilon * len(features), claims, claim)
     if private is not None and labels:

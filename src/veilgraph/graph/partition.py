@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
 
 POOLED: PartyId = "pooled"
+_PAIR_BYTES: Final = 16  # of two rows
 
 
 def split_vertically(
@@ -529,3 +531,20 @@ def _in_mask(graph: PartyGraph) -> Tensor:
 
 def _shuffled(values: Tensor, generator: torch.Generator) -> Tensor:
     return values[torch.randperm(len(values), generator=generator)]
+
+
+def oriented(edges: Tensor, seed: int) -> Tensor:
+    """Each pair of nodes once, whichever way and however often it is there, from one end to the other: int64 [2, P].
+
+    Of edges int64 [2, E] from a node to itself there is none. A hash of the seed and the pair, in the order of rows,
+    says where it points, which everybody can compute, and so nothing else that a holder has does.
+    """
+    low, high = edges.aminmax(dim=0)
+    pairs = torch.unique(torch.stack([low, high])[:, low != high], dim=1)
+    ends, key = pairs.T.numpy().astype("<i8").tobytes(), sha256(f"votes/{seed}".encode()).digest()
+    drawn = (
+        blake2b(ends[at : at + _PAIR_BYTES], key=key, digest_size=1).digest()[0] & 1
+        for at in range(0, len(ends), _PAIR_BYTES)
+    )
+    turns: Tensor = torch.tensor(list(drawn), dtype=torch.bool)
+    return torch.where(turns, pairs.flip(0), pairs)

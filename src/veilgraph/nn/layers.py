@@ -20,6 +20,9 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
 from veilgraph.nn.propagate import Adjacency
 
+FACT_BITS: Final = 20
+"""Fractional bits of the sums before the first round: they stay below 2^41."""
+
 Activation = Literal["none", "tanh", "relu", "sigmoid"]
 
 ACTIVATIONS: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
@@ -194,3 +197,28 @@ def handed(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
             raise RuntimeError(f"a gradient of shape {tuple(gradient.shape)} for an output of {tuple(output.shape)}")
     with torch.enable_grad():
         return cast(Tensor, _Handed.apply(gradients, *outputs))  # type: ignore[no-untyped-call]
+
+
+class FactNetwork(nn.Module):
+    """A network with facts beside its weights: Tensor[K] float64, what holders added up first; or absent."""
+
+    facts: Tensor
+
+    def keep_facts(self, count: int) -> None:
+        """Makes room, once, for so many numbers that holders add up before the first round."""
+        if count:
+            self.register_buffer("facts", torch.full((count,), torch.nan, dtype=torch.float64))
+
+    @property
+    def has_facts(self) -> bool:
+        """Whether all that is to be known before the first round is known."""
+        found = self._buffers.get("facts")
+        return found is None or not bool(found.isnan().any())
+
+    def gather(self, sizes: Sequence[int], summed: Callable[[int, Tensor], Tensor]) -> None:
+        """Learns the facts, one sum after another: ``summed`` takes its size and the facts of the sums before."""
+        known = torch.empty(0, dtype=torch.float64)
+        for size in sizes:
+            known = torch.cat([known, summed(size, known).double()])
+        if sizes:
+            self.facts.copy_(known)

@@ -66,7 +66,7 @@ class Ledger:
         self.delta = file.header.delta
         self.budget = budget
         self._file: ChainedFile[_Header, _Entry] | None = file
-        self._lifetime, self._held = lifetime, held
+        self.account, self._held = lifetime, held
         self._lock = threading.RLock()
         self._reserved: Counter[tuple[str, Event]] = Counter()
         self._released: dict[tuple[str, Scope], Counter[Event]] = {}
@@ -164,7 +164,7 @@ class Ledger:
         self, event: Event, channel: str, step: int, count: int, least: int, content: str = "", *, by_rows: bool = False
     ) -> int:
         """Pay for so many releases, or where there is no room for as many as fit, for ``least`` or more."""
-        most, lifetime = count, None if by_rows else self._lifetime
+        most, lifetime = count, None if by_rows else self.account
         if self.budget is not None and self._total_with(event, count) > self.budget:
             most = self._room(event, count - 1)
         if least <= most and least < count and lifetime is not None and (room := lifetime.room(event)) is not None:
@@ -208,18 +208,18 @@ class Ledger:
         """Whether that very release was paid for in this run, or in any other of the party's."""
         if self.has_paid(channel, content):
             return True
-        return self._lifetime is not None and self._lifetime.has_paid(channel, content)
+        return self.account is not None and self.account.has_paid(channel, content)
 
     def room(self, event: Event, *, by_rows: bool = False) -> int | None:
         """How many more such releases the budget allows, beyond those reserved, up to 2^32; None without a budget."""
         with self._lock:
             own = None if self.budget is None else self._room(event, accountant.MOST_RELEASES)
-            lifetime = None if self._lifetime is None or by_rows else self._lifetime.room(event)
+            lifetime = None if self.account is None or by_rows else self.account.room(event)
             return min((each for each in (own, lifetime) if each is not None), default=None)
 
     def is_lifetime_spent(self, event: Event, releases: int) -> bool:
         """Whether what was ever released, in all runs together, leaves no room for so many such releases."""
-        room = None if self._lifetime is None else self._lifetime.room(event)
+        room = None if self.account is None else self.account.room(event)
         return room is not None and room < releases
 
     def reserved(self, event: Event, channel: str) -> int:

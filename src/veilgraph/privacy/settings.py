@@ -1,12 +1,12 @@
 """What a job says of privacy: of noise on what holders publish, of private training, and of what nodes perturb.
 
-docs/privacy.md and docs/node-dp.md say what it means.
+docs/privacy.md says what it means.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -27,18 +27,6 @@ MECHANISMS: Final[Registry[type[Mechanism]]] = Registry(
     kind="veilgraph.privacy.mechanism:Mechanism",
 )
 """The mechanisms for rows by the name that a job uses."""
-
-FEATURE_MECHANISMS: Final[Registry[Any]] = Registry(
-    "veilgraph.feature_mechanisms",
-    {
-        "multi-bit": "veilgraph.privacy.local_features:MultiBit",
-        "one-bit": "veilgraph.privacy.local_features:OneBit",
-        "gaussian": "veilgraph.privacy.local_features:AnalyticGaussian",
-        "laplace": "veilgraph.privacy.local_features:LocalLaplace",
-    },
-    kind="veilgraph.privacy.local_features:FeatureMechanism",
-)
-"""The mechanisms for a node's features by the name that a job uses."""
 
 LEAST_RATE: Final = 0.001
 """Rates from here on are whole multiples of 2^-64 in float64, so terms are sampled with exactly that probability."""
@@ -376,44 +364,6 @@ class SampledSettings(Settings):
         N is public: the number of a holder's nodes is not stated, for an ε of a node may be about whether it is there.
         """
         return fitting_delta(math.ceil(self.batch / self.sampling_rate)) if self.delta is None else self.delta
-
-
-class FeatureReleaseSettings(Settings):
-    """Every holder perturbs the features of each of its nodes a single time. ε is of one node's features there."""
-
-    mechanism: Annotated[str, named_in(FEATURE_MECHANISMS)] = "multi-bit"
-    """multi-bit: a few sampled features, a bit of each; one-bit: a bit of every feature; gaussian, laplace: noise on
-    every feature, to compare with
-    """
-    epsilon: float = Field(gt=0, allow_inf_nan=False)
-    """ε of one node's release, all its features together"""
-    low: float = Field(0.0, allow_inf_nan=False)
-    """α: the least value that a feature can have"""
-    high: float = Field(1.0, allow_inf_nan=False)
-    """β: the largest; both must be known without looking at the data, whose extremes are private"""
-    sampled: int | None = Field(None, ge=1)
-    """m: features sampled by multi-bit; default: the number from 1 to d with the least variance"""
-    delta: float | None = Field(None, gt=0, lt=1)
-    """δ of one release; for gaussian alone, which needs one"""
-    canaries: int = Field(0, ge=0)
-    """nodes of each holder whose values are made up, so that an audit can hold the release against its ε; what is
-    learned from them is worthless
-    """
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.low >= self.high:
-            raise ValueError(f"low={self.low} must be below high={self.high}: features of one value need no release")
-        mechanism = FEATURE_MECHANISMS[self.mechanism]
-        if self.sampled is not None and not mechanism.has_sampled:
-            names = ", ".join(name for name, each in FEATURE_MECHANISMS.items() if each.has_sampled)
-            raise ValueError(f"sampled={self.sampled} is for mechanism {names}; leave it out")
-        if (self.delta is None) == mechanism.has_delta:
-            needs = f"{self.mechanism} {'needs a δ' if mechanism.has_delta else 'has none'}"
-            raise ValueError(
-                f"delta={self.delta} with mechanism={self.mechanism!r}: {needs}; give one, or leave it out"
-            )
-        return self
 
 
 class LabelReleaseSettings(Settings):

@@ -74,12 +74,10 @@ def _outside(own: Organisation, job: JobSettings) -> str:
     release, values = job.noise.feature_release, declared_values(own.settings.nodes.features)
     if release is None or own.settings.party not in job.duties.releasing or values is None:
         return ""
-    if job.data.feature_scaling != "none" and values != (0.0, 1.0):  # of a row that is scaled, more than its own
-        return ""
     if release.low <= values[0] and values[1] <= release.high:
         return ""
     return (
-        f"{job.noise.release_setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
+        f"{release.setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
         "features can have by what its party file declares, whatever is in the tables: set low to 0 and high to 1, "
         "or lower and higher where it fills in more for values that are missing"
     )

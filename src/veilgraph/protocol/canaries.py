@@ -217,7 +217,7 @@ class Inserted(DrawnCanaries):
 
 def _counting_first(pairs: Tensor, seed: int) -> Tensor:
     """Pairs [m, 2] of different nodes in their order, each with the end first that its orientation points to."""
-    from veilgraph.graph.orientation import oriented  # noqa: PLC0415 - few trainings have votes
+    from veilgraph.graph.partition import oriented  # noqa: PLC0415 - few trainings have votes
 
     targets = set(map(tuple, oriented(pairs.T, seed).T.tolist()))
     points = torch.tensor([(one, other) in targets for one, other in pairs.tolist()], dtype=torch.bool)

@@ -422,8 +422,8 @@ class Source:
 
 
 _NO_TWIN: Final = (
-    "joint inferences are made anew in jobs of paradigm vertical without privacy and perturbed features; with "
-    "them each inference has noise of its own or is of what was released once"
+    "joint inferences are made anew in jobs of paradigm vertical without privacy; with it each inference has noise of "
+    "its own or is of what was released once"
 )
 
 SOURCES: Final[Registry[Source]] = Registry(

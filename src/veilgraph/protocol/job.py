@@ -23,14 +23,10 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.privacy.plan import SampledPlan
-from veilgraph.privacy.settings import (
-    FeatureReleaseSettings,
-    LabelPrivacySettings,
-    LabelReleaseSettings,
-    PrivacySettings,
-)
+from veilgraph.privacy.settings import LabelPrivacySettings, LabelReleaseSettings, PrivacySettings
 from veilgraph.protocol import preset
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
+from veilgraph.protocol.node_release import NodeRelease
 from veilgraph.protocol.preset import AUTO, Choice, Preset, Said, resolved
 
 ATTACKS: Final[Registry[Any]] = Registry(
@@ -257,15 +253,14 @@ class NoiseFacts:
     """What leaves a holder with noise beside what ``privacy`` says, and how.
 
     Attributes:
-        feature_release: how nodes perturb their features, as ``release_setting`` says.
+        feature_release: how nodes perturb their features.
         label_release: how nodes perturb their labels.
         shared: the setting that has holders make noise together, and how many that collude it withstands.
         counts_votes: whether an edge is used for its ends' classes alone, counted with noise whose ε is pure.
         network: settings of the network that makes the rows of a single release.
     """
 
-    feature_release: FeatureReleaseSettings | None = None
-    release_setting: str = ""
+    feature_release: NodeRelease | None = None
     label_release: LabelReleaseSettings | None = None
     shared: tuple[str, int] | None = None
     counts_votes: bool = False
@@ -317,7 +312,7 @@ class JobSettings(Settings):
 
     snapshot: str | None = Field(None, pattern=NAME_PATTERN)
     """name of the snapshot that noisy releases are of: jobs of one name send the same bytes again for nothing, whatever
-    has changed since; another name releases all records anew, and all pay. For `label_privacy`, node-dp, `perturbed`,
+    has changed since; another name releases all records anew, and all pay. For `label_privacy`, node-dp,
     and `privacy` with `schedule: once`
     """
 

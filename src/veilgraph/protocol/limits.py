@@ -208,8 +208,9 @@ def _claim(job: JobSettings, party: PartyId, nodes: int | None = None) -> _Claim
         return _Claim("privacy.delta", delta, privacy.unit, privacy.relation)
     if plan is not None:
         return _Claim("averaging.privacy.delta", plan.delta, plan.settings.unit, plan.settings.neighbours)
-    unit, delta = ("label", None) if release is None else ("node", release.delta)
-    return _Claim(f"{job.noise.release_setting}.delta", delta, unit, "replacement")
+    if release is not None:
+        return _Claim(f"{release.setting}.delta", release.delta, "node", "replacement")
+    return _Claim("label_privacy.epsilon", None, "label", "replacement")
 
 
 def _claims(job: JobSettings, nodes: int | None = None) -> list[_Claim]:

@@ -72,8 +72,8 @@ TARGET_SUMS: Final = (
     "target-sums", "Every holder, in paradigm averaging the server too, learns, before the first round, how many "
     "training nodes there are together, and the sums over these of targets, of their sizes and of their squares.")
 PERTURBED_FEATURES: Final = (
-    "perturbed-features", "The label holder, with model.initial.method=perturbed every holder, sees every node's "
-    "features as the node itself perturbed them, with the job's ε; how many columns there are is in the clear.")
+    "perturbed-features", "The label holder sees every node's features as the node itself perturbed them, with the "
+    "job's ε; how many columns there are is in the clear.")
 # fmt: on
 """Name and statement of what jobs of several paradigms reveal, and the settings that do where these are the same."""
 

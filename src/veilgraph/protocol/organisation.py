@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import os_errors_as
@@ -19,9 +18,6 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, party_folder, read_party_settings
 from veilgraph.tables.describe import Profile
 from veilgraph.tables.encode import FeatureEncoding
-
-if TYPE_CHECKING:
-    from veilgraph.protocol.releases import Releases
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ class Aligned:
         ids: of the graph's rows; vertical: where they came from tables.
         class_names: at a holder with labels, where they came from tables.
         refuses: why this party does not go on with what the alignment gave.
-        releases: what nodes perturbed, where the job begins with its release.
+        released_now: whether a release was made in this session, of which no checkpoint is.
         written: the ids as the holder's own table has them, where that is known and not as compared.
     """
 
@@ -111,5 +107,5 @@ class Aligned:
     ids: Sequence[str] | None = None
     class_names: tuple[str, ...] | None = None
     refuses: str = ""
-    releases: Releases | None = None
+    released_now: bool = False
     written: Sequence[str] = ()

@@ -184,6 +184,10 @@ class Guarantee(ABC, Generic[J]):
 
     way: ClassVar[str] = ""
 
+    def protection(self, job: J, nodes: int | None) -> Any:  # noqa: ANN401 - a ``report.protection.Protection``
+        """Show an ε that is of a kind of this paradigm's own; None where there is none."""
+        return None
+
     def threat_model(self, job: J) -> str:
         """Against whom a holder's ε holds."""
         return "the server and all other holders"

@@ -1,4 +1,4 @@
-"""Single releases in a party's part of a run, kept so that they are not repeated, and labels that are released so.
+"""Single releases in a party's part of a run, kept so that they are not repeated, and labels that are perturbed so.
 
 Who learns from a release keeps it. Who releases keeps the very bytes, and sends them again for the same nodes, whatever
 has become of its data: a release that followed every change would show which there were.
@@ -7,49 +7,20 @@ has become of its data: a release that followed every change would show which th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.tensor_file import Keeper
-from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
+from veilgraph.privacy.label_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.release_cache import fingerprint
 from veilgraph.protocol.job import JobSettings, perturbed_splits
 
 RELEASE: Final = "release"
-LABELS: Final = "labels"  # name of private labels among what came
-
-
-@dataclass(frozen=True, eq=False)
-class Releases:
-    """What a party works with.
-
-    Attributes:
-        number: of the release, the same at all holders.
-        is_new: whether it was made in this session.
-        tensors: at a holder that learns, what came, as it crossed the wire: private ``labels``, and
-        ``features/<holder>``, its own too, with rows for its own nodes below.
-        columns: holder that releases → its d.
-        classes: c, of private labels.
-    """
-
-    number: int
-    is_new: bool
-    tensors: Mapping[str, Tensor]
-    columns: Mapping[PartyId, int]
-    classes: int
-
-    def labels(self, nodes: int) -> ReleasedLabels | None:
-        """The labels that were released; None where the learner has its own.
-
-        Raises ``ProtocolError`` where they are of other data, ``KeyError`` where they are missing.
-        """
-        return ReleasedLabels.unpacked(self.tensors[LABELS], nodes, self.classes) if self.classes else None
 
 
 class KeptRelease:
@@ -91,57 +62,6 @@ def depends_on(identity: str, graph: PartyGraph, nodes: Tensor | None = None) ->
 if TYPE_CHECKING:
     from veilgraph.protocol.role import RoleContext
 
-_NONE, _TRAIN, _VAL = 0, 1, 2
-UNKNOWN: Final = -1
-
-
-@dataclass(frozen=True, eq=False)
-class ReleasedLabels:
-    """What the learner has of another holder's labels, −1 where none was released, as of test nodes. Tensor[C] each."""
-
-    values: Tensor
-    train: Tensor
-    val: Tensor
-    classes: int
-
-    def of(self, graph: PartyGraph) -> PartyGraph:
-        """The graph with these labels and this split."""
-        return replace(
-            graph,
-            labels=self.values,
-            train_mask=self.train,
-            val_mask=self.val,
-            test_mask=None,
-            num_classes=self.classes,
-        )
-
-    def packed(self) -> Tensor:
-        """Tensor[C, 2]: 1 + label (0 for none), and the split; as it crosses the wire, in uint8 where classes fit."""
-        split = self.train * _TRAIN + self.val * _VAL
-        return torch.stack([self.values + 1, split], dim=1).to(_dtype(self.classes))
-
-    @classmethod
-    def unpacked(cls, values: Tensor, nodes: int, classes: int) -> ReleasedLabels:
-        """Read what ``packed`` wrote; raises ``ProtocolError`` for anything else."""
-        if values.dtype != _dtype(classes) or tuple(values.shape) != (nodes, 2) or not _are_labels(values, classes):
-            raise ProtocolError(
-                f"released labels are no labels of {nodes} nodes and {classes} classes, for training and validation; "
-                "install the same release of veilgraph at every party",
-                code="released-labels",
-            )
-        labels, split = values.to(torch.int64).unbind(dim=1)
-        return cls(labels - 1, split == _TRAIN, split == _VAL, classes)
-
-
-def released_labels(common: PartyGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A holder's labels, training and validation masks, and which it releases: Tensor[C] each; or ``DataError``."""
-    labels, train, val = common.labels, common.train_mask, common.val_mask
-    if labels is None or train is None or val is None:
-        raise DataError(
-            f"party {common.party!r}: labels: they or masks are missing, and release.labels names it; give them"
-        )
-    return labels, train, val, (train | val) & (labels >= 0)
-
 
 def nodes_perturbed(graph: PartyGraph, splits: Sequence[str]) -> Tensor:
     """The common nodes whose labels are perturbed, by names of masks: Tensor[n] int64, ascending; or ``DataError``."""
@@ -178,15 +98,3 @@ def noised_labels(job: JobSettings) -> str:
         f"{job.label_privacy.epsilon:g} of one label), and all that is computed of labels is of these; features and "
         "edges are not noised."
     )
-
-
-def _are_labels(values: Tensor, classes: int) -> bool:
-    """Whether classes exist just where a node is in a split, and both splits have nodes."""
-    labels, split = values.unbind(dim=1)
-    known = (labels > 0) & (labels <= classes) & ((split == _TRAIN) | (split == _VAL))
-    nothing = (labels == 0) & (split == _NONE)
-    return bool((known | nothing).all()) and bool((split == _TRAIN).any()) and bool((split == _VAL).any())
-
-
-def _dtype(classes: int) -> torch.dtype:
-    return torch.uint8 if classes < torch.iinfo(torch.uint8).max else torch.int64

@@ -6,7 +6,7 @@ The ε of one release and the ε of all of them are different numbers; no table 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -30,7 +30,6 @@ from veilgraph.report.protection import (
     RELATIONS,
     TOTAL,
     Guarantee,
-    PerturbedFeatures,
     PerturbedLabels,
     PrivateTraining,
     Protection,
@@ -67,11 +66,11 @@ _NONE: Final = (
 
 def protection_of(job: JobSettings, nodes: int | None = None) -> Protection[Any]:
     """The differential privacy of a job, one without any included; ``nodes``: common to all holders, if known."""
-    features = job.noise.feature_release
+    own: Protection[Any] | None = paradigm_of(job).guarantee.protection(job, nodes)
+    if own is not None:
+        return own
     if job.privacy is not None:
-        return (PublishedRows if features is None else RowsAndFeatures)(job, job.privacy, nodes)
-    if features is not None:
-        return PerturbedFeatures(job, features, nodes)
+        return PublishedRows(job, job.privacy, nodes)
     if job.label_privacy is not None:
         return PerturbedLabels(job, job.label_privacy, nodes)
     if job.training_plan is not None:
@@ -260,27 +259,6 @@ class PublishedRows(Protection[PrivacySettings]):
         at = OF_NODES if known is None else f"δ = {known:g}"
         scope = f"of {whose}'s {settings.unit}s{what}, {settings.relation}, at {at}, against {against}"
         return Guarantee(scope, _NOISELESS if settings.noise_multiplier == 0 else BOUND, about, limits)
-
-
-class RowsAndFeatures(PublishedRows):
-    """Both: nodes perturb what they have, and a learner's sums over its edges have noise: two ε about two things."""
-
-    @property
-    @override
-    def features(self) -> PerturbedFeatures:
-        """What nodes perturb."""
-        assert self.job.noise.feature_release is not None
-        return PerturbedFeatures(self.job, self.job.noise.feature_release, self.nodes)
-
-    @override
-    def guarantee(self, delta: float | None = None) -> Guarantee:
-        of_edges, of_nodes = super().guarantee(delta), self.features.guarantee()
-        learner, others = listed(self.job.duties.summing), listed(self.job.duties.releasing)
-        about = [(f"{learner}: {name}", what) for name, what in of_edges.about]
-        about += [(f"{others}: {name}", what) for name, what in of_nodes.about]
-        limits = dict.fromkeys((*of_edges.limits, *of_nodes.limits))
-        scope = f"{of_edges.scope}; and {of_nodes.scope}"
-        return replace(of_edges, scope=scope, about=tuple(about), limits=tuple(limits))
 
 
 def _shown(planned: Plan, against: str) -> dict[str, str]:

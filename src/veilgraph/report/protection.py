@@ -1,6 +1,6 @@
 """Kinds of differential privacy of a job in words: what they cost, what they are about and what they are not.
 
-How an ε is shown comes first; then what nodes perturb at home, and private training (DP-SGD).
+How an ε is shown comes first; then perturbed labels, and private training (DP-SGD).
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from veilgraph.privacy.accountant import least_multiplier
 from veilgraph.privacy.event import SampledEvent
 from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
+from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.job import JobSettings, perturbed_splits, perturbing
-from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.tables import NOTHING, table
 from veilgraph.runtime.store.run_directory import Record
@@ -74,8 +73,8 @@ class Protection(ABC, Generic[S]):
     not_asked: ClassVar[tuple[frozenset[str], str]] = (frozenset(), "")
 
     @property
-    def features(self) -> Protection[FeatureReleaseSettings] | None:
-        """What nodes perturb beside it."""
+    def features(self) -> Protection[Any] | None:
+        """What nodes release of themselves beside it."""
         return None
 
     @abstractmethod
@@ -122,89 +121,9 @@ def counted(releases: Mapping[Any, int]) -> str:
     return ", ".join(f"{channel} {count:,}" for channel, count in releases.items() if count) or "none"
 
 
-_RESPONSE: Final = "randomised response"
+RESPONSE: Final = "randomised response"
 _OF_SEVERAL: Final = "where several holders have a node's label, each perturbs it by itself, and their ε add up"
-_EVERYBODY: Final = ("holds against", "everybody, all parties together")
-
-
-class PerturbedFeatures(Protection[FeatureReleaseSettings]):
-    """``release``: nodes perturb features, and perhaps labels, a single time at home."""
-
-    not_asked = (
-        frozenset({"total", "horizon"}),
-        "--total, --jobs and --predictions are about noise on embeddings; the ε of perturbed features is in the job "
-        "itself; leave them out",
-    )
-
-    @override
-    def table(self) -> Table:
-        delta = f"; δ = {self.settings.delta:g}." if self.settings.delta else "."
-        columns = ("holder", "released", "mechanism", f">{PER_RELEASE}", f">{TOTAL}")
-        rows = []
-        for holder, costs in self.facts().items():
-            first, total = holder, f"{sum(each['epsilon'] for each in costs):g}"
-            for each in costs:
-                rows.append((first, each["what"], each["mechanism"], f"{each['epsilon']:g}", total))
-                first = total = ""
-            if not costs and not self.job.duties.summing:
-                rows.append((f"{holder} (learns)", "nothing", NOTHING, "0", "0"))
-        return table("Local differential privacy", columns, rows, caption=f"Of one release, made a single time{delta}")
-
-    @override
-    def notes(self) -> list[str]:
-        if self.nodes is None:
-            refused = delta_in_doubt(self.job)
-        elif refused := delta_too_large(self.job, self.nodes):
-            refused = f"every holder refuses the job: {refused}"
-        return [*super().notes(), *([refused] if refused else [])]
-
-    @override
-    def facts(self) -> dict[str, list[Record]]:
-        found: dict[str, list[Record]] = {holder: [] for holder in self.job.data.names}
-        for holder in self.job.duties.releasing:
-            of = {"what": "features", "mechanism": self.settings.mechanism, "epsilon": self.settings.epsilon}
-            found[holder].append(of)
-        if (labels := self.job.noise.label_release) is not None:
-            found[labels.holder].append({"what": "label", "mechanism": _RESPONSE, "epsilon": labels.epsilon})
-        return found
-
-    @override
-    def guarantee(self, delta: float | None = None) -> Guarantee:
-        job, release, labels = self.job, self.settings, self.job.noise.label_release
-        about = [
-            ("unit", "what one node releases at one holder, all its features together"),
-            (
-                "neighbouring relation",
-                f"replacement: the node's own values, or any others from {release.low:g} to {release.high:g}",
-            ),
-            ("δ", NO_DELTA if release.delta is None else f"{release.delta:g}"),
-            (
-                "features",
-                f"{release.mechanism}, ε {release.epsilon:g}, perturbed once at {listed(job.duties.releasing)}",
-            ),
-        ]
-        if labels is not None:
-            about.append(("labels", f"randomised response, ε {labels.epsilon:g} more, at {labels.holder}"))
-        if job.duties.summing:
-            edges = f"Edges are {listed(job.duties.summing)}'s, with an ε of their own."
-        elif not job.passes.learns_alone:
-            edges = "Edges and labels are not noised: for them per-release ε and total ε are infinite."
-        else:
-            edges = f"Edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them."
-        several = "Where a person's values are at several holders, their ε add up"
-        if len(job.duties.releasing) > 1:
-            costs = self.facts()
-            everything = sum(each["epsilon"] for holder in job.duties.releasing for each in costs[holder])
-            several += f": what a node releases at all of these has a total ε of {everything:g}"
-        limits = (
-            edges,
-            "Which nodes there are, and which have a label for training, is not hidden.",
-            f"{several}.",
-            "Changed data are released anew, which costs as much again; training and predicting cost nothing.",
-        )
-        delta_said = "" if release.delta is None else f", at δ = {release.delta:g}"
-        scope = f"of what one node releases at one holder, replacement{delta_said}, against everybody"
-        return Guarantee(scope, BOUND, (*about, _EVERYBODY), limits)
+EVERYBODY: Final = ("holds against", "everybody, all parties together")
 
 
 class PerturbedLabels(Protection[LabelPrivacySettings]):
@@ -222,7 +141,7 @@ class PerturbedLabels(Protection[LabelPrivacySettings]):
     @override
     def table(self) -> Table:
         epsilon = f"{self.settings.epsilon:g}"
-        perturbing = (f"labels of {self._whose()} nodes", _RESPONSE, epsilon, epsilon)
+        perturbing = (f"labels of {self._whose()} nodes", RESPONSE, epsilon, epsilon)
         other = ("nothing: it has no labels here", NOTHING, "0", "0")
         return table(
             "Label privacy",
@@ -233,7 +152,7 @@ class PerturbedLabels(Protection[LabelPrivacySettings]):
 
     @override
     def facts(self) -> dict[str, list[Record]]:
-        costs = [{"what": "label", "mechanism": _RESPONSE, "epsilon": self.settings.epsilon}]
+        costs = [{"what": "label", "mechanism": RESPONSE, "epsilon": self.settings.epsilon}]
         return {holder: costs if holder in perturbing(self.job) else [] for holder in self.job.data.names}
 
     @override
@@ -246,7 +165,7 @@ class PerturbedLabels(Protection[LabelPrivacySettings]):
             ("neighbouring relation", "replacement: the node's own class, or any other"),
             ("δ", NO_DELTA),
             ("mechanism", f"randomised response, ε {self.settings.epsilon:g}, a single time, at {where}"),
-            _EVERYBODY,
+            EVERYBODY,
         )  # fmt: skip
         limits = (
             "It is about labels alone: features and edges are not noised, and for them per-release ε and total ε are "

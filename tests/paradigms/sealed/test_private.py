@@ -23,7 +23,7 @@ from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.orientation import oriented
+from veilgraph.graph.partition import oriented
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.functions import one_hot_of_largest
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine

@@ -20,8 +20,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.facts import FactNetwork
-from veilgraph.nn.layers import ACTIVATIONS, Activation, Probability, dropout, linear
+from veilgraph.nn.layers import ACTIVATIONS, Activation, FactNetwork, Probability, dropout, linear
 from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSettings, build_local, local_settings
 from veilgraph.nn.propagate import Adjacency, FixedInput
 

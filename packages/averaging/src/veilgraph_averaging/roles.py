@@ -21,7 +21,7 @@ from veilgraph.mpc import ring
 from veilgraph.mpc.mask import SecretRounding
 from veilgraph.mpc.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.nn.calibration import Calibration
-from veilgraph.nn.facts import FACT_BITS
+from veilgraph.nn.layers import FACT_BITS
 from veilgraph.paradigms.horizontal.roles import REMEDY, worth
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello, Point, Start

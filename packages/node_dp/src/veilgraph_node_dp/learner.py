@@ -36,14 +36,14 @@ from veilgraph.nn.calibration import Calibration, corrected
 from veilgraph.nn.layers import ACTIVATIONS, Adam, copied_state, dropout, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.privacy.aggregation import pair_matrix
-from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.agreement import Point, Start, alone
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Judge, Judgement, Objective, warn_of_one_class
-from veilgraph.protocol.releases import ReleasedLabels
 from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
+from veilgraph_node_dp.mechanisms import AffineFeatures
+from veilgraph_node_dp.released import ReleasedLabels
 from veilgraph_node_dp.settings import DenoiseSettings, KPropSettings, node_dp
 
 _SPREAD_HOPS: Final = 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from veilgraph.core.errors import ConfigError, DataError
@@ -13,19 +13,20 @@ from veilgraph.graph.dataset import load_for_learner
 from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.aggregation import too_many_neighbours
-from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol import messages as table
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedSessions
 from veilgraph.protocol.costs import unread_of_passes
-from veilgraph.protocol.feature_release import agree_on_release, checked, misplaced_labels, released_features
 from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, Route, WireFormat
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import Role, RoleContext
 from veilgraph_node_dp.learner import Bystander, EdgePrivateLearner, LocalLearner, own_features
+from veilgraph_node_dp.mechanisms import feature_mechanism
+from veilgraph_node_dp.release import agree_on_release, checked, misplaced_labels, released_features
+from veilgraph_node_dp.released import Releases
 from veilgraph_node_dp.settings import NodeDpJob, node_dp, release_plan
 
 
@@ -73,29 +74,29 @@ def _learning(settings: NodeDpJob) -> str:
     )
 
 
-def _check_values(settings: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
+def _check_values(job: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
     """What the parties would find out, before a run directory is made; here with the value that is out of range."""
     for graph in graphs:
-        if reason := misplaced_labels(settings, graph):
+        if reason := misplaced_labels(job, graph):
             raise ConfigError(f"{graph.party} refuses the job: {reason}", code="refused")
-        if reason := too_many_neighbours(settings.inputs.degree_rules.get(graph.party), graph.common_part()):
+        if reason := too_many_neighbours(job.inputs.degree_rules.get(graph.party), graph.common_part()):
             raise ConfigError(
                 f"{graph.party} refuses the job: {reason}",
                 code="refused",
                 key="privacy.degree_bound",
                 party=graph.party,
             )
-        if settings.noise.feature_release is None or graph.party not in settings.duties.releasing:
+        if job.release.features is None or graph.party not in job.duties.releasing:
             continue
         try:
-            feature_mechanism(settings.noise.feature_release, graph.num_features).check(graph.common_part().features)
+            feature_mechanism(job.release.features, graph.num_features).check(graph.common_part().features)
         except DataError as error:
             raise DataError(f"party {graph.party!r}: {error}") from error
 
 
 class _NodeDpData(seam.Data[NodeDpJob]):
     def load(self, job: NodeDpJob) -> Inputs:
-        private, data = job.noise.label_release, job.data
+        private, data = job.release.labels, job.data
         if private is not None and data.dataset is not None and (data.split is None or data.stratify):
             raise ConfigError(
                 f"{private.holder} refuses the job: the learner sees who is trained on, and a split by classes tells "
@@ -110,7 +111,7 @@ class _NodeDpData(seam.Data[NodeDpJob]):
         return Inputs(job, graphs)
 
     def label_party(self, job: NodeDpJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        private = job.noise.label_release
+        private = job.release.labels
         if not graphs:
             check_federation(graphs, "")
         labelled = next((graph.party for graph in graphs if graph.labels is not None), graphs[0].party)
@@ -119,12 +120,19 @@ class _NodeDpData(seam.Data[NodeDpJob]):
         return learner
 
     def labels_at(self, job: NodeDpJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
-        learns = holders if job.noise.label_release is not None else (*labelled, *holders)
+        learns = holders if job.release.labels is not None else (*labelled, *holders)
         return job.data.label_holder or learns[0]
 
     def accept(self, job: NodeDpJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
         _check_values(job, graphs)
         return Inputs(job, graphs)
+
+
+@dataclass(frozen=True)
+class _Released(Aligned):
+    """What a party brings, and what nodes perturbed."""
+
+    releases: Releases | None = None
 
 
 class _NodeDpSessions(AlignedSessions[NodeDpJob]):
@@ -148,10 +156,11 @@ class _NodeDpSessions(AlignedSessions[NodeDpJob]):
         if graph is not None:
             rule = session.settings.inputs.degree_rules.get(graph.party)
             session = replace(session, refuses=session.refuses or too_many_neighbours(rule, graph.common_part()))
-        return replace(aligned, releases=agree_on_release(session, graph))
+        releases = agree_on_release(session, graph)
+        return _Released(**vars(replace(aligned, released_now=releases.is_new)), releases=releases)
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
-        graph, releases = aligned.graph, aligned.releases
+        graph, releases = aligned.graph, aligned.releases if isinstance(aligned, _Released) else None
         if graph is None or releases is None or session.link.party not in session.settings.duties.learning:
             return Bystander(session)
         with checked(session):
@@ -182,6 +191,11 @@ class _NodeDpPrivacy(seam.Privacy[NodeDpJob]):
 
 class _NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
     way: ClassVar[str] = "node-dp, noise on the learner's edges"
+
+    def protection(self, job: NodeDpJob, nodes: int | None) -> Any:  # noqa: ANN401 - as the seam has it
+        from veilgraph_node_dp.protection import protection_of  # noqa: PLC0415 - loads what reports are made with
+
+        return protection_of(job, nodes)
 
     def unbounded(self, job: NodeDpJob) -> str:
         if job.privacy is not None:

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.facts import FactNetwork
-from veilgraph.nn.layers import ACTIVATIONS, dropout, linear
+from veilgraph.nn.layers import ACTIVATIONS, FactNetwork, dropout, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 

@@ -23,8 +23,7 @@ from veilgraph.link.mailbox import MAX_UNREAD_BYTES, SLACK_BYTES
 from veilgraph.mpc.compare import MaxServer, SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
 from veilgraph.nn.calibration import Calibration
-from veilgraph.nn.facts import FACT_BITS
-from veilgraph.nn.layers import handed
+from veilgraph.nn.layers import FACT_BITS, handed
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal import node_lists
 from veilgraph.paradigms.horizontal import twin as baselines

@@ -21,7 +21,7 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import corrected_losses
-from veilgraph.nn.facts import FactNetwork
+from veilgraph.nn.layers import FactNetwork
 from veilgraph.protocol.figures import CLASS_MEASURES, Figure, Measures, Scores
 from veilgraph.protocol.judge import Predicted, binned_auc, binned_precision, histogram, weights_of_counts
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
-from veilgraph.graph.orientation import oriented
+from veilgraph.graph.partition import oriented
 from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import (

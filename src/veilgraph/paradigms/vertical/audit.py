@@ -161,7 +161,7 @@ class VerticalSource(Source):
     @override
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
         model = job.model if isinstance(job, VerticalJob) else VerticalJob(preset="paper").model
-        initial = model.initial.model_copy(update={"method": "individual", "release": None})
+        initial = model.initial.model_copy(update={"method": "individual"})
         like = VerticalJob(model=model.model_copy(update={"initial": initial}), train=job.train, seed=job.seed)
         network = PlainNetwork(like, [everything], everything.party)
         for epoch in range(1, epochs + 1):
@@ -187,7 +187,7 @@ class VerticalSource(Source):
     @override
     def twin(self, run: Audited) -> PlainNetwork:
         job = run.settings
-        if job.privacy is not None or vertical(job).model.initial.release is not None:
+        if job.privacy is not None:
             return super().twin(run)  # type: ignore[no-any-return]
         if job.inputs.is_custom:
             raise DataError(

@@ -1,8 +1,7 @@
 """Initial embeddings h^0 by each method (VFGNN 3.2 and Algorithm 3): their settings and one holder's side.
 
 A joint method knows the C common nodes. A holder's own nodes get x·W_own, which never leaves it; with ``individual``
-the one W serves all N rows. ``perturbed`` is ``individual`` over features that all holders released: what a holder is
-given as its matrix has them already.
+the one W serves all N rows.
 
 The split network's parts as the parties hold them; the roles run them apart, the plaintext twin together.
 """
@@ -12,11 +11,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor, nn
 from typing_extensions import override
@@ -36,17 +35,26 @@ from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSetting
 from veilgraph.nn.local.model import LocalModel
 from veilgraph.nn.neighbourhood import Neighbourhood, Sampler
 from veilgraph.nn.propagate import Adjacency, first_rows
-from veilgraph.privacy.settings import FeatureReleaseSettings
 from veilgraph.protocol.cut import Release
+
+
+def _not_retired(method: object) -> object:
+    if method == "perturbed":
+        raise ValueError(
+            "vertical jobs release no node's features with noise, for that gained nothing over the label holder's own "
+            "columns; take paradigm: node-dp, which releases whole tables so, or method: individual with privacy of "
+            "unit edge"
+        )
+    return method
 
 
 class InitialSettings(Settings):
     """Initial embeddings h^0 (docs/protocol.md)."""
 
-    method: Literal["collaborative", "individual", "secure-sum", "perturbed"] = "collaborative"
+    method: Annotated[Literal["collaborative", "individual", "secure-sum"], BeforeValidator(_not_retired)] = (
+        "collaborative"
+    )
     """how h^0 follows from all holders' features, or from each one's own"""
-    release: FeatureReleaseSettings | None = None
-    """perturbed only, which needs one: how every holder's nodes release their features"""
     learning_rate: float = Field(0.1, gt=0)
     """SGD on the secret-shared W; collaborative only"""
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -64,15 +72,16 @@ class InitialSettings(Settings):
     gradient_bits: int = Field(28, ge=8, le=40)
     """fractional bits of the scaled gradient in the ring"""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_release(cls, content: object) -> object:
+        """A job that an older version stored says ``release: null``."""
+        if isinstance(content, Mapping) and "release" in content and content["release"] is None:
+            return {key: value for key, value in content.items() if key != "release"}
+        return content
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.release is None) == (self.method == "perturbed"):
-            raise ValueError(
-                "method='perturbed' needs a release, which says how nodes perturb their features; give at least its "
-                "epsilon"
-                if self.release is None
-                else f"release is for method='perturbed', not {self.method!r}; leave it out"
-            )
         if self.learning_rate * self.weight_decay >= 1:
             raise ValueError(
                 f"learning_rate·weight_decay = {self.learning_rate * self.weight_decay:g} must stay below 1: each step "

@@ -28,7 +28,6 @@ from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedData, AlignedSessions, encoded_tables
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, added, unread_of_passes
-from veilgraph.protocol.feature_release import with_released_features
 from veilgraph.protocol.job import passes_cost
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
@@ -40,7 +39,7 @@ _RING: Final = 8  # bytes of an element of Z_2^64
 def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
     """As ``Sessions.costs``, of all epochs; None where sizes do not tell: in batches, or releasing once."""
     train, model, method, label_party = job.train, job.model, job.model.initial.method, job.data.label_party
-    if train.batch_size is not None or job.passes.learns_alone or method == "perturbed":
+    if train.batch_size is not None or job.passes.learns_alone:
         return None
     columns = {holder: own.columns for holder, own in sizes.items()}
     everything, holders, dim, rounds = sum(columns.values()), len(sizes), model.dim, model.rounds
@@ -143,9 +142,9 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
 
     def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
         fields = {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
-        gives = party in (job.duties.releasing if releases else job.duties.publishing if job.gives_columns else ())
-        is_joint = job.model.initial.is_joint and not releases and not job.passes.learns_alone
-        if releases or job.passes.learns_alone:
+        gives = party in (job.duties.publishing if job.gives_columns else ())
+        is_joint = job.model.initial.is_joint and not job.passes.learns_alone
+        if job.passes.learns_alone:
             fields["release"] = (-seam.MAX_NODES, seam.MAX_NODES)
         if gives or is_joint:
             fields["features"] = (1, seam.MAX_FEATURES)
@@ -173,11 +172,6 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
 
     def local_part(self, role: Role) -> LocalPart | None:
         return role.local_part() if isinstance(role, DataHolder) else None
-
-    def release(self, session: RoleContext, aligned: Aligned) -> Aligned:
-        if session.settings.noise.feature_release is None:
-            return aligned
-        return with_released_features(session, aligned)
 
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
         job, graph = session.settings, aligned.graph
@@ -265,8 +259,6 @@ class _VerticalGuarantee(seam.Guarantee[VerticalJob]):
         if job.label_privacy is not None:
             return seam.LABELS_ALONE
         if job.privacy is None:
-            if job.noise.feature_release is not None:
-                return "model.initial.method=perturbed noises features and nothing of edges and labels: take individual"
             return "it has no privacy part: set privacy.epsilon_total"
         if job.model.initial.is_joint:
             return f"model.initial.method={job.model.initial.method} shows h0 without noise: take individual"
@@ -313,8 +305,6 @@ _FIRST_LAYER: Final[Mapping[str, str]] = {
     "secure-sum": "In the first layer each holder multiplies its columns by weights of its own, and only the sum "
     "over the holders, h⁰, is opened, to every holder.",
     "individual": "Each holder computes its first layer from its own columns alone, and shows nothing of it.",
-    "perturbed": "Every node perturbs its own features once before anybody sees them; the first layer is computed "
-    "from such values alone.",
 }
 
 
@@ -386,8 +376,6 @@ def _withstood(job: VerticalJob) -> str:
 
 
 def _noise(settings: VerticalJob) -> str:
-    if settings.noise.feature_release is not None:
-        return "What nodes release of themselves is bounded by an ε; edges and labels are not noised."
     if settings.label_privacy is not None:
         return "What is told of a label is bounded by an ε; features and edges are not noised."
     if settings.privacy is None:

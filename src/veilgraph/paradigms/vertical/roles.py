@@ -38,7 +38,7 @@ from veilgraph.paradigms.vertical.network import (
 )
 from veilgraph.paradigms.vertical.once import off_the_ring
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.local_publisher import LabelPublisher
+from veilgraph.privacy.label_publisher import LabelPublisher
 from veilgraph.protocol.agreement import Point, Start
 from veilgraph.protocol.bounds import agree_on_start
 from veilgraph.protocol.cut import HolderCut, ServerCut, gradient_of, leaf

@@ -41,11 +41,6 @@ def _single(job: VerticalJob) -> str:
     return "model.combine.masked=false" if job.model.combine.linear else _strategy(job)
 
 
-def _perturbed(job: VerticalJob) -> str:
-    release = job.model.initial.release
-    return "" if release is None else f"{_method(job)}, release.epsilon={release.epsilon:g}"
-
-
 # fmt: off
 _OUTPUT: Final = (
     "output-embeddings", "The label holder sees the server's output for every node, and predicts from it.")
@@ -96,7 +91,6 @@ EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
 CLEAR_ROWS: Final = _Fact("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
 COLLABORATIVE: Final = _Fact("`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative")
 SECURE_SUM: Final = _Fact("`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum")
-OWN_NOISE: Final = _Fact("`initial.method: perturbed`", lambda job: job.noise.feature_release is not None)
 JOINT: Final = _Fact("`joint_noise`", lambda job: job.joint_noise is not None)
 OWN_NOISED: Final = _Fact("`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job))
 MASKED: Final = _Fact("masked", lambda job: job.passes.is_masked)
@@ -217,7 +211,6 @@ ROWS: Final[tuple[_Row, ...]] = (
     *table.summed_rows(Kind.MASKED, "masked parts of h0", (H0,), (SINGLE_H0,), SECURE_SUM, forms=_EVERY_H0),
     *table.summed_rows(Kind.MASKED_GRADIENT, "masked gradients of h0", (H0_GRADIENTS,), (SINGLE_H0,), SECURE_SUM,
         forms=(WireFormat("e, 0", "ring [N, d]", "training"),)),
-    table.released_features(_Told(*table.PERTURBED_FEATURES, _perturbed), OWN_NOISE),
     MessageSpec(Kind.COLUMNS, GIVEN,
         "the common nodes' features as they are", "none", _CLEAR, (OWN_ROWS,), (CLEAR_ROWS,),
         forms=(WireFormat("0, 0", "int64 [N]", "[one release](#one-release)"),

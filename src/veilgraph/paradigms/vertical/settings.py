@@ -104,7 +104,6 @@ def _without_meaning(said: Said) -> set[str]:
 
 
 _OF_NODES: Final = ("node", "node-edges")
-_UNSCALED: Final = ["none", "row", "length"]
 
 
 class VerticalJob(JobSettings):
@@ -116,9 +115,7 @@ class VerticalJob(JobSettings):
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """What fits what the job says; nothing where every step is noised, or features are before anybody sees them."""
-        if said.get("model.initial.method") == "perturbed":
-            return
+        """What fits what the job says; nothing where every step is noised."""
         both = ("train.evaluate_every", "train.patience")  # each counts by the other
         apart = set[str](both if any(key in said for key in both) else ())
         if said.get("privacy") is not None:
@@ -132,16 +129,7 @@ class VerticalJob(JobSettings):
     def _check_unused(self) -> None:
         self._check_parts()
         self._check_batches()
-        privacy = self.privacy
-        given, label = privacy and "given", self.label_privacy and self.label_privacy.epsilon
-        apart = "their ε are not counted together"
-        if self.model.initial.release is not None:
-            require(
-                "model.initial.method=perturbed",
-                ("privacy", given, None, f"it noises what a holder publishes, and {apart}"),
-                ("label_privacy.epsilon", label, None, apart),
-                ("data.feature_scaling", self.data.feature_scaling, _UNSCALED, "each node perturbs its values alone"),
-            )
+        privacy, label = self.privacy, self.label_privacy and self.label_privacy.epsilon
         if privacy is None:
             return
         if privacy.once:
@@ -153,7 +141,7 @@ class VerticalJob(JobSettings):
             unweighted = ["mean", "concat", "regression"] if weighs else strategy
             require(
                 "privacy.schedule=every-step",
-                ("label_privacy.epsilon", label, None, apart),
+                ("label_privacy.epsilon", label, None, "their ε are not counted together"),
                 ("model.combine.strategy", strategy, unweighted, "exact degrees would be published"),
                 ("train.select_by", self.train.select_by, "last", "all parties would learn without noise which fits"),
             )
@@ -195,12 +183,16 @@ class VerticalJob(JobSettings):
     def _check_joint_noise(self, colluding: int) -> None:
         model, count = self.model, len(self.duties.publishing)
         strategy = model.combine.strategy if self.divisor is not None else "mean"
-        own = "individual" if model.initial.is_joint else model.initial.method
         require(
             "privacy.joint_noise",
             ("model.combine.strategy", model.combine.strategy, strategy, "it weighs shares of noise before the sum"),
             # Else h0 has every holder's features in it: one row moves all P summands by the clip each.
-            ("model.initial.method", model.initial.method, own, "a row must move the summand of one holder alone"),
+            (
+                "model.initial.method",
+                model.initial.method,
+                "individual",
+                "a row must move one holder's summand alone",
+            ),
         )
         if not self.passes.is_masked:
             why = "one holder alone publishes" if count == 1 else "rows go to the server one by one"
@@ -223,9 +215,8 @@ class VerticalJob(JobSettings):
     def duties(self) -> Duties:
         """All publish; with ``privacy.schedule: once`` all but the label holder, which learns alone."""
         names, learner = self.data.names, self.data.label_party
-        releasing = () if self.model.initial.release is None else names
         publishing = tuple(name for name in names if name != learner) if self._is_once else names
-        return Duties(publishing=publishing, scoring=(learner,), releasing=releasing, learning=releasing)
+        return Duties(publishing=publishing, scoring=(learner,))
 
     @property
     def _is_once(self) -> bool:
@@ -246,7 +237,7 @@ class VerticalJob(JobSettings):
         return InputRules(
             is_relational=self.model.local.kind.is_relational,
             is_custom=issubclass(self.model.local.kind, CustomLocal),
-            per_node=duties.publishing if unit in _OF_NODES else duties.releasing,
+            per_node=duties.publishing if unit in _OF_NODES else (),
             per_edge=duties.publishing if unit in ("edge", "node-edges") else (),
             degree_rules=degree_rules(self.privacy, duties.noising),
         )
@@ -255,8 +246,6 @@ class VerticalJob(JobSettings):
     def noise(self) -> NoiseFacts:
         joint = self.joint_noise
         return NoiseFacts(
-            feature_release=self.model.initial.release,
-            release_setting="model.initial.release",
             shared=None if joint is None else ("privacy.joint_noise", joint.colluding),
             network={"dim": self.model.dim, "local": self.model.local.model_dump(mode="json")},
         )

@@ -1,8 +1,7 @@
 """The whole split network in one process, by ordinary autograd, with nothing hidden.
 
 With all holders' graphs it is the plaintext twin of the federated job: same parts, same seeds, same order. With one
-graph it is isolated or pooled training. Nothing is released here: for ``initial.method: perturbed`` the graphs of a
-twin have what all holders released as their features.
+graph it is isolated or pooled training.
 """
 
 from __future__ import annotations

@@ -290,9 +290,8 @@ def compute(session: Session, aligned: Aligned) -> None:
         if part.work == "predict":
             _predict(session, role)
         else:
-            released_now = aligned.releases is not None and aligned.releases.is_new  # no checkpoint is of it
             leave = part.may_restart or part.settings.passes.learns_alone  # then nobody else is taken back
-            _train(session, role, [] if released_now else store.checkpoints.points(restarts=leave))
+            _train(session, role, [] if aligned.released_now else store.checkpoints.points(restarts=leave))
         if (account := session.publisher.account()) is not None:
             account = {**account, "lasting": part.lifetime is not None}
             write_json(store.path / LEDGER_SUMMARY, account)

@@ -13,27 +13,28 @@ from typing import Final
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import locked, private_folder
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import Canaries
+from veilgraph.privacy.label_publisher import LabelPublisher
 from veilgraph.privacy.ledger import Ledger, delta_at
 from veilgraph.privacy.lifetime_costs import EVERYBODY, Keys
 from veilgraph.privacy.lifetime_ledger import Account, Lifetime
-from veilgraph.privacy.local_features import feature_mechanism
-from veilgraph.privacy.local_publisher import LabelPublisher, LocalPublisher
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache, ReleaseCache, RunCache
 from veilgraph.privacy.sampled import SampledPublisher
-from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
+from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.canaries import canaries_in_data
 from veilgraph.protocol.job import JobSettings, perturbed_splits, perturbing
+from veilgraph.protocol.node_release import HolderLedgers
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.releases import RELEASE, depends_on, nodes_perturbed, released_labels
+from veilgraph.protocol.releases import RELEASE, depends_on, nodes_perturbed
 from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.run_directory import PartyStore
 
@@ -68,7 +69,7 @@ def publisher_of(
 
 
 @dataclass(frozen=True)
-class _Holder:
+class _Holder(HolderLedgers):
     """Whose door is opened; the attributes are the arguments of ``publisher_of``, and what closes all it opens."""
 
     store: PartyStore
@@ -85,7 +86,7 @@ class _Holder:
         settings, graph, duties = self.settings, self.graph, self.settings.duties
         release, labels, training = settings.noise.feature_release, settings.label_privacy, settings.training_plan
         if release is not None and graph.party not in duties.summing:
-            return self._perturbed_features(release) if graph.party in duties.releasing else OPEN
+            return release.publisher(self) if graph.party in duties.releasing else OPEN
         if labels is not None:
             learns = graph.party in perturbing(settings) and graph.labels is not None
             return self._perturbed_labels(labels) if learns else OPEN
@@ -119,26 +120,10 @@ class _Holder:
             classes = graph.num_classes if graph.party in settings.duties.summing else None
             bounds = privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length
             follows = settings.data.feature_scaling, settings.noise.network, classes, *bounds
-            cache = self._cache(ledger, account, keys[: graph.common], *follows, whole=privacy.unit != "row")
+            cache = self._cache(ledger, keys[: graph.common], *follows, whole=privacy.unit != "row")
         door = self.opened.enter_context(NoisedPublisher(plan, ledger, system_secrets, canaries, cache))
         door.order = order
         return door
-
-    def _perturbed_features(self, release: FeatureReleaseSettings) -> Publisher:
-        """The door of features that nodes perturb, and of labels where these are released too."""
-        settings, graph, keys = self.settings, self.graph, self._keys
-        mechanism, labels = feature_mechanism(release, graph.num_features), settings.noise.label_release
-        response = known = label_cache = None
-        if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
-            response = LabelResponse(labels.epsilon, graph.num_classes)
-            *_, known = released_labels(graph.common_part())
-        account, delta = self._account(release.delta), _NO_DELTA if release.delta is None else release.delta
-        ledger = self._ledger(delta, None, account, expected=_has_released(self.store))
-        rows = keys if graph.party in settings.duties.learning else keys[: graph.common]
-        cache = self._cache(ledger, account, rows, settings.data.feature_scaling, nodes=known)
-        if known is not None and self.lasting is not None:
-            label_cache = self._cache(ledger, account, keys[: graph.common][known.numpy()])
-        return LocalPublisher(mechanism, response, ledger, system_secrets, cache, label_cache)
 
     def _perturbed_labels(self, private: LabelPrivacySettings) -> Publisher:
         common = self.graph.common_part()
@@ -147,10 +132,23 @@ class _Holder:
             raise DataError(
                 f"party {common.party!r}: num_classes: label_privacy needs to know how many classes there are"
             )
-        response, account = LabelResponse(private.epsilon, common.num_classes), self._account(None)
-        ledger = self._ledger(_NO_DELTA, None, account, expected=self._has_trained)
-        cache = self._cache(ledger, account, self._keys[nodes.numpy()], nodes=nodes)
+        response = LabelResponse(private.epsilon, common.num_classes)
+        ledger = self._ledger(_NO_DELTA, None, self._account(None), expected=self._has_trained)
+        cache = self._cache(ledger, self._keys[nodes.numpy()], nodes=nodes)
         return LabelPublisher(response, common.labels[nodes], ledger, system_secrets, cache)
+
+    @override
+    def ledger(self, delta: float | None) -> Ledger:
+        of = _NO_DELTA if delta is None else delta
+        return self._ledger(of, None, self._account(delta), expected=_has_released(self.store))
+
+    @override
+    def caches(self, ledger: Ledger, labelled: Tensor | None) -> tuple[ReleaseCache, ReleaseCache]:
+        keys = self._keys[: self.graph.common]
+        cache = self._cache(ledger, keys, self.settings.data.feature_scaling, nodes=labelled)
+        if labelled is None or self.lasting is None:
+            return cache, cache
+        return cache, self._cache(ledger, keys[labelled.numpy()])
 
     @property
     def _has_trained(self) -> bool:
@@ -174,14 +172,13 @@ class _Holder:
     def _cache(
         self,
         ledger: Ledger,
-        account: Account | None,
         keys: Keys,
         *follows: object,
         nodes: Tensor | None = None,
         whole: bool = False,
     ) -> ReleaseCache:
         """What is sent again: what the run released, of ``nodes`` or all; for life, what any job did of ``keys``."""
-        if account is None or self.lasting is None:
+        if (account := ledger.account) is None or self.lasting is None:
             return RunCache(ledger, self.store.keeper, depends_on(self.alignment, self.graph, nodes))
         canaries = self.store.canaries()  # which no other run is sent
         named = [self.settings.snapshot, "" if canaries is None else canaries.key.hex(), *map(repr, follows)]

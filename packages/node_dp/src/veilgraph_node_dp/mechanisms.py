@@ -1,6 +1,6 @@
 """Features under local differential privacy: nodes perturb their own, before anybody sees them.
 
-``privacy.settings.FEATURE_MECHANISMS`` finds a mechanism by the name in a job. A package adds its own, a subclass of
+``settings.FEATURE_MECHANISMS`` finds a mechanism by the name in a job. A package adds its own, a subclass of
 ``FeatureMechanism``, by an entry point of the group ``veilgraph.feature_mechanisms``.
 
 A node's whole feature vector is what one release protects: any vector of the range [α, β]^d against any other.
@@ -28,7 +28,7 @@ from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.privacy.event import Event, LocalEvent, check_positive, check_whole
 from veilgraph.privacy.mechanism import Gaussian, Laplace
 from veilgraph.privacy.randomised_response import FEWEST_STEPS, GRID, least_cells, random_columns, uniform
-from veilgraph.privacy.settings import FEATURE_MECHANISMS, FeatureReleaseSettings
+from veilgraph_node_dp.settings import FEATURE_MECHANISMS, FeatureReleaseSettings
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,5 @@
 """What nodes perturbed by themselves, released a single time to the holders that learn (LPGNN, algorithm 1).
 
-In paradigm local one holder learns. With ``model.initial.method: perturbed`` all do, from what all released, their own
-included: what others see afterwards depends on no other features, so that it is post-processing.
-
 A release is kept, so that later sessions on the same nodes release nothing: every holder numbers its releases, and a
 new alignment has a new one. Everything after is computed from released values: it costs no ε.
 """
@@ -11,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError
 from veilgraph.core.types import Kind, PartyId, Tag
-from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local_features import AffineFeatures, FeatureMechanism, MultiBit, feature_mechanism
-from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.agreement import Hello, agreed_release, room_said
 from veilgraph.protocol.bounds import agree_within_bounds
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.organisation import Aligned
-from veilgraph.protocol.releases import LABELS, KeptRelease, ReleasedLabels, Releases, damaged, released_labels
+from veilgraph.protocol.releases import KeptRelease, damaged
 from veilgraph.protocol.role import RoleContext
+from veilgraph_node_dp.mechanisms import AffineFeatures, FeatureMechanism, MultiBit, feature_mechanism
+from veilgraph_node_dp.publisher import LocalPublisher
+from veilgraph_node_dp.released import LABELS, ReleasedLabels, Releases, released_labels
+from veilgraph_node_dp.settings import NodeDpJob, node_dp
 
 
 def exchange_releases(
@@ -44,7 +39,7 @@ def exchange_releases(
         ProtocolError: what came is no release of this job.
         RunError: a new release is needed, and a party that has trained on the last does not begin again.
     """
-    job, door = session.settings, session.publisher
+    job, door = node_dp(session.settings), session.publisher
     publisher = door if isinstance(door, LocalPublisher) else None
     response = None if publisher is None else publisher.response
     room = door.affordable_releases() if session.link.party in job.duties.summing else None
@@ -61,7 +56,7 @@ def exchange_releases(
     )
     hellos = agree_within_bounds(session, mine, releases=True)
     columns = {holder: hellos[holder].features for holder in job.duties.releasing}
-    classes = 0 if job.noise.label_release is None else hellos[job.noise.label_release.holder].classes
+    classes = 0 if job.release.labels is None else hellos[job.release.labels.holder].classes
     if without := [holder for holder in job.duties.summing if hellos[holder].steps == 0]:
         raise BudgetSpent(
             f"a new release of sums over its edges is needed and the budget of {', '.join(without)} has no room for "
@@ -83,31 +78,29 @@ def exchange_releases(
         )
     tensors: dict[str, Tensor] = {}
     if publisher is not None and graph is not None:
-        tensors = _release(session, graph, publisher)
+        _release(session, graph, publisher)
     if graph is not None and graph.party in job.duties.learning:
-        tensors |= _received(session, graph.common, columns, classes)
+        tensors = _received(session, graph.common, columns, classes)
     return Releases(number, is_new=True, tensors=tensors, columns=columns, classes=classes)
 
 
-def released_features(session: RoleContext, releases: Releases, nodes: int, own: int = 0) -> list[AffineFeatures]:
-    """Every releasing holder's estimate x' = scale·x* + offset, in the job's order of holders.
+def released_features(session: RoleContext, releases: Releases, nodes: int) -> list[AffineFeatures]:
+    """Every releasing holder's estimate x' = scale·x* + offset of the common nodes, in the job's order of holders.
 
-    Others' have ``nodes`` rows (C); its own ``own`` (N). Raises ``ProtocolError`` for a release of other data,
-    ``KeyError`` where one is missing, ``ConfigError`` where the job releases none.
+    Raises ``ProtocolError`` for a release of other data, ``KeyError`` where one is missing, ``ConfigError`` where the
+    job releases none.
     """
     found = []
     for holder, columns in releases.columns.items():
-        mechanism, values = _mechanism(session, columns), releases.tensors[_name(holder)]
-        rows = own if holder == session.link.party else nodes
-        found.append(AffineFeatures(unpacked(values, rows, mechanism), mechanism.scale, mechanism.offset))
+        mechanism, values = _mechanism(node_dp(session.settings), columns), releases.tensors[_name(holder)]
+        found.append(AffineFeatures(unpacked(values, nodes, mechanism), mechanism.scale, mechanism.offset))
     return found
 
 
-def _mechanism(session: RoleContext, columns: int) -> FeatureMechanism:
-    settings = session.settings.noise.feature_release
-    if settings is None:
-        raise ConfigError("the job releases no features; give release.features, or model.initial.release")
-    return feature_mechanism(settings, columns)
+def _mechanism(job: NodeDpJob, columns: int) -> FeatureMechanism:
+    if job.release.features is None:
+        raise ConfigError("the job releases no features; give release.features")
+    return feature_mechanism(job.release.features, columns)
 
 
 def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
@@ -140,22 +133,15 @@ def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
     return torch.sparse_csr_tensor(pointers, (places - 1).reshape(-1), signs, (nodes, columns), check_invariants=True)
 
 
-def _release(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher) -> dict[str, Tensor]:
-    """Send features of common nodes to holders that learn and, where private, labels; keep those of all nodes."""
-    link, learning = session.link, session.settings.duties.learning
-    released = publisher.features(_to_release(session, graph))
-    response = publisher.response
-    labels = None if response is None else _labels(graph.common_part(), publisher, response.classes)
-    for to in learning:
-        if to != graph.party:
-            link.send(to, Tag(Kind.PERTURBED_FEATURES), released[: graph.common])
+def _release(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher) -> None:
+    """Send the learner features of common nodes and, where private, labels."""
+    common, link, response = graph.common_part(), session.link, publisher.response
+    released = publisher.features(common.features)
+    labels = None if response is None else _labels(common, publisher, response.classes)
+    for to in session.settings.duties.learning:
+        link.send(to, Tag(Kind.PERTURBED_FEATURES), released)
     if labels is not None:
         link.send(session.settings.data.label_party, Tag(Kind.PERTURBED_LABELS), labels)
-    return {_name(graph.party): released} if graph.party in learning else {}
-
-
-def _to_release(session: RoleContext, graph: PartyGraph) -> Tensor:
-    return graph.features if graph.party in session.settings.duties.learning else graph.common_part().features
 
 
 def _labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tensor:
@@ -166,14 +152,14 @@ def _labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tens
 
 
 def _received(session: RoleContext, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
-    link, private = session.link, session.settings.noise.label_release
+    link, job = session.link, node_dp(session.settings)
+    private = job.release.labels
     found: dict[str, Tensor] = {}
     for holder, width in columns.items():
-        if holder != link.party:
-            tag = Tag(Kind.PERTURBED_FEATURES)
-            found[_name(holder)] = came = link.receive(holder, tag)
-            with _named(link.party, holder, tag):
-                unpacked(came, nodes, _mechanism(session, width))
+        tag = Tag(Kind.PERTURBED_FEATURES)
+        found[_name(holder)] = came = link.receive(holder, tag)
+        with _named(link.party, holder, tag):
+            unpacked(came, nodes, _mechanism(job, width))
     if private is not None:
         tag = Tag(Kind.PERTURBED_LABELS)
         found[LABELS] = link.receive(private.holder, tag)
@@ -194,21 +180,19 @@ def _refusal(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher 
     """Why this holder cannot take part, said before anybody pays for a release that would come to nothing."""
     if publisher is not None and not publisher.is_free:  # what was released is not looked at again
         try:
-            publisher.mechanism.check(_to_release(session, graph))
+            publisher.mechanism.check(graph.common_part().features)
         except DataError:  # names a value, which nobody else is told
             low, high = publisher.mechanism.low, publisher.mechanism.high
             return (
                 f"it has a feature outside the range from low={low:g} to high={high:g} of the job's release; declare "
                 "one that holds every value that a feature can have, or clip the features to it"
             )
-    return misplaced_labels(session.settings, graph)
+    return misplaced_labels(node_dp(session.settings), graph)
 
 
-def misplaced_labels(job: JobSettings, graph: PartyGraph) -> str:
-    """Why a holder cannot take part in a job of paradigm local: labels are not where it says; empty if they are."""
-    learner, private = job.data.label_party, job.noise.label_release
-    if not job.passes.learns_alone:
-        return ""
+def misplaced_labels(job: NodeDpJob, graph: PartyGraph) -> str:
+    """Why a holder cannot take part in a job: labels are not where it says; empty if they are."""
+    learner, private = job.data.label_party, job.release.labels
     if graph.party == learner and private is None and graph.labels is None:
         return (
             f"it has no labels, and data.label_holder={learner} learns from its own; give them, or see release.labels"
@@ -235,22 +219,6 @@ def _broken(what: str) -> ProtocolError:
     )
 
 
-def with_released_features(session: RoleContext, aligned: Aligned) -> Aligned:
-    """The party's data with what all holders released in place of its features (``method: perturbed``).
-
-    X'' = scale·x* of every holder side by side, in the job's order: zero where others have no such node, without the
-    mechanisms' offsets and so sparse where few features are sampled. Errors are those of ``Sessions.release``.
-    """
-    releases, graph = agree_on_release(session, aligned.graph), aligned.graph
-    if graph is None:
-        return replace(aligned, releases=releases)
-    with checked(session):
-        blocks = released_features(session, releases, graph.common, graph.num_nodes)
-    whole = [replace(block, values=_with_rows(block.values, graph.num_nodes)) for block in blocks]
-    features = AffineFeatures.joined(whole, session.dtype).values
-    return replace(aligned, graph=replace(graph, features=features), releases=releases)
-
-
 def agree_on_release(session: RoleContext, graph: PartyGraph | None) -> Releases:
     """The release that all have, kept for later sessions; ``graph`` is None at the server."""
     if graph is None:
@@ -271,12 +239,3 @@ def checked(session: RoleContext) -> Iterator[None]:
         raise damaged(session.keeper, f"it lacks {error}") from error
     except ProtocolError as error:
         raise damaged(session.keeper, str(error).partition(";")[0]) from error
-
-
-def _with_rows(values: Tensor, count: int) -> Tensor:
-    """The matrix with rows of zeros below, up to ``count``; in the same layout."""
-    if not is_sparse(values):
-        return torch.cat([values, values.new_zeros(count - len(values), values.shape[1])])
-    matrix = to_scipy(values)
-    matrix.resize((count, values.shape[1]))
-    return from_scipy(matrix)

@@ -1,4 +1,4 @@
-"""Doors of values that nodes perturb: paid for in the ledger, perturbed, and then given out, or learned from."""
+"""The publisher of values that nodes perturb: paid for in the ledger, perturbed, and then given out."""
 
 from __future__ import annotations
 
@@ -6,22 +6,41 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.secrets import SecretSource
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.privacy import accountant
+from veilgraph.privacy.label_publisher import LABELS
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local_features import FeatureMechanism, packed
 from veilgraph.privacy.publisher import PaidPublisher, Spent
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import Release, ReleaseCache
+from veilgraph.privacy.settings import LabelReleaseSettings
+from veilgraph.protocol.node_release import HolderLedgers
+from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism, packed
+from veilgraph_node_dp.released import released_labels
+from veilgraph_node_dp.settings import FeatureReleaseSettings
 
-FEATURES: Final = "features"
-LABELS: Final = "labels"  # channels of the ledger
+FEATURES: Final = "features"  # channel of the ledger
 _ROUNDING: Final = 1 + 1e-12  # a budget of exactly so many releases has room for them
+
+
+def publisher_of(
+    release: FeatureReleaseSettings, labels: LabelReleaseSettings | None, holder: HolderLedgers
+) -> LocalPublisher:
+    """Of a holder's features, and of its labels where a job releases these; its ledger is open.
+
+    Raises ``ConfigError`` where the mechanism cannot release so many columns, ``DataError`` where labels are missing.
+    """
+    graph = holder.graph
+    mechanism, response, known = feature_mechanism(release, graph.num_features), None, None
+    if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
+        response = LabelResponse(labels.epsilon, graph.num_classes)
+        *_, known = released_labels(graph.common_part())
+    ledger = holder.ledger(release.delta)
+    return LocalPublisher(mechanism, response, ledger, system_secrets, *holder.caches(ledger, known))
 
 
 class LocalPublisher(PaidPublisher):
@@ -91,52 +110,3 @@ class LocalPublisher(PaidPublisher):
     def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
         """Of each node, its features and its label together."""
         return Spent(counts, sum(each.per_release for each in ledger.summary()), sum(ledger.totals().values()))
-
-
-class LabelPublisher(PaidPublisher):
-    """The door of a holder that learns from perturbed labels; embeddings and gradients of these go through.
-
-    ``labels`` are Tensor[n] int64, of the nodes of whose labels others are told anything (``learned_from``).
-    """
-
-    def __init__(
-        self,
-        response: LabelResponse,
-        labels: Tensor,
-        ledger: Ledger | None,
-        source: SecretSource,
-        cache: ReleaseCache | None = None,
-    ) -> None:
-        super().__init__(ledger, response.event(), response.event().scope)
-        self.response, self._labels, self._source = response, labels, source
-        self._cache = cache or ReleaseCache(ledger)
-        self._release = Release(LABELS, response.event(), repr(response))
-
-    def perturbed(self) -> Tensor:
-        """The labels under randomised response: Tensor[n] int64, the same in every session and job.
-
-        Raises ``BudgetSpent``: nothing may be learned from them; ``DataError``: one is no class; ``RunError``: they
-        could not be kept or paid for.
-        """
-        return self._cache.release(self._release, self._labels, lambda new: self.response.release(new, self._source))
-
-    @override
-    def refusal(self) -> str:
-        if self._ledger is None or self._cache.is_free(self._release) or self._cache.room(self._release) != 0:
-            return ""
-        return (
-            f"label_privacy.epsilon={self.response.epsilon:g} of labels that were never perturbed so does not fit what "
-            "limits.max_epsilon leaves; lower it, or raise the limit"
-        )
-
-
-def learned_from(labels: Tensor | None, *splits: Tensor | None) -> Tensor:
-    """The nodes whose labels, Tensor[C], are perturbed: Tensor[n] int64, ascending; ``DataError`` without labels or
-    masks.
-
-    ``splits`` are masks of nodes of whose labels others hear anything.
-    """
-    given = [split for split in splits if split is not None]
-    if labels is None or not given:
-        raise DataError("labels: label_privacy perturbs those of training and validation nodes, and there are none")
-    return torch.stack(given).any(dim=0).nonzero().squeeze(1)
