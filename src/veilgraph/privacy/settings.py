@@ -1,4 +1,4 @@
-"""What a job says of privacy: of noise on what holders publish, of private training, and of what nodes perturb.
+"""What a job says of privacy: of noise on what holders publish, of private training, and of perturbed labels.
 
 docs/privacy.md says what it means.
 """

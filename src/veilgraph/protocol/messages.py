@@ -71,9 +71,6 @@ TRAINING_NODES: Final = (
 TARGET_SUMS: Final = (
     "target-sums", "Every holder, in paradigm averaging the server too, learns, before the first round, how many "
     "training nodes there are together, and the sums over these of targets, of their sizes and of their squares.")
-PERTURBED_FEATURES: Final = (
-    "perturbed-features", "The label holder sees every node's features as the node itself perturbed them, with the "
-    "job's ε; how many columns there are is in the clear.")
 # fmt: on
 """Name and statement of what jobs of several paradigms reveal, and the settings that do where these are the same."""
 
@@ -198,10 +195,6 @@ OPENED: Final = (
 )
 EXACTLY: Final = "Of two holders each subtracts its own part and has the other's exactly: masks hide nothing from it."
 TRAINING: Final = "Not protected: the receiver can infer training nodes and which of them share a class."
-PERTURBED: Final = (
-    "Local differential privacy, paid for in the sender's ledger: ε bounds what anybody can infer from it of a node's "
-    "own value, whatever else is known and computed afterwards."
-)
 TRAINED_ON: Final = "Not protected: the receiver can infer which nodes are trained on."
 
 
@@ -276,22 +269,6 @@ def summed_rows(
     return (
         MessageSpec(kind, TO_HOLDER, what, "mask", OPENED, reveals, (MORE_HOLDERS, *when), forms=forms),
         MessageSpec(kind, TO_HOLDER, what, "none", EXACTLY, (*reveals, *single), (TWO_HOLDERS, *when), forms=forms),
-    )
-
-
-def released_features(told: Revelation[J_contra], *when: Condition[J_contra]) -> MessageSpec[J_contra]:
-    """Features that nodes perturbed by themselves, as a paradigm reveals them."""
-    ends = Route[JobSettings](
-        "holder",
-        "holder",
-        lambda job, sender, receiver: sender in job.duties.releasing and receiver in job.duties.learning,
-    )
-    what = "every node's features, perturbed by itself, a single time"
-    exposed = Exposed("releases", "features that {sender}'s nodes perturbed")
-    form = WireFormat("0, 0", "int64 [N, m], uint8 [N, F_i] or float32 [N, F_i]", "[release](#a-local-job)")
-    forms = (form,)
-    return MessageSpec(
-        Kind.PERTURBED_FEATURES, ends, what, "noise", PERTURBED, (told,), when, paid=True, exposed=exposed, forms=forms
     )
 
 

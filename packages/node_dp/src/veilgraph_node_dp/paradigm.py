@@ -19,7 +19,7 @@ from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedSessions
 from veilgraph.protocol.costs import unread_of_passes
-from veilgraph.protocol.messages import Condition, MessageSpec, Revelation, Route, WireFormat
+from veilgraph.protocol.messages import Condition, Exposed, MessageSpec, Revelation, Route, WireFormat
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import Role, RoleContext
@@ -44,17 +44,27 @@ LABELS: Final = Revelation[NodeDpJob](
     "perturbed-labels", "The label holder sees labels under randomised response with the job's ε, and in the clear "
     "which nodes have one for training or validation.", lambda job: _said(job.release.labels, "labels"), _of_labels)
 FEATURES: Final = Revelation[NodeDpJob](
-    *table.PERTURBED_FEATURES, lambda job: _said(job.release.features, "features"), lambda job: job.duties.releasing)
+    "perturbed-features", "The label holder sees every node's features as the node itself perturbed them, with the "
+    "job's ε; how many columns there are is in the clear.",
+    lambda job: _said(job.release.features, "features"), lambda job: job.duties.releasing)
 PRIVATE_LABELS: Final = Condition[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None)
 _TO_LEARNER: Final = Route[NodeDpJob]("holder of private labels", "learner",
     lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party)
+_RELEASED: Final = Route[NodeDpJob]("holder", "holder",
+    lambda job, sender, receiver: sender in job.duties.releasing and receiver in job.duties.learning)
+_PERTURBED: Final = (
+    "Local differential privacy, paid for in the sender's ledger: ε bounds what anybody can infer from it of a node's "
+    "own value, whatever else is known and computed afterwards.")
 ROWS: Final[tuple[MessageSpec[NodeDpJob], ...]] = (
     *table.COMMON_ROWS,
     *table.ALIGNMENT_ROWS,
-    table.released_features(FEATURES),
+    MessageSpec(Kind.PERTURBED_FEATURES, _RELEASED,
+        "every node's features, perturbed by itself, a single time", "noise", _PERTURBED, (FEATURES,), paid=True,
+        exposed=Exposed("releases", "features that {sender}'s nodes perturbed"),
+        forms=(WireFormat("0, 0", "int64 [N, m], uint8 [N, F_i] or float32 [N, F_i]", "[release](#a-local-job)"),)),
     MessageSpec(Kind.PERTURBED_LABELS, _TO_LEARNER,
         "labels under randomised response, a single time; who has one, and is trained on, in the clear", "noise",
-        table.PERTURBED, (LABELS,), (PRIVATE_LABELS,), paid=True,
+        _PERTURBED, (LABELS,), (PRIVATE_LABELS,), paid=True,
         forms=(WireFormat("0, 0", "uint8 [N, 2]; with 255 classes or more int64", "[release](#a-local-job)"),)),
 )
 # fmt: on
