@@ -172,6 +172,23 @@ def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
             assert torch.allclose(weight, expected, atol=1e-4)
 
 
+def test_a_hub_beside_columns_far_out_is_what_the_twin_has() -> None:
+    """Of 600 neighbours with columns from 20 to 32 the sum does not fit 32 bits."""
+    job = small_job(2, on("pooled.1", network="linear"), STANDARD, SLOW, MARGINS)
+    spread = torch.linspace(20, 32, 620).repeat(6, 1).T
+    leaves, hub = torch.arange(600), torch.full((600,), 619)
+    edges = torch.stack([torch.cat([leaves, hub]), torch.cat([hub, leaves])])
+    graphs = [
+        replace(graph, features=spread[:, : graph.num_features].roll(place, 0), edge_index=edges)
+        for place, graph in enumerate(small_graphs(nodes=620, training=MANY))
+    ]
+    found = outcomes(job, graphs, lambda program: trained(program, 1))
+    predicted, twin = found["A"][1], found[TWIN][1]
+    assert predicted is not None
+    assert float(twin[619].abs().max()) > 4 * float(twin[:600].abs().max())
+    assert torch.allclose(predicted, twin, rtol=0.01, atol=4e-3)
+
+
 def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at a time, and a last one: that is a round more for each, and the same weights."""
     job = small_job()
