@@ -90,7 +90,7 @@ def test_parties_compute_what_the_twin_does(case: str) -> None:
     "changes",
     [
         (on("pooled.2", network="linear"),),
-        (on("own", "pooled.5"), DIRECTED),
+        (on("pooled.4", "pooled.5"), DIRECTED),
         (on("pooled.1", "pooled.2", "pooled.3"), DIRECTED, WEIGHTS),
         (on("own", "neighbours", "each.1"), WEIGHTS, DIRECTED, STANDARD),
         (on("neighbours", "pooled.1", network="linear"), STANDARD, BATCHES),
