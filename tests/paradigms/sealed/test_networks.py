@@ -172,6 +172,17 @@ def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
             assert torch.allclose(weight, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize(("block", "share"), [("unit.1", 0.5), ("own", 1.0)])
+def test_with_twice_140_training_rows_those_of_length_1_have_half_the_decay(block: str, share: float) -> None:
+    """Weights begin at 0, so that the second step is the first one that decay changes."""
+    job, graphs, found = small_job(2, STANDARD), small_graphs(nodes=300, training=280), []
+    for decay in (0.0, 0.04):
+        with trying(Trial((block,), deep=False, learning_rate=0.25, weight_decay=decay)):
+            [first], [second] = (numbers(trained_twin(job, graphs, steps)) for steps in (1, 2))
+        found.append(second)
+    assert torch.allclose(found[0] - found[1], share * 0.25 * 0.04 * first, rtol=0.02)
+
+
 def test_a_hub_beside_columns_far_out_is_what_the_twin_has() -> None:
     """Of 600 neighbours with columns from 20 to 32 the sum does not fit 32 bits."""
     job = small_job(2, on("pooled.1", network="linear"), STANDARD, SLOW, MARGINS)

@@ -38,12 +38,6 @@ def job_of(network: str, *changes: Settings, holders: int = 2) -> SealedJob:
     return small_job(holders, {"model": {"network": network}}, JUDGED, *changes)
 
 
-def isolated(graphs: list[PartyGraph]) -> set[int]:
-    """The nodes without an edge at any holder."""
-    ends = torch.cat([graph.edge_index.reshape(-1) for graph in graphs])
-    return set(range(graphs[0].common)) - set(ends.tolist())
-
-
 def recorded(folder: Path, holders: int, network: str = "linear") -> tuple[Path, list[PartyGraph]]:
     """A run that was cut, resumed and asked for a prediction, in which score 3 is computed in two ways."""
     graphs = small_graphs(holders, nodes=NODES, training=MANY)
@@ -63,14 +57,11 @@ def test_two_sessions_open_nothing_with_the_same_low_bits(holders: int, network:
 
 
 @nightly
-def test_draws_that_hang_on_the_place_name_the_nodes_without_an_edge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The attack on two recorded views of one holder: PᴷX·W and X·W under the same low bits differ where edges are."""
+def test_draws_that_hang_on_the_place_are_seen_in_two_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack on two recorded views of one holder: two predictions of the same weights have the same low bits."""
     draws_of_the_place(monkeypatch)
-    run, graphs = recorded(tmp_path, 3)
-    assert nodes_with_equal_low_bits(run, "B") - {ALL} == isolated(graphs)
-    assert isolated(graphs)
+    run, _ = recorded(tmp_path, 3)
+    assert nodes_with_equal_low_bits(run, "B") == {ALL}
 
 
 # What is computed at a place
