@@ -13,9 +13,10 @@ from statistics import fmean, stdev
 from typing import Final
 
 import torch
+from veilgraph_node_dp.feature_settings import FeatureReleaseSettings
 from veilgraph_node_dp.learner import neighbour_adjacency
 from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism
-from veilgraph_node_dp.settings import FeatureReleaseSettings, node_dp
+from veilgraph_node_dp.settings import node_dp
 
 from research.grid import GridProgress
 from research.lpgnn_plot import draw_errors

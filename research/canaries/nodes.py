@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from typing_extensions import override
+from veilgraph_node_dp.feature_settings import FeatureReleaseSettings
 from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism
 from veilgraph_node_dp.publisher import LocalPublisher
-from veilgraph_node_dp.settings import FeatureReleaseSettings
 
 from research.canaries.game import DELTA, Game, Played, paying
 from veilgraph.core.secrets import system_secrets

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from veilgraph_node_dp.conformance import FeatureMechanismConformance
-from veilgraph_node_dp.settings import FEATURE_MECHANISMS
+from veilgraph_node_dp.feature_settings import FEATURE_MECHANISMS
 from veilgraph_testing.mechanism import MechanismConformance
 
 from veilgraph.privacy.settings import MECHANISMS

@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from veilgraph_node_dp.feature_settings import FeatureReleaseSettings
 from veilgraph_node_dp.mechanisms import feature_mechanism
-from veilgraph_node_dp.settings import FeatureReleaseSettings, node_dp
+from veilgraph_node_dp.settings import node_dp
 
 from research import lpgnn_mae
 from research.lpgnn_mae import DATASETS, mean_absolute_error

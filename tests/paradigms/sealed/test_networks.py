@@ -62,7 +62,7 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
     "linear, boosting, rows": (3, FEW, (on("boosting", "pooled.1", network="linear"), STANDARD, SLOW)),
     "mlp, boosting, columns": (2, MANY, (on("own", "quantiles", "boosting", "pooled.1"), STANDARD, SLOW, BALANCED)),
     "mlp, unit, rows": (2, FEW, (on("unit.1", "unit.each.2", "pooled.1"), STANDARD, SLOW, MARGINS)),
-    "mlp, unit, columns": (3, MANY, (on("unit", "unit.5", "own"), STANDARD, SLOW, DIRECTED)),
+    "mlp, unit, boosting": (3, MANY, (on("boosting", "pooled.1", "unit.5", "own"), STANDARD, SLOW, DIRECTED)),
     "mlp, standard, no hop": (3, FEW, (on("neighbours", "own", hidden=2), STANDARD, SLOW, BATCHES, MARGINS)),
 }
 

@@ -16,8 +16,8 @@ from veilgraph_testing.mechanism import DELTA, check_event, check_source, check_
 from veilgraph.core.errors import DataError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.accountant import per_step
+from veilgraph_node_dp.feature_settings import FeatureReleaseSettings
 from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism
-from veilgraph_node_dp.settings import FeatureReleaseSettings
 
 _GAMES: Final = 100_000
 

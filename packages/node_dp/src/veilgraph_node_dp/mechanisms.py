@@ -28,7 +28,7 @@ from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.privacy.event import Event, LocalEvent, check_positive, check_whole
 from veilgraph.privacy.mechanism import Gaussian, Laplace
 from veilgraph.privacy.randomised_response import FEWEST_STEPS, GRID, least_cells, random_columns, uniform
-from veilgraph_node_dp.settings import FEATURE_MECHANISMS, FeatureReleaseSettings
+from veilgraph_node_dp.feature_settings import FEATURE_MECHANISMS, FeatureReleaseSettings
 
 
 @dataclass(frozen=True)

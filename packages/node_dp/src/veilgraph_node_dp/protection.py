@@ -14,7 +14,8 @@ from veilgraph.report.budget import PublishedRows
 from veilgraph.report.protection import BOUND, EVERYBODY, PER_RELEASE, RESPONSE, TOTAL, Guarantee, Protection
 from veilgraph.report.tables import NOTHING, table
 from veilgraph.runtime.store.run_directory import Record
-from veilgraph_node_dp.settings import FeatureReleaseSettings, NodeDpJob, node_dp
+from veilgraph_node_dp.feature_settings import FeatureReleaseSettings
+from veilgraph_node_dp.settings import NodeDpJob, node_dp
 
 
 def protection_of(job: NodeDpJob, nodes: int | None) -> Protection[Any] | None:

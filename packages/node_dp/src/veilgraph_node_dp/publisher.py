@@ -19,9 +19,9 @@ from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import Release, ReleaseCache
 from veilgraph.privacy.settings import LabelReleaseSettings
 from veilgraph.protocol.node_release import HolderLedgers
+from veilgraph_node_dp.feature_settings import FeatureReleaseSettings
 from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism, packed
 from veilgraph_node_dp.released import released_labels
-from veilgraph_node_dp.settings import FeatureReleaseSettings
 
 FEATURES: Final = "features"  # channel of the ledger
 _ROUNDING: Final = 1 + 1e-12  # a budget of exactly so many releases has room for them

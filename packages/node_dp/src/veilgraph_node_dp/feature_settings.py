@@ -1,0 +1,59 @@
+"""How nodes release their features: what a job says of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Self
+
+from pydantic import Field, model_validator
+
+from veilgraph.core.settings import Registry, Settings, named_in
+
+FEATURE_MECHANISMS: Final[Registry[Any]] = Registry(
+    "veilgraph.feature_mechanisms",
+    {
+        "multi-bit": "veilgraph_node_dp.mechanisms:MultiBit",
+        "one-bit": "veilgraph_node_dp.mechanisms:OneBit",
+        "gaussian": "veilgraph_node_dp.mechanisms:AnalyticGaussian",
+        "laplace": "veilgraph_node_dp.mechanisms:LocalLaplace",
+    },
+    kind="veilgraph_node_dp.mechanisms:FeatureMechanism",
+)
+"""The mechanisms for a node's features by the name that a job uses."""
+
+
+class FeatureReleaseSettings(Settings):
+    """Every holder perturbs the features of each of its nodes a single time. ε is of one node's features there."""
+
+    mechanism: Annotated[str, named_in(FEATURE_MECHANISMS)] = "multi-bit"
+    """multi-bit: a few sampled features, a bit of each; one-bit: a bit of every feature; gaussian, laplace: noise on
+    every feature, to compare with
+    """
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+    """ε of one node's release, all its features together"""
+    low: float = Field(0.0, allow_inf_nan=False)
+    """α: the least value that a feature can have"""
+    high: float = Field(1.0, allow_inf_nan=False)
+    """β: the largest; both must be known without looking at the data, whose extremes are private"""
+    sampled: int | None = Field(None, ge=1)
+    """m: features sampled by multi-bit; default: the number from 1 to d with the least variance"""
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of one release; for gaussian alone, which needs one"""
+    canaries: int = Field(0, ge=0)
+    """nodes of each holder whose values are made up, so that an audit can hold the release against its ε; what is
+    learned from them is worthless
+    """
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}: features of one value need no release")
+        mechanism = FEATURE_MECHANISMS[self.mechanism]
+        if self.sampled is not None and not mechanism.has_sampled:
+            names = ", ".join(name for name, each in FEATURE_MECHANISMS.items() if each.has_sampled)
+            raise ValueError(f"sampled={self.sampled} is for mechanism {names}; leave it out")
+        if (self.delta is None) == mechanism.has_delta:
+            needs = f"{self.mechanism} {'needs a δ' if mechanism.has_delta else 'has none'}"
+            raise ValueError(
+                f"delta={self.delta} with mechanism={self.mechanism!r}: {needs}; give one, or leave it out"
+            )
+        return self
