@@ -290,8 +290,10 @@ def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[in
     def right(margins: torch.Tensor) -> int:
         return int((logits_of(margins).argmax(1) == labels)[judged].sum())
 
-    chosen = set()
-    for seed in range(4):
+    chosen = set[int]()
+    for seed in range(20):
+        if seed > 3 and chosen == {0, 1}:
+            break
         with trying(*(OTHERS[trial] for trial in trials)):
             context, data = together(job.model_copy(update={"seed": seed}), graphs)
             program, best = SealedProgram(PlainMachine(list(data)), context), dict[str, torch.Tensor]()
