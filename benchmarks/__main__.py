@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import combine, critical_path, limbs, local_noise, memory, peers, privacy, product, secure_max, step
+from benchmarks import combine, critical_path, limbs, local_noise, memory, peers, product, secure_max, step
 
 _LIMIT = [
     "Where a wide sparse x meets many nodes, as on PubMed, the online part is bound by scipy's integer kernel,",
@@ -39,7 +39,6 @@ def main() -> None:
         *_products(),
         *limbs.section(),
         *peers.section(),
-        *privacy.section(),
         *local_noise.section(),
         *secure_max.section(secure_max.spu_python(None)),
         *_memory(),

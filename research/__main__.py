@@ -44,9 +44,8 @@ def reproduce_command(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="table2 … table5, table2-network, q3 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, "
-            "lpgnn-lastfm, lpgnn-labels, lpgnn-mae, attack-strength, audit-views; rounds, acm, private-totals, "
-            "private-units.",
+            help="table2, table3, table4, table2-network, q3 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, "
+            "lpgnn-lastfm, lpgnn-labels, lpgnn-mae, attack-strength, audit-views; rounds, acm.",
         ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per figure, each with a seed of its own.")] = 3,

@@ -29,12 +29,9 @@ DATASETS: Final = ("cora", "citeseer", "amazon")
 
 _OF_DATA: Final[Mapping[str, Mapping[str, object]]] = {"amazon": {"data.feature_scaling": "standard"}}
 """Data set → what it needs in every row: columns of very different units."""
-_WITH_NOISE: Final[Mapping[str, Mapping[str, object]]] = {"amazon": {"privacy.delta": 1e-5}}
-"""The same, of rows with differential privacy: more nodes."""
 _UNBALANCED: Final = frozenset({"amazon"})
 """Where accuracy says little, and AUC is shown."""
 
-_ONCE: Final = "-private-once"
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     "2 holders, collaborative, masked": ("", {"data.holders": 2}),
     "2 holders, embeddings in the clear": ("", {"data.holders": 2, "model.combine.masked": False}),
@@ -47,12 +44,6 @@ VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     "2 holders, R = 2": ("-rounds", {"model.rounds": 2, "model.local.hops": 5}),
     "2 holders, R = 10": ("-rounds", {}),
     "3 holders, R = 10": ("-rounds", {"data.holders": 3}),
-    "2 holders, DP once, total ε = 1": (_ONCE, {"privacy.epsilon_total": 1}),
-    "2 holders, DP once, total ε = 8": (_ONCE, {"privacy.epsilon_total": 8}),
-    "2 holders, DP once, total ε = 64": (_ONCE, {"privacy.epsilon_total": 64}),
-    "3 holders, DP once, total ε = 8": (_ONCE, {"data.holders": 3, "privacy.epsilon_total": 8}),
-    "2 holders, DP every step, per-step ε = 4": ("-private", {"privacy.epsilon_step": 4}),
-    "2 holders, DP every step, per-step ε = 16": ("-private", {}),
 }
 """Row → the shipped job's name after the data set's (Cora's where that has none), and what is changed in it."""
 
@@ -155,10 +146,7 @@ def _job(dataset: str, name: str, seed: int) -> JobSettings:
     suffix, changes = VARIANTS[name]
     name_of_job = f"{dataset}{suffix}"
     job = shipped_job(name_of_job if name_of_job in shipped_jobs() else f"cora{suffix}")
-    of_data = dict(_OF_DATA.get(dataset, {}))
-    if job.privacy is not None:
-        of_data |= _WITH_NOISE.get(dataset, {})
-    return with_overrides(job, {"data.dataset": dataset, **of_data, **changes, "seed": seed})
+    return with_overrides(job, {"data.dataset": dataset, **_OF_DATA.get(dataset, {}), **changes, "seed": seed})
 
 
 def _adversaries(job: JobSettings) -> tuple[str, ...]:

@@ -17,12 +17,10 @@ from typing import Final
 
 import torch
 
-from research.canaries.bounded import Bounded
 from research.canaries.game import Bound, Game, in_one_run, repeated
 from research.canaries.gradients import Gradients
-from research.canaries.hops import Hops, Opinions
+from research.canaries.hops import Opinions
 from research.canaries.nodes import Features, GaussianFeatures, Labels
-from research.canaries.rows import JointRows, PureRows, Rows
 from research.canaries.votes import Votes
 from research.figures import Figures
 
@@ -33,8 +31,8 @@ BEGIN: Final = "## What was measured\n"
 END: Final = "\n## How"
 EPSILONS: Final = (1.0, 4.0)
 TRIALS: Final = 400_000
-FEWER, MORE = 100_000, 1_600_000
-"""Where a trial takes longer, and where the two worlds are less far from each other than is counted."""
+FEWER = 100_000
+"""Where a trial takes longer."""
 CANARIES: Final = 4000
 
 
@@ -63,27 +61,8 @@ def _both(epsilon: float) -> Game:
     return Features(epsilon=epsilon / 2, labelled=True)
 
 
-HOPS: Final = partial(_by, Hops, hops=2)
 OPINIONS: Final = partial(_by, Opinions, hops=2)
 SETTINGS: Final = (
-    Setting("vertical, once", "row, zero-out", _by(Rows)),
-    Setting("vertical, once", "row, replacement", _by(Rows, neighbours="replacement")),
-    Setting("vertical, once, james-stein-plus", "row, zero-out", _by(Rows, mechanism="james-stein-plus")),
-    Setting("vertical, once, james-stein", "row, zero-out", _by(Rows, mechanism="james-stein")),
-    Setting("vertical, once, laplace", "row, zero-out", _by(PureRows)),
-    Setting("vertical, once, K = 1, D = 2", "edge, replacement", _by(Bounded)),
-    Setting("vertical, once, K = 2, D = 3", "node, replacement", _by(Bounded, unit="node", hops=2, bound=3)),
-    Setting("vertical, every step, 10 epochs", "row, zero-out", _by(Rows, epochs=10)),
-    Setting("vertical, every step, 10 epochs, label holder", "row, zero-out", _by(Rows, epochs=10, labelled=True)),
-    Setting("vertical, every step, 10 epochs, h⁰ of 3 holders", "row, zero-out", _by(Rows, epochs=10, others=2)),
-    Setting("vertical, joint noise, P = 4, t = 1", "row, zero-out", _by(JointRows)),
-    Setting("vertical, noise in every hop", "edge, replacement", HOPS()),
-    Setting("vertical, noise in every hop, own rows clear", "edge, replacement", HOPS(own_rows="clear")),
-    Setting("vertical, noise in every hop, D = 4", "node, replacement", HOPS(unit="node")),
-    Setting(
-        "vertical, noise in every hop, D = 4", "node-edges, zero-out", HOPS(unit="node-edges", neighbours="zero-out")
-    ),
-    Setting("vertical, noise in every hop, D = 4", "node-edges, replacement", HOPS(unit="node-edges"), MORE),
     Setting("vertical, private labels", "label, replacement", _by(Labels)),
     Setting("node-dp, multi-bit", "node, replacement", _by(Features)),
     Setting("node-dp, one-bit", "node, replacement", _by(Features, mechanism="one-bit")),

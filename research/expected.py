@@ -1,29 +1,22 @@
 """The curves that ``veilgraph budget`` shows, of what was measured: ``python -m research.expected``.
 
-It measures nothing. What it takes are the means of ``research.gap_beside``, ``research.label_privacy``,
+It measures nothing. What it takes are the means of ``research.label_privacy``,
 ``research.sealed_privacy``, ``research.private_averaging`` and ``research.node_dp_edges``.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from statistics import fmean
 from typing import Any, Final
 
-from research import gap_beside, gap_sets, label_privacy, node_dp_edges, private_averaging, sealed_privacy
+from research import label_privacy, node_dp_edges, private_averaging, sealed_privacy
 from research.figures import Figures
 from veilgraph.core.files import write_whole
-from veilgraph.report.noise import CURVES, matters
-
-_WAYS: Final = {
-    "edge, noise in every hop": ("edge", gap_beside.OURS),
-    "edge, noise in every hop, own rows in the clear": ("edge", gap_beside.CLEAR),
-    "node-edges, noise in every hop": ("node", gap_beside.OURS),
-}
+from veilgraph.report.noise import CURVES
 
 _LABELS: Final = {
     "labels": (label_privacy.JOINT, label_privacy.ALONE),
@@ -40,23 +33,8 @@ _TRAINED: Final = {
 
 def made() -> dict[str, Any]:
     """What the file has."""
-    hops, labels = Figures(gap_beside.FIGURES), Figures(label_privacy.FIGURES)
-    return {"curves": [*_of_hops(hops), *_of_labels(labels), *_of_votes(), *_of_training(), *_of_learners()]}
-
-
-def _of_hops(figures: Figures) -> Iterator[dict[str, Any]]:
-    for way, (level, of) in _WAYS.items():
-        for each in gap_sets.SETS:
-            measured = partial(figures.by_seed, each.name, level)
-            every = {epsilon: measured(of, epsilon) for epsilon in (*gap_sets.EPSILONS, gap_beside.CONTROL, math.inf)}
-            alone = measured(gap_beside.ALONE, 0)
-            seeds = sorted(set(alone).intersection(*every.values()))  # the same ones in all, for splits differ
-            if seeds:
-                found = {epsilon: [values[seed] for seed in seeds] for epsilon, values in every.items()}
-                without, control = found.pop(math.inf), found.pop(gap_beside.CONTROL)
-                figure = each.figure.replace("auc", "AUC")
-                curve = _curve(way, each.name, figure, [alone[seed] for seed in seeds], without, control, found)
-                yield curve | {"measured_with": matters(gap_sets.job_of(each, level, 4.0, 0))}
+    labels = Figures(label_privacy.FIGURES)
+    return {"curves": [*_of_labels(labels), *_of_votes(), *_of_training(), *_of_learners()]}
 
 
 def _of_labels(figures: Figures) -> Iterator[dict[str, Any]]:
@@ -98,9 +76,7 @@ def _of_learners() -> Iterator[dict[str, Any]]:
     alone, without = of(node_dp_edges.ALONE, None), of(f"{node_dp_edges.SHOWN} hops", None)
     if alone and without and all(points.values()):
         data = f"cora, features at ε = {node_dp_edges.FEATURES:g}"
-        curve = _curve("node-dp, noise on the learner's edges", data, "accuracy", alone, without, alone, points)
-        hops = matters(node_dp_edges.job_of(0, node_dp_edges.SHOWN, 4.0))
-        yield curve | {"measured_with": {path: value for path, value in hops.items() if path.endswith("hops")}}
+        yield _curve("node-dp, noise on the learner's edges", data, "accuracy", alone, without, alone, points)
 
 
 def _curve(

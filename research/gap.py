@@ -27,13 +27,14 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from veilgraph_node_dp.sums import pair_matrix
 
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.features import choose_rows
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import analytic_multiplier
-from veilgraph.privacy.aggregation import NoisySums, bound_degrees, pair_matrix
-from veilgraph.privacy.mechanism import Gaussian, Mechanism
+from veilgraph.privacy.aggregation import bound_degrees
+from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.protocol.judge import area_under_curve, balanced_weights
 
 _CLIP: Final = 1.0
@@ -127,12 +128,15 @@ def classified(graph: PartyGraph, rows: Tensor, how: Gap, seed: int) -> Tensor:
     edges = graph.edge_index
     if how.level == "node":
         edges = edges[:, bound_degrees(edges, graph.num_nodes, how.degree_bound)]
-    noise: Mechanism | None = Gaussian(1.0, how.sums_deviation) if how.multiplier else None
     # X_0 itself stays here: its rows come of the encoder, whose training is private or, of an edge, tells nothing.
-    sums = NoisySums(pair_matrix(edges, None, graph.num_nodes), how.hops, noise, None, 0.0)
-    released = sums.release(rows, system_secrets).float()
-    blocks = torch.split(released, how.dim, dim=1)
-    hops = [functional.normalize(rows), *(functional.normalize(each) for each in blocks)]
+    pairs, summed, sums = pair_matrix(edges, None, graph.num_nodes), rows, []
+    for _ in range(how.hops):
+        found = torch.from_numpy(pairs @ functional.normalize(summed).double().numpy())
+        if how.multiplier:
+            found += Gaussian(1.0, how.sums_deviation).draw(tuple(found.shape), system_secrets)
+        summed = found.float()
+        sums.append(summed)
+    hops = [functional.normalize(rows), *(functional.normalize(each) for each in sums)]
     return _fit(_Classifier(how, _classes(graph)), hops, labels, train, val, how)
 
 

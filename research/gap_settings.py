@@ -78,7 +78,7 @@ def settings_of(each: Set, level: str, epsilon: float, nodes: int) -> Gap:
 def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Figures) -> None:
     """All of the grid."""
     for seed in seeds:
-        job = job_of(each, "edge", math.inf, seed)
+        job = job_of(each, seed)
         whole = pool(paradigm_of(job).data.load(job).graphs, "A")
         rows = dict[str, Tensor]()
         for level, epsilon in itertools.product(levels, EPSILONS):

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
-from veilgraph_testing.vertical import NoisyNetwork
-
 from research.horizontal import train_horizontal
 from research.local import train_local
 from research.sealed_twin import train_sealed
 from research.store import Finished, Store, identity, package_version, training_key
-from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.dataset import load_parties
-from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical.twin import isolated, pooled
-from veilgraph.privacy.publisher import NoisedPublisher
+from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated, pooled
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.protocol.plain_fitting import PlainResult, fit
+from veilgraph.protocol.plain_fitting import fit
 from veilgraph.runtime.launch.jobs import Progress, RunOptions, train
 from veilgraph.runtime.store.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, with_overrides
@@ -124,15 +117,10 @@ class Cell:
 
     @property
     def engine(self) -> Engine:
-        """What computes the cell; what is one exchange is always made by the parties.
-
-        That is ``privacy.schedule: once``, and paradigm node-dp.
-        """
+        """What computes the cell; the one exchange of paradigm node-dp is always made by the parties."""
         if self.kind != "federated":
             return "plaintext"
-        privacy = self.settings.privacy
-        is_one_exchange = self.settings.paradigm == "node-dp" or (privacy is not None and privacy.once)
-        return "federated" if is_one_exchange else self.asked_engine
+        return "federated" if self.settings.paradigm == "node-dp" else self.asked_engine
 
     @property
     def key(self) -> str:
@@ -224,17 +212,5 @@ def _plaintext(job: JobSettings, kind: Kind, progress: Progress) -> Record:
     if kind == "pooled":
         return pooled(job, graphs, progress).summary
     if kind in ("federated", "twin"):
-        return _twin(job, graphs, progress).summary
+        return fit(PlainNetwork(job, graphs, job.data.label_party), progress).summary
     return isolated(job, graphs, kind.removeprefix(_ISOLATED), progress).summary
-
-
-def _twin(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) -> PlainResult:
-    """The plaintext twin; with differential privacy its noise is as the parties' would be, and no ledger is kept."""
-    planned = {graph.party: PARADIGMS[job.paradigm].privacy.plan(job, graph.party, graph.common) for graph in graphs}
-    with ExitStack() as stack:
-        publishers = {
-            party: stack.enter_context(NoisedPublisher(plan_, None, system_secrets))
-            for party, plan_ in planned.items()
-            if plan_ is not None
-        }
-        return fit(NoisyNetwork(job, graphs, job.data.label_party, publishers=publishers), progress)

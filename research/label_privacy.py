@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from veilgraph_averaging.plain import PlainAveraging
-from veilgraph_testing.vertical import NoisyNetwork
+from veilgraph_testing.vertical import PerturbedNetwork
 
 from research import private_averaging
 from research.figures import Figures, shown
@@ -71,7 +71,7 @@ def accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
     label_party = settings.data.label_party
     mine = next(graph for graph in graphs if graph.party == label_party)
     told = None if epsilon is None else perturbed(mine, epsilon)
-    return float(fit(NoisyNetwork(settings, graphs, label_party, perturbed=told)).summary["test_accuracy"])
+    return float(fit(PerturbedNetwork(settings, graphs, label_party, perturbed=told)).summary["test_accuracy"])
 
 
 def alone(dataset: str, seed: int) -> float:

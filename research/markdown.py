@@ -5,7 +5,7 @@ By hand: pandas and tabulate are 90 MB to install for a pivot of these twenty li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Final, Literal
@@ -13,8 +13,6 @@ from typing import Final, Literal
 import torch
 
 from research.store import Finished, package_version
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import PARADIGMS
 
 Measure = Literal["accuracy", "F1"]
 """Of the test nodes; F1 is macro F1."""
@@ -68,7 +66,6 @@ def render(
     notes: Sequence[str],
     *,
     command: str,
-    costs: Mapping[str, Mapping[str, str]] | None = None,
     with_f1: bool = False,
     picture: str = "",
 ) -> str:
@@ -80,7 +77,6 @@ def render(
         figures: all places, row by row; rows and columns keep the order of their first place.
         notes: sentences below the table; empty ones are left out.
         command: that makes the table.
-        costs: of differential privacy, in a second table with the same columns: what is counted → column → number.
         with_f1: whether a second table has macro F1.
         picture: file name of a picture beside the page; may be empty.
 
@@ -93,41 +89,9 @@ def render(
         lines += [*_grid(f"{corner}: macro F1", figures, "F1"), ""]
     if picture:
         lines += [f"![{title}]({picture})", ""]
-    if costs:
-        lines += [*_privacy(_columns(figures), costs), ""]
     lines += [*_method(figures, with_f1=with_f1), *(f"- {note}" for note in notes if note)]
     lines += [*_effort(figures), f"- Made with `{command}`."]
     return "\n".join(lines) + "\n"
-
-
-def privacy_costs(jobs: Iterable[tuple[str, JobSettings]]) -> dict[str, dict[str, str]]:
-    """What the holders' releases truly cost.
-
-    Args:
-        jobs: (column, job) of federated trainings; those without differential privacy are passed over.
-
-    Returns:
-        What is counted → column → number; per-release and total ε of each schedule and holder, at the job's δ.
-    """
-    costs: dict[str, dict[str, str]] = {}
-    for column, job in jobs:
-        for party in job.data.names:
-            planned = PARADIGMS[job.paradigm].privacy.plan(job, party)
-            if planned is None:
-                continue
-            privacy, labels = planned.settings, ", has the labels" if party == job.data.label_party else ""
-            releases = f"{planned.releases} release{'' if planned.releases == 1 else 's'}"
-            meaning = f"δ = {planned.delta:g}, {privacy.unit} under {privacy.relation}"
-            counted = {
-                "noise σ (standard deviation / clip)": planned.multiplier,
-                "true ε of one release": planned.epsilon_release,
-                f"**true total ε** ({meaning})": planned.epsilon_total,
-            }
-            for what, number in counted.items():
-                unit = "" if privacy.unit == "row" else f", unit {privacy.unit}"
-                row = f"{privacy.schedule}{unit}, {party}{labels}, {releases}: {what}"
-                costs.setdefault(row, {})[column] = f"{number:,.0f}" if number >= _WHOLE_FROM else f"{number:.4g}"
-    return costs
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -160,13 +124,6 @@ def _words(figure: Figure | None, measure: Measure) -> tuple[str, str]:
         return _NONE, _NONE
     ours, paper = figure.values(measure), figure.printed(measure)
     return _NONE if ours is None else mean_and_spread(ours), _NONE if paper is None else f"{paper:.3f}"
-
-
-def _privacy(columns: Sequence[str], costs: Mapping[str, Mapping[str, str]]) -> list[str]:
-    lines = [_line(["what it costs", *columns]), "|---|" + "---:|" * len(columns)]
-    return lines + [
-        _line([what, *(numbers.get(column, _NONE) for column in columns)]) for what, numbers in costs.items()
-    ]
 
 
 def _line(words: Sequence[str]) -> str:

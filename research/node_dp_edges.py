@@ -28,6 +28,8 @@ EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 HOPS: Final = (1, 3, 5)
 SHOWN: Final = 3
 """Hops of what ``veilgraph budget`` lets expect."""
+NO_NOISE: Final = 1e6
+"""ε at which noise is a ten-thousandth of what an edge moves."""
 FEATURES: Final = 1.0
 """ε of what nodes release."""
 PLAIN: Final = "edges as they are"
@@ -52,8 +54,7 @@ def job_of(seed: int, hops: int | None, epsilon: float | None = None) -> JobSett
     if hops is None:
         job["model"] = {"hops": 8}
     else:
-        noise = {"noise_multiplier": 0.0} if epsilon is None else {"epsilon_total": epsilon}
-        job["privacy"] = {"unit": "edge", "aggregation": {"hops": hops}, **noise}
+        job["privacy"] = {"unit": "edge", "hops": hops, "epsilon_total": NO_NOISE if epsilon is None else epsilon}
     return parse_job(job)
 
 

@@ -23,7 +23,7 @@ from research.lpgnn_mae import DATASETS as MAE_DATASETS
 from research.lpgnn_mae import EXPERIMENT as MAE
 from research.lpgnn_mae import estimate_errors
 from research.lpgnn_table import LPGNN_TABLES
-from research.markdown import Figure, privacy_costs, render
+from research.markdown import Figure, render
 from research.q3 import DATASETS as Q3_DATASETS
 from research.q3 import EXPERIMENT as Q3
 from research.q3 import answer_q3
@@ -120,9 +120,6 @@ def reproduce(
         figures,
         [plan.note, _left_out(plan, entries)],
         command=command,
-        costs=privacy_costs(
-            (entry.column, job) for entry, job in zip(entries, jobs, strict=True) if entry.kind == "federated"
-        ),
         with_f1=plan.with_f1,
         picture=picture,
     )

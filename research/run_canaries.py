@@ -22,6 +22,7 @@ import torch
 import typer
 from torch import Tensor
 from torch.nn import functional
+from veilgraph_averaging.private.sampled import SampledSum
 
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.core.secrets import SecretSource
@@ -31,7 +32,6 @@ from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.privacy import sampled
 from veilgraph.privacy.aggregation import bound_degrees
-from veilgraph.privacy.sampled import SampledSum
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import train
@@ -69,14 +69,14 @@ def averaging_job(epsilon: float, canaries: int, folder: Path) -> JobSettings:
 
 def sealed_job(epsilon: float, canaries: int, seed: int) -> JobSettings:
     """Votes with noise on Cora."""
-    of_edges = {"unit": "edge", "epsilon_total": epsilon, "aggregation": {}}
+    of_edges = {"unit": "edge", "epsilon_total": epsilon}
     said: dict[str, Any] = {
         "paradigm": "sealed",
         "seed": seed,
         "data": {"dataset": "cora", "holders": 2},
         "model": {"edge_slots": 1 << 15},
         "train": {"select_by": "last"},
-        "privacy": {**of_edges, "canaries": canaries, "canaries_in": "data"},
+        "privacy": {**of_edges, "canaries": canaries},
     }
     return parse_job(said)
 

@@ -43,6 +43,7 @@ END: Final = "\n## Across organisations"
 EPSILONS: Final = (0.5, 1.0, 2.0, 4.0)
 CONTROL: Final = 1e-4
 NO_NOISE: Final = math.inf
+_NEXT_TO_NONE: Final = 60.0  # of 10^26 draws one is not 0
 BARE: Final = "without privacy"
 ALONE: Final = "A alone"
 SPLITS: Final[dict[str, list[float] | None]] = {"public split": None, "75/10/15": [0.75, 0.10, 0.15]}
@@ -60,8 +61,7 @@ def job_of(seed: int, epsilon: float | None, split: str = "public split") -> Sea
         "output": "margins",
     }
     if epsilon is not None:
-        noise = {"epsilon_total": epsilon} if math.isfinite(epsilon) else {"noise_multiplier": 0.0}
-        job["privacy"] = {"unit": "edge", "aggregation": {}, **noise}
+        job["privacy"] = {"unit": "edge", "epsilon_total": epsilon if math.isfinite(epsilon) else _NEXT_TO_NONE}
         job["model"]["edge_slots"] = 1 << 13
     return sealed(parse_job(job))
 

@@ -1,4 +1,4 @@
-"""The accuracy tables of VFGNN (section 4), and some of ours on its data: several rounds, ACM, totals of privacy."""
+"""The accuracy tables of VFGNN (section 4), and some of ours on its data: several rounds, ACM."""
 
 from __future__ import annotations
 
@@ -28,24 +28,6 @@ _ROUNDS_PAPER: Final[dict[int, tuple[float | None, ...]]] = {
     3: (0.774, None, None),
     4: (0.733, None, None),
 }
-_TABLE_5: Final = {
-    "Gaussian": ("gaussian", (0.502, 0.702, 0.772, 0.789, 0.794)),
-    "James-Stein": ("james-stein", (0.510, 0.706, 0.781, 0.799, 0.804)),
-}
-_STEP_EPSILONS: Final = (4, 8, 16, 32, 64)
-_TOTAL_EPSILONS: Final = (1, 2, 4, 8, 16, 32, 64)
-_UNIT_EPSILONS: Final = (1e-4, 4, 16, 64, 256)
-_AT_A_TOTAL: Final[Mapping[str, object]] = {
-    "privacy.epsilon_step": None,
-    "privacy.calibration": "analytic",
-    "train.epochs": 5,
-    "train.learning_rate": 0.1,
-    "model.initial.learning_rate": 1.0,
-    "model.local.learning_rate": 1e-4,
-    "model.head.logit_hops": 32,
-    "model.head.logit_teleport": 0.05,
-}
-"""What a total asks of training in every step, chosen on validation nodes: few steps, which leave each less noise."""
 
 
 def _table_2() -> Table:
@@ -150,70 +132,10 @@ def _acm() -> Table:
     )
 
 
-def _table_5() -> Table:
-    entries = []
-    for row, (mechanism, figures) in _TABLE_5.items():
-        for epsilon, paper in zip(_STEP_EPSILONS, figures, strict=True):
-            changes = {"privacy.mechanism": mechanism, "privacy.epsilon_step": epsilon}
-            column = f"per-step ε {epsilon}"
-            entries.append(Entry(row, column, "cora", "cora-private", "federated", changes, paper))
-    return Table(
-        "VFGNN Table 5: Cora with differential privacy in every step",
-        "mechanism",
-        tuple(entries),
-        note="The columns' ε is the paper's: of a single release, by a formula that holds below 1 only. What a release "
-        "and a whole run truly cost stands in the second table.",
-    )
-
-
-def _private_totals() -> Table:
-    rows: dict[str, tuple[str, Kind, Mapping[str, object]]] = {
-        "A alone": ("cora-private-once", "isolated-A", {}),
-        "every-step": ("cora-private", "federated", _AT_A_TOTAL),
-        "once": ("cora-private-once", "federated", {}),
-    }
-    entries = []
-    for row, (job, kind, changes) in rows.items():
-        for total in _TOTAL_EPSILONS:
-            budget = {"privacy.epsilon_total": total} if kind == "federated" else {}
-            entries.append(Entry(row, f"total ε {total}", "cora", job, kind, {**changes, **budget}, None))
-    return Table(
-        "Cora at the same total ε of a holder: publishing in every step, once, and not at all",
-        "training",
-        tuple(entries),
-        note="The columns' ε is of everything that a holder publishes in a run. A alone gets nothing from B and is the "
-        "same training in every column.",
-    )
-
-
-def _private_units() -> Table:
-    released: Mapping[str, Mapping[str, object]] = {
-        "row": {"privacy.unit": "row"},
-        "edge, D = 10": {"privacy.unit": "edge", "privacy.degree_bound": 10},
-        "node, D = 3": {"privacy.unit": "node", "privacy.degree_bound": 3},
-    }
-    entries = [
-        Entry(f"once, unit {row}", f"total ε {total:g}", "cora", "cora-private-once", "federated", changes, None)
-        for row, unit in released.items()
-        for total in _UNIT_EPSILONS
-        for changes in ({"model.local.hops": 1, **unit, "privacy.epsilon_total": total},)
-    ]
-    return Table(
-        "Cora with one release, whose total ε is about a row, an edge or a node",
-        "training",
-        tuple(entries),
-        note="K = 1 hop. The first column is the control: with so much noise the release says nothing, and the label "
-        "holder is alone. The columns' ε is of everything that a holder publishes in a run.",
-    )
-
-
 VFGNN_TABLES: Final[dict[str, Table]] = {
     "table2": _table_2(),
     "table3": _table_3(),
     "table4": _table_4(),
-    "table5": _table_5(),
-    "private-totals": _private_totals(),
-    "private-units": _private_units(),
     "rounds": _rounds(),
     "acm": _acm(),
     "table2-network": _table_2_network(),

@@ -2,11 +2,14 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from veilgraph_averaging.private.plan import SampledPlan
+from veilgraph_averaging.private.sampled import SampledPublisher
+from veilgraph_node_dp import publisher as perturbing
 
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core import randomness
@@ -15,9 +18,6 @@ from veilgraph.core.types import Link, PartyId
 from veilgraph.paradigms.horizontal import paradigm as collecting
 from veilgraph.privacy import ledger_files
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.plan import Plan, SampledPlan
-from veilgraph.privacy.publisher import NoisedPublisher
-from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.session import party as computing
@@ -45,9 +45,8 @@ class Chance:
         """While the block lasts."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(computing, "RoleContext", self._context)
-            patch.setattr(ledgers, "NoisedPublisher", self._noised)
-            patch.setattr(ledgers, "SampledPublisher", self._sampled)
-            for module in (ledgers, collecting, randomness):
+            patch.setattr(SampledPublisher, "__init__", _drawing_from(self._source))
+            for module in (ledgers, perturbing, collecting, randomness):
                 patch.setattr(module, "system_secrets", self._of_thread)
             patch.setattr(ledger_files, "system_secrets", self._of_ledger)
             yield
@@ -58,12 +57,6 @@ class Chance:
 
     def _context(self, settings: JobSettings, link: Link, streams: Any, _: object, **more: Any) -> RoleContext:
         return RoleContext(settings, link, streams, self._source("session", link.party), **more)
-
-    def _noised(self, plan: Plan, ledger: Ledger | None, _: object, *kept: Any) -> NoisedPublisher:
-        return NoisedPublisher(plan, ledger, self._source("noise", plan.party), *kept)
-
-    def _sampled(self, plan: SampledPlan, ledger: Ledger, _: object, *account: Any) -> SampledPublisher:
-        return SampledPublisher(plan, ledger, self._source("draws", ledger.path.parent.name), *account)
 
     def _of_thread(self, length: int) -> bytes:
         """Parties are threads, with names of their own."""
@@ -84,3 +77,13 @@ def fixed_chance(*seed: object) -> Iterator[None]:
     chance.restart(*seed)
     with chance.is_fixed():
         yield
+
+
+def _drawing_from(source: Callable[[str, PartyId], SecretSource]) -> Callable[..., None]:
+    """How a publisher of a party's run begins, with a source of its own."""
+    begin = SampledPublisher.__init__
+
+    def begun(of: SampledPublisher, plan: SampledPlan, ledger: Ledger, _: SecretSource, *account: Any) -> None:
+        begin(of, plan, ledger, source("draws", ledger.path.parent.name), *account)
+
+    return begun

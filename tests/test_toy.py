@@ -18,7 +18,10 @@ POINTS = {
         "veilgraph.jobs": {"toy": "ToyJob"},
         "veilgraph.evidence": {"toy": "SOURCE"},
     },
-    "mechanism": {"veilgraph.mechanisms": {"logistic": "Logistic"}, "veilgraph.events": {"logistic": "LogisticEvent"}},
+    "mechanism": {
+        "veilgraph.feature_mechanisms": {"logistic": "Logistic"},
+        "veilgraph.events": {"logistic": "LogisticEvent"},
+    },
     "attack": {"veilgraph.attacks": {"link-cosine": "COSINES"}},
     "link": {"veilgraph.links": {"bytes": "BYTES"}},
     "dataset": {"veilgraph.datasets": {"ring": "RING"}},
@@ -32,20 +35,22 @@ JOB = {
     "audit_limits": {"link-cosine": 1.0},
 }
 NOISY = {
-    **JOB,
-    "model": {"dim": 4, "initial": {"method": "individual"}},
-    "privacy": {"unit": "row", "schedule": "every-step", "mechanism": "logistic", "epsilon_total": 60.0, "delta": 1e-5},
+    "name": "noisy",
+    "paradigm": "node-dp",
+    "data": {"dataset": "ring", "split": [0.5, 0.25, 0.25], "stratify": False},
+    "release": {"features": {"mechanism": "logistic", "epsilon": 3.0, "low": -50, "high": 50}},
+    "train": {"epochs": 2, "patience": None},
 }
 SUITE = """
 from veilgraph.link.factory import LINKS
 from veilgraph_testing.attack import AttackConformance
 from veilgraph_testing.dataset import DataSetConformance
 from veilgraph_testing.link import LinkConformance
-from veilgraph_testing.mechanism import MechanismConformance
 from veilgraph_testing.paradigm import ParadigmConformance
+from veilgraph_node_dp.conformance import FeatureMechanismConformance
 
 
-class TestLogistic(MechanismConformance):
+class TestLogistic(FeatureMechanismConformance):
     name = "logistic"
 
 
@@ -101,7 +106,7 @@ for command in (
     ["report", "run"],
     ["budget", "noisy.yaml"],
     ["train", "noisy.yaml", "--out", "noisy", "--record-views"],
-    ["audit", "noisy", "--attack", "link-cosine", "--attack", "noise-level", "--adversary", "server"],
+    ["audit", "noisy", "--attack", "attribute-release", "--adversary", "A"],
     ["report", "noisy"],
 ):
     done = CliRunner().invoke(app, command, catch_exceptions=False)
@@ -166,18 +171,18 @@ def test_they_are_held_to_the_suites(site: Path, tmp_path: Path) -> None:
 
 
 def test_a_mechanism_of_another_package_pays_with_its_own_event(trained: Path) -> None:
-    """Its ledger is read again, and its calibration, which is found from the event, stays within the budget."""
+    """Its ledger is read again, for the report."""
     lines = (trained / "noisy/parties/B/ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]
     entries = [json.loads(line) for line in lines]
     assert {entry["event"]["kind"] for entry in entries} == {"logistic"}
-    assert 55 < entries[-1]["total"] <= 60
+    assert entries[-1]["total"] == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
     ("module", "group", "job", "key"),
     [
         ("paradigm", "jobs", {"paradigm": "toy"}, "ToyJob"),
-        ("mechanism", "mechanisms", {**NOISY, "paradigm": "vertical"}, "Logistic"),
+        ("mechanism", "feature_mechanisms", NOISY, "Logistic"),
     ],
 )
 def test_a_package_that_cannot_be_loaded_is_named(
@@ -186,13 +191,7 @@ def test_a_package_that_cannot_be_loaded_is_named(
     (site / f"toy_{module}.py").write_text("import nowhere_to_be_found\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(site))
     with pytest.raises(ConfigError, match=rf"veilgraph\.{group}: .* toy_{module}:{key}, which cannot be loaded"):
-        order_of(job)
-
-
-def order_of(job: dict[str, object]) -> int | None:
-    """A mechanism is loaded when it is first asked for something."""
-    privacy = parse_job(job).privacy
-    return None if privacy is None else privacy.order
+        parse_job(job).noise.feature_release  # noqa: B018 - a mechanism is loaded when it is first asked for something
 
 
 def test_a_part_of_another_kind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,10 +208,6 @@ def test_a_part_of_another_kind_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ({"paradigm": "toy"}, "paradigm='toy': choose one of 'vertical', 'horizontal', 'sealed'"),
         ({"data": {"dataset": "ring"}}, "data.dataset='ring': choose one of 'digits', 'synthetic'"),
-        (
-            {"privacy": {"unit": "row", "mechanism": "logistic", "epsilon_total": 1}},
-            "privacy.mechanism='logistic': choose one of 'gaussian', 'james-stein', 'james-stein-plus', 'laplace'",
-        ),
         ({"audit_limits": {"link-cosine": 0.9}}, "='link-cosine': choose one of 'link-similarity', 'link-supervised'"),
         (
             {"paradigm": "node-dp", "release": {"features": {"epsilon": 1, "mechanism": "logistic"}}},

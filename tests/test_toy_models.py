@@ -22,11 +22,6 @@ JOB: dict[str, Any] = {
     "model": {"dim": 4, "local": {"model": "smooth", "step": 0.25}, "combine": {"strategy": "sum", "times": 2}},
     "train": {"epochs": 2, "patience": None},
 }
-ONCE = {
-    **JOB,
-    "model": {**JOB["model"], "initial": {"method": "individual"}, "combine": {"strategy": "sum"}},
-    "privacy": {"schedule": "once", "epsilon_total": 8, "unit": "edge", "degree_bound": 5},
-}
 TASK = {
     "paradigm": "averaging",
     "data": {"dataset": "synthetic", "holders": 3},
@@ -70,7 +65,6 @@ for command in (
     ["train", "job.yaml", "--out", "run", "--record-views"],
     ["audit", "run", "--attack", "link-similarity", "--attack", "uniformity", "--adversary", "server"],
     ["report", "run"],
-    ["train", "once.yaml", "--out", "once"],
     ["train", "task.yaml", "--out", "task"],
     ["report", "task"],
 ):
@@ -88,7 +82,7 @@ assert pytest.main(["-q", "-p", "no:cacheprovider", "suite.py"]) == 0
 @nightly
 def test_they_train_here_and_apart_are_audited_and_reported(tmp_path: Path) -> None:
     install(tmp_path / "site", "models", POINTS)
-    for name, job in {"job": JOB, "once": ONCE, "task": TASK}.items():
+    for name, job in {"job": JOB, "task": TASK}.items():
         (tmp_path / f"{name}.yaml").write_text(json.dumps(job), encoding="utf-8")
     run_with(tmp_path / "site", SCRIPT, tmp_path)
     kept = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text(encoding="utf-8"))["model"]

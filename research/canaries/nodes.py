@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,7 +41,8 @@ class Features(Game):
     def play(self, coins: Tensor) -> Played:
         x = torch.where(coins, HIGH, LOW).to(torch.float64)[:, None].expand(-1, self.columns)
         mechanism, response = self._made(), LabelResponse(self.epsilon, CLASSES) if self.labelled else None
-        with paying(self.delta) as ledger, closing(LocalPublisher(mechanism, response, ledger, system_secrets)) as door:
+        with paying(self.delta) as ledger:
+            door = LocalPublisher(mechanism, response, ledger, system_secrets)
             scores = self._scores(door.features(x).to_dense().to(torch.float64))
             if self.labelled:
                 labels = door.labels((~coins).to(torch.int64))
@@ -85,6 +85,7 @@ class Labels(Game):
     @override
     def play(self, coins: Tensor) -> Played:
         response, labels = LabelResponse(self.epsilon, CLASSES), (~coins).to(torch.int64)
-        with paying(self.delta) as ledger, closing(LabelPublisher(response, labels, ledger, system_secrets)) as door:
+        with paying(self.delta) as ledger:
+            door = LabelPublisher(response, labels, ledger, system_secrets)
             found = door.perturbed()
             return Played((found == 0).to(torch.float64) - (found == 1).to(torch.float64), door.spent().epsilon_total)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -27,7 +26,7 @@ from veilgraph.paradigms.sealed.plan import Context, release_plan
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import together
-from veilgraph.privacy.publisher import NoisedPublisher
+from veilgraph.privacy.publisher import CountPublisher
 from veilgraph.protocol.job_file import parse_job
 
 HOLDERS: Final = ("A", "B", "C")
@@ -53,7 +52,8 @@ class Votes(Game):
         context, _ = together(job, _graphs(nodes, torch.stack([first, first + 1])))
         of = release_plan(job, "B", nodes)
         assert of is not None
-        with paying(self.delta) as ledger, closing(NoisedPublisher(of, ledger, system_secrets)) as door:
+        with paying(self.delta) as ledger:
+            door = CountPublisher(of.party, of.event, of.inference, ledger)
             door.pay("predictions of the run")
             claim = door.spent().epsilon_total
         votes = sum(share for share in _shares(job, context).values())
@@ -64,7 +64,7 @@ class Votes(Game):
 
     @property
     def _job(self) -> SealedJob:
-        privacy = {"unit": "edge", "epsilon_total": self.epsilon, "aggregation": {}}
+        privacy = {"unit": "edge", "epsilon_total": self.epsilon}
         return sealed(
             parse_job(
                 {

@@ -1,4 +1,4 @@
-"""What an observer of two jobs of one ledger for life sees, of labels and of rows of every unit."""
+"""What an observer of two jobs of one ledger for life sees, of labels and of sums over edges."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from veilgraph_node_dp.publisher import SumPublisher
+from veilgraph_node_dp.sums import pair_matrix
 
+from tests.paradigms.local import LEARNER, edges
+from tests.roles.local_parties import local_job, local_parties
 from veilgraph.core.secrets import system_secrets
+from veilgraph.graph.features import in_order
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.label_publisher import LabelPublisher
 from veilgraph.privacy.ledger_files import Marks
 from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
@@ -45,31 +49,32 @@ def outcomes(snapshots: tuple[str, str], history: tuple[int, int], folder: Path)
     return Counter(zip(first.tolist(), second.tolist(), strict=True))
 
 
-UNITS: dict[str, dict[str, Any]] = {
-    "row": {"unit": "row"},
-    "node": {"unit": "node", "degree_bound": 4, "neighbours": "replacement"},
-    "edge": {"unit": "edge", "degree_bound": 4, "neighbours": "replacement"},
-    "edge in hops": {"unit": "edge", "aggregation": {"hops": 1, "dim": 6}},
-    "node in hops": {"unit": "node", "degree_bound": 60, "aggregation": {"hops": 1, "dim": 6}},
-    "node-edges": {"unit": "node-edges", "degree_bound": 60, "aggregation": {"hops": 1, "dim": 6}},
-}
+UNITS: dict[str, dict[str, Any]] = {"edge": {}, "node-edges": {"degree_bound": 59}}
+
+
+def summing(unit: str, **privacy: Any) -> JobSettings:
+    """A job with noise on the learner's sums, about one edge, or one node's edges."""
+    return local_job(3, edges(unit, **{"epsilon_total": 1.0, "delta": 1e-5, "hops": 1, **UNITS[unit], **privacy}))
+
+
+def learners(settings: JobSettings) -> PartyGraph:
+    """The learner's graph."""
+    return next(graph for graph in local_parties(settings) if graph.party == LEARNER)
 
 
 def seen(
     settings: JobSettings, graph: PartyGraph, folder: Path, job: str, entering: Sequence[int] = ()
 ) -> tuple[Tensor, int | None, int]:
-    """What other parties see of a job: the release, whether one more fits, and how long the ledger is."""
+    """What follows from a learner's edges in a job: the release, whether one more fits, and how long the ledger is."""
     ids = [f"new{node}" if node in entering else f"c{node}" for node in range(graph.num_nodes)]
     lasting = LifetimeAccount(lifetime_in(folder), ids)
     store = PartyStore(folder / job)
     store.path.mkdir(parents=True, exist_ok=True)
     with publisher_of(store, settings, graph, 1000.0, begun=False, lasting=lasting) as door:
-        room = door.affordable_releases()
-        rows = graph.features.to(torch.float64)[:, :6]
-        pairs = pair_matrix(graph.edge_index, graph.edge_weight, graph.num_nodes)
-        if settings.privacy is not None and settings.privacy.aggregation is not None:
-            released = door.aggregated(rows, pairs, graph.common)
-        else:
-            mixed = torch.from_numpy(pairs @ rows.numpy()) + rows
-            released = door.embeddings(mixed[: graph.common], 0)
+        assert isinstance(door, SumPublisher)
+        assert door.order is not None
+        room, mine = door.affordable_releases(), in_order(graph.common_part(), door.order)
+        pairs = pair_matrix(mine.edge_index, mine.edge_weight, mine.num_nodes)
+        rows = torch.eye(3, dtype=torch.float64)[door.order % 3]
+        released = door.sums(rows, pairs, lambda sums: sums[:, -3:])[door.order.argsort()]
     return released, room, lasting.ledger.lines.count

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import yaml
 
+from tests import about
 from tests.faults.runs import table_job
 from tests.link.certificates import Project, pem
 from veilgraph.core.types import SERVER, Link
@@ -25,12 +26,14 @@ PARTIES = (*HOLDERS, SERVER)
 HOST = "relay.example.org"
 JOB: dict[str, Any] = {
     "name": "job",
-    "precision": "float64",
+    "paradigm": "node-dp",
     "data": {"holders": list(HOLDERS), "label_holder": "A"},
-    "model": {"dim": 4, "initial": {"method": "individual"}},
+    "model": {"dim": 4, "hops": "auto"},
     "train": {"epochs": 2, "checkpoint_every": 1, "patience": None, "select_by": "last"},
-    "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 8.0, "delta": 1e-4, "predictions": 5},
+    "release": {"features": {"mechanism": "laplace", "epsilon": 1.0}},
+    "privacy": {"unit": "edge", "epsilon_total": 1.0, "delta": 1e-4},
 }
+"""The nodes of B release their features, and what A learns from its edges has noise: each has a ledger."""
 
 
 class Sites:
@@ -80,13 +83,14 @@ class Sites:
         return path
 
 
-def made(folder: Path, limits: Mapping[str, Any]) -> Sites:
-    """Sites that have done nothing yet, whose holders accept what ``limits`` says."""
+def made(folder: Path, most: float) -> Sites:
+    """Sites that have done nothing yet, whose holders accept so large a total ε."""
     project = Project()
-    for path in (table_job(folder / "data").data.parties or {}).values():
-        assert path is not None
-        accepted = yaml.safe_load(path.read_text()) | {"limits": dict(limits)}
-        path.write_text(yaml.safe_dump(accepted))
+    for party, path in (table_job(folder / "data").data.parties or {}).items():
+        said = yaml.safe_load(path.read_text())
+        said["nodes"]["features"] = [{"columns": ["x", "y"], "scale": {"low": -10, "high": 10}}]
+        protects = about.EDGES if party == "A" else about.NODES
+        path.write_text(yaml.safe_dump(said | {"limits": {"leakage": [], **protects, "max_epsilon": most}}))
     identities = {party: project.identity(HOST if party == SERVER else party) for party in PARTIES}
     return Sites(folder / "now", folder / "data", project, identities)
 

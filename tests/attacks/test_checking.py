@@ -86,7 +86,7 @@ def _as_it_is(_: Asked) -> None:
 
 
 def _rounds(bank: Asked) -> None:
-    bank.says(limits={"leakage": ["training-rows"], **about.ROWS, "max_epsilon": 1.0})
+    bank.says(limits={"leakage": ["training-rows"], **about.NODES, "max_epsilon": 1.0})
 
 
 def _used_up(bank: Asked) -> None:

@@ -27,9 +27,8 @@ from tests.cli.commands import veilgraph as command
 from tests.errors import refused
 from tests.faults.runs import table_job
 from tests.paradigms.horizontal import job as horizontal_job
+from tests.paradigms.local import edges
 from tests.paradigms.local import saved as local_job
-from tests.paradigms.once import once_job
-from tests.paradigms.private import private_job
 from tests.paradigms.runs import saved_job
 from veilgraph.core import files
 from veilgraph.core.errors import RunError
@@ -254,10 +253,9 @@ def vertical(folder: Path) -> JobSettings:
 JOBS: dict[str, Callable[[Path], JobSettings]] = {
     "vertical": vertical,
     "vertical, from tables": lambda folder: table_job(folder, SHORT),
-    "vertical, private": lambda folder: private_job(folder, SHORT, noise_multiplier=1.0),
-    "vertical, once": lambda folder: once_job(folder, SHORT, canaries=4),
+    "vertical, perturbed labels": lambda folder: saved_job(folder, SHORT, {"label_privacy": {"epsilon": 1.0}}),
     "horizontal": lambda folder: horizontal_job(2, SHORT),
-    "local": lambda folder: local_job(folder, SHORT),
+    "local": lambda folder: local_job(folder, SHORT, edges(), canaries=4),
 }
 
 

@@ -7,7 +7,6 @@ certainty, at any ε; releases that follow it as a whole tell with certainty tha
 
 import logging
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
-from tests.attacks.histories import EPSILON, UNITS, learned, lifetime_in, outcomes, seen
+from tests.attacks.histories import EPSILON, UNITS, learned, learners, lifetime_in, outcomes, seen, summing
 from tests.chance import fixed_chance
 from tests.errors import refused
-from tests.privacy.jobs import make_graphs, private_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job_file import parse_job
@@ -68,15 +66,12 @@ def test_the_game_of_two_label_histories_is_within_what_was_paid(
     assert 0.8 * paid < max(bounds) <= paid
 
 
-# Rows of every unit
+# Sums over edges
 
 
 def changed(graph: PartyGraph) -> PartyGraph:
-    """A record has another value, and one of its edges goes elsewhere."""
-    features, edges = graph.features.clone(), graph.edge_index.clone()
-    features[TARGET] += 1
-    edges[:, edges[0] == TARGET] = TARGET
-    return replace(graph, features=features, edge_index=edges)
+    """A record has no edge any more."""
+    return graph.with_edges((graph.edge_index != TARGET).all(dim=0))
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -84,8 +79,8 @@ def test_the_second_job_is_the_same_to_the_bit_whether_a_record_changed_or_not(
     tmp_path: Path, unit: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not the release, nor who pays, nor what a refusal would hang on: so its ε is the first job's."""
-    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5, **UNITS[unit]})
-    graph = make_graphs(settings, 0)["B"]
+    settings = summing(unit)
+    graph = learners(settings)
     first, *_ = seen(settings, graph, tmp_path, "first")
     for number, each in enumerate((graph, changed(graph))):
         caplog.clear()
@@ -100,8 +95,8 @@ def test_the_second_job_is_the_same_to_the_bit_whether_a_record_changed_or_not(
 def test_another_snapshot_is_drawn_anew_for_all_and_paid_by_all_whether_a_record_changed_or_not(
     tmp_path: Path, unit: str
 ) -> None:
-    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5, **UNITS[unit]})
-    graph, released = make_graphs(settings, 0)["B"], list[Tensor]()
+    settings = summing(unit)
+    graph, released = learners(settings), list[Tensor]()
     for number, each in enumerate((graph, changed(graph))):
         folder = tmp_path / f"{number}"
         first, *_ = seen(settings, graph, folder, "first")
@@ -116,10 +111,12 @@ def test_another_snapshot_is_drawn_anew_for_all_and_paid_by_all_whether_a_record
     assert math.isfinite(ledger.total())
 
 
-@pytest.mark.parametrize("change", [{"model.dim": 5}, {"data.feature_scaling": "row"}, {"privacy.clip": 0.5}])
-def test_rows_that_are_made_otherwise_are_another_release(tmp_path: Path, change: dict[str, Any]) -> None:
-    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5, "unit": "row"})
-    graph = make_graphs(settings, 0)["B"]
+@pytest.mark.parametrize(
+    "change", [{"privacy.epsilon_total": 0.5}, {"privacy.degree_bound": 58}, {"privacy.sum_clip": 2.0}]
+)
+def test_sums_that_are_made_otherwise_are_another_release(tmp_path: Path, change: dict[str, Any]) -> None:
+    settings = summing("node-edges")
+    graph = learners(settings)
     first, *_ = seen(settings, graph, tmp_path, "first")
     second, _, lines = seen(with_overrides(settings, change), graph, tmp_path, "second")
     assert (first != second).any(dim=1).all()
@@ -127,28 +124,24 @@ def test_rows_that_are_made_otherwise_are_another_release(tmp_path: Path, change
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_who_enters_has_rows_drawn_that_tell_of_nobody_else_alone(tmp_path: Path, unit: str) -> None:
-    """Of other units a new row tells of the data of all, as they are now, which they pay for."""
-    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5, **UNITS[unit]})
-    graph = make_graphs(settings, 0)["B"]
+def test_who_enters_has_all_sums_drawn_anew_and_all_pay(tmp_path: Path, unit: str) -> None:
+    """A new row tells of the data of all, as they are now."""
+    settings = summing(unit)
+    graph = learners(settings)
     first, *_ = seen(settings, graph, tmp_path, "first")
     second, *_ = seen(settings, changed(graph), tmp_path, "second", entering=[3])
-    summed = settings.privacy is not None and settings.privacy.aggregation is not None
     ledger = lifetime_in(tmp_path)
     with ledger.lines.held():
         paid = [len(ledger.lines.cohort(entry.cohort)) for entry in ledger.lines.entries]
-    if unit == "row":
-        assert (second != first).any(dim=1).nonzero().flatten().tolist() == [3]
-        assert paid == [graph.common, 1]
-    else:
-        assert summed or (second != first).any(dim=1).all()
-        assert not set(map(tuple, first.tolist())) & set(map(tuple, second.tolist()))
-        assert paid == [graph.num_nodes, graph.num_nodes]
+    assert not set(map(tuple, first.tolist())) & set(map(tuple, second.tolist()))
+    assert paid == [graph.num_nodes, graph.num_nodes]
 
 
 def test_all_parties_agree_to_a_snapshot_with_the_job_and_it_is_refused_where_nothing_is_kept() -> None:
-    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "unit": "row"})
+    settings = summing("edge")
     assert with_overrides(settings, {"snapshot": "february"}).hash() != settings.hash()
-    for privacy in (None, {"noise_multiplier": 1.0, "schedule": "every-step", "unit": "row"}):
+    votes = {"paradigm": "sealed", "model": {"network": "linear", "edge_slots": 64}}
+    for job in ({}, {**votes, "privacy": {"unit": "edge", "epsilon_total": 1.0}, "train": {"select_by": "last"}}):
+        parse_job(job)
         with refused(ConfigError, code="config", key="snapshot"):
-            parse_job({"snapshot": "february", "privacy": privacy, "train": {"select_by": "last", "patience": None}})
+            parse_job({"snapshot": "february", **job})

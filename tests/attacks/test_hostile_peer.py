@@ -26,8 +26,6 @@ from tests.reference.horizontal import job as horizontal_job
 from tests.reference.horizontal import parts_of
 from tests.roles.federation import fixed_secrets, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties, publisher_for
-from tests.roles.once import job as once_job
-from tests.roles.once import session_of as releasing
 from veilgraph.core.errors import LinkError, LinkTimeout, VeilgraphError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.tensor_file import MemoryKeeper
@@ -40,7 +38,6 @@ from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.paradigms.horizontal.paradigm import Totals, check_columns
 from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
-from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.roles import DataHolder, LabelHolder, Server
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.agreement import Hello
@@ -80,24 +77,19 @@ def works(role: Role, settings: JobSettings) -> None:
 
 
 def vertical(settings: JobSettings) -> Mapping[PartyId, Program]:
-    """Where holders release once, a release that is set up, and an inference of it."""
+    """Set-up, a training step, an evaluation and an inference."""
     graphs = {graph.party: graph for graph in small_parties(2)}
-    once = settings.privacy is not None
 
     def program(link: Link) -> None:
-        session = releasing(settings, link, link.party) if once else session_of(settings, link)
+        session = session_of(settings, link)
         role: Role
         if link.party == SERVER:
-            role = ReleaseServer(session) if once else Server(session)
+            role = Server(session)
         elif link.party == settings.data.label_party:
-            role = (LearningHolder if once else LabelHolder)(session, graphs[link.party])
+            role = LabelHolder(session, graphs[link.party])
         else:
-            role = (ReleasingHolder if once else DataHolder)(session, graphs[link.party])
-        if once:
-            role.setup([])
-            infer(role, 0)
-        else:
-            works(role, settings)
+            role = DataHolder(session, graphs[link.party])
+        works(role, settings)
 
     return dict.fromkeys(["A", "B", SERVER], program)
 
@@ -199,7 +191,6 @@ SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "sealed": partial(sealed, checked=False),
     "sealed, checked": partial(sealed, checked=True),
     "averaging": partial(averages, averaging_job()),
-    "columns": partial(vertical, once_job(2, unit="edge", aggregation={"hops": 1, "dim": 4, "own_rows": "clear"})),
 }
 
 

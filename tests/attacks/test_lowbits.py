@@ -1,13 +1,11 @@
 """The attack ``lowbits`` on what is summed under masks, at each place where a sum is opened."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array
 from scipy.stats import chisquare
 from torch import Tensor
 
@@ -17,18 +15,16 @@ from tests.mpc.sessions import agreed_masks
 from tests.reference.horizontal import federate as federate_horizontally
 from tests.reference.horizontal import job as horizontal_job
 from tests.reference.horizontal import parts_of
-from tests.roles.federation import NODES, Settings, federate, publisher_of, small_job, small_parties
+from tests.roles.federation import NODES, Settings, federate, small_job, small_parties
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message
-from veilgraph.mpc.mask import SLACK_BITS, PairwiseMasks, SecretRounding, add
+from veilgraph.mpc.mask import SLACK_BITS, SecretRounding, add
 from veilgraph.nn.combine import CombineSettings, build_combine
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.settings import plan
-from veilgraph.privacy.plan import Channel
-from veilgraph.protocol.cut import GRADIENT_BITS, WEIGHT_BITS, HolderCut
+from veilgraph.protocol.cut import WEIGHT_BITS
 from veilgraph.tables.encode import FRACTION_BITS, exact, exact_sums
 
 COUNT, DIM, BITS = 16_000, 16, 32
@@ -101,74 +97,6 @@ def test_whatever_the_bits_the_precision_and_the_size(bits: int, dtype: torch.dt
     pieces = [size * piece for piece in contributions(2, dtype=dtype)]
     total = opened(pieces, bits)
     assert worst(entries(total, pieces[0].abs() < 2.0**-7 * size)) < NO_USE
-
-
-NOISED: Settings = {
-    "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 0.5},
-    "train": {"select_by": "last"},
-}
-WEIGHED: Settings = {"model": {"combine": {"strategy": "regression"}}}
-"""What is released is not added up as it is."""
-
-
-@pytest.mark.parametrize("holders", [2, 3])
-@pytest.mark.parametrize("channel", ["embeddings", "gradients"])
-def test_whole_numbers_of_one_grid_say_no_more_than_their_sum(holders: int, channel: Channel) -> None:
-    """As ``mean`` adds noisy rows up. In float32, and divided, large ones leave the grid and small ones do not."""
-    settings, pieces = small_job(holders, NOISED), list[Tensor]()
-    bits = BITS if channel == "embeddings" else GRADIENT_BITS
-    for graph in small_parties(holders):
-        with publisher_of(settings, graph.party) as door:
-            pieces.append(door.summand(torch.zeros(COUNT, DIM), 0, channel, 2.0**-bits))
-    small = torch.stack([piece.abs() < piece.std() / 4 for piece in pieces]).all(dim=0)
-    either = (pieces[0].abs() < pieces[0].std() / 4, small)
-    cell = bits + int(math.log2(door.cell(channel)))
-    total = torch.stack([(piece * 2.0**bits).to(torch.int64) for piece in pieces]).sum(dim=0) >> cell
-    assert max(worst(entries(total, each)) for each in either) < NO_USE
-    divided = opened([piece.float() / holders for piece in pieces], bits) >> max(0, cell - 6)
-    assert max(worst(entries(divided, each)) for each in either) > 2 * NO_USE
-
-
-@pytest.mark.parametrize("holders", [2, 3])
-def test_noisy_rows_are_no_exception(holders: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiples of the noise's grid, through the cut and weights; without the step off the grid they tell."""
-    settings = small_job(holders, NOISED, WEIGHED)
-    names = [chr(ord("A") + index) for index in range(holders)]
-    masks = agreed_masks(names, "lowbits")
-    share = torch.tensor(1 / holders)
-
-    def worst_auc() -> float:
-        pieces = []
-        for name in names:
-            with_noise = publisher_of(settings, name)
-            with with_noise:
-                release = HolderCut(UNUSED, masks[name], BITS, torch.float32, with_noise).release(0)
-                assert release is not None
-                pieces.append(release(torch.zeros(COUNT, DIM)) * share)
-        total = opened(pieces, BITS)
-        few = torch.stack([piece.abs() < 2.0**-4 for piece in pieces]).all(dim=0)
-        return max(worst(entries(total, pieces[0].abs() < 2.0**-4)), worst(entries(total, few)))
-
-    assert worst_auc() < NO_USE
-    monkeypatch.setattr(SecretRounding, "within", lambda self, values, cell: torch.zeros_like(values))
-    assert worst_auc() > 2 * NO_USE
-
-
-ONE_RELEASE: Settings = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}}}
-
-
-def test_nor_are_noisy_sums_of_every_hop() -> None:
-    """All that is released with noise in every hop leaves its grid before it is masked, and by no more than a cell."""
-    hops = {"unit": "edge", "noise_multiplier": 0.5, "aggregation": {"hops": 2, "dim": DIM}}
-    with publisher_of(small_job(2, {"privacy": hops, **ONE_RELEASE}), "B") as publisher:
-        cut = HolderCut(UNUSED, agreed_masks(["A", "B"], "hops")["B"], BITS, torch.float32, publisher)
-        aggregated, kept = publisher.aggregated, []
-        publisher.aggregated = lambda *given: kept.append(aggregated(*given)) or kept[-1]  # type: ignore[method-assign, func-returns-value]
-        released = cut.release_sums(torch.randn(50, DIM), csr_array((50, 50)), 50)
-        cell = publisher.cell("embeddings")
-    assert bool((kept[0] % cell == 0).all())
-    assert float((released % cell != 0).float().mean()) > 0.9
-    assert float((released - kept[0]).abs().max()) <= cell
 
 
 def test_without_it_low_bits_tell(as_it_was: None) -> None:
@@ -308,38 +236,6 @@ def test_every_sum_that_a_job_opens(place: str) -> None:
 def test_every_sum_that_a_job_opened_without_it(place: str, as_it_was: None) -> None:
     for kind, totals in PLACES[place]().items():
         assert evenness(totals) < 1e-6, kind
-
-
-def test_noisy_gradients_leave_their_grid_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = small_job(2, NOISED, WEIGHED)
-    planned = plan(settings, "B")
-    assert planned is not None
-    cell = GRADIENT_BITS + int(math.log2(planned.mechanism("gradients").cell))
-    hide, given = PairwiseMasks.hide, dict[PartyId, Tensor]()
-
-    def noted(
-        self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str, **how: bool
-    ) -> Tensor:
-        given[self._party] = values
-        return hide(self, values, bits, purpose, step, remedy, **how)
-
-    monkeypatch.setattr(PairwiseMasks, "hide", noted)
-
-    def worst_auc() -> float:
-        masks, sent = agreed_masks(["A", "B"], "lowbits"), []
-        for name in ("A", "B"):
-            with_noise = publisher_of(settings, name)
-            hub = MemoryHub([name, SERVER], 20)
-            with with_noise:
-                cut = HolderCut(hub.link(name), masks[name], BITS, torch.float32, with_noise)
-                cut.publish_gradient(0, 1, torch.zeros(COUNT, DIM))
-            sent.append(hub.link(SERVER).receive(name, Tag(Kind.MASKED_GRADIENT, 0, 1)))
-        small = torch.stack([values.abs() < values.std() / 3 for values in given.values()]).all(dim=0)
-        return worst(entries(add(sent) >> cell - 6, small))
-
-    assert worst_auc() < NO_USE
-    monkeypatch.setattr(SecretRounding, "within", lambda self, values, cell: torch.zeros_like(values))
-    assert worst_auc() > 2 * NO_USE
 
 
 def test_the_same_job_is_rounded_alike_and_each_holder_otherwise() -> None:

@@ -22,8 +22,6 @@ from tests.paradigms.cutting import CutError, cut_at, cut_run, wait_for
 from tests.paradigms.horizontal import assert_same as assert_same_rows
 from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.local import saved as local_job
-from tests.paradigms.once import once_job
-from tests.paradigms.private import private_job
 from tests.paradigms.runs import assert_same_run, saved_job
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
@@ -228,12 +226,8 @@ def test_a_lost_alignment_erases_nobodys_training(tmp_path: Path) -> None:
     assert not kept.exists()
 
 
-@pytest.mark.parametrize("kind", ["once", "local"])
-def test_a_lost_release_erases_no_model_and_costs_nothing(tmp_path: Path, kind: str) -> None:
-    if kind == "once":
-        settings = once_job(tmp_path / "data", {"train": {"epochs": 5}})
-    else:
-        settings = local_job(tmp_path / "data", {"train": {"epochs": 5, "checkpoint_every": 2}})
+def test_a_lost_release_erases_no_model_and_costs_nothing(tmp_path: Path) -> None:
+    settings = local_job(tmp_path / "data", {"train": {"epochs": 5, "checkpoint_every": 2}})
     run = train(settings, tmp_path / "run").path
     (run / "summary.json").unlink()
     before = files(run)
@@ -567,9 +561,8 @@ def test_who_only_sends_and_has_its_model_goes_back_with_one_that_was_killed_bef
     tmp_path: Path,
 ) -> None:
     """B ends without hearing of A again: a whole model does not show that A has the last checkpoint."""
-    settings = private_job(
-        tmp_path / "data", {"train": {"epochs": 2, "checkpoint_every": 1}}, CONCAT, noise_multiplier=2.0
-    )
+    steps: Settings = {"train": {"epochs": 2, "checkpoint_every": 1, "select_by": "last"}}
+    settings = saved_job(tmp_path / "data", steps, CONCAT, {"model": {"initial": {"method": "individual"}}})
     model = tmp_path / "run" / "parties" / "B" / "model.safetensors"
     saved = Checkpoints.save
 

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_node_dp.settings import SumPrivacySettings
+from veilgraph_node_dp.sums import NoisySums, pair_matrix
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 from tests.privacy.chance import fixed
 from tests.tables.writing import party, write
 from veilgraph.privacy.accountant import analytic_multiplier
-from veilgraph.privacy.aggregation import NoisySums, pair_matrix
 from veilgraph.privacy.mechanism import Gaussian
-from veilgraph.privacy.plan import aggregation_sensitivity
 from veilgraph.tables.edges import read_edges
 
 EPSILON, DELTA, SURE = 1.0, 1e-5, 0.999
@@ -37,19 +37,17 @@ def edges(folder: Path, rows: dict[str, Any], **said: object) -> Tensor:
 
 def proven(with_row: Tensor, without: Tensor, trials: int) -> float:
     """ε that sums of neighbours' rows prove, noised for one edge of ``EPSILON``."""
-    deviation = analytic_multiplier(EPSILON, DELTA) * aggregation_sensitivity("edge", "replacement", 1)
+    deviation = analytic_multiplier(EPSILON, DELTA) * SumPrivacySettings(unit="edge", epsilon_total=EPSILON).sensitivity
     x = torch.ones(len(NODES), 1, dtype=torch.float64)
-    worlds = [
-        NoisySums(pair_matrix(each, None, len(NODES)), 1, Gaussian(1.0, deviation), None)
-        for each in (with_row, without)
-    ]
-    blank = torch.zeros(len(NODES), 2, dtype=torch.float64)
-    clean = [world.clean(x, blank) for world in worlds]
+    pairs = [pair_matrix(each, None, len(NODES)) for each in (with_row, without)]
+    worlds = [NoisySums(each, 1, Gaussian(1.0, deviation), None) for each in pairs]
+    clean = [torch.from_numpy(each @ x.numpy()) for each in pairs]
     toward, middle = clean[0] - clean[1], (clean[0] + clean[1]) / 2
-    said = [
-        sum(float(((world.release(x, fixed((number, trial))) - middle) * toward).sum()) > 0 for trial in range(trials))
-        for number, world in enumerate(worlds)
-    ]
+    said = [0, 0]
+    for number, world in enumerate(worlds):
+        for trial in range(trials):
+            released = world.release(x, fixed((number, trial)), lambda sums: sums)
+            said[number] += float(((released - middle) * toward).sum()) > 0
     return epsilon_lower_bound(said[0], said[1], trials, DELTA, SURE)
 
 

@@ -15,46 +15,36 @@ from torch import Tensor
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
 from tests import nightly
-from tests.attacks.histories import UNITS, lifetime_in, outcomes, seen
+from tests.attacks.histories import UNITS, learners, lifetime_in, outcomes, seen, summing
 from tests.chance import fixed_chance
-from tests.privacy.jobs import make_graphs, private_job
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job import JobSettings
 from veilgraph.samples.shipped import with_overrides
 
 TRIALS, EPSILON, DELTA, SURE = 12, 0.5, 1e-5, 0.95
-QUIET = 0.3
-"""Noise over the clip with which whoever plays finds out in which direction a unit moves a release."""
+QUIET = 100.0
+"""ε with which whoever plays finds out in which direction a unit moves a release."""
 Play = Callable[[Tensor, Tensor], bool]
 
 
 def ring(settings: JobSettings) -> PartyGraph:
-    """Twelve nodes of two neighbours each, with one more that has none."""
-    graph = make_graphs(settings, 0)["B"]
-    nodes = torch.arange(12)
+    """Twelve nodes of two neighbours each, and others without any."""
+    graph, nodes = learners(settings), torch.arange(12)
     pairs = torch.stack([nodes, (nodes + 1) % 12])
     return replace(graph, edge_index=torch.cat([pairs, pairs.flip(0)], 1), edge_weight=None)
 
 
 def changed(graph: PartyGraph, unit: str) -> PartyGraph:
-    """What one unit of the graph has become: another row, edge, node, or node with its edges."""
-    features, edges = graph.features.clone(), graph.edge_index
-    if unit != "edge":
-        place = 13 if unit == "row" else 0  # node 13 has no edge, so its row is its own
-        features[place] = -features[place] if unit != "node-edges" else 0
-    if unit == "edge":
-        edges = edges[:, ~((edges == 0).any(dim=0) & (edges == 1).any(dim=0))]
-    elif unit == "node-edges":
-        edges = edges[:, ~(edges == 0).any(dim=0)]
-    return replace(graph, features=features, edge_index=edges)
+    """What one unit of the graph has become: an edge less, or a node without its edges."""
+    at_0, at_1 = ((graph.edge_index == node).any(dim=0) for node in (0, 1))
+    return graph.with_edges(~(at_0 & at_1) if unit == "edge" else ~at_0)
 
 
 def following(settings: JobSettings, graph: PartyGraph, first: Tensor, folder: Path) -> Tensor:
     """A second release whose rows are the first's, but where the data have changed: those are drawn anew."""
     anew, *_ = seen(settings, graph, folder, "apart")
-    rows = [13] if settings.privacy is not None and settings.privacy.unit == "row" else [0, 1]
     second = first.clone()
-    second[rows] = anew[rows]
+    second[:2] = anew[:2]
     return second
 
 
@@ -62,7 +52,7 @@ def play(settings: JobSettings, unit: str, folder: Path, later: str, *, follows:
     """The largest ε that any of the tests proves, and what the ledger for life counts."""
     graph = ring(settings)
     worlds = (graph, changed(graph, unit))
-    quiet = with_overrides(settings, {"privacy.epsilon_total": None, "privacy.noise_multiplier": QUIET})
+    quiet = with_overrides(settings, {"privacy.epsilon_total": QUIET})
     directions = [seen(quiet, each, folder / f"quiet-{number}", "job")[0] for number, each in enumerate(worlds)]
     toward, middle = directions[1] - directions[0], (directions[1] + directions[0]) / 2
     tests: tuple[Play, ...] = (
@@ -89,8 +79,8 @@ def play(settings: JobSettings, unit: str, folder: Path, later: str, *, follows:
 
 
 def job(unit: str) -> JobSettings:
-    given = {**UNITS[unit], **({"degree_bound": 2} if "degree_bound" in UNITS[unit] else {})}
-    return private_job(2, {"schedule": "once", "epsilon_total": EPSILON, "delta": DELTA, **given})
+    bound = {"degree_bound": 2} if unit == "node-edges" else {}
+    return summing(unit, epsilon_total=EPSILON, **bound)
 
 
 @pytest.mark.cases(2)
@@ -98,9 +88,8 @@ def job(unit: str) -> JobSettings:
 @pytest.mark.parametrize("unit", UNITS)
 def test_two_jobs_tell_no_more_of_a_units_history_than_was_paid_for(tmp_path: Path, unit: str, later: str) -> None:
     settings = job(unit)
-    assert settings.privacy is not None
     with fixed_chance("two jobs", unit, later):
-        proven, paid = play(settings, settings.privacy.unit, tmp_path, later)
+        proven, paid = play(settings, unit, tmp_path, later)
     assert proven <= paid
     assert paid == pytest.approx(EPSILON, rel=1e-3) if later == "name" else EPSILON < paid <= 2 * EPSILON + 1e-6
 
@@ -110,9 +99,8 @@ def test_two_jobs_tell_no_more_of_a_units_history_than_was_paid_for(tmp_path: Pa
 def test_releases_that_follow_a_change_name_the_unit(tmp_path: Path, unit: str) -> None:
     """The control: the same game and the same tests, at the same price."""
     settings = job(unit)
-    assert settings.privacy is not None
     with fixed_chance("followed", unit):
-        proven, paid = play(settings, settings.privacy.unit, tmp_path, "name", follows=True)
+        proven, paid = play(settings, unit, tmp_path, "name", follows=True)
     assert proven > 1.2 * paid
 
 

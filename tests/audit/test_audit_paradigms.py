@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import yaml
-from torch import Tensor
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
@@ -16,10 +15,8 @@ from tests.roles.federation import Settings, merge
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
-from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import predict, train
@@ -112,28 +109,6 @@ def test_what_several_rounds_open_is_attacked_or_named(tmp_path: Path) -> None:
     np.testing.assert_array_equal(both.rows, np.concatenate(cast(Any, alone), axis=1))
 
 
-def test_columns_that_the_label_holder_was_given_are_what_it_has_of_another(tmp_path: Path) -> None:
-    """Not what its network made of them, which says less; the server has nothing of them."""
-    hops = {"unit": "edge", "epsilon_total": 4.0, "aggregation": {"hops": 1, "dim": 4, "own_rows": "clear"}}
-    local = {
-        "dim": 8,
-        "initial": {"method": "individual"},
-        "local": {"model": "appnp", "hops": 1, "activation": "none"},
-    }
-    run = trained(tmp_path, {"model": local, "privacy": hops, "data": {"holders": 3}})
-    graph = load_party(RunDirectory.open(run).party("B").graph_path)
-    given = {each.words: each for each in embeddings(run, "A") if "columns" in each.words}
-    assert list(given) == ["B's columns as they are", "C's columns as they are"]
-    np.testing.assert_allclose(cast(Any, given["B's columns as they are"].rows), graph.features.to_dense().numpy())
-    assert not [each for each in embeddings(run, SERVER) if "columns" in each.words]
-    found = audit(run, AuditPlan(adversaries=("A", SERVER), attacks=("attribute",)))
-    best = {each.adversary: each.value.value for each in found.findings if each.target == "B"}
-    told = next(each for each in found.findings if each.evidence == "B's columns as they are")
-    assert told.value.value > 0.99
-    assert best[SERVER] < 0.99
-    assert not not_attacked(found, "A")
-
-
 def test_of_a_view_that_was_cut_off_only_whole_sums_are_opened(individual: Path, tmp_path: Path) -> None:
     run = shutil.copytree(individual, tmp_path / "run")
     (file,) = RunDirectory.open(run).party(SERVER).views()
@@ -161,33 +136,6 @@ def test_predictions_from_changed_tables_do_not_shift_rows(parties: dict[str, Pa
     (again,) = evidence_for(RunDirectory.open(tmp_path / "run"), "client")
     assert again.rows is not None
     np.testing.assert_allclose(again.rows, cast(Any, asked[0].rows), atol=1e-5)
-
-
-CANARIES: Settings = {
-    "train": {"epochs": 3, "select_by": "last"},
-    "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 4.0, "canaries": 150},
-    "model": {"combine": {"masked": False}},
-}
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("masked", [False, True])
-def test_canaries_fail_an_audit_where_noise_is_missing(
-    masked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    masks: Settings = {"model": {"combine": {"masked": masked}}}
-    honest = audit(trained(tmp_path / "honest", INDIVIDUAL, CANARIES, masks), AuditPlan((SERVER,), ("epsilon",)))
-    assert [(each.target, each.passed) for each in honest.findings] == [("A", True), ("B", True)]
-    assert all(each.limit is not None and 3.9 < each.limit <= 4 for each in honest.findings)
-    draw, share = Gaussian.draw, 0.05 if masked else 0.25
-
-    def less(self: Gaussian, shape: tuple[int, ...], source: SecretSource) -> Tensor:
-        """On the grid, else nobody could add it up exactly."""
-        return (share * draw(self, shape, source) / self.cell).round() * self.cell
-
-    monkeypatch.setattr(Gaussian, "draw", less)
-    mutant = trained(tmp_path / "mutant", INDIVIDUAL, CANARIES, masks)
-    assert veilgraph("audit", mutant, "--adversary", "server", "--attack", "epsilon").exit_code == 3
 
 
 def test_rubbish_in_a_view_is_an_error(individual: Path, tmp_path: Path) -> None:

@@ -11,13 +11,10 @@ from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from veilgraph.audit.attack import ATTACKS, AuditContext
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
-from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
-from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -92,31 +89,6 @@ def test_all_holders_but_one_and_the_server_have_its_embedding(tmp_path: Path, d
     assert pair.about == ("A", "C")
 
 
-def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(tmp_path: Path) -> None:
-    """C adds no noise. In the sum A's and B's hide that from the server; with them it sees C's rows as they are."""
-    job = job_in(tmp_path / "data", initial={"method": "individual"})
-    content = job.model_dump(mode="json") | {
-        "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 2.0, "canaries": 200},
-        "train": {"epochs": 6, "patience": None, "select_by": "last"},
-    }
-    draw = NoisedPublisher.draw_release
-
-    def silent(self: NoisedPublisher, mechanism: Mechanism, shape: tuple[int, ...]) -> Any:
-        drawn = draw(self, mechanism, shape)
-        if self.plan.party != "C":
-            return drawn
-        drawn.result().zero_()
-        return drawn
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NoisedPublisher, "draw_release", silent)
-        run = train(parse_job(content), tmp_path / "run", record_views=True).path
-    found = audit(run, AuditPlan(adversaries=(SERVER, "server+A+B"), attacks=("epsilon",)))
-    bounds: dict[tuple[str, str], Finding] = {(f.adversary, f.target): f for f in found.findings}
-    assert set(bounds) == {(SERVER, "A"), (SERVER, "B"), (SERVER, "C"), ("server+A+B", "C")}
-    assert {key for key, finding in bounds.items() if not finding.passed} == {("server+A+B", "C")}
-
-
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("who", ["A+B", "server+B"])
 def test_every_attack_is_for_coalitions_too(summed: Path, who: str) -> None:
@@ -134,53 +106,3 @@ def test_a_coalition_that_is_none_is_refused(dealt: Path, who: str) -> None:
     with refused(ConfigError, key="adversaries"):
         audit(dealt, AuditPlan(adversaries=(who,)))
     assert "adversaries=" in one_error(veilgraph("audit", dealt, "--adversary", who))
-
-
-def test_in_every_step_the_label_holder_is_one_of_those_that_joint_noise_withstands(tmp_path: Path) -> None:
-    job = job_in(tmp_path / "data", initial={"method": "individual"}, local={"model": "appnp"})
-    content = job.model_dump(mode="json") | {
-        "privacy": {
-            "unit": "row",
-            "schedule": "every-step",
-            "epsilon_total": 4.0,
-            "canaries": 200,
-            "joint_noise": {"colluding": 1},
-        },
-        "train": {"epochs": 2, "patience": None, "select_by": "last"},
-    }
-    run = train(parse_job(content), tmp_path / "run", record_views=True).path
-    plan = AuditPlan(adversaries=(SERVER, "server+A", "server+B", "server+A+B"), attacks=("epsilon",))
-    found: dict[tuple[str, str], Finding] = {(f.adversary, f.target): f for f in audit(run, plan).findings}
-    claimed = {key: finding.limit for key, finding in found.items()}
-    assert claimed.pop(("server+A+B", "C")) is None
-    assert set(claimed) == {
-        *((SERVER, name) for name in NAMES),
-        *(("server+A", name) for name in "BC"),
-        *(("server+B", name) for name in "AC"),
-    }
-    for (who, name), limit in claimed.items():
-        assert limit is not None
-        assert limit == pytest.approx(4.0, rel=1e-6) if name == "A" else 2 < limit < 4
-        assert found[who, name].passed
-
-
-def test_the_claim_of_joint_noise_is_against_so_many_friends_and_no_more(tmp_path: Path) -> None:
-    """Of three that publish one may help the server: canaries prove less than the ledger says. Of two, nothing."""
-    job = job_in(tmp_path / "data", "ABCD", initial={"method": "individual"}, local={"model": "appnp"})
-    content = job.model_dump(mode="json") | {
-        "privacy": {"unit": "row", "epsilon_total": 4.0, "canaries": 200, "joint_noise": {"colluding": 1}},
-        "train": {"epochs": 2, "patience": None},
-    }
-    run = train(parse_job(content), tmp_path / "run", record_views=True).path
-    plan = AuditPlan(adversaries=(SERVER, "server+A", "server+B", "server+A+C", "server+B+C"), attacks=("epsilon",))
-    found: dict[tuple[str, str], Finding] = {(f.adversary, f.target): f for f in audit(run, plan).findings}
-    claimed = {key: finding.limit for key, finding in found.items()}
-    assert claimed.pop(("server+B+C", "D")) is None
-    assert set(claimed) == {
-        *((who, name) for who in (SERVER, "server+A") for name in "BCD"),
-        *(("server+B", name) for name in "CD"),
-        *(("server+A+C", name) for name in "BD"),
-    }
-    for key, limit in claimed.items():
-        assert limit == pytest.approx(4.0, rel=1e-6)
-        assert found[key].passed, key

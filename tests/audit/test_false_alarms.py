@@ -29,9 +29,6 @@ AUDITS = int(os.environ.get("VEILGRAPH_AUDITS", "20"))
 Content = Mapping[str, Any]
 _INDIVIDUAL: Content = {"initial": {"method": "individual"}}
 _SECURE_SUM: Content = {"initial": {"method": "secure-sum"}}
-_HOP: Content = {"model": "sage-mean", "hops": 1, "normalize": True}
-_FIXED: Content = {**_INDIVIDUAL, "local": {"model": "appnp", "hops": 1, "normalize": True}}
-_NODE: Content = {"unit": "node", "degree_bound": 2}
 _LOCAL: Content = {
     "release": {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}},
     "data": {"dataset": "synthetic", "holders": 3, "split": [0.5, 0.25, 0.25], "stratify": False},
@@ -50,9 +47,13 @@ _TRAINED: Content = {
 }
 
 
-def private(schedule: str, canaries: int, within: str, **changes: Any) -> Content:
-    found = {"schedule": schedule, "epsilon_total": 4.0, "delta": 1e-5, "canaries": canaries, "canaries_in": within}
-    return {"privacy": {"unit": "row", **found, **changes}, "train": {"select_by": "last"}}
+_VOTES: Content = {
+    "paradigm": "sealed",
+    "model": {"network": "linear", "blocks": ["pooled.1"], "edge_slots": 8192},
+    "train": {"epochs": 3, "select_by": "last"},
+    "privacy": {"unit": "edge", "epsilon_total": 4.0, "canaries": 40},
+    "output": "margins",
+}
 
 
 MIX: Mapping[str, tuple[int, Content]] = {
@@ -60,19 +61,11 @@ MIX: Mapping[str, tuple[int, Content]] = {
     "secure-sum": (3, {"model": _SECURE_SUM}),
     "individual": (4, {"model": _INDIVIDUAL}),
     "two rounds": (3, {"model": {"rounds": 2, **_SECURE_SUM}}),
-    "once": (3, {"model": _FIXED, **private("once", 60, "data")}),
-    "once, joint noise": (4, {"model": _FIXED, **private("once", 100, "rows", joint_noise={"colluding": 1})}),
-    "once, of a node": (3, {"model": _FIXED, **private("once", 40, "data", **_NODE)}),
-    "every step": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 100, "rows")}),
-    "every step, canaries in data": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 60, "data")}),
-    "every step, joint noise": (
-        4,
-        {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 100, "rows", joint_noise={"colluding": 1})},
-    ),
-    "every step, joint": (3, {"model": {"combine": {"masked": False}}, **private("every-step", 100, "rows")}),
+    "perturbed labels": (2, {"label_privacy": {"epsilon": 4.0, "canaries": 20}, "train": {"class_weights": "none"}}),
     "horizontal": (3, {"paradigm": "horizontal", "model": {"dim": 8, "combine": "secure-max"}}),
     "local": (3, {"paradigm": "node-dp", **_LOCAL}),
     "sealed": (3, {"paradigm": "sealed", "model": {"network": "mlp"}, "train": {"epochs": 3, "checkpoint_every": 1}}),
+    "sealed, votes with noise": (3, _VOTES),
     "averaging": (3, {"paradigm": "averaging", "averaging": {"local_epochs": 2}, "model": {"dim": 8}}),
     "averaging, private": (2, {"paradigm": "averaging", **_TRAINED}),
     "tables": (2, {}),
@@ -92,7 +85,7 @@ def honest_job(kind: str, folder: Path, seed: int) -> JobSettings:
         brought: dict[str, object] = {"parties": {name: str(path) for name, path in files.items()}, "label_holder": "A"}
     else:
         brought = divided(folder, "ABCD"[:holders], 400, 6 * holders, seed)
-    base = {**base, "data": brought, "model": {} if kind == "sealed" else {"dim": 8}}
+    base = {**base, "data": brought, "model": {} if kind.startswith("sealed") else {"dim": 8}}
     return parse_job(merge(base, cast(Any, changes)))
 
 

@@ -9,6 +9,9 @@ from typing import Any, Final
 import pytest
 import torch
 from veilgraph_averaging.network import AveragedNetwork
+from veilgraph_averaging.private import sampled
+from veilgraph_averaging.private.plan import SampledPlan
+from veilgraph_averaging.private.sampled import SampledPublisher, SampledSum
 from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_averaging.training import Terms
 
@@ -25,13 +28,10 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.privacy import sampled
 from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.ledger_files import PEOPLE
 from veilgraph.privacy.lifetime_ledger import Account
-from veilgraph.privacy.plan import SampledPlan
-from veilgraph.privacy.sampled import SampledPublisher, SampledSum
 from veilgraph.protocol.canaries import TrainedCanaries
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import resume, train
@@ -119,11 +119,19 @@ def level(result: AuditResult) -> Finding:
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here depends on chance: coins, and every holder's draws and noise, are from fixed secrets."""
 
-    def of_party(plan: SampledPlan, ledger: Ledger, _: object, account: Account | None) -> SampledPublisher:
-        return SampledPublisher(plan, ledger, fixed_secrets(ledger.path.parent.name), account)
+    begin = SampledPublisher.__init__
+
+    def seeded(
+        door: SampledPublisher,
+        plan: SampledPlan,
+        ledger: Ledger | None,
+        given: SecretSource,
+        account: Account | None = None,
+    ) -> None:
+        begin(door, plan, ledger, given if ledger is None else fixed_secrets(ledger.path.parent.name), account)
 
     monkeypatch.setattr(ledgers, "system_secrets", lambda length: bytes(range(length)))
-    monkeypatch.setattr(ledgers, "SampledPublisher", of_party)
+    monkeypatch.setattr(SampledPublisher, "__init__", seeded)
 
 
 WORLDS: Mapping[str, Settings] = {

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from veilgraph_averaging.audit import DRAWN, SOURCE
+from veilgraph_averaging.private.plan import SampledPlan
+from veilgraph_averaging.private.sampled import SampledSum
 from veilgraph_averaging.settings import AveragingJob
 
 from tests.paradigms.averaging.private_jobs import job
@@ -18,8 +20,6 @@ from veilgraph.audit.finding import AuditResult, Finding
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Tag
 from veilgraph.link.view import RecordedLink
-from veilgraph.privacy.plan import SampledPlan
-from veilgraph.privacy.sampled import SampledSum
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -105,7 +105,7 @@ def test_draws_that_are_not_what_is_accounted_are_found(
 
 def test_a_ledger_that_counts_with_another_rate_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is drawn is what the job says; what is paid for is not."""
-    event = SampledPlan.event.func  # type: ignore[attr-defined]
+    event = SampledPlan.event.fget  # type: ignore[attr-defined]
 
     def cheaper(self: SampledPlan) -> Any:
         whole = event(self)

@@ -27,7 +27,7 @@ from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed import roles
 from veilgraph.paradigms.sealed.program import SealedProgram
-from veilgraph.privacy.publisher import NoisedPublisher
+from veilgraph.privacy.publisher import CountPublisher
 from veilgraph.runtime.launch.jobs import predict, train
 
 N, TRAINING, HIDDEN = 60, 20, 6
@@ -114,7 +114,7 @@ def seeds_again(patch: Patch) -> None:
 
 def nothing_paid(patch: Patch) -> None:
     """Holders open what has noise in it, and their ledgers say nothing of it."""
-    patch.setattr(NoisedPublisher, "pay", lambda self, content: None)
+    patch.setattr(CountPublisher, "pay", lambda self, content: None)
 
 
 @dataclass(frozen=True)

@@ -63,19 +63,6 @@ def tells(found: Finding) -> bool:
     return found.verdict.found
 
 
-def test_what_is_noised_anew_is_not_made_again(tmp_path: Path) -> None:
-    run = trained(
-        tmp_path,
-        "individual",
-        train={"epochs": 2, "patience": None, "select_by": "last"},
-        privacy={"unit": "row", "schedule": "every-step", "epsilon_total": 4.0},
-    )
-    with pytest.raises(DataError, match="noise of its own"):
-        trained_twin(run)
-    (skipped, _) = audit(run, AuditPlan(("A", "B"), ("link-influence",))).skipped
-    assert skipped.name == "link-influence"
-
-
 def test_a_network_of_the_users_own_is_not_made_again(tmp_path: Path) -> None:
     model = {"dim": 8, "local": {"model": "custom"}}
     settings = job_in(tmp_path / "data", 0, model=model, train={"epochs": 1, "patience": None})

@@ -28,7 +28,7 @@ from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.mpc.sealed.wire import Summands
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.protocol.canaries import Inserted
+from veilgraph.protocol.canaries import VoteCanaries
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.session import publishers as ledgers
@@ -62,9 +62,7 @@ def job_in(folder: Path, *changes: Settings, names: str = "AB") -> SealedJob:
         "privacy": {
             "unit": "edge",
             "epsilon_total": EPSILON,
-            "aggregation": {},
             "canaries": COUNT,
-            "canaries_in": "data",
         },
     }
     return sealed(parse_job(merge(base, *changes)))
@@ -96,13 +94,14 @@ def without_noise(patch: pytest.MonkeyPatch) -> None:
 def test_predictions_prove_less_than_the_ledger_says_and_more_where_the_dealer_adds_no_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = audited(tmp_path / "honest", MARGINS)
+    claimed: Settings = {"privacy": {"epsilon_total": 0.5}}
+    honest = audited(tmp_path / "honest", MARGINS, claimed)
     proven, claim = proves(honest)
-    assert claim == pytest.approx(EPSILON, rel=1e-6)
+    assert claim == pytest.approx(0.5, rel=1e-6)
     assert proven < claim
     assert not honest.failed
     without_noise(monkeypatch)
-    bare = audited(tmp_path / "bare", MARGINS)
+    bare = audited(tmp_path / "bare", MARGINS, claimed)
     proven, claim = proves(bare)
     assert proven > claim
     assert {each.attack for each in bare.failed} == {"epsilon"}
@@ -163,7 +162,7 @@ def noise_of_votes(
 ) -> Finding:
     """What an audit says of a run whose dealer changes its noise."""
     patch.setattr(DealerMachine, "noised", of_noise(change))
-    without: Settings = {"train": {"epochs": 2}, "privacy": {"canaries": 0, "canaries_in": "rows"}}
+    without: Settings = {"train": {"epochs": 2}, "privacy": {"canaries": 0}}
     with noise_from(KEY):
         train(job_in(folder / "data", without, *more, names="ABC"), folder / "run", record_views=True)
     result = audit(folder / "run", AuditPlan((SERVER,), ("noise-level",)))
@@ -187,7 +186,7 @@ LITTLE: Settings = {"privacy": {"epsilon_total": 4.0}}
 HONEST: dict[str, tuple[Settings, ...]] = {
     "noise": (),
     "little noise": (LITTLE,),
-    "among canaries": (LITTLE, {"privacy": {"canaries": 60, "canaries_in": "data"}}),
+    "among canaries": (LITTLE, {"privacy": {"canaries": 60}}),
     "edges that go one way": (LITTLE, {"model": {"directed": True}}),
 }
 
@@ -249,15 +248,15 @@ def test_the_label_holder_alone_or_with_others_is_the_adversary(tmp_path: Path) 
 
 
 def test_without_canaries_it_says_so(tmp_path: Path) -> None:
-    result = audited(tmp_path, {"train": {"epochs": 2}, "privacy": {"canaries": 0, "canaries_in": "rows"}})
+    result = audited(tmp_path, {"train": {"epochs": 2}, "privacy": {"canaries": 0}})
     assert not result.findings
     assert any("privacy.canaries" in each.why for each in result.skipped)
 
 
-def inserted(folder: Path, party: str, *, sparse: bool = False) -> tuple[Inserted, PartyGraph, PartyGraph]:
+def inserted(folder: Path, party: str, *, sparse: bool = False) -> tuple[VoteCanaries, PartyGraph, PartyGraph]:
     settings = job_in(folder, {"privacy": {"canaries": 30}}, names="ABC")
     graph = load_party(folder / f"{party}.safetensors")
-    canaries = Inserted.of(settings, party, NODES, KEY)
+    canaries = VoteCanaries.of(settings, party, NODES, KEY)
     return canaries, graph, canaries.into(graph)
 
 

@@ -14,7 +14,6 @@ EDGES = "source,target,when\n" + "".join(f"c{row},c{row + 1},2024-01-{1 + row % 
 PARTY = "party: {name}\nnodes: {{file: nodes.csv, id: id, features: [{{columns: age}}]{more}}}\n"
 LABEL = ", label: {column: label, classes: ['0', '1']}, split: {train: 0.5, val: 0.2, test: 0.3}"
 JOB = "name: small\ndata: {dataset: synthetic}\nmodel: {dim: 4}\ntrain: {epochs: 2, patience: null}\n"
-PRIVATE = "privacy: {unit: row, mechanism: gaussian, epsilon_step: 2.0, delta: 1.0e-4, clip: 1.0}\n"
 LONG = "x" * 300
 
 PLACES = ("nonsense", "localhost", ":9000", "localhost:", "localhost:x", "localhost:-1", "localhost:65536", "",
@@ -33,7 +32,6 @@ def _files(folder: Path) -> None:
     (folder / "shop.yaml").write_text(PARTY.format(name="shop", more=""), encoding="utf-8")
     (folder / "also.yaml").write_text(PARTY.format(name="also", more=LABEL), encoding="utf-8")
     (folder / "job.yaml").write_text(JOB, encoding="utf-8")
-    (folder / "private.yaml").write_text(JOB + PRIVATE, encoding="utf-8")
     (folder / "broken.yaml").write_text("party: [", encoding="utf-8")
     (folder / "list.yaml").write_text("[1, 2]", encoding="utf-8")
     (folder / "null.yaml").write_bytes(b"")

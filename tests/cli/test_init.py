@@ -65,11 +65,11 @@ def test_a_job_of_party_files_has_few_keys_and_is_accepted(files: list[Path], tm
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize(
-    ("unit", "bound"), [("edge", ()), ("node", ("--degree-bound", "20")), ("node-edges", ("--degree-bound", "20"))]
-)
-def test_party_files_for_an_epsilon_accept_a_job_that_has_it(tmp_path: Path, unit: str, bound: tuple[str, ...]) -> None:
-    """Up to the limit for life, and not beyond it; with every decision by an option."""
+@pytest.mark.parametrize("unit", ["edge", "node", "node-edges"])
+def test_party_files_for_an_epsilon_have_its_limit_and_what_it_asks_of_columns_and_weights(
+    tmp_path: Path, unit: str
+) -> None:
+    """With every decision by an option."""
     files = []
     for party, tables in export(tmp_path / "exports", customers=100).items():
         files.append(tmp_path / f"{party}.yaml")
@@ -84,7 +84,7 @@ def test_party_files_for_an_epsilon_accept_a_job_that_has_it(tmp_path: Path, uni
             "--ids",
             "strip,lower",
         ]
-        words += [word.replace("degree-bound", "most-neighbours") for word in bound if unit == "node-edges"]
+        words += ["--most-neighbours", "20"] if unit == "node-edges" else []
         words += ["--protect", unit, "--epsilon", "4", "--as-of", "2024-04-15", *(LABEL if party == "bank" else ())]
         columns = re.findall(r"--range (.+):LOW:HIGH", veilgraph(*words).stdout)
         assert bool(columns) == (unit != "edge")
@@ -97,9 +97,6 @@ def test_party_files_for_an_epsilon_accept_a_job_that_has_it(tmp_path: Path, uni
         assert bool(beyond_own_row(settings.nodes.features, "none")) == (unit == "edge")
         if party == "bank":
             assert [each.normalize for each in settings.edges] == ["mean" if unit == "node" else None]
-    assert "refuses" not in init(*files, "--out", tmp_path / "job.yaml", "--protect", unit, *bound)
-    said = init(*files, "--out", tmp_path / "more.yaml", "--protect", unit, "--epsilon", "5", *bound)
-    assert "shop.yaml refuses such a job: limits.max_epsilon=4" in said
 
 
 def test_names_alone_are_of_holders_elsewhere(tmp_path: Path) -> None:
@@ -161,10 +158,10 @@ def test_who_protects_edges_accepts_the_sealed_job_that_is_drafted_of_it(tmp_pat
     limits = [yaml.safe_load(path.read_text())["limits"] for path in parties]
     assert all(each["most_neighbours"] > 0 for each in limits)
     out = tmp_path / "job.yaml"
-    said = init(
-        *parties, "--paradigm", "sealed", "--label-holder", "a", "--protect", "edge", "--epsilon", "4", "--out", out
-    )
-    assert "refuses" not in said
+    asked: list[str | Path] = [*parties, "--label-holder", "a", "--protect", "edge", "--epsilon"]
+    assert "refuses" not in init(*asked, "4", "--out", out)
+    said = init(*asked, "5", "--out", tmp_path / "more.yaml")
+    assert f"{parties[1]} refuses such a job: limits.max_epsilon=4" in said
     assert veilgraph("check", out, *FEW).exit_code == 0
     out.write_text(out.read_text().replace("max_degree: 8191", "max_degree: null"))
     refused = veilgraph("check", out, *FEW)
@@ -189,9 +186,7 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
         (bank, shop, "--select-by", "beauty"): "'beauty'",
         (bank, tmp_path / "none.yaml"): "none.yaml",
         (bank, "no!", "--label-holder", "no!"): "HOLDERS no!",
-        (*BY_NAME, "--protect", "node-edges"): "--degree-bound",
-        (*BY_NAME, "--protect", "edge", "--degree-bound", "9"): "--degree-bound",
-        (*BY_NAME, "--protect", "node", "--paradigm", "sealed"): "--protect node",
+        (*BY_NAME, "--protect", "label", "--paradigm", "sealed"): "--protect label",
         ("bank", "shop", "--protect", "edge", "--paradigm", "averaging"): "--protect edge",
         (*BY_NAME, "--epsilon", "3"): "--epsilon",
         (*BY_NAME, "--epsilon", "4"): "--epsilon",
@@ -212,17 +207,13 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (("edge",), {"privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": {}}}),
-        (
-            ("node-edges", "--degree-bound", "9", "--epsilon", "2"),
-            {"privacy": {"epsilon_total": 2.0, "unit": "node-edges", "degree_bound": 9, "aggregation": {}}},
-        ),
         (("label",), {"label_privacy": {"epsilon": 4.0}}),
         (("label", "--paradigm", "horizontal", "--epsilon", "3"), {"label_privacy": {"epsilon": 3.0}}),
         (
-            ("edge", "--paradigm", "sealed"),
+            ("edge",),
             {
-                "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": {}},
+                "paradigm": "sealed",
+                "privacy": {"epsilon_total": 4.0, "unit": "edge"},
                 "model": {"edge_slots": 65536, "max_degree": 8191},
                 "train": {"select_by": "last"},
             },
@@ -243,9 +234,7 @@ def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], t
     sealed = init(*files, "--paradigm", "sealed", "--out", tmp_path / "sealed.yaml")
     assert "refuses such a job (veilgraph data init --accept): limits.leakage" in sealed
     noised = init(*files, "--protect", "edge", "--out", tmp_path / "noised.yaml")
-    assert "refuses such a job: ε is of one edge" in noised  # weights that are divided by the mean of all
-    noised = init(*files, "--protect", "node", "--degree-bound", "9", "--out", tmp_path / "nodes.yaml")
-    assert "refuses such a job: " in noised
+    assert "refuses such a job: edges.0.weight gives edges weights" in noised
     assert "--accept" not in noised
     write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [0.5, 1.5, 2.5]})
     write(tmp_path / "links.csv", {"from": ["u"], "to": ["v"]})

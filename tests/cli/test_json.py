@@ -26,13 +26,16 @@ data: {dataset: synthetic}
 model: {dim: 4, initial: {method: individual}}
 train: {epochs: 2, patience: null, select_by: last, checkpoint_every: 1}
 """
-PRIVATE = JOB + "privacy: {unit: row, schedule: every-step, noise_multiplier: 5, epsilon_total: 3}\n"
+PRIVATE = (
+    JOB.replace("synthetic}", "synthetic, split: [0.5, 0.25, 0.25], stratify: false}") + "label_privacy: {epsilon: 3}\n"
+)
 LOCAL = """
 name: local
 paradigm: node-dp
 data: {dataset: synthetic}
 release: {features: {epsilon: 2, low: -10, high: 10}}
 """
+EDGES = LOCAL + "privacy: {unit: edge, epsilon_total: 3}\n"
 EMBED = "data: {dataset: synthetic}\nhide: {column: 0, cut: [0]}\nmethod: {name: apge, epochs: 2}\n"
 
 
@@ -46,7 +49,7 @@ def document(*words: str | Path, code: int = 0) -> Any:
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, found = tmp_path_factory.mktemp("jobs"), {}
-    for name, text in {"job": JOB, "private": PRIVATE, "local": LOCAL, "embed": EMBED}.items():
+    for name, text in {"job": JOB, "private": PRIVATE, "local": LOCAL, "edges": EDGES, "embed": EMBED}.items():
         found[name] = folder / f"{name}.yaml"
         found[name].write_text(text, encoding="utf-8")
     return found
@@ -71,8 +74,8 @@ def test_what_is_known_before_a_run(jobs: dict[str, Path]) -> None:
     assert [holder["party"] for holder in checked["holders"]] == ["A", "B"]
     assert checked["holders"][0]["labels"]["train"] > 0
     assert checked["holders"][1]["labels"]["train"] is None
-    budget = document("budget", jobs["private"], "--total", "4")
-    assert all(0 < holder["epsilon_total"] <= 3 for holder in budget["holders"].values())
+    budget = document("budget", jobs["edges"], "--total", "4")
+    assert 0 < budget["holders"]["A (label holder)"]["epsilon_total"] <= 3
     assert {each["epsilon_total"] for each in budget["noise"]} == {4}
     assert document("budget", jobs["job"])["holders"] is None
     local = document("budget", jobs["local"])["holders"]
@@ -84,7 +87,7 @@ def test_what_a_run_sent_and_what_it_cost(trained: tuple[Path, Any]) -> None:
     told = document("report", run)
     assert Path(told["page"]).is_file()
     assert {record["party"] for record in told["sent"]} == {"A", "B", "server"}
-    assert all(0 < spent["epsilon_total"] <= 3 for spent in told["spent"].values())
+    assert told["spent"]["A"]["epsilon_total"] == 3
     verified = document("report", run, "--verify")
     assert {record["party"] for record in verified["records"]} == {"A", "B", "server"}
 

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 
@@ -42,12 +43,15 @@ def test_check_shows_a_party_file(tables: Path) -> None:
     assert "Party B" in both.stdout
     assert "is a valid job" in both.stdout
     assert "is refused" not in both.stdout
-    private = (
-        "model.initial.method=individual",
-        "model.local.model=appnp",
-        "privacy={unit: row, epsilon_total: 4, delta: 0.1}",
-    )
-    doubted = veilgraph("check", tables / "job.yaml", *(word for change in private for word in ("--set", change)))
+    of_parties = yaml.safe_load((tables / "job.yaml").read_text(encoding="utf-8"))["data"]
+    private = {
+        "paradigm": "node-dp",
+        "data": {key: of_parties[key] for key in ("parties", "label_holder")},
+        "release": {"features": {"epsilon": 1, "low": -50, "high": 50}},
+        "privacy": {"unit": "edge", "epsilon_total": 4, "delta": 0.1},
+    }
+    (tables / "private.yaml").write_text(yaml.safe_dump(private), encoding="utf-8")
+    doubted = veilgraph("check", tables / "private.yaml")
     assert "privacy.delta=0.1 is refused from 10 common nodes on (δ ≥ 1/N), and there may be " in doubted.stdout
 
 

@@ -111,10 +111,7 @@ def test_the_other_paradigm_takes_links_as_they_are() -> None:
 
 
 def test_a_comparison_releases_nothing_and_asks_for_no_ledger(caplog: pytest.LogCaptureFixture) -> None:
-    local = {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}}
-    job = small(
-        model=local, privacy={"unit": "row", "epsilon_total": 1.0}, data={"holders": ["A", "B"], "label_holder": "A"}
-    )
+    job = small(label_privacy={"epsilon": 1.0}, data={"holders": ["A", "B"], "label_holder": "A"})
     with caplog.at_level("WARNING", "veilgraph"):
         ways(Inputs(job, inputs_of(small()).graphs))["vertical"].way(lambda _records: None)
     assert not [each.message for each in caplog.records if "ledger" in each.message]

@@ -30,18 +30,6 @@ class TestVertical(ParadigmConformance):
     processes = False  # tests/conformance/test_jobs.py has them
 
 
-class TestVerticalWithNoise(ParadigmConformance):
-    job: ClassVar[Mapping[str, Any]] = {
-        **TestVertical.job,
-        "model": {"dim": 4, "initial": {"method": "individual"}},
-        "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 5.0, "delta": 1e-5},
-    }
-    is_repeatable = processes = False
-
-    def twin(self, run: RunDirectory) -> Tensor | None:
-        return None  # its noise is its own: tests/reference/test_private_twin.py
-
-
 class TestHorizontal(ParadigmConformance):
     job: ClassVar[Mapping[str, Any]] = {
         "paradigm": "horizontal",
@@ -126,7 +114,7 @@ class TestNodeDp(ParadigmConformance):
 class TestNodeDpEdges(TestNodeDp):
     job: ClassVar[Mapping[str, Any]] = {
         **TestNodeDp.job,
-        "privacy": {"epsilon_total": 4, "unit": "edge", "aggregation": {"hops": 2}},
+        "privacy": {"epsilon_total": 4, "unit": "edge", "hops": 2},
     }
 
 

@@ -14,7 +14,6 @@ from tests.errors import refused
 from tests.roles.federation import merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
-from veilgraph.protocol.job import passes_cost
 from veilgraph.protocol.job_file import parse_job, read_job
 
 Content = dict[str, Any]
@@ -132,8 +131,6 @@ def test_whatever_stands_in_a_job_it_is_valid_or_a_config_error(key: str, value:
 # Settings that contradict each other, or that a job would ignore
 
 PAIR = {"bank": "bank.safetensors", "shop": "shop.safetensors"}
-ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
-RELEASED = {"unit": "row", "schedule": "once", "epsilon_total": 4}
 CONTRADICTIONS: list[tuple[Content, str, str]] = [
     ({"data": {"feature_proportions": [1, 1, 1]}}, "data", "feature_proportions"),
     ({"data": {"edge_proportions": [1]}}, "data", "edge_proportions"),
@@ -155,7 +152,7 @@ CONTRADICTIONS: list[tuple[Content, str, str]] = [
     ({"train": {"batch_size": 8}, "model": {"rounds": 2}}, "model.rounds", "train.batch_size"),
     ({"model": {"rounds": 3}, "paradigm": "horizontal"}, "model.rounds", ""),
     ({"horizontal": {"dim": 3}}, "horizontal", ""),
-    ({"model": ONCE, "privacy": {**RELEASED, "gradient_clip": 0.5}}, "gradient_clip", "every-step"),
+    ({"privacy": {"unit": "edge", "epsilon_total": 4}}, "privacy", "paradigm: sealed"),
 ]
 
 
@@ -173,7 +170,7 @@ LABELS = {"holder": "B", "epsilon": 2}
 
 def on_edges(**privacy: object) -> Content:
     """LOCAL with noise on the learner's edges."""
-    return {**LOCAL, "privacy": {"epsilon_total": 4, "unit": "edge", "aggregation": {}, **privacy}}
+    return {**LOCAL, "privacy": {"epsilon_total": 4, "unit": "edge", **privacy}}
 
 
 def local(**changes: object) -> Content:
@@ -181,6 +178,7 @@ def local(**changes: object) -> Content:
     return merge(LOCAL, *(nested(key.replace("__", "."), value) for key, value in changes.items()))
 
 
+RETIRED = {"schedule": "every-step", "aggregation": {"hops": 2}, "noise_multiplier": 1.0, "epsilon_step": 1.0}
 LOCAL_CONTRADICTIONS: list[tuple[Content, str]] = [
     ({"paradigm": "node-dp"}, "paradigm"),
     (local(data__feature_scaling="row"), "data.feature_scaling"),
@@ -189,14 +187,14 @@ LOCAL_CONTRADICTIONS: list[tuple[Content, str]] = [
     (local(release__labels={**LABELS, "holder": "C"}), "release.labels.holder"),
     (local(release__labels=LABELS, train__class_weights="balanced"), "train.class_weights"),
     (local(privacy__epsilon_total=4, privacy__unit="row"), "privacy.unit"),
-    (on_edges(unit="node", degree_bound=3), "privacy.unit"),
-    (on_edges(schedule="every-step"), "schedule"),
-    (on_edges(aggregation=None, degree_bound=3), "privacy.aggregation"),
-    (on_edges(aggregation={"dim": 8}), "privacy.aggregation.dim"),
-    (on_edges(aggregation={"own_rows": "clear"}), "privacy.aggregation.own_rows"),
-    (on_edges(unit="node-edges", degree_bound=4, aggregation={"own_share": 0.5}), "privacy.aggregation.own_share"),
-    (on_edges(canaries=3, canaries_in="data"), "privacy.canaries"),
+    (on_edges(unit="node"), "privacy.unit"),
+    (on_edges(unit="node-edges"), "unit"),
     (on_edges(degree_bound=4), "degree_bound"),
+    (on_edges(sum_clip=1.0), "sum_clip"),
+    (on_edges(unit="node-edges", degree_bound=4, sum_clip=4.5), "sum_clip"),
+    (on_edges(neighbours="zero-out"), "unit"),
+    (on_edges(hops=0), "privacy.hops"),
+    *[(on_edges(**{gone: value}), f"privacy.{gone}") for gone, value in RETIRED.items()],
     ({**on_edges(), "model": {"hops": 3}}, "model.hops"),
     ({**on_edges(), "model": {"aggregate": "mean"}}, "model.aggregate"),
     (merge(on_edges(), {"release": {"labels": LABELS}}), "release.labels"),
@@ -223,7 +221,7 @@ def test_a_local_job_that_cannot_be_is_refused(job: Content, key: str) -> None:
 def test_a_job_with_privacy_names_what_its_epsilon_protects(privacy: Content) -> None:
     """The default was one published row, with which the record of a hub has 29 times the ε."""
     with refused(ConfigError, key="privacy.unit"):
-        parse_job({"model": ONCE, "privacy": {"schedule": "once", **privacy}})
+        parse_job({**LOCAL, "privacy": privacy})
 
 
 # What settings mean
@@ -267,7 +265,7 @@ def test_who_sums_over_its_edges_with_noise() -> None:
     plain, private = parse_job({**LOCAL, "data": three}), parse_job({**on_edges(), "data": three})
     assert (plain.duties.summing, plain.inputs.per_edge, plain.duties.publishing) == ((), (), ())
     assert (private.duties.summing, private.inputs.per_edge, private.duties.publishing) == (("B",), ("B",), ())
-    assert (private.duties.releasing, passes_cost(private)) == (("A", "C"), False)
+    assert private.duties.releasing == ("A", "C")
     assert parse_job({}).duties.summing == ()
     replaced = parse_job(on_edges(unit="node-edges", degree_bound=5))
     assert [node_dp(each).uses_own_columns for each in (plain, private, replaced)] == [True, True, False]
@@ -277,7 +275,7 @@ def test_a_retired_release_is_refused_with_its_way_out_and_a_stored_null_is_read
     release = {"epsilon": 2.0}
     with refused(ConfigError, key="model.initial.method", value="perturbed") as caught:
         parse_job({"model": {"initial": {"method": "perturbed", "release": release}}})
-    assert {"node-dp", "edge"} <= {*re.findall(r"[\w-]+", str(caught.value))}
+    assert "node-dp" in re.findall(r"[\w-]+", str(caught.value))
     with refused(ConfigError, key="model.initial.release", value=release):
         parse_job({"model": {"initial": {"method": "individual", "release": release}}})
     stored = {"model": {"initial": {"release": None}}}

@@ -146,101 +146,49 @@ AT_HOME: dict[str, Any] = {"blocks": ["own", "neighbours"]}
 
 # Differential privacy
 
-EVERY_STEP: dict[str, Any] = {"noise_multiplier": 20.0}
-ONCE: dict[str, Any] = {"schedule": "once", "epsilon_total": 4.0}
 
-
-def private(privacy: dict[str, Any], holders: int = 2, **model: Any) -> JobSettings:
-    once = privacy.get("schedule") == "once"
-    base: dict[str, Any] = {"initial": {"method": "individual"}} | ({"local": {"model": "appnp"}} if once else {})
-    train = {} if once else {"train": {"select_by": "last", "patience": None}}
+def votes(epsilon: float = 4.0) -> JobSettings:
+    """A job with noise on votes over B's edges: what is predicted of them is not all of it noise."""
+    model = {"network": "linear", "edge_slots": 4096, "max_degree": 2000}
     return parse_job(
-        {
-            "data": {"holders": holders},
-            "model": base | model,
-            "privacy": {"unit": "row", "schedule": "every-step"} | privacy,
-            **train,
-        }
+        {"paradigm": "sealed", "preset": "auto", "model": model, "train": {"select_by": "last"},
+         "privacy": {"unit": "edge", "epsilon_total": epsilon}}
+    )  # fmt: skip
+
+
+def test_an_infinite_epsilon_is_over_every_limit() -> None:
+    assert refusal(LimitSettings(max_epsilon=1e9, **about.EDGES), job(), "A") == (
+        "limits.max_epsilon=1e+09 and the job's total ε is infinite, for a vertical job has no noise on what holders "
+        "publish; sealed, for edges, has some, or remove the limit"
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        (job(), "it has no privacy part: set privacy.epsilon_total, or remove the limit"),
-        (
-            private(EVERY_STEP, initial={"method": "collaborative"}),
-            "model.initial.method=collaborative shows h0 without noise: take individual, or remove the limit",
-        ),
-        (
-            private({"noise_multiplier": 0.0}),
-            "its noise bounds nothing: raise privacy.noise_multiplier, or remove the limit",
-        ),
-    ],
-)
-def test_an_infinite_epsilon_is_over_every_limit(settings: JobSettings, why: str) -> None:
-    assert refusal(LimitSettings(max_epsilon=1e9, **about.ROWS), settings, "A") == (
-        f"limits.max_epsilon=1e+09 and the job's total ε is infinite, for {why}"
-    )
+NAMED = ("predicted-classes",)
+"""What is predicted comes of noisy votes and of columns that no noise is on."""
 
 
 def test_epsilon_may_reach_the_limit_and_no_more() -> None:
-    limits = LimitSettings(max_epsilon=8, **about.ROWS)
-    assert refusal(limits, private(EVERY_STEP), "B", epsilon=8.0) is None
-    assert refusal(limits, private(EVERY_STEP), "B", epsilon=8.001) == (
+    limits = LimitSettings(leakage=NAMED, max_epsilon=8, **about.EDGES)
+    assert refusal(limits, votes(), "B", epsilon=8.0) is None
+    told = refusal(limits, votes(), "B", epsilon=8.001)
+    assert told is not None
+    assert told.startswith(
         "limits.max_epsilon=8 and the job can cost B a total ε of 8.001: lower it or raise the limit"
     )
 
 
-NEVER_NOISED = {"initial-embeddings", "initial-gradients", "single-initial-embeddings"}
-
-
 def test_what_a_party_bounds_needs_no_name_and_what_is_never_noised_does() -> None:
-    nothing = LimitSettings(leakage=(), max_rounds=2, max_epsilon=8, **about.ROWS)
-    for settings in (
-        private(EVERY_STEP, rounds=2, combine={"masked": False}, server={"layers": 0}, head={"logit_hops": 1}),
-        private(ONCE),
-        private(ONCE, 3, combine={"strategy": "concat"}),
-    ):
-        for party in settings.data.names:
-            assert refusal(nothing, settings, party, epsilon=8) is None
-    shown = private(EVERY_STEP, rounds=2, initial={"method": "secure-sum"}, combine={"masked": False})
-    bare = private({"noise_multiplier": 0.0}, rounds=2, combine={"masked": False})
-    for party in "AB":
-        reason = str(refusal(nothing, shown, party, epsilon=8))
-        assert {name for name in all_revelations() if f"{name} (" in reason} == NEVER_NOISED
-        assert "single-embeddings (" in str(refusal(nothing, bare, party, epsilon=8)), "clipped alone"
+    nothing = LimitSettings(leakage=(), max_epsilon=8, **about.EDGES)
+    assert set(revelations(votes())) == {*NAMED, "noisy-votes"}
+    reason = str(refusal(nothing, votes(), "B", epsilon=8))
+    assert [name for name in all_revelations() if f"{name} (" in reason] == [*NAMED]
+    accepting = nothing.model_copy(update={"leakage": NAMED})
+    assert refusal(accepting, votes(), "B", epsilon=8) is None
 
 
 def test_without_a_bound_of_its_own_a_party_is_asked_about_every_name() -> None:
-    settings = private(EVERY_STEP, combine={"masked": False})
-    assert set(revelations(settings)) == {"embedding-sums", "single-embeddings", "output-embeddings", "training-rows"}
-    for party in "AB":
-        assert "single-embeddings (model.combine.masked=false)" in str(refusal(LimitSettings(), settings, party))
-        assert "single-embeddings" in str(refusal(LimitSettings(), settings, party, epsilon=0.1))
-
-
-@pytest.mark.parametrize(
-    ("settings", "single"),
-    [
-        (private(ONCE), "privacy.schedule=once, 2 holders"),
-        (private(ONCE, 3), None),
-        (private(ONCE, 3, combine={"masked": False}), "model.combine.masked=false"),
-        (private(ONCE, combine={"strategy": "concat"}), "privacy.schedule=once, 2 holders"),
-        (private(ONCE, 3, combine={"strategy": "concat"}), "model.combine.strategy=concat"),
-        (private(ONCE, 3, server={"layers": 0}, head={"logit_hops": 2}), None),
-    ],
-)
-def test_one_release_reveals_nothing_of_the_label_holder(settings: JobSettings, single: str | None) -> None:
-    expected = {"embedding-sums", "output-embeddings", "combined-as-output"}
-    assert set(revelations(settings)) == (expected | {"single-embeddings"} if single else expected)
-    nothing = LimitSettings(leakage=())
-    assert refusal(nothing, settings, "A") is None
-    assert refusal(LimitSettings(leakage=(), max_epsilon=1e-9, **about.ROWS), settings, "A", epsilon=0.0) is None
-    reason = str(refusal(nothing, settings, "B"))
-    assert "output-embeddings (privacy.schedule=once), combined-as-output (privacy.schedule=once)" in reason
-    if single:
-        assert f"single-embeddings ({single})" in reason
+    for epsilon in (None, 0.1):
+        assert "noisy-votes (" in str(refusal(LimitSettings(leakage=NAMED), votes(), "B", epsilon=epsilon))
 
 
 # Horizontal
@@ -341,7 +289,7 @@ def test_layers_are_rounds_and_nothing_bounds_a_horizontal_job() -> None:
     assert refusal(accepting, horizontal(layers=3), "B") == (
         "limits.max_rounds=1 and model.layers=3: lower the layers or raise the limit"
     )
-    bounded = LimitSettings(leakage=tuple(all_revelations()), max_rounds=2, max_epsilon=8, **about.ROWS)
+    bounded = LimitSettings(leakage=tuple(all_revelations()), max_rounds=2, max_epsilon=8, **about.EDGES)
     assert refusal(bounded, horizontal(), "B") == (
         "limits.max_epsilon=8 and the job's total ε is infinite, for paradigm=horizontal has no differential privacy "
         "but label_privacy's: take that, or vertical, or remove the limit"
@@ -377,20 +325,18 @@ def test_a_bound_on_labels_bounds_nothing_else() -> None:
     accepting = limits.model_copy(update={"leakage": ("initial-embeddings", "embedding-sums", "training-nodes")})
     assert refusal(accepting, LABELS, "A", epsilon=2.0) is None
     assert "total ε of 2.5" in str(refusal(accepting, LABELS, "A", epsilon=2.5))
-    for unit in ("row", "edge", "node"):
+    for unit in ("edge", "node"):
         other = accepting.model_copy(update={"epsilon_unit": unit})
         assert f"limits.epsilon_unit={unit} and the job's ε is about label" in str(
             refusal(other, LABELS, "A", epsilon=2.0)
         )
-    assert "is about row" in str(refusal(accepting, private(EVERY_STEP), "A", epsilon=2.0))
+    assert "is about edge" in str(refusal(accepting, votes(), "B", epsilon=2.0))
 
 
 def test_what_a_label_costs_in_every_paradigm() -> None:
     vertically = paradigm_of(LABELS)
     assert [vertically.privacy.label_epsilon(LABELS, party) for party in "AB"] == [2.0, 0.0]
     assert [vertically.privacy.label_epsilon(job(), party) for party in "AB"] == [math.inf, 0.0]
-    assert [vertically.privacy.label_epsilon(private(ONCE), party) for party in "AB"] == [0.0, 0.0], "nothing leaves A"
-    assert vertically.privacy.label_epsilon(private(EVERY_STEP), "A") == math.inf
     for settings in (local(private="B"), parse_job({"paradigm": "horizontal"})):
         assert paradigm_of(settings).privacy.label_epsilon(settings, "B") == math.inf
 
@@ -404,7 +350,7 @@ def local(holders: int = 3, *, private: str | None = None, **network: Any) -> Jo
 def test_what_is_noised_of_the_learners_edges_is_held_to_its_limits_and_not_to_the_others() -> None:
     """The learner's ε is of edges at its δ, the others' of their nodes at theirs."""
     release = {"mechanism": "gaussian", "epsilon": 1.5, "delta": 1e-6}
-    noise = {"epsilon_total": 3, "unit": "edge", "delta": 1e-5, "aggregation": {}}
+    noise = {"epsilon_total": 3, "unit": "edge", "delta": 1e-5}
     settings = parse_job({"paradigm": "node-dp", "release": {"features": release}, "privacy": noise})
     paradigm = paradigm_of(settings)
     assert [paradigm.privacy.largest_epsilon(settings, party) for party in "AB"] == pytest.approx([3.0, 1.5])
@@ -429,20 +375,6 @@ def test_what_is_noised_of_the_learners_edges_is_held_to_its_limits_and_not_to_t
     )
     assert delta_too_large(settings, 200_000).startswith("privacy.delta=1e-05 with 200000 common nodes")
     assert delta_in_doubt(settings).startswith("privacy.delta=1e-05 is refused from 100,000 common nodes on")
-    quiet = parse_job(
-        {
-            "paradigm": "node-dp",
-            "release": {"features": release},
-            "privacy": {"noise_multiplier": 0, "unit": "edge", "aggregation": {}},
-        }
-    )
-    said = (
-        refusal(
-            LimitSettings(max_epsilon=9, **about.ROWS), quiet, "A", epsilon=paradigm.privacy.largest_epsilon(quiet, "A")
-        )
-        or ""
-    )
-    assert "total ε is infinite, for its noise bounds nothing: raise privacy.noise_multiplier" in said
 
 
 def test_a_local_job_reveals_what_nodes_perturbed_of_who_releases() -> None:
@@ -503,12 +435,11 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
     )
     assert set(revelations(worst)) == set(all_revelations()) - HORIZONTAL_ALONE - VALUES - PERTURBED - ELSEWHERE - {
         "training-nodes",
-        "own-columns",
     }
     for names in itertools.chain(
         itertools.islice(itertools.combinations(all_revelations(), 2), 0, None, 11), [tuple(all_revelations())[::2], ()]
     ):
-        reason = refusal(LimitSettings(leakage=names, max_epsilon=2, **about.ROWS, min_common_nodes=9), worst, "A", 3)
+        reason = refusal(LimitSettings(leakage=names, max_epsilon=2, **about.EDGES, min_common_nodes=9), worst, "A", 3)
         assert reason is not None
         assert len(reason) <= REASON_CHARACTERS
         assert reason.isprintable()
@@ -526,10 +457,11 @@ def test_a_party_that_is_not_in_the_job() -> None:
     [
         {"leakage": ["everything"]},
         {"max_rounds": 0},
-        {**about.ROWS, "max_epsilon": 0},
-        {**about.ROWS, "max_epsilon": float("inf")},
+        {**about.NODES, "max_epsilon": 0},
+        {**about.NODES, "max_epsilon": float("inf")},
         {"max_epsilon": 1},
-        {"max_epsilon": 1, "epsilon_unit": "row"},
+        {"max_epsilon": 1, "epsilon_unit": "node"},
+        {**about.NODES, "max_epsilon": 1, "epsilon_unit": "row"},
         {"max_epsilon": 1, "epsilon_neighbours": "zero-out"},
         {**about.EDGES, "max_epsilon": 1, "most_neighbours": None},
         {**about.WITH_EDGES, "max_epsilon": 1, "most_neighbours": None},
@@ -543,59 +475,70 @@ def test_wrong_limits(wrong: dict[str, Any]) -> None:
         LimitSettings.model_validate(wrong)
 
 
-def released(delta: float | None = 1e-5, **privacy: Any) -> JobSettings:
-    once = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
+def summed(delta: float | None = 1e-5, **privacy: Any) -> JobSettings:
+    """A job whose learner, A, releases noisy sums over its edges to itself."""
     return parse_job(
-        {"model": once, "privacy": {"unit": "row", "schedule": "once", "epsilon_total": 1, "delta": delta, **privacy}}
+        {
+            "paradigm": "node-dp",
+            "release": {"features": {"epsilon": 1}},
+            "privacy": {"unit": "edge", "epsilon_total": 1, "delta": delta, **privacy},
+        }
     )
 
 
-EDGE: dict[str, Any] = {"unit": "edge", "degree_bound": 5}
+def trained(delta: float = 1e-5, **privacy: Any) -> JobSettings:
+    apart = {"paradigm": "averaging", "preset": "auto", "data": {"holders": ["A", "B"]}}
+    given = {"epsilon_total": 1, "batch": 9, "degree_bound": 7, "delta": delta, **privacy}
+    return parse_job({**apart, "averaging": {"privacy": given}})
+
+
+OF_NODES: dict[str, Any] = {**about.WITH_EDGES, "most_neighbours": 7}
 
 
 @pytest.mark.parametrize(
     ("limits", "settings", "reason"),
     [
-        ({}, released(), None),
-        ({}, released(1e-4), None),
-        ({}, released(0.9999), "limits.max_delta=0.0001 and privacy.delta=0.9999: lower it or raise the limit"),
-        ({"max_delta": 1e-6}, released(), "limits.max_delta=1e-06 and privacy.delta=1e-05: "),
+        ({}, trained(), None),
+        ({}, trained(1e-4), None),
         (
-            {"epsilon_unit": "edge", "most_neighbours": 9},
-            released(),
-            "limits.epsilon_unit=edge and the job's ε is about row: ",
+            {},
+            trained(0.9999),
+            "limits.max_delta=0.0001 and averaging.privacy.delta=0.9999: lower it or raise the limit",
         ),
-        ({"epsilon_unit": "row"}, released(**EDGE), "limits.epsilon_unit=row and the job's ε is about edge: "),
-        (about.EDGES, released(**EDGE), None),
-        ({"epsilon_neighbours": "replacement"}, released(), "limits.epsilon_neighbours=replacement and the job's ε"),
-        ({"epsilon_neighbours": "zero-out"}, released(), None),
+        ({"max_delta": 1e-6}, trained(), "limits.max_delta=1e-06 and averaging.privacy.delta=1e-05: "),
+        ({"epsilon_unit": "edge"}, trained(), "limits.epsilon_unit=edge and the job's ε is about node-edges: "),
+        (about.EDGES, votes(), None),
+        (about.NODES, votes(), "limits.epsilon_unit=node and the job's ε is about edge: "),
+        ({"epsilon_neighbours": "replacement"}, trained(), "limits.epsilon_neighbours=replacement and the job's ε"),
+        ({"epsilon_neighbours": "replacement"}, trained(neighbours="replacement"), None),
     ],
 )
 def test_an_epsilon_is_nothing_without_its_delta_unit_and_relation(
     limits: dict[str, Any], settings: JobSettings, reason: str | None
 ) -> None:
     """A small ε at a δ near 1 bounds nothing, and stands for no name in ``leakage``."""
-    said = refusal(LimitSettings(leakage=(), max_epsilon=1, **{**about.ROWS, **limits}), settings, "B", epsilon=1.0)
+    named = NAMED if settings.paradigm == "sealed" else ()
+    said = refusal(LimitSettings(leakage=named, max_epsilon=1, **{**OF_NODES, **limits}), settings, "B", epsilon=1.0)
     if reason is None:
         assert said is None
     else:
         assert said is not None
         assert said.startswith(reason)
-        assert "limits.leakage=[]" in said
+        assert f"limits.leakage=[{', '.join(named)}]" in said
     assert refusal(LimitSettings(leakage=tuple(all_revelations()), **limits), settings, "B", epsilon=1.0) is None, (
         "without max_epsilon nothing is asked"
     )
 
 
 def test_a_delta_of_one_node_in_n_is_no_protection() -> None:
-    assert delta_too_large(released(1e-3), 999) == ""
-    said = delta_too_large(released(1e-3), 1000)
+    assert delta_too_large(summed(1e-3), 999) == ""
+    said = delta_too_large(summed(1e-3), 1000)
     assert said.startswith(
         "privacy.delta=0.001 with 1000 common nodes: where δ is 1/N or more, a node can be published"
     )
     assert said.endswith("set privacy.delta well below 0.001")
     assert delta_too_large(VerticalJob(), 10**9) == ""
-    assert delta_too_large(released(None), 10**9) == ""
+    assert delta_too_large(summed(None), 10**9) == ""
     release = {"mechanism": "gaussian", "epsilon": 1, "delta": 0.5}
     local = parse_job({"paradigm": "node-dp", "release": {"features": release}})
     assert delta_too_large(local, 2).startswith("release.features.delta=0.5")
@@ -603,67 +546,58 @@ def test_a_delta_of_one_node_in_n_is_no_protection() -> None:
 
 def test_a_delta_that_is_left_out_fits_the_number_of_nodes() -> None:
     """At most a tenth of 1/N, and never above 1e-4."""
-    settings = released(None)
+    settings = summed(None)
     assert settings.privacy is not None
     for nodes, delta in ((1, 1e-4), (1000, 1e-4), (1001, 1e-5), (2708, 1e-5), (10_000, 1e-5), (19_717, 1e-6)):
         assert settings.privacy.delta_of(nodes) == delta, nodes
         assert delta * nodes <= 0.1 * (1 + 1e-9)
     assert settings.privacy.delta_of(None) == 1e-4
-    limits = LimitSettings(max_epsilon=1, **about.ROWS, max_delta=1e-5)
-    assert refusal(limits, settings, "B", epsilon=1.0) is None, "not known yet"
-    assert refusal(limits, settings, "B", 1001, epsilon=1.0) is None
-    said = refusal(limits, settings, "B", 1000, epsilon=1.0)
+    limits = LimitSettings(max_epsilon=1, **about.EDGES, max_delta=1e-5)
+    assert refusal(limits, settings, "A", epsilon=1.0) is None, "not known yet"
+    assert refusal(limits, settings, "A", 1001, epsilon=1.0) is None
+    said = refusal(limits, settings, "A", 1000, epsilon=1.0)
     assert said is not None
     assert said.startswith("limits.max_delta=1e-05 and privacy.delta=0.0001: ")
 
 
 def test_an_epsilon_of_0_is_nothing_without_its_delta_either() -> None:
     # With so much noise that δ alone is left, 0.009 of 100 nodes: that is ε = 0.1 at the δ that the party asks for.
-    settings = released(9e-3, epsilon_total=1e-320)
-    epsilon = largest_epsilon(settings, "B", 100)
+    settings = summed(9e-3, epsilon_total=1e-320)
+    epsilon = largest_epsilon(settings, "A", 100)
     assert epsilon == 0
     for limits, reason in (
         (
-            LimitSettings(max_epsilon=0.01, **about.ROWS, max_delta=1e-6),
+            LimitSettings(max_epsilon=0.01, max_delta=1e-6, **about.EDGES),
             "limits.max_delta=1e-06 and privacy.delta=0.009: ",
         ),
-        (LimitSettings(max_epsilon=0.01, max_delta=0.01, **about.EDGES), "limits.epsilon_unit=edge and the job"),
+        (LimitSettings(max_epsilon=0.01, max_delta=0.01, **about.NODES), "limits.epsilon_unit=node and the job"),
     ):
-        said = refusal(limits, settings, "B", 100, epsilon=epsilon)
+        said = refusal(limits, settings, "A", 100, epsilon=epsilon)
         assert said is not None
         assert said.startswith(reason)
-        assert refusal(limits, settings, "A", 100, epsilon=largest_epsilon(settings, "A", 100)) is None
-    assert without(settings, []) == ["B"], "it pays from a ledger all the same"
-    assert without(settings, ["B"]) == []
-    apart = {"paradigm": "averaging", "preset": "auto", "data": {"holders": ["A", "B"]}}
-    averaged = parse_job({**apart, "averaging": {"privacy": {"epsilon_total": 1, "batch": 9, "degree_bound": 7}}})
-    asked = LimitSettings(leakage=tuple(all_revelations()), max_epsilon=1, **about.ROWS)
-    assert (refusal(asked, averaged, "A", epsilon=0) or "").startswith("limits.epsilon_unit=row and the job's ε is")
+    assert without(settings, ["B"]) == ["A"], "it pays from a ledger all the same"
+    assert without(settings, ["A", "B"]) == []
+    asked = LimitSettings(leakage=tuple(all_revelations()), max_epsilon=1, **about.EDGES)
+    assert (refusal(asked, trained(), "A", epsilon=0) or "").startswith("limits.epsilon_unit=edge and the job's ε is")
 
 
 def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:
-    hops: dict[str, Any] = {"unit": "node-edges", "degree_bound": 5, "aggregation": {}}
-    release = {"features": {"epsilon": 1}}
-    learner = parse_job({"paradigm": "node-dp", "release": release, "privacy": {"epsilon_total": 1, **hops}})
-    trained = {"epsilon_total": 1, "batch": 9, "degree_bound": 7}
-    apart = {"paradigm": "averaging", "preset": "auto", "data": {"holders": ["A", "B"]}}
-    averaged = parse_job({**apart, "averaging": {"privacy": trained}})
-    found = {(job.paradigm, party): job.inputs.degree_rules.get(party) for job in (released(**hops), learner, averaged)
-             for party in "AB"}  # fmt: skip
-    assert found == {
-        ("vertical", "A"): None,
-        ("vertical", "B"): ("privacy.degree_bound", 5),
+    learner = summed(unit="node-edges", degree_bound=5)
+    rules = {
+        (each.paradigm, party): each.inputs.degree_rules.get(party) for each in (learner, trained()) for party in "AB"
+    }
+    assert rules == {
         ("node-dp", "A"): ("privacy.degree_bound", 5),
         ("node-dp", "B"): None,
         ("averaging", "A"): ("averaging.privacy.degree_bound", 7),
         ("averaging", "B"): ("averaging.privacy.degree_bound", 7),
     }
-    assert released(**EDGE).inputs.degree_rules.get("B") is None
+    assert summed().inputs.degree_rules.get("A") is None
     for most, reason in ((None, ""), (5, ""), (6, "limits.most_neighbours=6 and privacy.degree_bound=5: raise the")):
         limits = LimitSettings(leakage=tuple(all_revelations()), most_neighbours=most)
-        assert (refusal(limits, released(**hops), "B", epsilon=1.0) or "").startswith(reason)
-        assert reason or refusal(limits, released(**hops), "B", epsilon=1.0) is None
-        assert refusal(limits, released(**hops), "A", epsilon=0.0) is None
+        assert (refusal(limits, learner, "A", epsilon=1.0) or "").startswith(reason)
+        assert reason or refusal(limits, learner, "A", epsilon=1.0) is None
+        assert refusal(limits, learner, "B", epsilon=1.0) is None
 
 
 def test_the_delta_of_a_release_is_held_to_the_limit_too() -> None:
@@ -676,64 +610,61 @@ def test_the_delta_of_a_release_is_held_to_the_limit_too() -> None:
 
 
 def test_who_may_be_refused_is_told_before_the_nodes_are_counted() -> None:
-    assert delta_in_doubt(released(1e-3), 999) == ""
-    assert delta_in_doubt(released(1e-3), 1000) == (
+    assert delta_in_doubt(summed(1e-3), 999) == ""
+    assert delta_in_doubt(summed(1e-3), 1000) == (
         "privacy.delta=0.001 is refused from 1,000 common nodes on (δ ≥ 1/N), and there may be 1,000; lower "
         "privacy.delta, or leave it out and it follows from their number"
     )
-    assert delta_in_doubt(released(None)) == delta_in_doubt(VerticalJob()) == ""
+    assert delta_in_doubt(summed(None)) == delta_in_doubt(VerticalJob()) == ""
     release = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-6}
     local = parse_job({"paradigm": "node-dp", "release": {"features": release}})
     assert delta_in_doubt(local) == "release.features.delta=1e-06 is refused from 1,000,000 common nodes on (δ ≥ 1/N)"
 
 
 def joint(colluding: int) -> JobSettings:
-    """A job of four holders, of which all but A make noise together."""
+    """A job of four holders that make noise together."""
     return parse_job(
         {
-            "data": {"holders": 4, "label_holder": "A"},
-            "model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}},
-            "privacy": {"unit": "row", "epsilon_total": 4, "joint_noise": {"colluding": colluding}},
+            "paradigm": "averaging",
+            "preset": "auto",
+            "data": {"holders": 4, "split": [0.6, 0.2, 0.2], "stratify": False},
+            "averaging": {
+                "threshold": 4,
+                "privacy": {"epsilon_total": 4, "batch": 9, "degree_bound": 7, "joint_noise": {"colluding": colluding}},
+            },
         }
     )
 
 
 @pytest.mark.parametrize(
-    ("least", "colluding", "accepted"), [(None, 1, False), (1, 1, True), (0, 1, True), (1, 0, False)]
+    ("least", "colluding", "accepted"), [(None, 1, False), (1, 1, True), (0, 1, True), (2, 1, False)]
 )
 def test_who_relies_on_others_noise_says_how_many_may_collude(
     least: int | None, colluding: int, accepted: bool
 ) -> None:
-    limits, settings = LimitSettings(min_colluding=least, max_epsilon=8, **about.ROWS), joint(colluding)
+    limits, settings = LimitSettings(min_colluding=least, max_epsilon=8, **OF_NODES), joint(colluding)
     reason = refusal(limits, settings, "B", epsilon=4)
     assert (reason is None) == accepted
     if reason is not None:
-        assert reason.startswith(f"limits.min_colluding={'null' if least is None else least} and privacy.joint_noise.")
-    for party in ("A", SERVER):  # the label holder publishes nothing
-        assert refusal(LimitSettings(max_epsilon=8, **about.ROWS), settings, party, epsilon=0) is None
-    assert refusal(LimitSettings(max_epsilon=8, **about.ROWS, leakage=()), joint(0), "B", epsilon=4) is not None
-
-
-def test_epsilon_would_stand_for_what_is_noised_and_for_nothing_else() -> None:
-    shown = private(EVERY_STEP, initial={"method": "secure-sum"})
-    said = refusal(LimitSettings(leakage=()), shown, "B", epsilon=8.0)
-    assert said is not None
-    _, _, bounded = said.partition("; or, in place of ")
-    assert "output-embeddings" in bounded
-    assert not any(name in bounded for name in NEVER_NOISED)
+        assert reason.startswith(
+            f"limits.min_colluding={'null' if least is None else least} and averaging.privacy.joint_noise."
+        )
+    assert refusal(LimitSettings(max_epsilon=8, **OF_NODES), settings, SERVER, epsilon=0) is None
 
 
 def test_what_epsilon_would_bound_is_said_with_the_epsilon() -> None:
-    content = {"data": {"holders": 3}, "privacy": {"epsilon_total": 4, "unit": "edge", "aggregation": {"hops": 2}}}
-    private = parse_job({**content, "preset": "auto"})
-    epsilon = largest_epsilon(private, "B")
-    told = refusal(LimitSettings(leakage=()), private, "B", epsilon=epsilon)
+    """And what no noise is on is not among it."""
+    epsilon = largest_epsilon(votes(), "B")
+    told = refusal(LimitSettings(leakage=()), votes(), "B", epsilon=epsilon)
     assert told is not None
+    _, _, bounded = told.partition("; or, in place of ")
+    assert bounded.startswith("noisy-votes, limits.max_epsilon")
     assert told.endswith(": the job costs B a total ε of 4 (unit edge, replacement)")
     assert "data init --protect --epsilon" in told
-    assert refusal(LimitSettings(leakage=(), max_epsilon=4.01, **about.EDGES), private, "B", epsilon=epsilon) is None
+    bound = LimitSettings(leakage=NAMED, max_epsilon=4.01, **about.EDGES)
+    assert refusal(bound, votes(), "B", epsilon=epsilon) is None
     for limits, other in (
         (LimitSettings(leakage=()), job()),
-        (LimitSettings(leakage=(), max_epsilon=3, **about.EDGES), private),
+        (LimitSettings(leakage=(), max_epsilon=3, **about.EDGES), votes()),
     ):
         assert "in place of" not in str(refusal(limits, other, "B", epsilon=largest_epsilon(other, "B")))

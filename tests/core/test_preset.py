@@ -21,9 +21,6 @@ from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.preset import AUTO, PAPER, Choice, resolved
 from veilgraph.samples.shipped import with_overrides
 
-NOISED = {"unit": "row", "schedule": "once", "epsilon_total": 4}
-ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
-EVERY_STEP = {"unit": "row", "schedule": "every-step", "mechanism": "gaussian", "clip": 1.0, "epsilon_step": 16}
 NODES = {"features": {"epsilon": 1}}
 TABLES = {"holders": ["bank", "shop"]}
 WORDS = {"dataset": "cora"}
@@ -48,24 +45,19 @@ VALID: dict[str, dict[str, Any]] = {
     "batches": {"train": {"batch_size": 64}},
     "rounds": {"model": {"rounds": 3, "combine": {"strategy": "degree-weighted"}}},
     "labels": {"label_privacy": {"epsilon": 2}},
-    "noised once": {"privacy": NOISED, "model": ONCE},
-    "noised in every step": {"privacy": EVERY_STEP, "train": LAST},
-    "noised nodes": {
-        "privacy": {**NOISED, "unit": "node", "degree_bound": 8},
-        "model": ONCE,
-        "data": {"feature_scaling": "none"},
-    },
-    "noised in every hop": {"privacy": {**NOISED, "unit": "edge", "aggregation": {"hops": 2}}, "model": ONCE},
-    "noised nodes, in every hop": {
-        "privacy": {**NOISED, "unit": "node-edges", "degree_bound": 8, "aggregation": {"hops": 2}},
-        "model": ONCE,
-        "data": {**TABLES, "feature_scaling": "none"},
-    },
     "horizontal": {"paradigm": "horizontal", "data": TABLES},
     "averaging": {"paradigm": "averaging", "data": TABLES},
     "node-dp": {"paradigm": "node-dp", "release": NODES},
+    "node-dp, edges": {"paradigm": "node-dp", "release": NODES, "privacy": {"unit": "edge", "epsilon_total": 4}},
     "node-dp, labels": {"paradigm": "node-dp", "release": {**NODES, "labels": {"holder": "B", "epsilon": 2}}},
     "sealed": {"paradigm": "sealed", "data": TABLES},
+    "sealed, noised": {
+        "paradigm": "sealed",
+        "data": TABLES,
+        "model": {"network": "linear", "edge_slots": 4096},
+        "train": {"select_by": "last"},
+        "privacy": {"unit": "edge", "epsilon_total": 4},
+    },
     "sealed, checked": {"paradigm": "sealed", "dealer_checks": 0.5, "train": {"select_by": "last"}},
     "sealed, words": {"paradigm": "sealed", "data": WORDS},
 }
@@ -133,40 +125,9 @@ def test_a_stored_job_read_again_is_the_same_job(kind: str, tmp_path: Path) -> N
     assert parse_chosen(content)[1] == []
 
 
-def test_noise_in_every_step_and_what_perturbs_leave_all_as_it_is() -> None:
-    for kind in ("noised in every step", "node-dp", "node-dp, labels"):
+def test_what_perturbs_leaves_all_as_it_is() -> None:
+    for kind in ("node-dp", "node-dp, edges", "node-dp, labels"):
         assert parse_chosen({**VALID[kind], "preset": AUTO})[1] == [], kind
-
-
-RELEASES: dict[str, dict[str, Any]] = {
-    "row": {},
-    "edge": {"unit": "edge", "degree_bound": 5},
-    "edge, every hop": {"unit": "edge", "aggregation": {}},
-    "node-edges": {"unit": "node-edges", "degree_bound": 5, "aggregation": {}},
-}
-
-
-@pytest.mark.parametrize("data", [{**TABLES, "label_holder": "bank"}, WORDS], ids=["tables", "words"])
-@pytest.mark.parametrize("privacy", RELEASES.values(), ids=RELEASES)
-def test_a_job_says_what_is_private_and_the_rest_fits_it(privacy: dict[str, Any], data: dict[str, Any]) -> None:
-    content = {"data": data, "privacy": {**NOISED, **privacy}}
-    with refused(ConfigError, key="model.initial.method"):
-        parse_job({**content, "preset": PAPER})
-    job = at(parse_job({**content, "preset": AUTO}), "model")
-    assert (job.initial.method, job.local.model) == ("individual", "appnp")
-    hops = "model.local.hops" in keys(content)
-    assert hops == ("aggregation" in privacy), "hops of what is released cost ε, and the label holder's own do not"
-    by_column = at(parse_job({**content, "preset": AUTO}), "data.feature_scaling") == "standard"
-    assert by_column == (data is not WORDS and privacy.get("unit") != "node-edges"), "statistics carry a node to others"
-
-
-def test_what_is_needed_is_taken_though_the_rest_does_not_fit() -> None:
-    content = {"data": {**WORDS, "feature_scaling": "none"}, "privacy": NOISED, "train": {"select_by": "loss"}}
-    broken = {**content, "model": {"local": {"teleport": 0.4}}, "train": {"epochs": 3, "patience": 9}}
-    for job in (content, broken):
-        assert parse_job({**job, "preset": AUTO}).hash()
-    with refused(ConfigError, key="model.initial.method"):
-        parse_job({"privacy": NOISED, "model": {"initial": {"method": "secure-sum"}}, "preset": AUTO})
 
 
 def keys(job: dict[str, Any]) -> set[str]:

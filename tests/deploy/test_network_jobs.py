@@ -16,7 +16,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, JOB, Consortium, await_quiet, job
-from tests.deploy.same_here import assert_same_here, model_of, run_here
+from tests.deploy.same_here import model_of, run_here
 from tests.errors import refused
 from veilgraph.cli import app
 from veilgraph.core.errors import ConfigError
@@ -66,28 +66,6 @@ def test_a_sealed_job_shows_the_label_holder_its_classes_and_the_relay_nothing(
     assert load_result(runs["A"].path).summary["test_accuracy"] > 0.8
 
 
-COLUMNS: Final = job(
-    "columns",
-    model={
-        "dim": 8,
-        "initial": {"method": "individual"},
-        "local": {"model": "appnp", "hops": 2, "activation": "none"},
-    },
-    train={"epochs": 6, "patience": None},
-    privacy={"noise_multiplier": 0, "unit": "edge", "aggregation": {"hops": 1, "dim": 4, "own_rows": "clear"}},
-)
-
-
-def test_columns_go_to_the_label_holder_and_past_the_dealer(consortium: Consortium, tmp_path: Path) -> None:
-    """Without noise, so that the same run in one process has the same release."""
-    with consortium.changed("limits: {leakage: [embedding-sums, output-embeddings, combined-as-output, own-columns]}"):
-        consortium.submit(COLUMNS)
-    assert_same_here(consortium.network, COLUMNS, HOLDERS, tmp_path)
-    rows = {site: trained(consortium, site, COLUMNS.name).rows for site in (*HOLDERS, DEALER)}
-    told = {(site, row["peer"]) for site, each in rows.items() for row in each if row["kind"] == "columns"}
-    assert told == {("A", "B"), ("A", "C"), ("B", "A"), ("C", "A")}, "sent and received"
-
-
 def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consortium) -> None:
     """None of them had leave before; then views are kept from the training on."""
     site = Kit.open(consortium.network.kits[DEALER]).path / "local" / "veilgraph.json"
@@ -108,10 +86,14 @@ def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consor
 
 
 PRIVATE: Final = {
-    "model": {"dim": 8, "initial": {"method": "individual"}},
-    "train": {"epochs": 4, "select_by": "last", "patience": None},
-    "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 3, "predictions": 1},
+    "paradigm": "node-dp",
+    "data": {"holders": list(HOLDERS), "label_holder": "A"},
+    "model": {"dim": 8},
+    "release": {"features": {"epsilon": 3, "low": -50, "high": 50}},
+    "privacy": {"unit": "edge", "epsilon_total": 3, "predictions": 1},
+    "train": {"epochs": 4, "patience": None},
 }
+LEAKS: Final = "limits: {leakage: [perturbed-features]}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +122,8 @@ class Trained:
 def private(consortium: Consortium) -> Mapping[str, Trained]:
     """A private job: holder, or the dealer, → what it then had."""
     settings = job("private", **PRIVATE)
-    consortium.submit(settings)
+    with consortium.changed(LEAKS):
+        consortium.submit(settings)
     await_quiet(consortium)
     return {party: trained(consortium, party, settings.name) for party in (*HOLDERS, DEALER)}
 
@@ -156,7 +139,7 @@ def trained(consortium: Consortium, site: str, name: str) -> Trained:
 
 
 def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium, private: Mapping[str, Trained]) -> None:
-    assert [private[party].releases for party in HOLDERS] == [4 * 2 + 1, 4 + 1, 4 + 1]
+    assert [private[party].releases for party in HOLDERS] == [1, 1, 1]
     assert private[DEALER].ledger == []
     roots = load_roots(consortium.network.runs("A").parent / "startup" / "rootCA.pem")
     for party in (*HOLDERS, SERVER):
@@ -193,10 +176,15 @@ def test_a_site_knows_by_its_own_kit_what_a_job_sent_and_spent(private: Mapping[
         assert found.epsilon == (None if party == DEALER else pytest.approx(float(found.ledger[-1]["total"])))
 
 
-def test_a_prediction_spends_at_every_holders_own_site(consortium: Consortium, private: Mapping[str, Trained]) -> None:
-    consortium.submit(job("private", **PRIVATE), "predict")
+def test_a_prediction_of_changed_edges_spends_at_their_holders_site(
+    consortium: Consortium, private: Mapping[str, Trained]
+) -> None:
+    edges = consortium.party_file("A").parent / "edges.csv"
+    with consortium.changed(LEAKS, edges=edges):
+        edges.write_text("".join(edges.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]), encoding="utf-8")
+        consortium.submit(job("private", **PRIVATE), "predict")
     after = [trained(consortium, party, "private").releases for party in HOLDERS]
-    assert after == [private[party].releases + 1 for party in HOLDERS]
+    assert after == [2, 1, 1], "of edges that changed, and of nothing else"
 
 
 def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium) -> None:

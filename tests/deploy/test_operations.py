@@ -274,7 +274,7 @@ def test_a_sites_own_process_has_neither_torch_nor_scipy(tmp_path: Path) -> None
     nodes = "{file: a.csv, id: id, features: [{columns: x, missing: 0}]}"
     party.write_text(
         f"party: A\nnodes: {nodes}\nedges: []\n"
-        "limits: {max_epsilon: 1, epsilon_unit: row, epsilon_neighbours: zero-out}\n",
+        "limits: {max_epsilon: 1, epsilon_unit: node, epsilon_neighbours: replacement}\n",
         encoding="utf-8",
     )
     script = (

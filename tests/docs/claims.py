@@ -40,7 +40,6 @@ NO_PROMISES: Final = {
     "A single release under DP hides what it should": "a measurement",
     "What stays with the machine that joins": "of one holder's own machines",
     "Declared ranges and categories are taken as public": "a condition",
-    "guessing the coins is exactly what ε bounds": "how canaries are judged",
     "Run veilgraph budget job.yaml, before anything is sent": "advice",
     "Holders send nothing offline but the set-up": "counts bytes",
     "the evidence must tell nothing, and does": "the words of a verdict that something leaks",

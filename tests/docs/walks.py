@@ -15,7 +15,7 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judge import Objective
 from veilgraph.runtime.launch.jobs import train
@@ -26,10 +26,10 @@ Walk = tuple[str, ...]
 """Files of our own, each without its suffix, from the caller to the called."""
 
 _NOISED: dict[str, Any] = {
-    "data": {"dataset": "synthetic", "holders": 3},
-    "model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}, "dim": 4},
-    "privacy": {"unit": "row", "epsilon_total": 4, "schedule": "every-step"},
-    "train": {"epochs": 1, "select_by": "last", "patience": None},
+    "data": {"dataset": "synthetic", "holders": 3, "split": [0.5, 0.25, 0.25], "stratify": False},
+    "model": {"dim": 4},
+    "label_privacy": {"epsilon": 4},
+    "train": {"epochs": 1},
 }
 
 
@@ -79,7 +79,7 @@ def recorded_walks(folder: Path, patch: pytest.MonkeyPatch) -> Mapping[str, set[
     data = {"parties": {name: str(path) for name, path in parties.items()}, "feature_scaling": "standard"}
     train(parse_job({"data": data, "model": {"dim": 4}, "train": {"epochs": 1}}), folder / "run")
     walks.watch(Ledger, "spend", lambda *_: "a release is paid")
-    walks.watch(Gaussian, "apply", lambda *_: "noise is added")
+    walks.watch(LabelResponse, "release", lambda *_: "noise is added")
     train(parse_job(_NOISED), folder / "noised")
     assert f"B sends A {Kind.MASKED_OPERAND.name}" in walks.found
     return walks.found

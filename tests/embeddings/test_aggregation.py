@@ -14,7 +14,7 @@ from veilgraph_embeddings.world import drawn_pairs
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.mechanism import Gaussian, clip_to_grid
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -100,7 +100,7 @@ def test_on_the_grid_of_the_noise_it_is_more_and_counted() -> None:
     limit = Sensitivity.of(1, 2).on_grid(mechanism.cell, shape, 1, 2)
     assert limit.node - Sensitivity.of(1, 2).node == pytest.approx(mechanism.cell * math.sqrt(200), rel=1e-6)
     edge = torch.full(shape, 3 * mechanism.cell, dtype=torch.float64)
-    landed = [mechanism.apply(edge * factor, torch.zeros(shape, dtype=torch.float64)) for factor in (1.0, 1 - 1e-8)]
+    landed = [clip_to_grid(edge * factor, mechanism.clip, 2, mechanism.cell) for factor in (1.0, 1 - 1e-8)]
     assert float((landed[0] - landed[1]).norm()) == pytest.approx(mechanism.cell * math.sqrt(200))
 
 

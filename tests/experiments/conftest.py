@@ -24,18 +24,3 @@ def tiny_table(monkeypatch):
     table = Table("A tiny table", "model", entries, frozenset({"digits"}), note="A note.")
     monkeypatch.setitem(TABLES, "tiny", table)
     return table
-
-
-@pytest.fixture
-def tiny_private_table(monkeypatch):
-    """A table of one place alone and two with differential privacy, known as ``tiny-private``."""
-    tiny = {**TINY, "privacy.gradient_clip": 0.01}
-
-    def entry(row, kind, epsilon, changes):
-        return Entry(row, f"ε {epsilon}", "synthetic", "cora-private", kind, {**tiny, **changes}, None)
-
-    entries = [entry("alone", "isolated-A", epsilon, {}) for epsilon in (4, 8)]
-    entries += [entry("noised", "federated", epsilon, {"privacy.epsilon_step": epsilon}) for epsilon in (4, 8)]
-    table = Table("A tiny private table", "training", tuple(entries))
-    monkeypatch.setitem(TABLES, "tiny-private", table)
-    return table

@@ -12,12 +12,10 @@ import pytest
 from veilgraph_node_dp import mechanisms
 
 from research import canary_bounds
-from research.canaries.bounded import Bounded
 from research.canaries.game import Bound, Game, in_one_run, repeated
 from research.canaries.gradients import Gradients
-from research.canaries.hops import Hops, Opinions
+from research.canaries.hops import Opinions
 from research.canaries.nodes import Features, GaussianFeatures, Labels
-from research.canaries.rows import JointRows, PureRows, Rows
 from research.canaries.votes import Votes
 from research.canary_bounds import EPSILONS, FIGURES, SETTINGS, WAYS, Setting, key_of
 from research.figures import Figures
@@ -34,26 +32,12 @@ NOISY: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}
 
 @pytest.fixture(autouse=True)
 def _fixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in ("bounded", "game", "gradients", "hops", "nodes", "rows", "votes"):
+    for kind in ("game", "gradients", "nodes", "votes"):
         monkeypatch.setattr(f"research.canaries.{kind}.system_secrets", fixed_secrets(kind))
+    monkeypatch.setattr("veilgraph_node_dp.publisher.system_secrets", fixed_secrets("hops"))
 
 
 GAMES: dict[str, tuple[Game, int]] = {
-    "row": (Rows(**NOISY), TRIALS),
-    "row replaced": (Rows(neighbours="replacement", **NOISY), TRIALS),
-    "row, james-stein-plus": (Rows(mechanism="james-stein-plus", **NOISY), TRIALS),
-    "row, laplace": (PureRows(EPSILON), TRIALS),
-    "row, every step": (Rows(epochs=4, **NOISY), TRIALS),
-    "row, every step, gradients": (Rows(epochs=4, labelled=True, **NOISY), TRIALS),
-    "row, every step, h0 of three": (Rows(epochs=4, others=2, **NOISY), TRIALS),
-    "row, joint noise": (JointRows(holders=8, colluding=6, **NOISY), TRIALS),
-    "edge, bounded": (Bounded(**NOISY), TRIALS // 2),
-    "node, bounded": (Bounded(unit="node", hops=2, **NOISY), TRIALS),
-    "edge, every hop": (Hops(**NOISY), TRIALS),
-    "edge, every hop, own rows clear": (Hops(own_rows="clear", **NOISY), TRIALS),
-    "node, every hop": (Hops(unit="node", **NOISY), TRIALS),
-    "node-edges absent, every hop": (Hops(unit="node-edges", neighbours="zero-out", **NOISY), TRIALS),
-    "node-edges replaced, every hop": (Hops(unit="node-edges", **NOISY), TRIALS),
     "edge, sums of opinions": (Opinions(**NOISY), TRIALS),
     "node-edges absent, sums of opinions": (Opinions(unit="node-edges", neighbours="zero-out", **NOISY), TRIALS),
     "node-edges replaced, sums of opinions": (Opinions(unit="node-edges", **NOISY), TRIALS),
@@ -107,8 +91,7 @@ def test_with_half_of_the_noise_more_is_proven(name: str) -> None:
 
 
 ONE_RUN: dict[str, Game] = {
-    "row": Rows(4.0, 1e-5),
-    "edge, every hop": Hops(4.0, 1e-5),
+    "edge, sums of opinions": Opinions(4.0, 1e-5),
     "node, multi-bit": Features(4.0),
     "votes": Votes(4.0),
 }
@@ -124,7 +107,7 @@ def test_one_run_with_many_canaries_proves_no_more_either(name: str) -> None:
 def test_one_run_with_little_noise_proves_more(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = Gaussian.draw
     monkeypatch.setattr(Gaussian, "draw", lambda self, shape, source: draw(self, shape, source) / 10)
-    bound = in_one_run(Rows(1.0, 1e-5), 1000, CONFIDENCE)
+    bound = in_one_run(Opinions(1.0, 1e-5), 1000, CONFIDENCE)
     assert bound.epsilon > bound.claim
 
 

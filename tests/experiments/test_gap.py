@@ -2,23 +2,17 @@
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from research import gap_beside
-from research.figures import Figures
 from research.gap import Gap, _Classifier, _Encoder, _noisy_gradients, gap_logits
-from research.gap_sets import LEVELS, Set, job_of
-from tests import nightly
+from research.gap_sets import LEVELS
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.runtime.launch.jobs import train
 
 DELTA = 1e-5
 SMALL = Gap("edge", math.inf, DELTA, dim=4)
@@ -91,21 +85,3 @@ def test_it_learns_without_noise_and_nothing_where_all_is_noise(graph: PartyGrap
     free = accuracy(Gap("edge", math.inf, DELTA))
     assert free > 0.7
     assert accuracy(Gap("node", 0.1, DELTA, steps=20)) < free - 0.1
-
-
-TINY = Set("synthetic", bound=4, local={"hops": 2}, train={"epochs": 4, "patience": None})
-
-
-@nightly
-def test_what_a_job_reaches_with_an_own_network_trained_before_is_what_it_reaches(tmp_path: Path) -> None:
-    """Without noise, where both are the same release."""
-    job = job_of(TINY, "edge", math.inf, 0)
-    graphs = paradigm_of(job).data.load(job).graphs
-    own = gap_beside.OwnNetwork()
-    whole, reused = (gap_beside._ours(TINY, job, graphs, Figures(tmp_path / "f.json"), "edge", own) for _ in range(2))
-    assert own.weights
-    assert whole == reused
-    summary = train(job, tmp_path / "run", parties={graph.party: graph for graph in graphs}).summary
-    assert whole == summary["test_accuracy"]
-    assert own.alone["test_accuracy"] == summary["without_releases"]["test_accuracy"]
-    assert own.judgement.best_epoch == summary["best_epoch"]

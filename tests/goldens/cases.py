@@ -64,11 +64,7 @@ SHIPPED: Final = (
     ),
     Case(
         "budgets",
-        commands=(
-            "budget {jobs}/cora-private.yaml --total 1,16",
-            "budget {jobs}/cora-private-once.yaml --total 1,16",
-            "budget {jobs}/cora-local.yaml",
-        ),
+        commands=("budget {jobs}/cora-local.yaml",),
     ),
 )
 
@@ -170,60 +166,26 @@ VERTICAL: Final = (
 
 PRIVATE: Final = (
     Case(
-        "every step, gaussian, masked",
+        "perturbed labels",
         _job(
-            _model("initial: {method: individual}, combine: {masked: true}, head: {logit_hops: 1}"),
-            "privacy: {unit: row, schedule: every-step, epsilon_step: 8, calibration: classical, gradient_clip: 0.01}",
-            train="select_by: last",
+            _model("initial: {method: individual}, head: {logit_hops: 1}"),
+            "label_privacy: {epsilon: 2.0}",
+            data="dataset: synthetic, split: [0.5, 0.25, 0.25], stratify: false",
         ),
-        (*_TRAIN, "predict run --nodes 0,1", "budget job.yaml --total 4"),
+        (*_TRAIN, "predict run --nodes 0,1", "budget job.yaml"),
         fixed=_NOISE,
     ),
     Case(
-        "every step, laplace, concat",
+        "noise on votes, with canaries, audited",
         _job(
-            _model("initial: {method: collaborative}, combine: {strategy: concat}"),
-            "privacy: {unit: row, schedule: every-step, mechanism: laplace, noise_multiplier: 2.0}",
+            "paradigm: sealed",
+            "model: {network: linear, blocks: [pooled.1], edge_slots: 8192}",
+            "output: margins",
+            "privacy: {unit: edge, epsilon_total: 4, canaries: 40}",
             train="select_by: last",
         ),
-        fixed=_NOISE,
-    ),
-    Case(
-        "every step, james-stein, stopped by the budget",
-        _job(
-            _model("initial: {method: secure-sum}, combine: {masked: false}"),
-            "privacy: {unit: row, schedule: every-step, mechanism: james-stein, noise_multiplier: 3.0, "
-            "epsilon_total: 4}",
-            train="select_by: last",
-        ),
-        fixed=_NOISE,
-    ),
-    Case(
-        "once, rows, with canaries, audited",
-        _job(
-            _model("initial: {method: individual}, local: {model: appnp, hops: 3}, server: {layers: 0}"),
-            "privacy: {unit: row, mechanism: gaussian, epsilon_total: 16, canaries: 60, predictions: 1}",
-        ),
-        (*_WATCHED, "predict run --nodes 0,1"),
+        (*_WATCHED, "predict run --nodes 0,1", "budget job.yaml --total 1,16"),
         fixed=_BLINDED,
-    ),
-    Case(
-        "once, nodes, three holders masked",
-        _job(
-            _model("initial: {method: individual}, local: {model: appnp, hops: 2}, combine: {masked: true}"),
-            "privacy: {mechanism: james-stein-plus, epsilon_total: 32, unit: node, degree_bound: 4, canaries: 20, "
-            "canaries_in: data}",
-            data="dataset: synthetic, holders: 3",
-        ),
-        fixed=_NOISE,
-    ),
-    Case(
-        "once, edges, concat",
-        _job(
-            _model("initial: {method: individual}, local: {model: appnp, hops: 2}, combine: {strategy: concat}"),
-            "privacy: {mechanism: gaussian, noise_multiplier: 1.0, unit: edge, degree_bound: 4}",
-        ),
-        fixed=_NOISE,
     ),
 )
 
@@ -263,11 +225,12 @@ HORIZONTAL: Final = (
 )
 
 
-def _node_dp(features: str, network: str, *, labels: str = "", data: str = "") -> str:
+def _node_dp(features: str, network: str, *, labels: str = "", data: str = "", privacy: str = "") -> str:
     return _job(
         "paradigm: node-dp",
         f"release: {{features: {{low: -6.0, high: 6.0, {features}}}, {labels}}}",
         f"model: {{{network}}}",
+        *([f"privacy: {{{privacy}}}"] if privacy else []),
         data=f"dataset: synthetic, split: [0.5, 0.25, 0.25], {data}",
     )
 
@@ -302,6 +265,12 @@ NODE_DP: Final = (
     Case(
         "laplace features, sums",
         _node_dp("mechanism: laplace, epsilon: 20.0", "hops: 1, aggregate: sum, dim: 8"),
+        fixed=_NOISE,
+    ),
+    Case(
+        "noise on the learner's edges",
+        _node_dp("epsilon: 3.0", "dim: 8", privacy="unit: edge, hops: 2, epsilon_total: 16, predictions: 1"),
+        (*_TRAIN, "predict run --nodes 0,1", "budget job.yaml --total 1,16"),
         fixed=_NOISE,
     ),
 )

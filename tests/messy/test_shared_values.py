@@ -61,18 +61,17 @@ def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
     edges = [{"file": "e.csv", "source": "a", "shared": "device"}]
     own = Organisation(parse_party_settings({"party": "A", "nodes": nodes, "edges": edges}), tmp_path)
     data = {"holders": ["A", "B"], "label_holder": "B"}
-    for unit, bound in (("edge", {}), ("node", {"degree_bound": 5}), ("node-edges", {"degree_bound": 5})):
-        privacy = {"unit": unit, "epsilon_total": 4, "aggregation": {}, **bound}
-        job = parse_job({"paradigm": "vertical", "preset": "auto", "data": data, "privacy": privacy})
-        assert "edges.0.shared joins all who have a value" in (refusal_of(own, job) or ""), unit
     sampled = {"epsilon_total": 4, "degree_bound": 5, "batch": 6, "sampling_rate": 0.25}
-    for others in (
-        {"paradigm": "sealed", "privacy": {"unit": "edge", "aggregation": {}, "epsilon_total": 4}}
+    for protects in (
+        {"paradigm": "sealed", "privacy": {"unit": "edge", "epsilon_total": 4}}
         | {"model": {"network": "linear", "edge_slots": 64}},
-        {"paradigm": "node-dp", "release": {"features": {"epsilon": 4}}}
-        | {"privacy": {"unit": "edge", "aggregation": {}, "epsilon_total": 4}},
+        {"paradigm": "node-dp", "data": {**data, "label_holder": "A"}, "release": {"features": {"epsilon": 4}}}
+        | {"privacy": {"unit": "edge", "epsilon_total": 4}},
+        {"paradigm": "node-dp", "data": {**data, "label_holder": "A"}, "release": {"features": {"epsilon": 4}}}
+        | {"privacy": {"unit": "node-edges", "degree_bound": 5, "epsilon_total": 4}},
+        {"paradigm": "node-dp", "release": {"features": {"epsilon": 4}}},
         {"paradigm": "averaging", "data": {"holders": ["A", "B", "C"]}, "averaging": {"privacy": sampled}},
     ):
-        job = parse_job({"preset": "auto", "data": data, **others})
-        assert "edges.0.shared joins all who have a value" in (refusal_of(own, job) or ""), others["paradigm"]
+        job = parse_job({"preset": "auto", "data": data, **protects})
+        assert "edges.0.shared joins all who have a value" in (refusal_of(own, job) or ""), protects
     assert "shared" not in (refusal_of(own, parse_job({"preset": "auto", "data": data})) or "")

@@ -43,15 +43,13 @@ def _unpaid(pair: Pair) -> Iterator[str]:
     settings = pair.job.settings
     if not adds_noise(settings) or settings.paradigm == "sealed":
         return
-    perturbs = settings.privacy is None  # then embeddings follow from what was perturbed
-    kinds_released = RELEASES[1:] if perturbs else RELEASES[:1]
     for graph in pair.job.graphs:
         party, whole = graph.party, set[tuple[Kind, bytes]]()
         for session in pair.sessions:
             whole |= {
                 (seen.tag.kind, hashlib.sha256(octets(seen).tobytes()).digest())
                 for seen in session.received
-                if seen.sender == party and seen.tag.kind in kinds_released and 0 not in seen.shape
+                if seen.sender == party and seen.tag.kind in RELEASES[1:] and 0 not in seen.shape
             }
         kinds = {kind for kind, _ in whole}
         seen_by_others = max((sum(one == kind for one, _ in whole) for kind in kinds), default=0)

@@ -79,23 +79,17 @@ def _train(draw: random.Random, **changes: Any) -> dict[str, Any]:
 
 
 def _vertical(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
-    holders, private = draw.choice([2, 3]), draw.random() < 0.4
-    methods = ["individual"] if private else ["collaborative", "collaborative", "secure-sum", "individual"]
+    holders = draw.choice([2, 3])
+    methods = ["collaborative", "collaborative", "secure-sum", "individual"]
     model: dict[str, Any] = {
         "dim": draw.choice([3, 4]),
         "initial": {"method": draw.choice(methods)},
         "local": {"dropout": draw.choice([0.0, 0.2])},
-        "combine": {"strategy": draw.choice(["mean", "concat", "regression"]), "masked": None},
+        "combine": {"strategy": draw.choice(["mean", "concat", "regression"])},
     }
-    changes: list[Mapping[str, Any]] = [_train(draw, select_by=draw.choice(["last", "accuracy"]))]
-    if private:
-        once = draw.random() < 0.5
-        model |= {"local": {"model": "appnp"}, "combine": {"strategy": "concat"}}
-        noise = {"unit": "row", "delta": 1e-4, "noise_multiplier": draw.choice([2.0, 4.0])}
-        changes = [_train(draw, select_by="last"), {"privacy": noise | {"schedule": "once" if once else "every-step"}}]
-    if model["combine"].get("masked", 0) is None:
-        del model["combine"]["masked"]
-    job = small_job(holders, {"model": model, "seed": draw.randrange(1000)}, *changes)
+    labels = {"label_privacy": {"epsilon": 2.0}} if draw.random() < 0.3 else {}
+    steps = _train(draw, select_by=draw.choice(["last", "accuracy"]))
+    job = small_job(holders, {"model": model, "seed": draw.randrange(1000)}, steps, labels)
     return job, small_parties(holders, seed=draw.randrange(1000))
 
 
@@ -157,7 +151,11 @@ def _node_dp(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
     holders, features = draw.choice([2, 3]), dict(draw.choice(list(MECHANISMS.values())))
     labels = {"release": {"labels": {"holder": "B", "epsilon": 2.0}}} if draw.random() < 0.5 else {}
     split = {"data": {"split": [0.5, 0.25, 0.25], "stratify": False}} if labels else {}
-    changes = ({"model": {"dim": 3, "hops": 1}, "seed": draw.randrange(1000)}, labels, split, _train(draw))
+    steps: dict[str, Any] = {"model": {"dim": 3, "hops": 1}}
+    if not labels and draw.random() < 0.5:
+        noise = {"unit": "edge", "epsilon_total": 4.0, "delta": 1e-4, "hops": draw.choice([1, 2])}
+        steps = {"model": {"dim": 3, "hops": "auto"}, "privacy": noise}
+    changes = (steps, {"seed": draw.randrange(1000)}, labels, split, _train(draw))
     job = local_job(holders, *changes, **features)
     return job, local_parties(job, own=draw.random() < 0.5, seed=draw.randrange(1000))
 
@@ -168,7 +166,7 @@ def _sealed(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
     changes: dict[str, Any] = {"output": draw.choice(["classes", "margins"])}
     blocks = ["own", "pooled.1", "pooled.2", "pooled.4"]
     if model["network"] == "linear" and draw.random() < 0.5:
-        changes["privacy"] = {"unit": "edge", "aggregation": {}, "noise_multiplier": 2.0}
+        changes["privacy"] = {"unit": "edge", "epsilon_total": 8.0}
         model["edge_slots"] = 1024
     else:
         blocks += ["neighbours", "each.1"]

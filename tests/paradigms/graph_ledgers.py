@@ -1,6 +1,6 @@
 """Jobs of holders that bring graphs, or tables from Python, and the ledgers for life that they pay from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,35 +13,39 @@ from torch import Tensor
 
 import veilgraph as vg
 from tests import about
-from tests.paradigms.once import once_job
-from tests.paradigms.private import OTHER
+from tests.paradigms.private import LABEL_HOLDER, OTHER
 from tests.roles.federation import small_parties
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.runtime.store.lifetime import LIMITS_FILE, lifetime_at
 from veilgraph.samples.shipped import with_overrides
 
-ONE: dict[str, Any] = {"epsilon_total": 1.0, "delta": 1e-4}
+ONE: dict[str, Any] = {"mechanism": "laplace", "epsilon": 1.0, "low": -20.0, "high": 20.0}
 QUICK: dict[str, Any] = {"train": {"epochs": 1, "patience": None, "select_by": "last"}}
-JOB: dict[str, Any] = {
-    "model": {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}},
-    "privacy": {"unit": "row", "schedule": "once", **ONE},
-    **QUICK,
-}
-"""Of what holders bring from Python."""
+JOB: dict[str, Any] = {"paradigm": "node-dp", "release": {"features": ONE}, "model": {"dim": 4, "hops": 1}, **QUICK}
+"""Of what holders bring from Python: one learns, and the nodes of the other release their features once."""
+QUIET: dict[str, Any] = {"model": {"dim": 4, "local": {"model": "appnp", "hops": 1}}, **QUICK}
+"""A job of theirs that noises nothing."""
 NODES = 60
 IDS = [f"c{number}" for number in range(NODES)]
 
 
-def job(folder: Path, **privacy: Any) -> JobSettings:
-    return once_job(folder, QUICK, **(ONE | privacy))
+def anew(number: int, of: Mapping[str, Any] = JOB) -> dict[str, Any]:
+    """The same job with another range: what was released is of no use for it."""
+    return {**of, "release": {"features": {**ONE, "high": 20 + number / 100}}}
+
+
+def job(folder: Path) -> JobSettings:
+    """Over saved graphs."""
+    files = {name: str(path) for name, path in saved(folder, None).items()}
+    return parse_job({**JOB, "data": {"graphs": files, "label_holder": LABEL_HOLDER}})
 
 
 def other(settings: JobSettings, number: int = 1) -> JobSettings:
-    """Of other rows: what was released is of no use for it."""
-    return with_overrides(settings, {"name": f"other{number}", "privacy.clip": 0.5 + number / 100})
+    return with_overrides(settings, {"name": f"other{number}", "release.features.high": 20 + number / 100})
 
 
 def folder_of(data: Path, party: str = OTHER) -> Path:
@@ -54,7 +58,7 @@ def ledger(folder: Path, party: str = OTHER) -> Lifetime:
 
 def limited(folder: Path, **limits: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / LIMITS_FILE).write_text(yaml.safe_dump({**about.ROWS, **limits}))
+    (folder / LIMITS_FILE).write_text(yaml.safe_dump({**about.NODES, **limits}))
 
 
 def graphs() -> dict[str, PartyGraph]:
@@ -96,5 +100,5 @@ def frames() -> dict[str, vg.Tables]:
     bank, shop, paid = customers()
     return {
         "bank": vg.Tables(bank, paid, label="fraud"),
-        "shop": vg.Tables(shop, paid, limits={**about.ROWS, "max_epsilon": 1.0}),
+        "shop": vg.Tables(shop, paid, limits={**about.NODES, "max_epsilon": 1.0}),
     }

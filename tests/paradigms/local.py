@@ -33,11 +33,10 @@ def saved(folder: Path, *changes: Settings, own: bool = False, **features: Any) 
 
 def edges(unit: str = "edge", **privacy: Any) -> Settings:
     """Noise on the learner's edges."""
-    noise = privacy or {"epsilon_total": 3.0}
     bound = {"degree_bound": 59} if unit == "node-edges" else {}
     return {
         "model": {"hops": "auto"},
-        "privacy": {"unit": unit, "delta": DELTA, "aggregation": {"hops": 2}, **bound, **noise},
+        "privacy": {"unit": unit, "epsilon_total": 3.0, "delta": DELTA, "hops": 2, **bound, **privacy},
     }
 
 

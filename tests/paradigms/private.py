@@ -1,63 +1,43 @@
-"""Private jobs, and what was paid, sent and kept for them."""
+"""What was paid, sent and kept in private runs, and refusals of all parties."""
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
-from tests.paradigms.runs import saved_job
-from tests.roles.federation import Settings
 from veilgraph.core.errors import BudgetSpent, ConfigError, PeerFailed
+from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.paradigms.vertical.settings import plan
-from veilgraph.privacy import accountant
-from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent
-from veilgraph.privacy.plan import Plan
-from veilgraph.protocol.job import JobSettings
+from veilgraph.graph.party import load_party, save_party
 from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 LABEL_HOLDER, OTHER = "A", "B"
 
 
-LAST: Settings = {"train": {"select_by": "last"}}
+def graph(run: Path, party: PartyId) -> Path:
+    return run / "parties" / party / "graph.safetensors"
 
 
-NOISE, DELTA = 2.0, 1e-4
+def change_features(run: Path, party: PartyId) -> None:
+    before = load_party(graph(run, party))
+    save_party(replace(before, features=before.features.to_dense() + 1), graph(run, party))
 
 
-_COMPOSED = {"gaussian": GaussianEvent, "aggregation": AggregationEvent, "joint-gaussian": GaussianEvent}
-_TO_SERVER = {
-    "embedding": "embeddings",
-    "masked": "embeddings",
-    "gradient": "gradients",
-    "masked_gradient": "gradients",
-}
+def released(run: Path, name: str) -> Tensor:
+    """What the label holder was given, and keeps."""
+    return load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0][name]
 
 
-INDIVIDUAL: Settings = {"model": {"initial": {"method": "individual"}}}
-"""Where a ledger counts what its holder sends, and nothing of the others."""
-
-
-def private_job(folder: Path, *changes: Settings, holders: int = 2, **privacy: Any) -> JobSettings:
-    return saved_job(
-        folder,
-        LAST,
-        INDIVIDUAL,
-        {"privacy": {"unit": "row", "schedule": "every-step", "delta": DELTA} | privacy},
-        *changes,
-        holders=holders,
-    )
-
-
-def planned(settings: JobSettings, party: PartyId) -> Plan:
-    found = plan(settings, party)
-    assert found is not None
-    return found
+def lose(run: Path, party: PartyId) -> None:
+    """The kept release of one party."""
+    (run / "parties" / party / "release.safetensors").unlink()
 
 
 def ledger(run: Path, party: PartyId) -> Path:
@@ -76,42 +56,6 @@ def paid(run: Path, party: PartyId) -> Counter[str]:
     found = Counter[str]()
     for entry in entries(run, party):
         found[entry["channel"]] += entry["count"]
-    return found
-
-
-def spent_total(run: Path, party: PartyId) -> float:
-    """Total ε of the ledger, composed anew from what its lines say; its own last total must say the same."""
-    found = entries(run, party)
-    events: dict[Event, int] = {}
-    for entry in found:
-        event = entry["event"]
-        release = _COMPOSED[event["kind"]](event["noise_multiplier"], event["neighbours"], event["unit"])
-        events[release] = events.get(release, 0) + entry["count"]
-    total = accountant.total(events, DELTA)
-    assert total == pytest.approx(found[-1]["total"] if found else 0.0, rel=1e-12)
-    return total
-
-
-def cost(releases: int, noise: float = NOISE) -> float:
-    return accountant.total({GaussianEvent(noise): releases}, DELTA)
-
-
-def sent(run: Path, party: PartyId, work: str = "traffic.json") -> Counter[str]:
-    """Channel → messages with rows that went to the server in the newest session, as the party recorded them."""
-    return _counted(run, party, work, "sent", SERVER)
-
-
-def arrived(run: Path, party: PartyId) -> Counter[str]:
-    """The same, as the server recorded them."""
-    return _counted(run, SERVER, "traffic.json", "received", party)
-
-
-def _counted(run: Path, party: PartyId, work: str, direction: str, peer: PartyId) -> Counter[str]:
-    path = run / "parties" / party / work
-    found = Counter[str]()
-    for row in json.loads(path.read_text()) if path.is_file() else ():
-        if row["direction"] == direction and row["peer"] == peer and row["kind"] in _TO_SERVER:
-            found[_TO_SERVER[row["kind"]]] += row["messages"]
     return found
 
 

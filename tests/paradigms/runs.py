@@ -33,7 +33,7 @@ def joint_model(path: Path) -> dict[str, Tensor]:
     settings = run.settings
     parties = (*settings.data.names, SERVER)
     parts = {party: load_tensors(run.party(party).model_path)[0] for party in parties}
-    bits = vertical(settings).feature_bits
+    bits = vertical(settings).model.initial.feature_bits
     if bits is None:
         graphs = [load_party(run.party(name).graph_path) for name in settings.data.names]
         bits = max(fractional_bits(graph.features) for graph in graphs)

@@ -12,6 +12,7 @@ from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_node_dp.mechanisms import AffineFeatures
 from veilgraph_node_dp.settings import KPropSettings
+from veilgraph_node_dp.sums import pair_matrix
 
 from research.local_private import LocalPrivateNetwork
 from tests.errors import refused
@@ -25,7 +26,6 @@ from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.inputs import gather_inputs

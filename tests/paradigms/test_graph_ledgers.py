@@ -24,8 +24,9 @@ from tests.paradigms.graph_ledgers import (
     IDS,
     JOB,
     NODES,
-    ONE,
     QUICK,
+    QUIET,
+    anew,
     customers,
     folder_of,
     frames,
@@ -36,12 +37,10 @@ from tests.paradigms.graph_ledgers import (
     other,
     saved,
 )
-from tests.paradigms.once import once_job, released
-from tests.paradigms.private import LABEL_HOLDER, OTHER, paid
+from tests.paradigms.private import LABEL_HOLDER, OTHER, paid, released
+from tests.paradigms.runs import saved_job
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
 from veilgraph.graph.party import load_party, load_party_ids, save_party
-from veilgraph.privacy import accountant
-from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger_files import FILE
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job_file import parse_job
@@ -54,6 +53,9 @@ from veilgraph.runtime.store.lifetime import beside, both
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
+FEATURES = f"features/{OTHER}"
+"""That were released."""
+
 # Saved graphs
 
 
@@ -63,10 +65,10 @@ def test_a_saved_graph_pays_for_life_from_a_ledger_beside_it(tmp_path: Path) -> 
     first = train(settings, tmp_path / "first")
     second = train(with_overrides(settings, {"name": "second", "seed": 77}), tmp_path / "second")
     predict(second.path)
-    assert torch.equal(released(first.path), released(second.path))
+    assert torch.equal(released(first.path, FEATURES), released(second.path, FEATURES))
     of = ledger(folder_of(tmp_path / "data"))
     assert of.total() == pytest.approx(1.0, rel=1e-8)
-    with refused(BudgetSpent, code="no-room"):
+    with refused(BudgetSpent, code="budget-spent"):
         train(other(settings), tmp_path / "third")
     assert paid(tmp_path / "third", OTHER).total() == 0
     assert of.total() == pytest.approx(1.0, rel=1e-8)
@@ -86,8 +88,8 @@ def test_another_name_in_the_job_is_the_same_ledger(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.safetensors"
     elsewhere.symlink_to(files[OTHER])
     brought = {"one": files[LABEL_HOLDER], "two": elsewhere}
-    with refused(BudgetSpent, code="no-room"):
-        vg.fit({**JOB, "privacy": {**JOB["privacy"], "clip": 0.5}}, brought, tmp_path / "second")
+    with refused(BudgetSpent, code="budget-spent"):
+        vg.fit(anew(5), brought, tmp_path / "second")
 
 
 def test_two_holders_do_not_pay_from_one_ledger(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_two_holders_do_not_pay_from_one_ledger(tmp_path: Path) -> None:
     with refused(ConfigError, code="one-ledger", key="ledgers"):
         vg.fit(JOB, brought, tmp_path / "run")
     vg.fit(JOB, brought, tmp_path / "run", ledgers={"B": tmp_path / "ledger of B"})
-    vg.fit({name: each for name, each in JOB.items() if name != "privacy"}, brought, tmp_path / "open")
+    vg.fit(QUIET, brought, tmp_path / "open")
 
 
 def test_a_name_that_is_no_folder_stays_in_the_folder(tmp_path: Path) -> None:
@@ -140,15 +142,14 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_sent(tmp_
 def test_nodes_with_ids_pay_for_themselves_and_are_the_same_in_any_order(tmp_path: Path) -> None:
     folder = tmp_path / "ledger of B"
     order = torch.randperm(NODES, generator=torch.Generator().manual_seed(5)).tolist()
-    row = {"unit": "row", **JOB["privacy"]}
     for number, (ids, places) in enumerate([(IDS, None), ([IDS[place] for place in order], order)]):
         files = saved(tmp_path / f"data{number}", ids, places)
-        vg.fit({**JOB, "privacy": row}, files, tmp_path / f"run{number}", ledgers={"B": folder})
+        vg.fit(JOB, files, tmp_path / f"run{number}", ledgers={"B": folder})
     of = ledger(folder)
     assert of.nodes == NODES
     assert of.total() == pytest.approx(1.0, rel=1e-8), "the same customers' rows were sent again"
     files = saved(tmp_path / "others", [f"d{number}" for number in range(NODES)])
-    vg.fit({**JOB, "privacy": row}, files, tmp_path / "others run", ledgers={"B": folder})
+    vg.fit(JOB, files, tmp_path / "others run", ledgers={"B": folder})
     assert of.total() == pytest.approx(1.0, rel=1e-8), "other customers pay for themselves"
     assert ledger(folder).nodes == 2 * NODES
 
@@ -157,108 +158,54 @@ def test_without_ids_everybody_pays_for_whatever_is_released(tmp_path: Path) -> 
     """Each node may be anybody, so all releases of the ledger add up."""
     folder = tmp_path / "ledger of B"
     for number in range(3):
-        files, anew = saved(tmp_path / f"data{number}", None, None), {**JOB, "snapshot": f"{number}"}
-        run = vg.fit(anew, files, tmp_path / f"run{number}", ledgers={"B": folder})
+        files, new = saved(tmp_path / f"data{number}", None, None), {**JOB, "snapshot": f"{number}"}
+        run = vg.fit(new, files, tmp_path / f"run{number}", ledgers={"B": folder})
         assert run.path.exists()
-    expected = total_of(ledger(folder), 3)
-    assert ledger(folder).total() == pytest.approx(expected, rel=1e-9)
+    assert ledger(folder).total() == pytest.approx(3.0, rel=1e-9)
     files = saved(tmp_path / "with ids", IDS)
     vg.fit(JOB, files, tmp_path / "ids run", ledgers={"B": folder})
-    assert ledger(folder).total() == pytest.approx(total_of(ledger(folder), 4), rel=1e-9), "whoever has an id paid all"
-    table = lifetimes.limits_in(folder)
-    assert table is None
-
-
-def total_of(of: Lifetime, releases: int) -> float:
-    """What so many like the first come to."""
-    with of.lines.held():
-        event = of.lines.entries[0].event
-    assert isinstance(event, GaussianEvent)
-    return accountant.total({event: releases}, of.delta)
+    assert ledger(folder).total() == pytest.approx(4.0, rel=1e-9), "whoever has an id paid all"
+    assert lifetimes.limits_in(folder) is None
 
 
 def test_a_changed_value_of_one_node_without_an_id_is_no_other_release(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = job(tmp_path / "data")
-    before = released(train(settings, tmp_path / "run").path)
+    before = released(train(settings, tmp_path / "run").path, FEATURES)
     path = (settings.data.graphs or {})[OTHER]
     graph = load_party(path)
     features = graph.features.to_dense().clone()
     features[0] += 1
     save_party(replace(graph, features=features), path)
-    assert torch.equal(released(train(settings, tmp_path / "again").path), before)
+    assert torch.equal(released(train(settings, tmp_path / "again").path, FEATURES), before)
     assert "without ids they may be other nodes" in caplog.text
-    after = released(train(with_overrides(settings, {"snapshot": "new"}), tmp_path / "new").path)
+    after = released(train(with_overrides(settings, {"snapshot": "new"}), tmp_path / "new").path, FEATURES)
     assert (before != after).all(dim=1).all()
     assert len(ledger(folder_of(tmp_path / "data")).lines.entries) == 2
 
 
-KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "label": (
-        {"privacy": None, "label_privacy": {"epsilon": 1.0}, "train": {"select_by": "loss"}},
-        {**about.LABELS, "max_epsilon": 1.0},
-    ),
-    "hops": (
-        {"privacy": {"unit": "edge", "neighbours": "replacement", "aggregation": {"hops": 1, "dim": 4}}},
-        {**about.EDGES, "max_epsilon": 1.0},
-    ),
-}
-"""Changes of a job, and limits."""
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("kind", KINDS)
-def test_other_releases_of_saved_graphs_are_kept_for_life_too(tmp_path: Path, kind: str) -> None:
-    changes, limits = KINDS[kind]
-    who = LABEL_HOLDER if kind == "label" else OTHER
-    settings = once_job(tmp_path / "data", QUICK, changes, **ONE)
-    folder = folder_of(tmp_path / "data", who)
-    limited(folder, **limits)
+def test_other_releases_of_saved_graphs_are_kept_for_life_too(tmp_path: Path) -> None:
+    settings = saved_job(tmp_path / "data", QUICK, {"label_privacy": {"epsilon": 1.0}, "train": {"select_by": "loss"}})
+    folder = folder_of(tmp_path / "data", LABEL_HOLDER)
+    limited(folder, **about.LABELS, max_epsilon=1.0)
     train(settings, tmp_path / "first")
     again = with_overrides(settings, {"name": "again", "seed": 5})
     train(again, tmp_path / "second")
-    of = ledger(folder, who)
+    of = ledger(folder, LABEL_HOLDER)
     assert of.total() == pytest.approx(1.0, rel=1e-6)
     assert of.nodes == 0
-    path = (settings.data.graphs or {})[who]
+    path = (settings.data.graphs or {})[LABEL_HOLDER]
     graph = load_party(path)
-    if kind == "label":
-        assert graph.labels is not None
-        labels = graph.labels.clone()
-        labels[graph.train_mask] = (labels[graph.train_mask] + 1) % 3
-        save_party(replace(graph, labels=labels), path)
-    else:
-        save_party(replace(graph, features=graph.features.to_dense() * 0.9), path)
+    assert graph.labels is not None
+    labels = graph.labels.clone()
+    labels[graph.train_mask] = (labels[graph.train_mask] + 1) % 3
+    save_party(replace(graph, labels=labels), path)
     train(again, tmp_path / "third")
     assert of.total() == pytest.approx(1.0, rel=1e-6)
-    anew = with_overrides(again, {"snapshot": "february"})
-    error, code = (ConfigError, "refused") if kind == "label" else (BudgetSpent, "no-room")
-    with refused(error, code=code):
-        train(anew, tmp_path / "fourth")
+    with refused(ConfigError, code="refused"):
+        train(with_overrides(again, {"snapshot": "february"}), tmp_path / "fourth")
     assert of.total() == pytest.approx(1.0, rel=1e-6)
-
-
-def test_what_nodes_release_of_saved_graphs_is_kept_for_life_too(tmp_path: Path) -> None:
-    release = {"epsilon": 1.0, "low": -20, "high": 20}
-    settings = parse_job(
-        {
-            "paradigm": "node-dp",
-            "data": {"graphs": once_job(tmp_path / "data", **ONE).data.graphs, "label_holder": LABEL_HOLDER},
-            "release": {"features": release},
-            **QUICK,
-        }
-    )
-    folder, path = folder_of(tmp_path / "data", OTHER), (settings.data.graphs or {})[OTHER]
-    train(settings, tmp_path / "first")
-    of = ledger(folder, OTHER)
-    assert of.total() == pytest.approx(1.0, rel=1e-6)
-    graph = load_party(path)
-    save_party(replace(graph, features=graph.features.to_dense() * 0.9), path)
-    train(with_overrides(settings, {"name": "again", "seed": 5}), tmp_path / "second")
-    assert of.total() == pytest.approx(1.0, rel=1e-6)
-    train(with_overrides(settings, {"name": "new", "snapshot": "february"}), tmp_path / "third")
-    assert of.total() == pytest.approx(2.0, rel=1e-6)
 
 
 # From Python
@@ -281,7 +228,7 @@ def test_what_comes_from_memory_has_its_run_s_ledger_and_is_told_so(
 def test_a_ledger_that_is_named_bounds_what_comes_from_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "bank"
     first = vg.fit(
-        JOB, graphs(), tmp_path / "first", ledgers={"B": {"folder": folder, **about.ROWS, "max_epsilon": 1.0}}
+        JOB, graphs(), tmp_path / "first", ledgers={"B": {"folder": folder, **about.NODES, "max_epsilon": 1.0}}
     )
     assert not caplog.records
     assert first.metrics["privacy"]["B"]["lasting"] is True
@@ -289,21 +236,20 @@ def test_a_ledger_that_is_named_bounds_what_comes_from_memory(tmp_path: Path, ca
     assert "In the ledger of this run alone" not in page
     assert "What all runs took of B is in each one" in page
     again = vg.fit({**JOB, "seed": 8}, graphs(), tmp_path / "second", ledgers={"B": str(folder)})
-    assert torch.equal(released(first.path), released(again.path))
-    anew = {**JOB, "privacy": {**JOB["privacy"], "clip": 0.7}}
-    with refused(BudgetSpent, code="no-room"):
-        vg.fit(anew, graphs(), tmp_path / "third", ledgers={"B": folder})
+    assert torch.equal(released(first.path, FEATURES), released(again.path, FEATURES))
+    with refused(BudgetSpent, code="budget-spent"):
+        vg.fit(anew(7), graphs(), tmp_path / "third", ledgers={"B": folder})
     first.predict()
     assert ledger(folder).total() == pytest.approx(1.0, rel=1e-8)
     with refused(ConfigError, code="refused", party="B"):
         vg.fit(
-            {key: each for key, each in JOB.items() if key != "privacy"},
+            QUIET,
             graphs(),
             tmp_path / "x",
             ledgers={"B": folder},
         )
     with refused(ConfigError, key="ledgers.B"):
-        vg.fit(JOB, graphs(), tmp_path / "x", ledgers={"B": {"folder": folder, **about.ROWS, "max_epsilon": 2.0}})
+        vg.fit(JOB, graphs(), tmp_path / "x", ledgers={"B": {"folder": folder, **about.NODES, "max_epsilon": 2.0}})
     with refused(RunError, key=folder / FILE):
         vg.fit(JOB, {"bank": graphs()["A"], "shop": graphs()["B"]}, tmp_path / "x", ledgers={"shop": folder})
 
@@ -342,45 +288,45 @@ def test_a_place_in_data_s_n_id_is_no_name_in_a_vertical_job(tmp_path: Path) -> 
         brought[name] = Data(
             x=graph.features.to_dense(), edge_index=graph.edge_index, y=graph.labels, n_id=torch.arange(NODES), **masks
         )
-    vg.fit(JOB, brought, tmp_path / "run", ledgers={"B": tmp_path / "b"})
-    assert ledger(tmp_path / "b").nodes == 0
-    assert ledger(tmp_path / "b").total() == pytest.approx(1.0, rel=1e-8)
+    labels = {**QUIET, "label_privacy": {"epsilon": 1.0}, "train": {"epochs": 1, "patience": None}}
+    vg.fit(labels, brought, tmp_path / "run", ledgers={"A": tmp_path / "a"})
+    assert ledger(tmp_path / "a", "A").nodes == 0
+    assert ledger(tmp_path / "a", "A").total() == pytest.approx(1.0, rel=1e-8)
 
 
 def test_data_frames_pay_for_life_where_a_ledger_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    anew = {**JOB, "privacy": {**JOB["privacy"], "clip": 0.7}}
     alone = vg.fit(JOB, frames(), tmp_path / "alone")
     assert alone.metrics["privacy"]["shop"]["lasting"] is False
     assert [record for record in caplog.records if record.message.startswith("shop: ")]
-    vg.fit(anew, frames(), tmp_path / "alone too")
+    vg.fit(anew(7), frames(), tmp_path / "alone too")
     caplog.clear()
     folder = tmp_path / "shop"
     first = vg.fit(JOB, frames(), tmp_path / "first", ledgers={"shop": folder})
     assert first.metrics["privacy"]["shop"]["lasting"] is True
     assert not caplog.records
     assert ledger(folder, "shop").nodes == NODES
-    with refused(BudgetSpent, code="no-room"):
-        vg.fit(anew, frames(), tmp_path / "second", ledgers={"shop": folder})
+    with refused(BudgetSpent, code="budget-spent"):
+        vg.fit(anew(7), frames(), tmp_path / "second", ledgers={"shop": folder})
     with refused(ConfigError, key="ledgers.shop"):
-        vg.fit(JOB, frames(), tmp_path / "x", ledgers={"shop": {"folder": folder, **about.ROWS, "max_epsilon": 3.0}})
+        vg.fit(JOB, frames(), tmp_path / "x", ledgers={"shop": {"folder": folder, **about.NODES, "max_epsilon": 3.0}})
 
 
 def test_limits_in_a_ledger_s_folder_hold_beside_those_of_a_party_s_tables(tmp_path: Path) -> None:
     limited(tmp_path / "shop", max_epsilon=0.5)
-    with refused(BudgetSpent, code="no-room"):
+    with refused(BudgetSpent, code="budget-spent"):
         vg.fit(JOB, frames(), tmp_path / "run", ledgers={"shop": tmp_path / "shop"})
     limited(tmp_path / "other", max_epsilon=1.0, **about.EDGES)
     tables = frames()
     tables["shop"] = vg.Tables(
-        pd.DataFrame({"id": IDS, "x": np.arange(NODES) / NODES}), limits={**about.ROWS, "max_epsilon": 1.0}
+        pd.DataFrame({"id": IDS, "x": np.arange(NODES) / NODES}), limits={**about.NODES, "max_epsilon": 1.0}
     )
-    with refused(ConfigError, key="limits.epsilon_unit", value="row"):
+    with refused(ConfigError, key="limits.epsilon_unit", value="node"):
         vg.fit(JOB, tables, tmp_path / "units", ledgers={"shop": tmp_path / "other"})
 
 
 def test_the_stricter_of_two_limits_holds() -> None:
-    folder = LimitSettings(max_epsilon=1.0, max_delta=1e-6, epsilon_unit="row", epsilon_neighbours="zero-out")
-    assert both(Budget(3.0, 1e-5), folder) == Budget(1.0, 1e-6, "row", "zero-out")
+    folder = LimitSettings(max_epsilon=1.0, max_delta=1e-6, **about.NODES)
+    assert both(Budget(3.0, 1e-5), folder) == Budget(1.0, 1e-6, "node", "replacement")
     mine = Budget(0.5, 1e-7, "edge", "replacement")
     assert both(mine, LimitSettings(max_epsilon=1.0, **about.EDGES)) == mine
     assert both(mine, None) is mine
@@ -406,12 +352,13 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_ledger_is_named_once_and_of_private_data(tmp_path: Path) -> None:
-    settings = table_job(tmp_path / "data", {"model": JOB["model"], "privacy": JOB["privacy"]})
+    parties = table_job(tmp_path / "data").data.parties or {}
+    data = {"parties": {name: str(path) for name, path in parties.items()}, "label_holder": LABEL_HOLDER}
+    settings = parse_job({**JOB, "data": data})
     with refused(ConfigError, key="ledgers", party=OTHER):
         vg.fit(settings, out=tmp_path / "run", ledgers={OTHER: tmp_path / "b"})
     with refused(ConfigError, key="ledgers", party=OTHER):
-        brought = dict(settings.data.parties or {})
-        vg.fit({"privacy": JOB["privacy"], "model": JOB["model"]}, brought, tmp_path / "run", ledgers={OTHER: "b"})
+        vg.fit(JOB, dict(parties), tmp_path / "run", ledgers={OTHER: "b"})
     with refused(ConfigError, key="ledgers", value=["A"]):
         vg.fit({**JOB, "data": {"dataset": "synthetic"}}, out=tmp_path / "run", ledgers={"A": tmp_path / "b"})
 
@@ -469,7 +416,7 @@ def shop_file(folder: Path, spelled: Callable[[str], str], **settings: Any) -> P
     _, shop, _ = customers()
     shop.assign(id=[spelled(each) for each in IDS]).to_csv(folder / "shop.csv", index=False)
     nodes = {"file": "shop.csv", "id": "id", "features": [{"columns": ["spent", "age"]}]}
-    limits = {**about.ROWS, "max_epsilon": 4.0, "leakage": list(all_revelations())}
+    limits = {**about.NODES, "max_epsilon": 4.0, "leakage": list(all_revelations())}
     said = {"party": "shop", "nodes": nodes, "ledger": str(folder.parent / "ledger"), "limits": limits, **settings}
     (folder / "shop.yaml").write_text(yaml.safe_dump(said))
     return folder / "shop.yaml"
@@ -477,7 +424,6 @@ def shop_file(folder: Path, spelled: Callable[[str], str], **settings: Any) -> P
 
 def test_ids_that_the_tables_write_alike_are_one_customer_and_other_spellings_are_others(tmp_path: Path) -> None:
     """The ledger knows nodes by the ids that they are aligned by."""
-    row = {**JOB, "privacy": {"unit": "row", **JOB["privacy"]}}
 
     def shout(text: str) -> str:
         return f" {text.upper()}  "
@@ -485,7 +431,7 @@ def test_ids_that_the_tables_write_alike_are_one_customer_and_other_spellings_ar
     def run(name: str, spelled: Callable[[str], str], bank: Callable[[str], str], **settings: Any) -> Lifetime:
         of = vg.Tables(customers()[0].assign(id=[bank(each) for each in IDS]), label="fraud")
         brought = {"bank": of, "shop": shop_file(tmp_path / name, spelled, **settings)}
-        vg.fit(row, brought, tmp_path / f"run of {name}")
+        vg.fit(JOB, brought, tmp_path / f"run of {name}")
         return ledger(tmp_path / "ledger", "shop")
 
     assert run("first", str, str).nodes == NODES

@@ -201,8 +201,8 @@ def test_holders_without_labels_take_part(tmp_path: Path, monkeypatch: pytest.Mo
     ("change", "message"),
     [
         (
-            {"privacy": {"unit": "row", "noise_multiplier": 1.0}},
-            "privacy='given' with paradigm=horizontal: it is for paradigms vertical, sealed and node-dp",
+            {"privacy": {"unit": "edge", "epsilon_total": 1.0}},
+            "privacy='given' with paradigm=horizontal: it is for paradigms sealed and node-dp",
         ),
         ({"model": {"rounds": 4}}, "model.rounds is not a setting"),
         ({"data": {"dataset": None, "holders": ["A", "B"]}}, "partition divides a data set, and holders are given alr"),

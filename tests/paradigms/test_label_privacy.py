@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
-from veilgraph_testing.vertical import NoisyNetwork, weights_of
+from veilgraph_testing.vertical import PerturbedNetwork, weights_of
 
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
@@ -97,12 +97,12 @@ def test_the_twin_learns_and_judges_the_same_from_the_same_labels(tmp_path: Path
     graphs = small_parties(2)
     settings = saved(tmp_path / "data", graphs, 1.0)
     run = train(settings, tmp_path / "run")
-    twin = NoisyNetwork(settings, graphs, "A", perturbed=perturbed(run.path))
+    twin = PerturbedNetwork(settings, graphs, "A", perturbed=perturbed(run.path))
     found = fit(twin)
     for ours, theirs in zip(run.metrics, found.metrics, strict=True):
         assert {name: ours[name] for name in JUDGED} == pytest.approx({name: theirs[name] for name in JUDGED})
     assert run.summary["best_epoch"] == found.summary["best_epoch"]
-    bare = fit(NoisyNetwork(settings, graphs, "A"))
+    bare = fit(PerturbedNetwork(settings, graphs, "A"))
     assert abs(bare.metrics[-1]["val_loss"] - found.metrics[-1]["val_loss"]) > 1e-3
 
 
@@ -110,7 +110,7 @@ def test_the_twin_learns_the_same_batch_by_batch(tmp_path: Path) -> None:
     graphs, change = small_parties(2), {"train": {"batch_size": 20, "select_by": "last"}}
     settings = saved(tmp_path / "data", graphs, 1.0, change)
     run = train(settings, tmp_path / "run")
-    twin = NoisyNetwork(settings, graphs, "A", perturbed=perturbed(run.path))
+    twin = PerturbedNetwork(settings, graphs, "A", perturbed=perturbed(run.path))
     for epoch in range(1, settings.train.epochs + 1):
         twin.train_step(epoch)
     assert apart(joint_model(run.path), weights_of(twin)) < 1e-9
@@ -222,20 +222,6 @@ def test_gradients_tell_a_label_and_with_epsilon_no_more_than_it_allows(tmp_path
     [
         ({"paradigm": "sealed", "data": {"holders": 2}}, "label_privacy.epsilon"),
         ({"paradigm": "node-dp", "release": {"features": {"epsilon": 1.0}}}, "label_privacy.epsilon"),
-        (
-            {
-                "privacy": {"unit": "row", "epsilon_total": 4.0},
-                "model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}},
-            },
-            "label_privacy.epsilon",
-        ),
-        (
-            {
-                "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 2.0},
-                "train": {"select_by": "last", "patience": None},
-            },
-            "label_privacy.epsilon",
-        ),
         ({"train": {"class_weights": "balanced"}}, "train.class_weights"),
     ],
 )

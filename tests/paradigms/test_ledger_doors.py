@@ -23,6 +23,8 @@ from tests.paradigms.graph_ledgers import (
     JOB,
     NODES,
     QUICK,
+    QUIET,
+    anew,
     frames,
     graphs,
     job,
@@ -30,21 +32,18 @@ from tests.paradigms.graph_ledgers import (
     limited,
     saved,
 )
-from tests.paradigms.private import OTHER
+from tests.paradigms.private import LABEL_HOLDER, OTHER
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import save_party
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.launch.inputs import gather_inputs, lasting_of
 
 TIMES = 4
 BY_ACCURACY: dict[str, Any] = {"train": {"epochs": 2, "patience": None, "select_by": "accuracy"}}
-CLIPS: dict[str, Any] = {"privacy.clip": [1.0 + number / 100 for number in range(TIMES)]}
-"""Of each other rows: what was released is of no use."""
-
-
-def anew(number: int, of: Mapping[str, Any] = JOB) -> dict[str, Any]:
-    return {**of, "privacy": {**of["privacy"], "clip": 0.5 + number / 100}}
+RANGES: dict[str, Any] = {"release.features.high": [20.0 + number / 100 for number in range(TIMES)]}
+"""What was released with one is of no use for another."""
 
 
 def times(ask: Callable[[int], object]) -> int:
@@ -74,9 +73,9 @@ def test_ten_trials_pay_as_ten_jobs(tmp_path: Path, kind: str) -> None:
         folder = tmp_path / "data" / "ledger" / OTHER
     limited(folder, max_epsilon=1.0)
     named: Any = {} if kind == "saved" else {"ledgers": {holder: folder}}
-    found = tuned(tmp_path / "out", brought, trials=TIMES, vary=CLIPS, **named)
-    endings = {trial.settings.get("privacy.clip", 1.0): trial.ending for trial in found.trials}
-    assert endings.pop(1.0) == "complete"
+    found = tuned(tmp_path / "out", brought, trials=TIMES, vary=RANGES, **named)
+    endings = {trial.settings.get("release.features.high", 20.0): trial.ending for trial in found.trials}
+    assert endings.pop(20.0) == "complete"
     assert endings
     assert set(endings.values()) == {"failed"}
     assert ledger(folder, holder).total() == pytest.approx(1.0, rel=1e-8)
@@ -84,9 +83,9 @@ def test_ten_trials_pay_as_ten_jobs(tmp_path: Path, kind: str) -> None:
 
 def test_without_a_ledger_no_trial_publishes(tmp_path: Path) -> None:
     with refused(ConfigError, code="not-paid", key="tune", party=OTHER):
-        tuned(tmp_path / "out", graphs(), vary=CLIPS)
+        tuned(tmp_path / "out", graphs(), vary=RANGES)
     with refused(ConfigError, code="not-paid", key="tune", party=OTHER):
-        tuned(tmp_path / "out", graphs(), vary=CLIPS, ledgers={"A": tmp_path / "a"})
+        tuned(tmp_path / "out", graphs(), vary=RANGES, ledgers={"A": tmp_path / "a"})
     assert not (tmp_path / "out").exists()
 
 
@@ -94,7 +93,7 @@ def test_who_may_choose_no_epoch_may_choose_no_settings(tmp_path: Path) -> None:
     """The best of several trials tells what ``select_by: last`` is to keep; so of a trial that varies it."""
     named = {OTHER: tmp_path / "b"}
     with refused(ConfigError, code="not-to-be-chosen", key="tune"):
-        tune(JOB, tmp_path / "out", parties=graphs(), ledgers=named, vary=CLIPS)
+        tune(JOB, tmp_path / "out", parties=graphs(), ledgers=named, vary=RANGES)
     quick = {**JOB, "train": {"epochs": 2, "patience": None}}
     choice = {"train.select_by": ["accuracy", "last"]}
     found = tune(quick, tmp_path / "out", parties=graphs(), ledgers=named, vary=choice, trials=5)
@@ -104,10 +103,9 @@ def test_who_may_choose_no_epoch_may_choose_no_settings(tmp_path: Path) -> None:
 
 def test_a_tuning_is_within_a_ledger_s_limits_and_names_as_a_training_does(tmp_path: Path) -> None:
     limited(tmp_path / "b", max_epsilon=1.0)
-    quiet = {key: each for key, each in JOB.items() if key != "privacy"}
     rate = {"train.learning_rate": [0.01, 0.1]}
     with refused(ConfigError, code="refused", party=OTHER):
-        tuned(tmp_path / "out", graphs(), quiet, ledgers={OTHER: tmp_path / "b"}, vary=rate)
+        tuned(tmp_path / "out", graphs(), QUIET, ledgers={OTHER: tmp_path / "b"}, vary=rate)
     with refused(ConfigError, key="ledgers", value="C"):
         tuned(tmp_path / "out", graphs(), ledgers={"C": tmp_path / "b"}, vary=rate)
     with refused(ConfigError, key="ledgers", value=["A"]):
@@ -117,11 +115,12 @@ def test_a_tuning_is_within_a_ledger_s_limits_and_names_as_a_training_does(tmp_p
 
 def test_who_has_a_party_file_has_a_ledger_for_life(tmp_path: Path) -> None:
     """And is tuned as one whose is named."""
-    changes: dict[str, Any] = {"model": JOB["model"], "privacy": JOB["privacy"], **BY_ACCURACY}
-    settings = table_job(tmp_path / "data", changes)
+    parties = table_job(tmp_path / "data").data.parties or {}
+    data = {"parties": {name: str(path) for name, path in parties.items()}, "label_holder": LABEL_HOLDER}
+    settings = parse_job({**JOB, **BY_ACCURACY, "data": data})
     for path in (settings.data.parties or {}).values():
         said = yaml.safe_load(path.read_text())
-        path.write_text(yaml.safe_dump({**said, "limits": {**about.ROWS, "max_epsilon": 2.0}}))
+        path.write_text(yaml.safe_dump({**said, "limits": {**about.NODES, "max_epsilon": 2.0}}))
     found = gather_inputs(settings, None, None, tmp_path / "x")
     assert lasting_of(found, None) == list(settings.data.names)
     assert not found.passing
@@ -134,7 +133,7 @@ def test_who_has_a_party_file_has_a_ledger_for_life(tmp_path: Path) -> None:
 
 
 def test_ten_fits_of_the_estimator_pay_as_ten_jobs(tmp_path: Path) -> None:
-    ledgers: Any = {OTHER: {"folder": tmp_path / "b", **about.ROWS, "max_epsilon": 1.0}}
+    ledgers: Any = {OTHER: {"folder": tmp_path / "b", **about.NODES, "max_epsilon": 1.0}}
 
     def ask(number: int) -> None:
         made = vg.FederatedNodeClassifier(
@@ -156,7 +155,7 @@ def test_ten_trainings_from_the_command_line_pay_from_the_ledger_that_is_named(t
     limited(folder, max_epsilon=1.0)
 
     def asked(number: int) -> bool:
-        rows = ("--set", f"privacy.clip={0.5 + number / 100}", "--set", f"name=n{number}")
+        rows = ("--set", f"release.features.high={20 + number / 100}", "--set", f"name=n{number}")
         named = ("--out", tmp_path / str(number), "--ledger", f"{OTHER}={folder}")
         return command("train", path, *rows, *named).exit_code == 0
 
@@ -182,9 +181,8 @@ def test_ten_folders_named_in_place_of_a_graph_s_own_are_refused(tmp_path: Path)
     limited(own, max_epsilon=1.0)
     asked: list[Any] = [{OTHER: tmp_path / f"ledger {number}"} for number in range(TIMES)]
     assert times(lambda number: vg.fit(anew(number), files, tmp_path / str(number), ledgers=asked[number])) == 0
-    quiet = {key: each for key, each in JOB.items() if key != "privacy"}
     with refused(ConfigError, code="another-ledger", key=f"ledgers.{OTHER}"):
-        vg.fit(quiet, files, tmp_path / "quiet", ledgers=asked[0])
+        vg.fit(QUIET, files, tmp_path / "quiet", ledgers=asked[0])
     vg.fit(JOB, files, tmp_path / "its own", ledgers={OTHER: own})
     assert ledger(own).total() == pytest.approx(1.0, rel=1e-8)
     own.rename(tmp_path / "moved")
@@ -231,7 +229,7 @@ def test_ten_copies_of_a_run_that_is_not_trained_yet_pay_once(tmp_path: Path) ->
     def ask(number: int) -> None:
         copy = shutil.copytree(out, tmp_path / str(number))
         jobs.resume(copy)
-        released.append(load_tensors(copy / "parties" / "bank" / "release.safetensors")[0]["released"])
+        released.append(load_tensors(copy / "parties" / "bank" / "release.safetensors")[0]["features/shop"])
 
     assert times(ask) == TIMES
     assert all((each == released[0]).all() for each in released)

@@ -22,8 +22,7 @@ from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_run, epochs_of
 from tests.paradigms.local import LEARNER, assert_same, disclosed, kept, saved, sent
-from tests.paradigms.once import graph, lose
-from tests.paradigms.private import kinds_sent, ledger, paid
+from tests.paradigms.private import graph, kinds_sent, ledger, lose, paid
 from tests.paradigms.runs import lasting
 from tests.roles.local_parties import COLUMNS, MECHANISMS, PRIVATE_LABELS, local_job, local_parties
 from tests.roles.streams import streams_of

@@ -14,7 +14,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests.errors import refused
 from tests.paradigms.local import edges
-from tests.paradigms.local_tables import party_file, tables
+from tests.paradigms.local_tables import COMMON, party_file, tables
 from tests.paradigms.private import kinds_sent, paid, refused_by_all
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.privacy.lifetime_ledger import Lifetime
@@ -110,3 +110,12 @@ def test_weights_that_hang_on_other_edges_are_refused(tmp_path: Path) -> None:
     with refused(ConfigError, code="refused") as caught:
         train(settings, tmp_path / "run")
     assert "ε is of one edge, whose weight must be made of that edge's own row alone" in str(caught.value)
+
+
+def test_a_delta_of_one_node_in_n_is_refused_by_all_before_anything_is_released(tmp_path: Path) -> None:
+    settings = tables(tmp_path, edges(delta=1 / COMMON))
+    path = party_file(settings, "A")
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(all_revelations())}}))
+    refused_by_all(lambda: train(settings, tmp_path / "run"), rf"privacy\.delta=.* with {COMMON} common nodes")
+    for party in "ABC":
+        assert not paid(tmp_path / "run", party)

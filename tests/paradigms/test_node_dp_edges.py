@@ -15,8 +15,7 @@ from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.local import DELTA, LEARNER, assert_same, disclosed, edges, saved, sent
-from tests.paradigms.once import change_features, graph
-from tests.paradigms.private import entries, paid
+from tests.paradigms.private import change_features, entries, graph, paid
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.tensor_file import FolderKeeper, Record
 from veilgraph.core.types import SERVER

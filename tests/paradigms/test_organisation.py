@@ -16,7 +16,9 @@ from tests.errors import refused
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests.paradigms.exported import found_in, plain_hashes
+from tests.paradigms.local_tables import party_file, tables
 from tests.paradigms.organisations import exported, job
+from tests.roles.local_parties import local_job
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, Kind, Tag
@@ -24,7 +26,6 @@ from veilgraph.graph.party import unpack_ids
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink, read_view
 from veilgraph.privacy.publisher import Spent
-from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import DisclosureRecord
 from veilgraph.runtime.launch.jobs import align, predict, resume, train
@@ -116,46 +117,30 @@ def test_a_party_refuses_what_its_limits_do_not_accept(parties: dict[str, Path],
     change(parties["B"], limits={"min_common_nodes": 301})
     with refused(ConfigError, code="refused", key="limits.min_common_nodes", value=301, party="B"):
         train(job(parties), tmp_path / "few")
-    change(parties["B"], limits={**about.ROWS, "max_epsilon": 8})
+    change(parties["B"], limits={**about.NODES, "max_epsilon": 8})
     with refused(ConfigError, code="refused", key="limits.max_epsilon", value=8, party="B"):
         train(job(parties), tmp_path / "private")
 
 
-def private_job(parties: dict[str, Path], noise: float, **privacy) -> JobSettings:
-    model = {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp"}}
-    train_ = {} if privacy else {"train": {"epochs": 4, "checkpoint_every": 2, "select_by": "last", "patience": None}}
-    return job(
-        parties,
-        model=model,
-        privacy={"unit": "row", "schedule": "every-step", "noise_multiplier": noise, **privacy},
-        **train_,
-    )
-
-
-def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[str, Path], tmp_path: Path) -> None:
-    change(parties["B"], limits={"leakage": [], **about.ROWS, "max_epsilon": 0.5})
-    with refused(ConfigError, code="refused", key="limits.max_epsilon", value=0.5, party="B"):
-        train(private_job(parties, 5.0), tmp_path / "loud")
-    run = train(private_job(parties, 50.0), tmp_path / "run")
-    for party, releases in (("A", {"embeddings": 5, "gradients": 4}), ("B", {"embeddings": 5})):
-        store = run.path / "parties" / party
-        spent = json.loads((store / "ledger.json").read_text())
-        assert spent["releases"] == releases
-        assert spent["epsilon_total"] < 0.5
-        lines = (store / "disclosures.jsonl").read_text().splitlines()
-        records = [DisclosureRecord.model_validate_json(line) for line in lines]
-        published = [one for one in records if one.epsilon_total is not None]
-        assert {one.kind for one in published} == ({"masked", "gradient"} if party == "A" else {"masked"})
-        for one in published:
-            assert one.epsilon_release == pytest.approx(spent["epsilon_release"])
-            assert one.epsilon_total == pytest.approx(spent["epsilon_total"])
+def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(tmp_path: Path) -> None:
+    settings = tables(tmp_path)
+    path = party_file(settings, "B")
+    limits = {"leakage": [], **about.NODES}
+    change(path, limits={**limits, "max_epsilon": 3.5})
+    with refused(ConfigError, code="refused", key="limits.max_epsilon", value=3.5, party="B"):
+        train(settings, tmp_path / "loud")
+    change(path, limits={**limits, "max_epsilon": 4.5})
+    run = train(settings, tmp_path / "run")
+    store = run.path / "parties" / "B"
+    spent = json.loads((store / "ledger.json").read_text())
+    assert spent["releases"] == {"features": 1}
+    assert spent["epsilon_total"] == 4.0
     predict(run.path)
-    last = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()
-    records = [DisclosureRecord.model_validate_json(line) for line in last]
-    totals = {one.work: one.epsilon_total for one in records if one.kind == "masked"}
-    assert totals["predict"] is not None
-    assert totals["train"] is not None
-    assert totals["predict"] > totals["train"], "a prediction is one release more"
+    lines = (store / "disclosures.jsonl").read_text().splitlines()
+    records = [DisclosureRecord.model_validate_json(line) for line in lines]
+    (published,) = (one for one in records if one.epsilon_total is not None)
+    assert (published.kind, published.work) == ("perturbed_features", "train"), "a prediction is no release more"
+    assert (published.epsilon_release, published.epsilon_total) == (4.0, 4.0)
 
 
 def test_tables_without_a_common_node_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:
@@ -216,16 +201,17 @@ def test_a_session_that_is_killed_after_its_first_block_says_that_hellos_may_hav
     assert [one.previous for one in records] == ["", digest(lines[0]), digest(lines[1])]
 
 
-def test_a_killed_session_has_noted_what_it_spent(parties: dict[str, Path], tmp_path: Path) -> None:
-    settings, store = private_job(parties, 5.0), PartyStore(tmp_path)
-    recorder = RecordedLink(MemoryHub(["B", SERVER], timeout_s=20).link("B"))
+def test_a_killed_session_has_noted_what_it_spent(tmp_path: Path) -> None:
+    settings, store = local_job(3), PartyStore(tmp_path)
+    recorder = RecordedLink(MemoryHub(["A", "B"], timeout_s=20).link("B"))
     killed = TrafficLog(settings, store, "train", recorder)
-    recorder.send(SERVER, Tag(Kind.MASKED, 0, 1), torch.zeros(2, 2, dtype=torch.int64))
-    killed.note(Spent(Counter({"embeddings": 1}), 1.5, 2.5))
+    recorder.send("A", Tag(Kind.PERTURBED_FEATURES), torch.zeros(2, 2, dtype=torch.int64))
+    killed.note(Spent(Counter({"features": 1}), 1.5, 2.5))
     TrafficLog(settings, store, "train", recorder)
     (line,) = (tmp_path / "disclosures.jsonl").read_text().splitlines()
     record = DisclosureRecord.model_validate_json(line)
-    assert (record.whole, record.kind, record.epsilon_release, record.epsilon_total) == (False, "masked", 1.5, 2.5)
+    assert (record.whole, record.kind) == (False, "perturbed_features")
+    assert (record.epsilon_release, record.epsilon_total) == (4.0, 2.5), "of a release what the job says"
 
 
 def test_the_run_is_held_by_one_process(parties: dict[str, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""ε of one node from tables: accepted where features are of a node's own row, refused with the column where not."""
+"""ε of one node, or edge, from tables: accepted where values are of its own row, refused with the column where not."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,11 +9,10 @@ import torch
 import yaml
 
 from tests import about, nightly
-from tests.errors import refused
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
-from tests.paradigms.private import entries, paid, spent_total
+from tests.paradigms.private import entries
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import load_party
@@ -24,12 +23,11 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.messages import all_revelations
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.runtime.launch.jobs import align, predict, train
+from veilgraph.runtime.launch.jobs import align, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_dataset
 
 RANGE = {"low": 0, "high": 2}
-NODE = {"schedule": "once", "unit": "node", "degree_bound": 3, "epsilon_total": 8, "delta": 1e-4}
 LIMITS = {"leakage": [], **about.NODES, "max_epsilon": 8}
 
 
@@ -50,18 +48,16 @@ def declare(party_file: Path, limits: dict[str, Any] | None = LIMITS, **feature:
     party_file.write_text(yaml.safe_dump(content | ({} if limits is None else {"limits": limits})), encoding="utf-8")
 
 
-def job(parties: dict[str, Path], *changes: Settings, **privacy: Any) -> JobSettings:
-    """One release with ``unit: node``."""
-    model = {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}}
-    data = {"parties": {name: str(path) for name, path in parties.items()}}
-    train_ = {"epochs": 3, "checkpoint_every": 2}
-    return parse_job(merge({"data": data, "model": model, "train": train_, "privacy": {**NODE, **privacy}}, *changes))
-
-
 def perturbed(parties: dict[str, Path], *changes: Settings) -> JobSettings:
     data = {"parties": {name: str(path) for name, path in parties.items()}, "label_holder": "A"}
     content = {"paradigm": "node-dp", "data": data, "train": {"epochs": 2}, "release": {"features": {"epsilon": 8.0}}}
     return parse_job(merge(content, *changes))
+
+
+def summed(parties: dict[str, Path], unit: str = "edge", **privacy: Any) -> JobSettings:
+    """The same, and A's sums over its edges have noise."""
+    bound = {} if unit == "edge" else {"degree_bound": 3}
+    return perturbed(parties, {"privacy": {"unit": unit, "epsilon_total": 8.0, "delta": 1e-4, **bound, **privacy}})
 
 
 def change_row(party_file: Path, value: str) -> None:
@@ -72,26 +68,13 @@ def change_row(party_file: Path, value: str) -> None:
     path.write_text("\n".join([header, ",".join([cells[0], value, *cells[2:]]), *rest]) + "\n", encoding="utf-8")
 
 
-def test_trained_and_predicted_with_an_epsilon_of_one_node(parties: dict[str, Path], tmp_path: Path) -> None:
-    settings = job(parties, {"data": {"feature_scaling": "row"}})
-    run = train(settings, tmp_path / "run")
-    assert paid(run.path, "B") == Counter(embeddings=1)
-    assert (entries(run.path, "B")[0]["event"]["unit"], entries(run.path, "A")) == ("node", [])
-    assert 8 - 1e-6 < spent_total(run.path, "B") <= 8
-    features = load_party(run.path / "parties" / "B" / "graph.safetensors").features
-    assert float(features.min()) >= 0
-    assert float(features.sum(dim=1).max()) == pytest.approx(1)
-    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
-    assert paid(run.path, "B") == Counter(embeddings=1)
-
-
 def test_a_changed_row_changes_no_other_nodes_features(parties: dict[str, Path], tmp_path: Path) -> None:
     """Through alignment and files as well. The range makes nearly all values 0, and the layout does not tell."""
     declare(parties["B"], scale={"low": 1.8, "high": 100})
     found = []
     for value in ("0.5", "1e30"):
         change_row(parties["B"], value)
-        align(job(parties), tmp_path / value)
+        align(perturbed(parties), tmp_path / value)
         graph = load_party(tmp_path / value / "parties" / "B" / "graph.safetensors")
         assert graph.features.layout == torch.strided
         found.append(Counter(tuple(row) for row in graph.features.view(torch.int32).tolist()))
@@ -99,12 +82,11 @@ def test_a_changed_row_changes_no_other_nodes_features(parties: dict[str, Path],
 
 
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("kind", ["node", "perturbed"])
 def test_a_column_filled_with_a_mean_is_refused_with_its_name(
-    parties: dict[str, Path], tmp_path: Path, kind: str, named: bool
+    parties: dict[str, Path], tmp_path: Path, named: bool
 ) -> None:
     declare(parties["B"], missing="mean", scale=RANGE)
-    settings = job(parties) if kind == "node" else perturbed(parties)
+    settings = perturbed(parties)
     says = r"own row alone: nodes\.features\.0 \(column 'x\*'\): missing=mean is computed from all rows; set missing to"
     if named:
         with pytest.raises(ConfigError, match=f"B refuses the job: .*{says} a number"):
@@ -116,60 +98,56 @@ def test_a_column_filled_with_a_mean_is_refused_with_its_name(
 
 
 def test_who_is_asked_and_for_what(parties: dict[str, Path]) -> None:
-    """The label holder of one release publishes nothing; units row and edge say nothing of a node's features."""
+    """Who learns releases nothing of its nodes' features, whatever its sums over edges have."""
     declare(parties["A"], limits=None, missing="mean")
     declare(parties["B"], limits={"leakage": list(all_revelations())}, missing="mean")
     ours, theirs = (Organisation.read(parties[name], name) for name in "AB")
-    assert refusal_of(ours, job(parties)) is None
-    assert "missing=mean" in (refusal_of(theirs, job(parties)) or "")
-    assert refusal_of(theirs, job(parties, unit="edge")) is None
-    assert refusal_of(theirs, job(parties, unit="row", degree_bound=None)) is None
-    both = perturbed(parties)
-    assert both.inputs.per_node == ("B",)
-    assert "missing=mean" in (refusal_of(theirs, both) or "")
-    assert "missing=mean" not in (refusal_of(ours, both) or ""), "who learns releases nothing"
+    for settings in (perturbed(parties), summed(parties)):
+        assert settings.inputs.per_node == ("B",)
+        assert "missing=mean" in (refusal_of(theirs, settings) or "")
+        assert "missing=mean" not in (refusal_of(ours, settings) or "")
 
 
 def test_a_declared_range_and_fitted_scales_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:
-    standard: Settings = {"data": {"feature_scaling": "standard"}}
-    with refused(ConfigError, key="privacy.unit", value="node"):
-        job(parties, standard)
+    data = {"parties": {name: str(path) for name, path in parties.items()}, "feature_scaling": "standard"}
+    standard = parse_job({"data": data})
+    declare(parties["B"], limits={"leakage": list(all_revelations())}, scale=RANGE)
     says = r"B refuses the job: nodes\.features\.0 \(column 'x\*'\): scale declares .*feature_scaling=standard .*leave"
     with pytest.raises(ConfigError, match=says):
-        train(job(parties, standard, unit="edge"), tmp_path / "run")
-    declare(parties["B"], limits={"leakage": [], **about.EDGES, "max_epsilon": 8})
-    assert refusal_of(Organisation.read(parties["B"], "B"), job(parties, standard, unit="edge")) is None
+        train(standard, tmp_path / "run")
+    declare(parties["B"], limits={"leakage": list(all_revelations())})
+    assert refusal_of(Organisation.read(parties["B"], "B"), standard) is None
 
 
 def test_a_column_made_of_edges_is_no_feature_where_edges_are_protected(parties: dict[str, Path]) -> None:
     """A number of payments shows each of them, whatever ε says; its name is for its owner alone."""
-    content = yaml.safe_load(parties["B"].read_text(encoding="utf-8"))
+    content = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))
     (column,) = {str(entry["columns"]) for entry in content["nodes"]["features"]}
     content |= {"limits": {"leakage": list(all_revelations())}}
     for made, refuses in (([column], True), (["x1"], True), (["y*"], False), ([], False)):
         content["nodes"]["columns_from_edges"] = made
-        parties["B"].write_text(yaml.safe_dump(content), encoding="utf-8")
-        own = Organisation.read(parties["B"], "B")
-        told = refusal_of(own, job(parties, unit="edge")) or ""
+        parties["A"].write_text(yaml.safe_dump(content), encoding="utf-8")
+        own = Organisation.read(parties["A"], "A")
+        told = refusal_of(own, summed(parties)) or ""
         assert ("nodes.columns_from_edges" in told) == refuses
         assert column not in told
-        assert (column in (refusal_of(own, job(parties, unit="edge"), named=True) or "")) == refuses
-        assert "columns_from_edges" not in (refusal_of(own, job(parties)) or ""), "one node's features are no edge's"
+        assert (column in (refusal_of(own, summed(parties), named=True) or "")) == refuses
+        assert "columns_from_edges" not in (refusal_of(own, perturbed(parties)) or ""), "no edge is protected"
 
 
 @pytest.mark.parametrize(("normalize", "refuses"), [("mean", True), (2.0, False), (None, False)])
 def test_a_mean_of_all_edges_is_refused_where_epsilon_is_of_one(
     parties: dict[str, Path], normalize: object, refuses: bool
 ) -> None:
-    content = yaml.safe_load(parties["B"].read_text(encoding="utf-8"))
+    content = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))
     content["edges"][0]["normalize"] = normalize
-    accepts = {"leakage": ["output-embeddings", "training-rows"], **about.EDGES, "max_epsilon": 8}
-    parties["B"].write_text(yaml.safe_dump(content | {"limits": accepts}), encoding="utf-8")
-    own = Organisation.read(parties["B"], "B")
-    reason = refusal_of(own, job(parties, unit="edge"))
+    accepts = {"leakage": list(all_revelations()), **about.EDGES, "max_epsilon": 8}
+    parties["A"].write_text(yaml.safe_dump(content | {"limits": accepts}), encoding="utf-8")
+    own = Organisation.read(parties["A"], "A")
+    reason = refusal_of(own, summed(parties))
     assert (reason is not None) == refuses, reason
     assert not refuses or "edges.0.normalize=mean is computed from all edges; set normalize to a number" in str(reason)
-    assert "normalize" not in str(refusal_of(own, job(parties))), "one node's features are no edge's"
+    assert "normalize" not in str(refusal_of(own, perturbed(parties))), "no edge is protected"
 
 
 @pytest.mark.parametrize("tables", ["there", "gone"])
@@ -206,22 +184,23 @@ def test_jobs_of_one_degree_bound_after_another_find_no_degree(parties: dict[str
         said: dict[str, Any] = {"leakage": list(all_revelations())}
         if declared is not None:
             said = {"leakage": [], **about.WITH_EDGES, "max_epsilon": 99, "most_neighbours": declared}
-        declare(parties["B"], limits=said, scale=RANGE)
+        ours = yaml.safe_load(parties["A"].read_text(encoding="utf-8")) | {"limits": said}
+        parties["A"].write_text(yaml.safe_dump(ours), encoding="utf-8")
         run = tmp_path / f"{bound} {declared}"
         try:
-            train(job(parties, unit="node-edges", degree_bound=bound, aggregation={"hops": 1}), run)
+            train(summed(parties, "node-edges", degree_bound=bound), run)
         except ConfigError as error:
-            assert not run.exists() or entries(run, "B") == []
+            assert not run.exists() or entries(run, "A") == []
             return str(error)
         return ""
 
     assert refusal(999, None) == ""
-    graph = load_party(RunDirectory.open(tmp_path / "999 None").party("B").graph_path)
+    graph = load_party(RunDirectory.open(tmp_path / "999 None").party("A").graph_path).common_part()
     most = most_neighbours(graph.edge_index, graph.num_nodes)
     assert "has more than privacy.degree_bound" in refusal(most - 1, None)
     assert refusal(most, None) == ""
     smaller = {refusal(bound, most + 9).partition(" and privacy")[0] for bound in (most, most + 8)}
-    assert smaller == {f"B refuses the job: limits.most_neighbours={most + 9}"}
+    assert smaller == {f"A refuses the job: limits.most_neighbours={most + 9}"}
     assert refusal(most + 9, most + 9) == ""
     larger = {refusal(bound, most - 1) for bound in (most - 1, 999)}
     assert len(larger) == 1

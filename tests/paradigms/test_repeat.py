@@ -13,7 +13,7 @@ from veilgraph_node_dp import publisher
 from veilgraph_node_dp.mechanisms import FeatureMechanism
 from veilgraph_node_dp.publisher import LocalPublisher
 
-from tests import about, nightly
+from tests import nightly
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.apart import apart
@@ -294,15 +294,10 @@ def test_who_knows_all_marks_but_not_the_secret_cannot_compute_a_seed(tmp_path: 
     assert min(found, *others) > PUBLIC_SEEDS
 
 
-def test_jobs_with_noise_draw_anew(sites: Sites) -> None:
+def test_jobs_with_noise_draw_anew(tmp_path: Path) -> None:
     """The noise is new; the same values under new noise, again and again, would lose it."""
-    private: dict[str, Any] = {
-        "privacy": {"unit": "row", "epsilon_total": 8.0, "schedule": "once", "delta": 1e-4},
-        "model": {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp"}},
-    }
-    for party in "AB":
-        sites.says(party, limits={"leakage": [], **about.ROWS, "max_epsilon": 99})
-    assert all_new(sites.run(**private), sites.run(**private))
+    sites = Sites(tmp_path, of_node_dp(tmp_path / "data"))
+    assert all_new(sites.run(), sites.run())
 
 
 def test_a_repeated_job_has_new_masks_for_the_same_values(sites: Sites) -> None:

@@ -22,7 +22,7 @@ from veilgraph_testing.sealed_link import SealedLink
 
 from tests.link.certificates import Project, fresh_key
 from tests.paradigms.exported import export, over
-from tests.privacy.jobs import make_graphs, private_job
+from tests.paradigms.local import edges
 from tests.roles.federation import merge, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties
 from veilgraph.core.randomness import LearningStreams
@@ -34,7 +34,6 @@ from veilgraph.link.identity import sealed_key
 from veilgraph.link.view import read_view
 from veilgraph.mpc.mask import SecretRounding
 from veilgraph.privacy import noise
-from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -115,7 +114,7 @@ class Case:
 
 ONE: dict[str, Any] = {"train": {"epochs": 1, "checkpoint_every": 1}}
 MASKS, NOISE = "mpc.mask.PairwiseMasks.agree", "privacy.noise.gaussian"
-DRAWS = "core.secrets.new_name"
+DRAWS, CANARIES = "core.secrets.new_name", "runtime.session.publishers.with_canaries"
 
 
 def collaborative(folder: Path) -> Case:
@@ -132,16 +131,16 @@ def collaborative(folder: Path) -> Case:
     return Case(parse_job(merge(settings.model_dump(mode="json", exclude={"data"}), data)), None, asked)
 
 
-def noised(folder: Path) -> Case:
-    """Each step, two rounds: of A 3·4 + 2·2 releases with noise of their own, of B one less in each step."""
-    settings = private_job(2, {"noise_multiplier": 1.0, "canaries": 20}, combine={"masked": False}, rounds=2)
-    asked = {"privacy.canaries.Canaries.draw": (2, 32), NOISE: (16 + 13, 32), MASKS: (2, 32)}
-    return Case(settings, list(make_graphs(settings, 0).values()), asked)
-
-
-def once(folder: Path) -> Case:
-    settings = private_job(3, {"schedule": "once", "noise_multiplier": 1.0})
-    return Case(settings, list(make_graphs(settings, 0).values()), {NOISE: (2, 32), MASKS: (2, 32), DRAWS: (2, 16)})
+def summed(folder: Path) -> Case:
+    """Noise on the learner's sums of two hops, beside what nodes perturb, some of them canaries."""
+    settings = local_job(3, edges(), ONE, canaries=20)
+    asked = {
+        "veilgraph_node_dp.mechanisms.MultiBit._perturbed": (2, 32),
+        CANARIES: (2, 32),
+        NOISE: (2, 32),
+        DRAWS: (3, 16),
+    }
+    return Case(settings, local_parties(settings), asked)
 
 
 def perturbed(folder: Path) -> Case:
@@ -192,7 +191,7 @@ TOLD: dict[str, Kind] = {
 """What is drawn to be told, and the one kind of message that tells it. Nothing else that is drawn is ever sent."""
 
 
-@pytest.mark.parametrize("make", [collaborative, noised, once, perturbed, horizontal])
+@pytest.mark.parametrize("make", [collaborative, summed, perturbed, horizontal])
 def test_all_that_protects_is_drawn_from_the_system_whole_and_anew(
     make: Callable[[Path], Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +223,7 @@ def test_all_that_protects_is_drawn_from_the_system_whole_and_anew(
             1 << 256 | int.from_bytes(draw.drawn, "big") for draw in spy.draws if draw.by.endswith("private_seed")
         }
         kept = [canaries.key for party in names if (canaries := run.party(party).canaries()) is not None]
-        assert sorted(kept) == sorted(draw.drawn for draw in spy.draws if draw.by.endswith("Canaries.draw"))
+        assert sorted(kept) == sorted(draw.drawn for draw in spy.draws if draw.by.endswith(CANARIES))
         of_seeds = {LearningStreams(run.party(party).seed(), party).secret("rounding") for party in names}
         drawn = {draw.drawn for draw in spy.draws if draw.by == MASKS}
         assert set(rounding) <= of_seeds | drawn | set(everything)
@@ -276,7 +275,6 @@ PERTURBING: dict[str, Callable[[SecretSource], torch.Tensor]] = {
     "laplace": lambda source: noise.laplace((9,), 1.0, source),
     "multi-bit": lambda source: MultiBit(1.0, 0.0, 1.0, 40, 20).release(torch.full((9, 40), 0.5), source),
     "labels": lambda source: LabelResponse(0.1, 50).release(torch.zeros(99, dtype=torch.int64), source),
-    "canaries": lambda source: Canaries.draw(99, 1000, source).rows,
 }
 
 

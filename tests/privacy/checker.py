@@ -7,7 +7,7 @@ below say how probable a false alarm is after a change of the code, not from run
 
 import itertools
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -19,14 +19,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.privacy.jobs import Recording
-from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.collectives import tensor_text
 from veilgraph.link.view import Message
-from veilgraph.mpc import ring
 from veilgraph.mpc.mask import add
-from veilgraph.paradigms.vertical.settings import plan, vertical
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.cut import GRADIENT_BITS
 from veilgraph.protocol.job import JobSettings
 
 LEVEL: Final = 1e-7
@@ -37,8 +35,8 @@ UNPUBLISHED: Final = "unpublished labels"
 KEPT_BITS: Final = (64, 48, 32, 16)
 """A ring element is read as fixed point in its low bits too: a mask may not be coarser than what it hides."""
 
-Role = Literal["any", "holder", "publisher", "label holder", "server"]
-Protection = Literal["public", "uniform", "noisy", "clear"]
+Role = Literal["any", "holder", "label holder", "server"]
+Protection = Literal["public", "uniform", "clear"]
 Pair = tuple[str, str, str]
 Secret = tuple[str, Tensor, "Regressors"]
 """(name, rows, the columns to explain a message with)."""
@@ -55,12 +53,11 @@ class Rule:
     Attributes:
         kind: of the message.
         rounds: of its tag.
-        sender: the label holder is a holder, too; a publisher is a holder that publishes embeddings.
+        sender: the label holder is a holder, too.
         receiver: likewise.
         dtype: of its tensor.
         shape: numbers, or N, d, z (width of z_L), F of sender, F of receiver, "any".
-        protection: public facts, uniformly random by itself, with noise in every row, or data-dependent and in the
-            clear.
+        protection: public facts, uniformly random by itself, or data-dependent and in the clear.
     """
 
     kind: Kind
@@ -75,11 +72,8 @@ class Rule:
 def table(settings: JobSettings) -> list[Rule]:
     """Every message that a job with these settings may exchange."""
     model = vertical(settings).model
-    if settings.privacy is not None and settings.privacy.once:
-        return _table_of_one_release(settings)
     real = torch.float64 if settings.precision == "float64" else torch.float32
     ring, byte = torch.int64, torch.uint8
-    published: Protection = "clear" if settings.privacy is None else "noisy"
     zero, backward = range(1), range(1, 2)
     every, inner, last = range(1, model.rounds + 1), range(1, model.rounds), range(model.rounds, model.rounds + 1)
     rules = [
@@ -87,7 +81,7 @@ def table(settings: JobSettings) -> list[Rule]:
         Rule(Kind.KEY, zero, "holder", "holder", byte, (32,), "public"),
         Rule(Kind.COMBINED, inner, "server", "holder", real, ("N", "d"), "clear"),
         Rule(Kind.COMBINED, last, "server", "label holder", real, ("N", "z"), "clear"),
-        Rule(Kind.GRADIENT, zero, "label holder", "server", real, ("N", "z"), published),
+        Rule(Kind.GRADIENT, zero, "label holder", "server", real, ("N", "z"), "clear"),
         Rule(Kind.GRADIENT, every, "server", "holder", real, ("N", "d"), "clear"),
     ]
     if settings.train.select_by != "last":
@@ -116,27 +110,11 @@ def table(settings: JobSettings) -> list[Rule]:
         ]
     else:
         rules += [
-            Rule(Kind.EMBEDDING, every, "holder", "server", real, ("N", "d"), published),
+            Rule(Kind.EMBEDDING, every, "holder", "server", real, ("N", "d"), "clear"),
             Rule(Kind.EMBEDDING, zero if weighted else range(0), "holder", "server", real, ("N", 1), "clear"),
-            Rule(Kind.GRADIENT, inner, "holder", "server", real, ("N", "d"), published),
+            Rule(Kind.GRADIENT, inner, "holder", "server", real, ("N", "d"), "clear"),
         ]
     return rules
-
-
-def _table_of_one_release(settings: JobSettings) -> list[Rule]:
-    real = torch.float64 if settings.precision == "float64" else torch.float32
-    zero, one = range(1), range(1, 2)
-    rules = [
-        Rule(Kind.HELLO, zero, "any", "any", torch.uint8, ("any",), "public"),
-        Rule(Kind.COMBINED, one, "server", "label holder", real, ("N", "z"), "clear"),
-    ]
-    if settings.passes.is_masked:
-        return [
-            *rules,
-            Rule(Kind.KEY, zero, "publisher", "publisher", torch.uint8, (32,), "public"),
-            Rule(Kind.MASKED, one, "publisher", "server", torch.int64, ("N", "d"), "uniform"),
-        ]
-    return [*rules, Rule(Kind.EMBEDDING, one, "publisher", "server", real, ("N", "d"), "noisy")]
 
 
 def check_private(recording: Recording, rules: Sequence[Rule]) -> None:
@@ -152,8 +130,6 @@ def check_private(recording: Recording, rules: Sequence[Rule]) -> None:
     _check_public(message for message, protection in protections if protection == "public")
     hidden = _distinct(message for message, protection in protections if protection == "uniform")
     _check_uniform(hidden)
-    _check_noise(recording, [message for message, protection in protections if protection == "noisy"])
-    _check_paid(recording)
     _check_sums(recording)
     _check_fresh(hidden)
     _check_positions(hidden)
@@ -233,7 +209,6 @@ def _is(recording: Recording, party: PartyId, role: Role) -> bool:
     return {
         "any": True,
         "holder": party in recording.holders,
-        "publisher": party in recording.settings.duties.publishing,
         "label holder": party == recording.label_party,
         "server": party == SERVER,
     }[role]
@@ -243,11 +218,10 @@ def _fits(recording: Recording, message: Message, shape: tuple[int | str, ...]) 
     columns = {name: graph.num_features for name, graph in recording.graphs.items()}
     job, model = recording.settings, vertical(recording.settings).model
     wide = model.dim * (len(job.duties.publishing) if model.combine.strategy == "concat" else 1)
-    has_layers = model.server.layers > 0 and not (job.privacy is not None and job.privacy.once)
     symbols = {
         "N": recording.graphs[recording.label_party].num_nodes,
         "d": model.dim,
-        "z": model.dim if has_layers else wide,
+        "z": model.dim if model.server.layers > 0 else wide,
         "F of sender": columns.get(message.sender),
         "F of receiver": columns.get(message.receiver),
     }
@@ -369,99 +343,6 @@ def _sums(recording: Recording) -> Iterator[tuple[str, list[Tensor]]]:
                 yield name, [by_sender[sender] for sender in some]
 
 
-# Noise
-
-
-def check_fresh_noise(one: Recording, other: Recording, rules: Sequence[Rule]) -> None:
-    """Checks that the noise of two runs of one job, on the same data and with the same seeds, has nothing in common.
-
-    Raises:
-        LeakFound: a row was sent twice.
-    """
-    again = {_key(message): message for message in other.sent}
-    for message in one.sent:
-        if rule_of(one, rules, message).protection == "noisy":
-            same = (message.tensor == again[_key(message)].tensor).all(dim=1)
-            if same.any():
-                raise LeakFound(f"{_name(message)} has {int(same.sum())} rows that another run repeats: no fresh noise")
-
-
-def noise_of(settings: JobSettings, kind: Kind, publishers: int = 1) -> tuple[float, float]:
-    """Standard deviation of the noise on one entry that the server gets, and the longest row beneath it.
-
-    Args:
-        settings: of a job with Gaussian noise.
-        kind: of the message.
-        publishers: how many of them are added up.
-    """
-    own = plan(settings, settings.duties.publishing[0])
-    assert own is not None
-    gradient = kind in (Kind.GRADIENT, Kind.MASKED_GRADIENT)
-    clip = own.settings.gradient_clip if gradient else own.settings.clip
-    joint, holders = settings.privacy and settings.privacy.joint_noise, len(settings.duties.publishing)
-    exact = joint or (kind is Kind.MASKED and settings.privacy is not None and not settings.privacy.once)
-    if not gradient and vertical(settings).model.combine.strategy == "mean" and not exact:
-        clip /= holders
-    share = (holders - joint.colluding) ** -0.5 if joint and kind is not Kind.GRADIENT else 1.0
-    return own.multiplier * clip * share * publishers**0.5, clip * publishers
-
-
-def signal_limit(settings: JobSettings) -> float:
-    """Share of a noisy column's variance that may be what is beneath the noise: rows have at most length C."""
-    deviation, clip = noise_of(settings, Kind.EMBEDDING)
-    return clip**2 / (clip**2 + deviation**2)
-
-
-def _check_noise(recording: Recording, messages: Sequence[Message]) -> None:
-    for message in messages:
-        _check_size(_name(message), message.tensor, *noise_of(recording.settings, message.tag.kind))
-    if recording.settings.privacy is None:
-        return
-    opened: dict[Tag, list[Tensor]] = defaultdict(list)
-    for message in recording.sent:
-        if message.receiver == SERVER and message.tag.kind in (Kind.MASKED, Kind.MASKED_GRADIENT):
-            opened[message.tag].append(message.tensor)
-    for tag, pieces in opened.items():
-        bits = vertical(recording.settings).model.combine.bits if tag.kind is Kind.MASKED else GRADIENT_BITS
-        total = ring.decode(add(pieces), bits, torch.float64, str(tag), "")
-        _check_size(f"the sum of {tag}", total, *noise_of(recording.settings, tag.kind, len(pieces)))
-
-
-def _check_size(what: str, rows: Tensor, deviation: float, length: float) -> None:
-    """Every row has noise, of the size that the ledger is told of."""
-    missing = int((rows == 0).all(dim=1).sum())
-    if missing:
-        raise LeakFound(f"{what} has {missing} rows without noise")
-    square = float(rows.to(torch.float64).square().mean())
-    tolerance = stats.norm.isf(LEVEL) * (2 / rows.numel()) ** 0.5
-    low, high = deviation**2 * (1 - tolerance), (deviation**2 + length**2 / rows.shape[1]) * (1 + tolerance)
-    if not low < square < high:
-        raise LeakFound(
-            f"{what} has entries of size {square**0.5:.3g}; paid for was noise of {deviation:.3g} on rows of at most "
-            f"{length:g}"
-        )
-
-
-def _check_paid(recording: Recording) -> None:
-    """What left for the server is what the ledger counts, no more and no less."""
-    channels = {
-        Kind.EMBEDDING: "embeddings",
-        Kind.MASKED: "embeddings",
-        Kind.GRADIENT: "gradients",
-        Kind.MASKED_GRADIENT: "gradients",
-    }
-    if recording.settings.privacy is None:
-        return
-    for holder in recording.holders:
-        sent = Counter(
-            channels[message.tag.kind]
-            for message in recording.sent
-            if message.sender == holder and message.receiver == SERVER and message.tag.kind in channels
-        )
-        if sent != recording.paid[holder]:
-            raise LeakFound(f"{holder} sent {dict(sent)} and paid for {dict(recording.paid[holder])}")
-
-
 # Relation to secrets
 
 
@@ -515,14 +396,12 @@ def _check_unrelated(recording: Recording, holder: PartyId, messages: Sequence[t
     if not columns:
         return
     everything = torch.cat(columns, dim=1)
-    clear, noisy = (torch.tensor([protection == kind for _, protection in origins]) for kind in ("clear", "noisy"))
+    clear = torch.tensor([protection == "clear" for _, protection in origins])
     leaks: list[tuple[float, float, str, str]] = []
     for what, rows, regressors in secrets_of(recording, holder):
         limits = torch.full(clear.shape, regressors.noise_limit, dtype=torch.float64)
         if what != UNPUBLISHED:
             limits[clear] = CLEAR_LIMIT
-            if noisy.any():
-                limits[noisy] += signal_limit(recording.settings)
         found = regressors.r_squared(everything[rows])
         for column in (found > limits).nonzero().flatten().tolist():
             leaks.append((float(found[column]), float(limits[column]), _name(origins[column][0]), what))
@@ -545,9 +424,7 @@ def secrets_of(recording: Recording, holder: PartyId) -> list[Secret]:
         ("features, with the other holders'", rows, Regressors(everyone)),
         ("degrees", rows, Regressors(graph.degrees().unsqueeze(1))),
     ]
-    # With noise, later rounds start from what was released in the first: they are related to it and may be.
-    every = 1 if recording.settings.privacy is None else vertical(recording.settings).model.rounds
-    for number, embedding in enumerate(recording.embeddings[holder][::every]):
+    for number, embedding in enumerate(recording.embeddings[holder]):
         found.append((f"local embedding {number}", rows, Regressors(embedding)))
     return found
 

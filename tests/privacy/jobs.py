@@ -1,12 +1,6 @@
-"""Whole jobs in threads with every message kept: roles as ``party.run_party`` builds them, secrets injected.
+"""Whole jobs in threads with every message kept: roles as ``party.run_party`` builds them, secrets injected."""
 
-Coins and noise are fixed as well, but where a test is of their source: thousands of messages are looked at.
-"""
-
-import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +16,6 @@ from veilgraph.core.types import SERVER, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.paradigms.vertical.network import Collaborative
-from veilgraph.privacy.plan import Channel
-from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -33,7 +25,6 @@ from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.launch.processes import run_threads
 from veilgraph.runtime.session.publishers import publisher_of
 from veilgraph.runtime.session.training import fit
-from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.run_directory import PartyStore
 
 NODES, FEATURES, DIM, CLASSES = 400, 24, 8, 3
@@ -51,9 +42,8 @@ class Recording:
         graphs: holder → its private graph.
         sent: every message, as its sender recorded it.
         received: every message, as its receiver recorded it.
-        embeddings: holder → everything it gave to COMBINE, before any noise and mask, each Tensor[N, d].
+        embeddings: holder → everything it gave to COMBINE, before any mask, each Tensor[N, d].
         shares: (holder, embed step) → owner → the holder's share of that weight block, before the step.
-        paid: holder → channel → releases that its ledger file counts.
     """
 
     settings: JobSettings
@@ -62,7 +52,6 @@ class Recording:
     received: list[Message]
     embeddings: dict[PartyId, list[Tensor]]
     shares: dict[tuple[PartyId, int], dict[PartyId, Tensor]]
-    paid: dict[PartyId, Counter[str]]
 
     @property
     def holders(self) -> tuple[PartyId, ...]:
@@ -99,21 +88,6 @@ def job(holders: int = 2, **model: Any) -> JobSettings:
     )
 
 
-def private_job(holders: int, privacy: dict[str, Any], **model: Any) -> JobSettings:
-    """The same with differential privacy, nothing else without noise."""
-    once = privacy.get("schedule") == "once"
-    if once:
-        model = {"local": {"model": "appnp"}, **model}
-    return parse_job(
-        {
-            "data": {"holders": holders},
-            "model": {"dim": DIM, "initial": {"method": "individual"}, **model},
-            "train": {"epochs": 3, "patience": None, "select_by": "accuracy" if once else "last"},
-            "privacy": {"unit": "row", "schedule": "every-step"} | privacy,
-        }
-    )
-
-
 def make_graphs(settings: JobSettings, seed: int) -> dict[PartyId, PartyGraph]:
     """Private inputs: normal features, random edges, labels that depend on the features of all holders."""
     generator = torch.Generator().manual_seed(seed)
@@ -142,7 +116,6 @@ def run_job(
     *,
     secrets: object,
     tamper: Mapping[PartyId, Tamper] | None = None,
-    is_fixed: bool = True,
 ) -> Recording:
     """Trains the job and gives its transcript.
 
@@ -150,12 +123,11 @@ def run_job(
         settings: the job.
         graphs: of its holders.
         path: of their stores.
-        secrets: seeds masks and shares.
+        secrets: seeds masks, shares and coins.
         tamper: party → what it sends in place of a message.
-        is_fixed: whether coins and noise are from fixed secrets too, and not from what the job's own door draws.
     """
     links: dict[PartyId, RecordedLink] = {}
-    recording = Recording(settings, dict(graphs), [], [], {name: [] for name in settings.data.names}, {}, {})
+    recording = Recording(settings, dict(graphs), [], [], {name: [] for name in settings.data.names}, {})
 
     def program(party: PartyId) -> Callable[[Link], None]:
         def run(link: Link) -> None:
@@ -175,44 +147,21 @@ def run_job(
         return run
 
     parties: Sequence[PartyId] = (*settings.data.names, SERVER)
-    with fixed_chance(secrets) if is_fixed else nullcontext(), pytest.MonkeyPatch.context() as patch:
+    with fixed_chance(secrets), pytest.MonkeyPatch.context() as patch:
         _watch(patch, recording)
         run_threads({party: program(party) for party in parties}, 30, lambda: None)
     for party in parties:
         for message in links[party].transcript():
             (recording.sent if message.sender == party else recording.received).append(message)
-    for holder in settings.data.names:
-        recording.paid[holder] = _paid(path / holder / LEDGER)
     return recording
 
 
-def _paid(ledger: Path) -> Counter[str]:
-    found = Counter[str]()
-    for line in ledger.read_text(encoding="utf-8").splitlines()[1:] if ledger.is_file() else ():
-        entry = json.loads(line)
-        found[entry["channel"]] += entry["count"]
-    return found
-
-
 def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
-    publish, release, embed = HolderCut.publish, NoisedPublisher.embeddings, Collaborative.embed
-    summand = NoisedPublisher.summand
+    publish, embed = HolderCut.publish, Collaborative.embed
 
     def watched_publish(self: HolderCut, step: int, round_: int, piece: Tensor) -> None:
-        if self._publisher.is_open:
-            recording.embeddings[self._link.party].append(piece.detach().clone())
+        recording.embeddings[self._link.party].append(piece.detach().clone())
         publish(self, step, round_, piece)
-
-    def watched_release(self: NoisedPublisher, rows: Tensor, step: int) -> Tensor:
-        recording.embeddings[self.plan.party].append(rows.detach().clone())
-        return release(self, rows, step)
-
-    def watched_summand(
-        self: NoisedPublisher, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0
-    ) -> Tensor:
-        if channel == "embeddings":
-            recording.embeddings[self.plan.party].append(rows.detach().clone())
-        return summand(self, rows, step, channel, finest)
 
     def watched_embed(self: Collaborative, step: int, *, learns: bool) -> Tensor:
         key = (self._session.link.party, step)
@@ -220,6 +169,4 @@ def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
         return embed(self, step, learns=learns)
 
     patch.setattr(HolderCut, "publish", watched_publish)
-    patch.setattr(NoisedPublisher, "embeddings", watched_release)
-    patch.setattr(NoisedPublisher, "summand", watched_summand)
     patch.setattr(Collaborative, "embed", watched_embed)

@@ -1,28 +1,66 @@
-"""Noise in every hop against brute force: how far sums truly move between neighbouring data of the same releases."""
+"""Noisy sums over a learner's edges against brute force: how far they truly move between neighbouring graphs.
+
+Rows are made of what was released before, and of nothing of an edge: they are the same in both worlds.
+"""
 
 import itertools
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from typing_extensions import override
+from veilgraph_node_dp.settings import SumPrivacySettings
+from veilgraph_node_dp.sums import NoisySums, Then, pair_matrix
 
 from tests import nightly
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import ConfigError, RangeOverflow
-from veilgraph.core.secrets import system_secrets
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.aggregation import NoisySums, bound_degrees, most_neighbours, pair_matrix
-from veilgraph.privacy.event import Neighbours, Unit
+from veilgraph.privacy.aggregation import bound_degrees, most_neighbours
 from veilgraph.privacy.mechanism import Gaussian
-from veilgraph.privacy.plan import aggregation_sensitivity
 
 NODES, WIDTH = 8, 3
 PAIRS = list(itertools.combinations(range(NODES), 2))
+
+
+@dataclass(frozen=True)
+class Quiet(Gaussian):
+    """No noise, on the grid of noise."""
+
+    @override
+    def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Those of one graph; ``clip`` is B."""
+
+    edges: Tensor
+    hops: int
+    clip: float | None
+    nodes: int = NODES
+    sigma: float = 0.3
+    weight: Tensor | None = None
+
+    def of(self, mechanism: Gaussian) -> NoisySums:
+        return NoisySums(pair_matrix(self.edges, self.weight, self.nodes), self.hops, mechanism, self.clip)
+
+    def release(self, x: Tensor, source: SecretSource, then: Then) -> Tensor:
+        return self.of(Gaussian(1.0, self.sigma)).release(x, source, then)
+
+    def clean(self, x: Tensor, released: Tensor, then: Then) -> Tensor:
+        """What the noise is added to where so much was released: Tensor[N, K·d]."""
+        quiet = self.of(Quiet(1.0, self.sigma))
+        return quiet.release(x, system_secrets, lambda sums: then(released[:, : sums.shape[1]]))
 
 
 def tensor(edges: Iterable[tuple[int, int]]) -> Tensor:
@@ -37,273 +75,162 @@ def rows_of(seed: int, nodes: int = NODES, width: int = WIDTH) -> Tensor:
     return torch.randn(nodes, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def sums(edges: Tensor, hops: int, clip: float | None, nodes: int = NODES, sigma: float = 0.3,
-         weight: Tensor | None = None, own_length: float = 1.0) -> NoisySums:  # fmt: skip
-    return NoisySums(pair_matrix(edges, weight, nodes), hops, Gaussian(1.0, sigma), clip, own_length)
+def taken(sums: Tensor) -> Tensor:
+    """Rows of the next hop: of all sums until then, as a network's opinion is."""
+    return sums.reshape(len(sums), -1, WIDTH).sum(dim=1).tanh().softmax(dim=1)
 
 
-def own_row(limit: float, own_share: float | None, replaced: bool) -> float:
-    """λ with which own rows have that share of the square of all."""
-    return 1.0 if own_share is None else limit * math.sqrt(own_share) / (2 if replaced else 1)
-
-
-def moved(one: NoisySums, other: NoisySums, x: Tensor, y: Tensor) -> Tensor:
-    """What the noise is added to, in two worlds whose outcomes are the same: the difference, [N, (K + 1)·d]."""
-    released = one.release(x, system_secrets)
-    return one.clean(x, released) - other.clean(y, released)
+def moved(one: Sums, other: Sums, x: Tensor, then: Then = taken) -> Tensor:
+    """What the noise is added to, in two worlds whose outcomes are the same: the difference, [N, K·d]."""
+    released = one.release(x, system_secrets, then)
+    return one.clean(x, released, then) - other.clean(x, released, then)
 
 
 def length(difference: Tensor) -> float:
     return float(difference.norm())
 
 
-def changed(difference: Tensor, width: int = WIDTH) -> list[int]:
-    """Rows that differ at all, of each matrix."""
-    return [int((each != 0).any(dim=1).sum()) for each in difference.split(width, dim=1)]
+def changed(difference: Tensor) -> list[int]:
+    """Rows that differ at all, of each hop."""
+    return [int((each != 0).any(dim=1).sum()) for each in difference.split(WIDTH, dim=1)]
 
 
 def degree(pairs: Iterable[tuple[int, int]]) -> int:
     return max((sum(node in pair for pair in pairs) for node in range(NODES)), default=0)
 
 
+def limit(hops: int, **said: Any) -> float:
+    """How far sums may move: of an edge, or with ``degree_bound`` of one node's edges."""
+    unit = "node-edges" if "degree_bound" in said else "edge"
+    return SumPrivacySettings.model_validate({"unit": unit, "epsilon_total": 1.0, "hops": hops, **said}).sensitivity
+
+
 graphs = st.frozensets(st.sampled_from(PAIRS), max_size=16)
 HOPS = st.integers(1, 3)
 SEEDS = st.integers(0, 2**16)
-OWN = st.sampled_from([None, 0.2, 0.9])
-"""What share of the square is the own row's."""
 
 
 @settings(max_examples=60)
 @given(graphs, HOPS, SEEDS, st.lists(st.floats(0, 3), min_size=4, max_size=4))
 def test_one_pair_moves_the_sums_no_further_than_derived(pairs, hops, seed, weights):
     """{0, 1} with any weights, either way, against any others, none among them."""
-    x = rows_of(seed)
     rest = both(pairs - {(0, 1)})
     worlds = []
     for forth, back in (weights[:2], weights[2:]):
         own = torch.tensor([[0, 1], [1, 0]])
         weight = torch.cat([torch.ones(rest.shape[1]), torch.tensor([forth, back])])
-        worlds.append(sums(torch.cat([rest, own], dim=1), hops, None, weight=weight))
-    difference = moved(worlds[0], worlds[1], x, x)
-    assert length(difference) <= aggregation_sensitivity("edge", "replacement", hops)
-    assert changed(difference)[0] == 0
+        worlds.append(Sums(torch.cat([rest, own], dim=1), hops, None, weight=weight))
+    difference = moved(worlds[0], worlds[1], rows_of(seed))
+    assert length(difference) <= limit(hops)
     assert max(changed(difference)) <= 2
 
 
-def test_every_pair_of_every_graph_of_four_nodes():
-    pairs = list(itertools.combinations(range(4), 2))
-    x, bound = rows_of(1, 4), aggregation_sensitivity("edge", "replacement", 2)
-    made = {}
-    for chosen in itertools.product((False, True), repeat=6):
-        graph = frozenset(itertools.compress(pairs, chosen))
-        made[graph] = sums(both(graph), 2, None, nodes=4)
-    longest = max(length(moved(made[g], made[g ^ {pair}], x, x)) for g in made for pair in pairs)
-    assert 0.999 * bound < longest <= bound, "it is reached, since an edge's sums move by two rows of length 1"
+@settings(max_examples=60)
+@given(graphs, HOPS, SEEDS, st.floats(0.3, 1))
+def test_one_node_with_its_edges_absent(pairs, hops, seed, share):
+    bound = max(1, degree(pairs))
+    clip = share * bound
+    fewer = frozenset(pair for pair in pairs if 0 not in pair)
+    here, there = (Sums(both(each), hops, clip) for each in (pairs, fewer))
+    for one, other in ((here, there), (there, here)):
+        difference = moved(one, other, rows_of(seed))
+        assert length(difference) <= limit(hops, degree_bound=bound, sum_clip=clip)
+        assert max(changed(difference)) <= 1 + bound
 
 
 @settings(max_examples=60)
-@given(graphs, HOPS, SEEDS, st.floats(0.3, 1), OWN)
-def test_one_node_with_its_edges_absent(pairs, hops, seed, share, own):
-    bound = max(1, degree(pairs))
+@given(graphs, graphs, HOPS, SEEDS, st.floats(0.3, 1))
+def test_one_node_with_its_edges_replaced(pairs, others, hops, seed, share):
+    """Node 0 has the edges of another graph."""
+    replaced = frozenset(p for p in pairs if 0 not in p) | frozenset(p for p in others if 0 in p)
+    bound = max(1, degree(pairs), degree(replaced))
     clip = share * bound
-    x = rows_of(seed)
-    without = x.clone()
-    without[0] = 0
-    fewer = frozenset(pair for pair in pairs if 0 not in pair)
-    expected = aggregation_sensitivity("node-edges", "zero-out", hops, degree_bound=bound, sum_clip=clip, own_share=own)
-    length_of_own = own_row(expected, own, replaced=False)
-    here, there = (
-        (sums(both(each), hops, clip, own_length=length_of_own), rows) for each, rows in ((pairs, x), (fewer, without))
-    )
-    for (one, a), (other, b) in ((here, there), (there, here)):
-        difference = moved(one, other, a, b)
-        assert length(difference) <= expected
-        assert max(changed(difference)) <= 1 + bound
+    one, other = (Sums(both(each), hops, clip) for each in (pairs, replaced))
+    most = limit(hops, degree_bound=bound, sum_clip=clip, neighbours="replacement")
+    assert length(moved(one, other, rows_of(seed))) <= most
 
 
 def test_rounding_is_within_the_bound_however_coarse_the_grid_is():
     """Much noise has a coarse grid, on which sums are shortened and rounded: rows are so much shorter beforehand."""
     hub, clip, width = frozenset((0, node) for node in range(1, NODES)), 2.0, 16
-    limit = aggregation_sensitivity("node-edges", "zero-out", 1, degree_bound=NODES - 1, sum_clip=clip)
+    most = limit(1, degree_bound=NODES - 1, sum_clip=clip)
     others = frozenset((a, b) for a, b in PAIRS if a and b)
     for sigma in (300.0, 3000.0, 20000.0):
         for seed in range(40):
             x = rows_of(seed, width=width).abs() + 1
-            without = x.clone()
-            without[0] = 0
-            one, other = (sums(both(pairs), 1, clip, sigma=sigma) for pairs in (hub | others, others))
-            released = torch.zeros(NODES, 2 * width, dtype=torch.float64)
-            difference = one.clean(x, released) - other.clean(without, released)
-            assert length(difference) <= limit
+            one, other = (Sums(both(pairs), 1, clip, sigma=sigma) for pairs in (hub | others, others))
+            difference = moved(one, other, x)
+            assert length(difference) <= most
             assert float(difference[1:].norm(dim=1).max()) <= 1.0
-
-
-@nightly
-def test_every_node_of_every_graph_of_four_nodes():
-    pairs = list(itertools.combinations(range(4), 2))
-    x, clip = rows_of(2, 4), 1.4
-    for chosen in itertools.product((False, True), repeat=6):
-        graph = frozenset(itertools.compress(pairs, chosen))
-        bound = most_neighbours(both(graph), 4) if graph else 2
-        with_all = sums(both(graph), 2, min(clip, bound), nodes=4)
-        limit = aggregation_sensitivity("node-edges", "zero-out", 2, degree_bound=bound, sum_clip=min(clip, bound))
-        for node in range(4):
-            gone = both(pair for pair in graph if node not in pair)
-            without = x.clone()
-            without[node] = 0
-            assert length(moved(with_all, sums(gone, 2, min(clip, bound), nodes=4), x, without)) <= limit
-
-
-@settings(max_examples=60)
-@given(graphs, graphs, HOPS, SEEDS, st.floats(0.3, 1), OWN)
-def test_one_node_with_its_edges_replaced(pairs, others, hops, seed, share, own):
-    """Node 0 has other features, and the edges of another graph."""
-    replaced = frozenset(p for p in pairs if 0 not in p) | frozenset(p for p in others if 0 in p)
-    bound = max(1, degree(pairs), degree(replaced))
-    clip = share * bound
-    x, y = rows_of(seed), rows_of(seed)
-    y[0] = -3 * x[0]
-    limit = aggregation_sensitivity("node-edges", "replacement", hops, degree_bound=bound, sum_clip=clip, own_share=own)
-    one, other = (
-        sums(both(each), hops, clip, own_length=own_row(limit, own, replaced=True)) for each in (pairs, replaced)
-    )
-    assert length(moved(one, other, x, y)) <= limit
-
-
-@settings(max_examples=40)
-@given(graphs, HOPS, SEEDS, OWN)
-def test_one_nodes_features_are_in_the_first_hop_alone(pairs, hops, seed, own):
-    bound = max(1, degree(pairs))
-    x, y = rows_of(seed), rows_of(seed)
-    y[0] = -x[0]
-    limit = aggregation_sensitivity("node", "replacement", hops, degree_bound=bound, own_share=own)
-    made = sums(both(pairs), hops, None, own_length=own_row(limit, own, replaced=True))
-    difference = moved(made, made, x, y)
-    assert length(difference) <= limit
-    assert changed(difference)[2:] == [0] * (hops - 1)
-
-
-@pytest.mark.parametrize("own", [None, 0.5, 0.99])
-def test_the_bounds_are_reached(own):
-    """A star: its leaves lose a row each, and its centre a sum as long as sums may be."""
-    leaves, clip, hops = 5, 3.0, 3
-
-    def made(edges: Tensor, hops: int, clip: float | None, limit: float, replaced: bool, nodes: int = leaves + 1):
-        return sums(edges, hops, clip, nodes, sigma=1e-4, own_length=own_row(limit, own, replaced))
-
-    x, gone, turned = (torch.ones(leaves + 1, 1, dtype=torch.float64) for _ in range(3))
-    star, none = both((0, leaf) for leaf in range(1, leaves + 1)), torch.empty(2, 0, dtype=torch.int64)
-    gone[0], turned[0] = 0, -1
-    limit = aggregation_sensitivity("node-edges", "zero-out", hops, degree_bound=leaves, sum_clip=clip, own_share=own)
-    absent = moved(made(star, hops, clip, limit, False), made(none, hops, clip, limit, False), x, gone)
-    assert length(absent) == pytest.approx(limit, rel=1e-4)
-    limit = aggregation_sensitivity("node", "replacement", 1, degree_bound=leaves, own_share=own)
-    same = made(star, 1, None, limit, True)
-    assert length(moved(same, same, x, turned)) == pytest.approx(limit)
-    # Directed: what goes out to all leaves is turned round, and what comes in is of other leaves, turned round as well.
-    signs = torch.tensor([[1.0], [1], [1], [1], [-1], [-1], [-1]]).double()
-    other, out = signs.clone(), [(0, leaf) for leaf in range(1, 7)]
-    other[0] = -1
-    limit = aggregation_sensitivity("node-edges", "replacement", 1, degree_bound=6, sum_clip=clip, own_share=own)
-    one, two = (
-        made(tensor([*out, *((leaf, 0) for leaf in into)]), 1, clip, limit, True, 7) for into in ((1, 2, 3), (4, 5, 6))
-    )
-    difference = moved(one, two, signs, other)
-    assert length(difference) == pytest.approx(limit, rel=1e-4)
-    part = length(difference[:, :1]) ** 2 / length(difference) ** 2
-    assert own is None or part == pytest.approx(own, rel=1e-4), "an own row has the share that it was to have"
-
-
-def test_all_hops_together_cost_what_the_accountant_says():
-    """Adaptive composition, played: the mean of the log likelihood ratio of two worlds is μ²/2."""
-    hops, sigma, games = 3, 2.0, 200
-    x, pairs = rows_of(3), frozenset({(0, 1), (1, 2), (3, 4)})
-    one, other = (sums(both(each), hops, None, sigma=sigma) for each in (pairs, pairs | {(0, 3)}))
-    ratios, source = [], fixed_secrets("ratios")
-    for _ in range(games):
-        released = one.release(x, source)
-        near, far = released - one.clean(x, released), released - other.clean(x, released)
-        ratios.append(float(far.square().sum() - near.square().sum()) / (2 * sigma**2))
-    mu = aggregation_sensitivity("edge", "replacement", hops) / sigma
-    found = torch.tensor(ratios)
-    assert float(found.mean()) == pytest.approx(mu**2 / 2, abs=6 * mu / math.sqrt(games))
-    assert float(found.std()) == pytest.approx(mu, rel=0.3)
-
-
-# Rows that are made of what was released, and of nothing private (paradigm node-dp)
-
-
-def taken(sums: Tensor) -> Tensor:
-    """Rows of the next hop: of all sums until then, as a network's opinion is."""
-    return sums.reshape(len(sums), -1, WIDTH).sum(dim=1).tanh().softmax(dim=1)
-
-
-def moved_by_edges(one: NoisySums, other: NoisySums, x: Tensor) -> Tensor:
-    released = one.release(x, system_secrets, taken)
-    return one.clean(x, released, taken) - other.clean(x, released, taken)
-
-
-def of_hops(edges: Tensor, hops: int, clip: float | None, nodes: int = NODES) -> NoisySums:
-    return NoisySums(pair_matrix(edges, None, nodes), hops, Gaussian(1.0, 0.3), clip, 0.0)
-
-
-def test_later_rows_are_made_of_earlier_sums_and_of_nothing_else():
-    x, edges = rows_of(5), both([(0, 1), (1, 2), (3, 4)])
-    quiet = NoisySums(pair_matrix(edges, None, NODES), 3, None, None, 0.0)
-    dense = torch.zeros(NODES, NODES, dtype=torch.float64)
-    dense[edges[1], edges[0]] = 1
-    rows, found = torch.nn.functional.normalize(x), []
-    for _ in range(3):
-        found.append(dense @ rows)
-        rows = torch.nn.functional.normalize(taken(torch.cat(found, dim=1)))
-    released = quiet.release(x, system_secrets, taken)
-    assert torch.allclose(released, torch.cat(found, dim=1), atol=1e-10)
-    assert torch.equal(quiet.clean(x, released, taken), released)
 
 
 @nightly
 def test_every_edge_and_node_of_every_graph_of_four_nodes_with_public_rows():
     pairs, x, clip = list(itertools.combinations(range(4), 2)), rows_of(1, 4), 1.4
     graphs_of_four = [frozenset(itertools.compress(pairs, chosen)) for chosen in itertools.product((0, 1), repeat=6)]
-    edge = {graph: of_hops(both(graph), 2, None, 4) for graph in graphs_of_four}
-    bound = aggregation_sensitivity("edge", "replacement", 2, public_rows=True)
-    longest = max(length(moved_by_edges(edge[g], edge[g ^ {pair}], x)) for g in edge for pair in pairs)
-    assert 0.999 * bound < longest <= bound
-    node = {graph: of_hops(both(graph), 2, clip, 4) for graph in graphs_of_four}
+    edge = {graph: Sums(both(graph), 2, None, 4) for graph in graphs_of_four}
+    longest = max(length(moved(edge[g], edge[g ^ {pair}], x)) for g in edge for pair in pairs)
+    assert 0.999 * limit(2) < longest <= limit(2)
+    node = {graph: Sums(both(graph), 2, clip, 4) for graph in graphs_of_four}
     for graph, node_of in itertools.product(graphs_of_four, range(4)):
         degrees = max(2, most_neighbours(both(graph), 4) if graph else 0)
         gone = frozenset(pair for pair in graph if node_of not in pair)
-        limit = aggregation_sensitivity(
-            "node-edges", "zero-out", 2, degree_bound=degrees, sum_clip=clip, public_rows=True
-        )
-        assert length(moved_by_edges(node[graph], node[gone], x)) <= limit
+        assert length(moved(node[graph], node[gone], x)) <= limit(2, degree_bound=degrees, sum_clip=clip)
         others = frozenset(pair for pair in pairs if node_of in pair) - graph
-        limit = aggregation_sensitivity("node-edges", "replacement", 2, degree_bound=3, sum_clip=clip, public_rows=True)
-        assert length(moved_by_edges(node[graph], node[gone | others], x)) <= limit
+        most = limit(2, degree_bound=3, sum_clip=clip, neighbours="replacement")
+        assert length(moved(node[graph], node[gone | others], x)) <= most
 
 
 def test_the_bounds_of_public_rows_are_reached():
+    """A pair of two rows; a star, whose leaves lose a row each, and its centre a sum as long as sums may be."""
     leaves, clip, hops = 5, 3.0, 2
     ones = torch.ones(2 * leaves + 1, 1, dtype=torch.float64)
-
-    def made(edges: Tensor) -> NoisySums:
-        return NoisySums(pair_matrix(edges, None, len(ones)), hops, Gaussian(1.0, 1e-4), clip, 0.0)
-
-    def limit(neighbours: Neighbours) -> float:
-        return aggregation_sensitivity(
-            "node-edges", neighbours, hops, degree_bound=leaves, sum_clip=clip, public_rows=True
-        )
-
-    star, none = both((0, leaf) for leaf in range(1, leaves + 1)), torch.empty(2, 0, dtype=torch.int64)
-    released = made(star).release(ones, system_secrets, lambda _: ones)
-    difference = [each.clean(ones, released, lambda _: ones) for each in (made(star), made(none))]
-    assert length(difference[0] - difference[1]) == pytest.approx(limit("zero-out"), rel=1e-4)
     signs = ones.clone()
     signs[leaves + 1 :] = -1
+    star, none = both((0, leaf) for leaf in range(1, leaves + 1)), torch.empty(2, 0, dtype=torch.int64)
     other = both((0, leaf) for leaf in range(leaves + 1, 2 * leaves + 1))
-    released = made(star).release(signs, system_secrets, lambda _: signs)
-    difference = [each.clean(signs, released, lambda _: signs) for each in (made(star), made(other))]
-    assert length(difference[0] - difference[1]) == pytest.approx(limit("replacement"), rel=1e-4)
+
+    def apart(one: Tensor, two: Tensor, rows: Tensor, longest: float | None) -> float:
+        here, there = (Sums(each, hops, longest, len(ones), sigma=1e-4) for each in (one, two))
+        return length(moved(here, there, rows, lambda _: rows))
+
+    assert apart(both([(0, 1)]), none, ones, None) == pytest.approx(limit(hops), rel=1e-4)
+    said = {"degree_bound": leaves, "sum_clip": clip}
+    assert apart(star, none, ones, clip) == pytest.approx(limit(hops, **said), rel=1e-4)
+    replaced = limit(hops, **said, neighbours="replacement")
+    assert apart(star, other, signs, clip) == pytest.approx(replaced, rel=1e-4)
+
+
+def test_all_hops_together_cost_what_the_accountant_says():
+    """Adaptive composition, played: the mean of the log likelihood ratio of two worlds is μ²/2."""
+    hops, sigma, games = 3, 2.0, 200
+    x, pairs = rows_of(3), frozenset({(0, 1), (1, 2), (3, 4)})
+    one, other = (Sums(both(each), hops, None, sigma=sigma) for each in (pairs, pairs | {(0, 3)}))
+    ratios, source = [], fixed_secrets("ratios")
+    for _ in range(games):
+        released = one.release(x, source, taken)
+        near, far = released - one.clean(x, released, taken), released - other.clean(x, released, taken)
+        ratios.append(float(far.square().sum() - near.square().sum()) / (2 * sigma**2))
+    mu = limit(hops) / sigma
+    found = torch.tensor(ratios)
+    assert float(found.mean()) == pytest.approx(mu**2 / 2, abs=6 * mu / math.sqrt(games))
+    assert float(found.std()) == pytest.approx(mu, rel=0.3)
+
+
+def test_later_rows_are_made_of_earlier_sums_and_of_nothing_else():
+    x, edges = rows_of(5), both([(0, 1), (1, 2), (3, 4)])
+    dense = torch.zeros(NODES, NODES, dtype=torch.float64)
+    dense[edges[1], edges[0]] = 1
+    rows, found = torch.nn.functional.normalize(x), []
+    for _ in range(3):
+        found.append(dense @ rows)
+        rows = torch.nn.functional.normalize(taken(torch.cat(found, dim=1)))
+    made = Sums(edges, 3, None, sigma=1e-6)
+    assert torch.allclose(made.clean(x, torch.cat(found, dim=1), taken), torch.cat(found, dim=1), atol=1e-10)
+    released = made.release(x, fixed_secrets("a"), taken)
+    source = fixed_secrets("a")
+    drawn = [Gaussian(1.0, 1e-6).draw((NODES, WIDTH), source) for _ in range(3)]
+    assert torch.equal(released - made.clean(x, released, taken), torch.cat(drawn, dim=1)), "each hop has noise"
 
 
 # Why the degree bound is a rule, and edges are not left out
@@ -319,25 +246,20 @@ def test_a_bound_by_leaving_edges_out_spreads_one_node_over_all():
         nodes += 2
     assert most_neighbours(both(pairs[around:]), nodes) == bound, "without node 0 all keep the rule"
 
-    def kept(of: list[tuple[int, int]]) -> Tensor:
+    def kept(of: list[tuple[int, int]]) -> Sums:
         edges = both(of)
-        return edges[:, bound_degrees(edges, nodes, bound)]
+        return Sums(edges[:, bound_degrees(edges, nodes, bound)], 1, math.sqrt(bound), nodes, sigma)
 
-    x, clip, sigma = rows_of(4, nodes), math.sqrt(bound), 4.0
-    without = x.clone()
-    without[0] = 0
-    one, other = sums(kept(pairs), 1, clip, nodes, sigma), sums(kept(pairs[around:]), 1, clip, nodes, sigma)
-    difference = moved(one, other, x, without)
-    claimed = aggregation_sensitivity("node-edges", "zero-out", 1, degree_bound=bound, sum_clip=clip)
-    assert changed(difference)[1] > 5 * (1 + bound)
+    x, sigma = rows_of(4, nodes), 4.0
+    one, other = kept(pairs), kept(pairs[around:])
+    difference = moved(one, other, x)
+    claimed = limit(1, degree_bound=bound)
+    assert changed(difference)[0] > 5 * (1 + bound)
     assert length(difference) > 2 * claimed
     assert gaussian_epsilon(length(difference) / sigma, 1e-5) > 2 * gaussian_epsilon(claimed / sigma, 1e-5)
     wins, source = 0, fixed_secrets("games")
     for _ in range(200):
-        scores = []
-        for world, rows in ((one, x), (other, without)):
-            released = world.release(rows, source)
-            scores.append(float((released * difference).sum()))
+        scores = [float((world.release(x, source, taken) * difference).sum()) for world in (one, other)]
         wins += scores[0] > scores[1]
     honest = 0.5 * (1 + math.erf(claimed / sigma / 2))
     assert wins / 200 > honest + 0.1, "an attack tells node 0's presence more often than the claim allows"
@@ -353,33 +275,14 @@ def test_neighbours_are_counted_once_and_in_either_direction():
 # What is released
 
 
-def test_without_own_rows_the_sums_are_the_same_and_so_is_their_noise():
-    x, pairs, draws = rows_of(6), pair_matrix(both(PAIRS), None, NODES), []
-
-    class Counted(Gaussian):
-        def draw(self, shape, source):
-            draws.append(shape)
-            return torch.zeros(shape, dtype=torch.float64)
-
-    found = [
-        NoisySums(pairs, 2, Counted(1.0, 0.7), None, float(own)).release(x, fixed_secrets("a")) for own in (True, False)
-    ]
-    assert torch.equal(found[0][:, WIDTH:], found[1])
-    assert draws == [(NODES, WIDTH)] * 5, "three matrices with noise, then two"
-    made = NoisySums(pairs, 2, Gaussian(1.0, 0.7), None, 0.0)
-    released = made.release(x, fixed_secrets("a"))
-    drawn = [Gaussian(1.0, 0.7).draw((NODES, WIDTH), source) for source in [fixed_secrets("a")] for _ in range(2)]
-    assert torch.equal(released - made.clean(x, released), torch.cat(drawn, dim=1))
-
-
 def test_sums_are_exact_in_any_order():
     generator = torch.Generator().manual_seed(0)
     edges = torch.unique(torch.randint(0, 200, (2, 3000), generator=generator), dim=1)
     weight = (2 * torch.rand(edges.shape[1], generator=generator)).double()
     order = torch.randperm(edges.shape[1], generator=generator)
-    x = rows_of(7, 200, 16)
+    x = rows_of(7, 200, WIDTH)
     results = [
-        sums(edges[:, each], 2, None, 200, weight=weight[each]).release(x, fixed_secrets("c"))
+        Sums(edges[:, each], 2, None, 200, weight=weight[each]).release(x, fixed_secrets("c"), taken)
         for each in (torch.arange(len(order)), order)
     ]
     assert torch.equal(*results)
@@ -387,41 +290,25 @@ def test_sums_are_exact_in_any_order():
 
 def test_a_weight_gives_between_nothing_and_the_row():
     """To the last bit: in whatever the noise's grid leaves of it, and as much whatever else the sum has."""
-    x, weight = rows_of(10), torch.tensor([0.37, 0.37])
+    x, weight, nothing = rows_of(10), torch.tensor([0.37, 0.37]), torch.zeros(NODES, WIDTH)
+    whole = torch.ones(2)
     own, rest = torch.tensor([[1, 2], [0, 0]]), torch.tensor([[3, 4], [0, 0]])
     for sigma in (0.3, 50.0):
-        made = [
-            sums(edges, 1, None, sigma=sigma, weight=torch.ones(edges.shape[1]) if w is None else w)
-            for edges, w in ((own, weight), (rest, None), (torch.cat([own, rest], 1), torch.tensor([0.37, 0.37, 1, 1])))
-        ]
-        few, others, all_ = (each.clean(x, torch.zeros(NODES, 2 * WIDTH)).split(WIDTH, dim=1)[1] for each in made)
-        assert torch.equal(few + others, all_)
-        first = made[0].clean(x, torch.zeros(NODES, 2 * WIDTH))[:, :WIDTH]
-        term = few[0] - torch.trunc(weight[0].double() * first[2] / made[0]._cell) * made[0]._cell
-        assert bool((term.abs() <= first[1].abs()).all())
-        assert bool((term * first[1] >= 0).all())
-
-
-def test_bad_input_is_one_error():
-    with refused(ConfigError, key="hops", value=0):
-        aggregation_sensitivity("edge", "replacement", 0)
-    with refused(ConfigError, key="degree_bound"):
-        aggregation_sensitivity("node", "replacement", 1)
-    with refused(ConfigError, key="sum_clip", value=4.5):
-        aggregation_sensitivity("node-edges", "zero-out", 1, degree_bound=4, sum_clip=4.5)
-    with refused(ConfigError, key="unit"):
-        aggregation_sensitivity("node", "replacement", 2, degree_bound=3, public_rows=True)
-    wrong: list[tuple[Unit, Neighbours]] = [("row", "zero-out"), ("edge", "zero-out"), ("node", "zero-out")]
-    for unit, relation in wrong:
-        with refused(ConfigError, key="unit", value=unit):
-            aggregation_sensitivity(unit, relation, 1, degree_bound=3)
-    with refused(ConfigError, key="privacy.noise_multiplier"):
-        sums(both(PAIRS), 1, None, sigma=1e-9)
-    x = rows_of(9)
-    for value in (math.nan, math.inf):
-        x[2, 1] = value
-        with pytest.raises(RangeOverflow):
-            sums(both(PAIRS), 1, None).release(x, system_secrets)
+        cell = Gaussian(1.0, sigma).cell
+        few, others, together, row_of_1, row_of_2 = (
+            Sums(edges, 1, None, sigma=sigma, weight=given).clean(x, nothing, taken)[0]
+            for edges, given in (
+                (own, weight),
+                (rest, whole),
+                (torch.cat([own, rest], 1), torch.cat([weight, whole])),
+                (own[:, :1], whole[:1]),
+                (own[:, 1:], whole[1:]),
+            )
+        )
+        assert torch.equal(few + others, together)
+        term = few - torch.trunc(weight[0].double() * row_of_2 / cell) * cell
+        assert bool((term.abs() <= row_of_1.abs()).all())
+        assert bool((term * row_of_1 >= 0).all())
 
 
 def test_what_a_pair_weighs_is_decided_by_no_other_edge():
@@ -433,8 +320,21 @@ def test_what_a_pair_weighs_is_decided_by_no_other_edge():
     mixed = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))
     edges, weight = torch.stack([source, torch.zeros_like(source)])[:, mixed], weight[mixed]
     rows, nothing = rows_of(0, nodes, width), torch.empty(0, dtype=torch.int64)
-    made = [sums(edges[:, kept], 1, None, nodes, sigma=3.0, weight=weight[kept])
-            for gone in (1, 100, 199) for kept in (edges[0] != gone, edges[0] == gone)]  # fmt: skip
-    whole, none = sums(edges, 1, None, nodes, 3.0, weight), sums(edges[:, nothing], 1, None, nodes, 3.0)
+    made = [
+        Sums(edges[:, kept], 1, None, nodes, 3.0, weight[kept])
+        for gone in (1, 100, 199)
+        for kept in (edges[0] != gone, edges[0] == gone)
+    ]
+    whole, none = Sums(edges, 1, None, nodes, 3.0, weight), Sums(edges[:, nothing], 1, None, nodes, 3.0)
     for without, alone in zip(made[::2], made[1::2], strict=True):
-        assert torch.equal(moved(whole, without, rows, rows), moved(alone, none, rows, rows))
+        assert torch.equal(moved(whole, without, rows), moved(alone, none, rows))
+
+
+def test_too_little_noise_for_exact_sums_and_rows_that_are_not_finite_are_refused():
+    with refused(ConfigError, key="privacy.epsilon_total"):
+        Sums(both(PAIRS), 1, None, sigma=1e-9).release(rows_of(9), system_secrets, taken)
+    x = rows_of(9)
+    for value in (math.nan, math.inf):
+        x[2, 1] = value
+        with pytest.raises(RangeOverflow):
+            Sums(both(PAIRS), 1, None).release(x, system_secrets, taken)

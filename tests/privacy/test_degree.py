@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from veilgraph_node_dp.settings import SumPrivacySettings
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.aggregation import MOST_NODES, bound_degrees, delta_of_too_many, too_many_units
 from veilgraph.privacy.event import Unit
-from veilgraph.privacy.settings import PrivacySettings
 
 NODES = 12
 Pair = frozenset[int]
@@ -87,9 +87,7 @@ def test_the_order_is_fixed_for_good():
 @pytest.mark.parametrize(
     ("unit", "delta", "refuses"),
     [
-        ("row", 1 / 20, False),  # of the 10 common nodes, which others count as well
-        ("node", 1 / 41, False),
-        ("node", 1 / 40, True),
+        ("node-edges", 1 / 41, False),
         ("node-edges", 1 / 40, True),
         ("edge", 1 / 65, False),  # of 60 pairs, which are told from no other number from 33 to 64
         ("edge", 1 / 64, True),
@@ -97,8 +95,8 @@ def test_the_order_is_fixed_for_good():
     ],
 )
 def test_a_delta_is_of_all_that_its_epsilon_is_about(unit, delta, refuses):
-    """Who publishes one of 1/δ nodes as it is keeps any ε with that δ: so 1 over the rows that are released is too much
-    where ε is about more: nodes that are not common, or pairs with an edge, each once however it is recorded."""
+    """Who publishes one of 1/δ nodes as it is keeps any ε with that δ: so it is of all that ε is about, nodes that are
+    not common as well, or pairs with an edge, each once however it is recorded."""
     for pairs in (60, 59, 33, 64):
         among = torch.combinations(torch.arange(40))[:pairs].T
         graph = PartyGraph("B", torch.eye(40), torch.cat([among, among.flip(0), among], dim=1), num_common=10)
@@ -106,11 +104,11 @@ def test_a_delta_is_of_all_that_its_epsilon_is_about(unit, delta, refuses):
 
 
 def _is_refused(graph: PartyGraph, unit: Unit, delta: float | None, refuses: bool) -> None:
-    said = {} if unit == "row" else {"aggregation": {}, **({} if unit == "edge" else {"degree_bound": 40})}
-    settings = PrivacySettings.model_validate({"unit": unit, "delta": delta, "epsilon_total": 1, **said})
+    bound = {} if unit == "edge" else {"degree_bound": 40}
+    settings = SumPrivacySettings.model_validate({"unit": unit, "delta": delta, "epsilon_total": 1, **bound})
     assert bool(too_many_units(settings, graph)) == refuses
     assert not refuses or f"privacy.delta={delta:g}" in too_many_units(settings, graph)
-    if unit != "row" and delta is not None:
+    if delta is not None:
         assert bool(delta_of_too_many(delta, unit, graph, "limits.max_delta")) == refuses
 
 

@@ -26,12 +26,12 @@ from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
 from veilgraph.privacy.ledger import Ledger
 
 JOB, DELTA = "ab" * 32, 1e-4
-ROW = GaussianEvent(5.0)
+NODE = GaussianEvent(5.0)
 STRONGER = GaussianEvent(20.0)
 REPLACED = GaussianEvent(5.0, neighbours="replacement")
 WEAK = GaussianEvent(600.0)
 EDGE = GaussianEvent(5.0, unit="edge")
-WRITTEN = {"kind": "gaussian", "noise_multiplier": 5.0, "neighbours": "zero-out", "unit": "row"}
+WRITTEN = {"kind": "gaussian", "noise_multiplier": 5.0, "neighbours": "zero-out", "unit": "node"}
 UP, DOWN = "embeddings to server", "gradients to server"
 
 
@@ -60,7 +60,7 @@ def delta_of(epsilon, counts):
     return math.exp(log_ndtr(mu / 2 - epsilon / mu)) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
 
 
-def counts_in(path, neighbours="zero-out", unit="row"):
+def counts_in(path, neighbours="zero-out", unit="node"):
     """Releases in the file by noise over sensitivity, read without the ledger's code."""
     counts: Counter[float] = Counter()
     for entry in entries(path):
@@ -75,64 +75,64 @@ def test_an_entry_is_on_the_disk_before_the_release(path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     with opened(path) as ledger:
         synced.clear()
-        ledger.spend(ROW, UP, 7)
+        ledger.spend(NODE, UP, 7)
         assert synced == [path.stat().st_size]
         (entry,) = entries(path)
     assert (entry["step"], entry["channel"], entry["count"]) == (7, UP, 1)
     assert entry["event"] == WRITTEN
-    assert entry["total"] == pytest.approx(accountant.total({ROW: 1}, DELTA))
+    assert entry["total"] == pytest.approx(accountant.total({NODE: 1}, DELTA))
     assert entry["previous"] == hashlib.sha256(lines(path)[0]).hexdigest()
 
 
 def test_the_release_over_the_budget_is_refused_with_all_numbers_and_nothing_is_written(path):
-    with opened(path, budget=accountant.total({ROW: 3}, DELTA)) as ledger:
+    with opened(path, budget=accountant.total({NODE: 3}, DELTA)) as ledger:
         for step in range(3):
-            ledger.spend(ROW, UP, step)
+            ledger.spend(NODE, UP, step)
         before = path.read_bytes()
         with pytest.raises(BudgetSpent) as caught:
-            ledger.spend(ROW, DOWN, 3)
+            ledger.spend(NODE, DOWN, 3)
         assert path.read_bytes() == before
-        spent, wanted = (f"{accountant.total({ROW: n}, DELTA):.6g}" for n in (3, 4))
-        for word in (f"{DOWN}, step 3", f"from {spent} to {wanted}", f"budget of {spent}", "row", "more noise"):
+        spent, wanted = (f"{accountant.total({NODE: n}, DELTA):.6g}" for n in (3, 4))
+        for word in (f"{DOWN}, step 3", f"from {spent} to {wanted}", f"budget of {spent}", "node", "more noise"):
             assert word in str(caught.value)
         ledger.spend(EDGE, DOWN, 3)
 
 
 def test_resuming_goes_on_from_what_was_spent_and_another_budget_changes_only_what_may_follow(path):
     with opened(path) as ledger:
-        ledger.reserve(ROW, UP, 0, 10)
-    spent = accountant.total({ROW: 10}, DELTA)
+        ledger.reserve(NODE, UP, 0, 10)
+    spent = accountant.total({NODE: 10}, DELTA)
     with opened(path, budget=spent / 2, expected=True) as ledger:
-        assert ledger.totals()["row", "zero-out"] == pytest.approx(spent)
-        assert ledger.room(ROW) == 0
+        assert ledger.totals()["node", "zero-out"] == pytest.approx(spent)
+        assert ledger.room(NODE) == 0
         with pytest.raises(BudgetSpent):
-            ledger.spend(ROW, UP, 0)
+            ledger.spend(NODE, UP, 0)
     with opened(path, budget=spent * 2, expected=True) as ledger:
-        ledger.spend(ROW, UP, 10)
+        ledger.spend(NODE, UP, 10)
     assert counts_in(path) == {5.0: 11}
 
 
 def test_reserved_releases_are_paid_once_and_count_even_if_they_are_not_used(path):
     with opened(path) as ledger:
-        assert ledger.reserve(ROW, UP, 0, 3) == 3
+        assert ledger.reserve(NODE, UP, 0, 3) == 3
         for step in range(3):
-            ledger.spend(ROW, UP, step)
+            ledger.spend(NODE, UP, step)
         assert len(entries(path)) == 1
-        ledger.spend(ROW, UP, 3)
+        ledger.spend(NODE, UP, 3)
         assert [entry["count"] for entry in entries(path)] == [3, 1]
-        ledger.reserve(ROW, UP, 4, 5)
-        ledger.spend(ROW, DOWN, 4)
+        ledger.reserve(NODE, UP, 4, 5)
+        ledger.spend(NODE, DOWN, 4)
         ledger.spend(STRONGER, UP, 4)
         assert [entry["count"] for entry in entries(path)] == [3, 1, 5, 1, 1]
     with opened(path) as ledger:
-        ledger.spend(ROW, UP, 4)
+        ledger.spend(NODE, UP, 4)
         assert ledger.summary()[0].releases == 3 + 1 + 5 + 1 + 1
         assert entries(path)[-1]["count"] == 1
 
 
 @pytest.mark.parametrize(
     ("event", "budget"),
-    [*product([ROW, STRONGER, REPLACED, EDGE], [0.01, 0.5, 2.0, 18.3, 213.51]), (LaplaceEvent(3.0), 0.5)],
+    [*product([NODE, STRONGER, REPLACED, EDGE], [0.01, 0.5, 2.0, 18.3, 213.51]), (LaplaceEvent(3.0), 0.5)],
 )
 @pytest.mark.parametrize("before", [0, 1])
 def test_room_is_the_largest_number_that_fits(path, budget, event, before):
@@ -153,7 +153,7 @@ EVENTS = st.builds(
     GaussianEvent,
     st.sampled_from([1.0, 3.0, 5.0, 20.0, 100.0]),
     st.sampled_from(["zero-out", "replacement"]),
-    st.sampled_from(["row", "edge"]),
+    st.sampled_from(["node", "edge"]),
 )
 ACTIONS = st.lists(st.tuples(EVENTS, st.sampled_from([UP, DOWN]), st.integers(1, 4), st.booleans()), max_size=12)
 
@@ -174,7 +174,7 @@ def test_no_sequence_of_releases_passes_the_budget(budget, actions):
                         made[event] += 1
                 except BudgetSpent:
                     assert ledger.room(event) == 0
-        for unit in ("row", "edge"):
+        for unit in ("node", "edge"):
             for neighbours, sensitivity in (("zero-out", 1), ("replacement", 2)):
                 counts = counts_in(path, neighbours, unit) if path.exists() else {}
                 assert delta_of(budget, counts) <= DELTA * (1 + 1e-9)
@@ -186,7 +186,7 @@ def test_no_sequence_of_releases_passes_the_budget(budget, actions):
 def test_a_kill_at_any_byte_of_a_write_loses_no_release(path):
     with opened(path) as ledger:
         for step, channel in enumerate([UP, "Einbettungen für B", DOWN]):
-            ledger.spend(ROW, channel, step)
+            ledger.spend(NODE, channel, step)
     whole = path.read_bytes()
     ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
     near_ends = {end + by for end in ends for by in (-2, -1, 0, 1) if end + by <= len(whole)}
@@ -234,7 +234,7 @@ def test_a_killed_process_has_paid_for_every_release_and_lets_go_of_the_ledger(p
 def three_entries(path):
     with opened(path) as ledger:
         for step in range(3):
-            ledger.spend(ROW, UP, step)
+            ledger.spend(NODE, UP, step)
     return path.read_bytes().splitlines(keepends=True)
 
 
@@ -290,29 +290,29 @@ def test_a_ledger_is_of_one_job_and_one_delta_and_is_let_go_of_when_it_is_refuse
         with refused(RunError, key=path):
             opened(path, **other)
     with opened(path) as ledger:
-        ledger.spend(ROW, UP, 3)
+        ledger.spend(NODE, UP, 3)
 
 
 def test_two_ledgers_on_one_path_are_refused(path):
     with opened(path), refused(RunError, key=path):
         opened(path)
     with opened(path) as ledger:
-        ledger.spend(ROW, UP, 0)
+        ledger.spend(NODE, UP, 0)
 
 
 @pytest.mark.parametrize("failure", ["write", "part", "fsync"])
 def test_after_a_failed_write_nothing_is_released_and_the_file_opens_again(path, monkeypatch, failure):
     with opened(path) as ledger:
-        ledger.spend(ROW, UP, 0)
+        ledger.spend(NODE, UP, 0)
         with monkeypatch.context() as patch:
             patch.setattr(ledger_files, "append", full_disk(failure))
             with refused(RunError, key=path):
-                ledger.spend(ROW, UP, 1)
+                ledger.spend(NODE, UP, 1)
         with refused(RunError, key=path):
-            ledger.spend(ROW, UP, 1)
+            ledger.spend(NODE, UP, 1)
     with opened(path, expected=True) as ledger:
         assert ledger.summary()[0].releases == (2 if failure == "fsync" else 1)
-        ledger.spend(ROW, UP, 1)
+        ledger.spend(NODE, UP, 1)
 
 
 def full_disk(failure):
@@ -328,9 +328,9 @@ def full_disk(failure):
 
 def test_a_closed_ledger_pays_for_nothing_not_even_what_was_reserved(path):
     with opened(path) as ledger:
-        ledger.reserve(ROW, UP, 0, 3)
+        ledger.reserve(NODE, UP, 0, 3)
     with refused(RunError, key=path):
-        ledger.spend(ROW, UP, 0)
+        ledger.spend(NODE, UP, 0)
     assert ledger.summary()[0].releases == 3
 
 
@@ -339,10 +339,10 @@ def test_a_closed_ledger_charges_nothing_for_life(path):
     for_life: Any = SimpleNamespace(charged=[])
     for_life.charge = lambda event, channel, count, **_: for_life.charged.append(count)
     ledger = Ledger.open(path, DELTA, None, job=JOB, lifetime=for_life)
-    ledger.spend(ROW, UP, 0)
+    ledger.spend(NODE, UP, 0)
     ledger.close()
     with refused(RunError, key=path):
-        ledger.spend(ROW, UP, 1)
+        ledger.spend(NODE, UP, 1)
     assert for_life.charged == [1]
 
 
@@ -353,22 +353,22 @@ def test_a_reservation_takes_what_the_ledger_for_life_has_room_for_and_it_pays_f
     for_life: Any = SimpleNamespace(charge=lambda event, channel, count, **_: charged.append(count))
     for_life.room = lambda event: room
     with closing(Ledger.open(path, DELTA, None, job=JOB, lifetime=for_life)) as ledger:
-        assert ledger.reserve(ROW, UP, 0, 5) == ledger.reserved(ROW, UP) == paid
-        ledger.spend(ROW, DOWN, 0, by_rows=True)
+        assert ledger.reserve(NODE, UP, 0, 5) == ledger.reserved(NODE, UP) == paid
+        ledger.spend(NODE, DOWN, 0, by_rows=True)
     assert charged == [paid], "by rows it is paid beside this"
     assert [entry["count"] for entry in entries(path)] == [paid, 1]
 
 
 def test_threads_share_a_budget_without_passing_it(path):
-    budget = accountant.total({ROW: 50}, DELTA)
+    budget = accountant.total({NODE: 50}, DELTA)
     made: Counter[str] = Counter()
 
     def release(channel):
         try:
             for step in range(30):
                 if step % 3 == 0:
-                    ledger.reserve(ROW, channel, step, 2)
-                ledger.spend(ROW, channel, step)
+                    ledger.reserve(NODE, channel, step, 2)
+                ledger.spend(NODE, channel, step)
                 made[channel] += 1
         except BudgetSpent:
             pass
@@ -379,7 +379,7 @@ def test_threads_share_a_budget_without_passing_it(path):
             thread.start()
         for thread in threads:
             thread.join(20)
-        assert ledger.room(ROW) == 0
+        assert ledger.room(NODE) == 0
     assert counts_in(path) == {5.0: 50}
     assert 0 < made.total() <= 50
     with opened(path, expected=True) as ledger:

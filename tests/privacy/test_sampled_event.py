@@ -169,7 +169,7 @@ def test_the_reach_is_that_of_a_tree(hops: int, bound: int, count: int) -> None:
         {"terms": 1.5},
         {"terms": True},
         {"neighbours": "near"},
-        {"unit": "row"},
+        {"unit": "label"},
     ],
 )
 def test_fields_out_of_range_are_refused(wrong: dict[str, object]) -> None:

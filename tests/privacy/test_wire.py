@@ -1,6 +1,6 @@
 """The transcript test: what crosses the wire in whole jobs, and mutants that the test must catch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,18 +13,16 @@ from torch.nn import functional
 
 from tests import nightly
 from tests.chance import fixed_chance
-from tests.mpc.sessions import fixed_secrets
 from tests.privacy.checker import (
     LeakFound,
     Regressors,
     byte_p_value,
-    check_fresh_noise,
     check_independent,
     check_private,
     sent_in_clear,
     table,
 )
-from tests.privacy.jobs import DIM, NODES, Recording, Tamper, honest, job, make_graphs, private_job, run_job
+from tests.privacy.jobs import DIM, NODES, Recording, Tamper, honest, job, make_graphs, run_job
 from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph
@@ -32,15 +30,8 @@ from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import product, ring
 from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.paradigms.vertical.network import Collaborative, EmbeddingSession, init_std, init_weight
-from veilgraph.paradigms.vertical.once import LearningHolder
 from veilgraph.paradigms.vertical.roles import LabelHolder
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.event import Event
-from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.mechanism import Gaussian
-from veilgraph.privacy.publisher import NoisedPublisher
-from veilgraph.protocol.agreement import Point, Start
-from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.session import party
@@ -52,33 +43,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "degree-weighted, two rounds": {"rounds": 2, "combine": {"strategy": "degree-weighted"}},
 }
 JOBS = {f"{holders} holders, {name}": job(holders, **model) for holders in (2, 3) for name, model in MODELS.items()}
-EVERY_STEP: dict[str, Any] = {"noise_multiplier": 2.0, "clip": 0.5, "gradient_clip": 0.001}
-ONCE: dict[str, Any] = {"schedule": "once", "noise_multiplier": 2.0, "clip": 0.5}
-PRIVATE = {
-    "masked": private_job(2, EVERY_STEP),
-    "masked, three, two rounds": private_job(3, EVERY_STEP, rounds=2),
-    "joint noise, two rounds": private_job(4, EVERY_STEP | {"joint_noise": {"colluding": 2}}, rounds=2),
-    "not masked": private_job(2, EVERY_STEP, combine={"masked": False}),
-    "not masked, two rounds": private_job(2, EVERY_STEP, rounds=2, combine={"masked": False}),
-    "three, concat": private_job(3, EVERY_STEP, combine={"strategy": "concat"}, head={"logit_hops": 1}),
-    "once": private_job(2, ONCE),
-    "once, masked": private_job(3, ONCE),
-    "once, not masked": private_job(3, ONCE, combine={"masked": False}),
-    "once, concat": private_job(3, ONCE, combine={"strategy": "concat"}, head={"logit_hops": 1}),
-    "once, an edge": private_job(3, ONCE | {"unit": "edge", "degree_bound": 4}),
-}
 BY_DAY = {
     "2 holders, collaborative",
     "2 holders, individual",
     "3 holders, secure-sum",
     "3 holders, degree-weighted, two rounds",
-    "masked, three, two rounds",
-    "joint noise, two rounds",
-    "not masked, two rounds",
-    "three, concat",
-    "once, masked",
-    "once, concat",
-    "once, an edge",
 }
 """Of each kind one; with other numbers of holders, and without rounds, in the night."""
 PLAIN = job(2)
@@ -95,18 +64,16 @@ def run(
     data: int = 1,
     secrets: object = 1,
     tamper: dict[str, Tamper] | None = None,
-    *,
-    is_fixed: bool = True,
 ) -> Recording:
     graphs = make_graphs(settings, data)
     with TemporaryDirectory() as folder:
-        return run_job(settings, graphs, Path(folder), secrets=secrets, tamper=tamper, is_fixed=is_fixed)
+        return run_job(settings, graphs, Path(folder), secrets=secrets, tamper=tamper)
 
 
 @cache
 def recorded(name: str, data: int) -> Recording:
     """An honest run; data and secrets differ together."""
-    return run({**JOBS, **UNMASKED, **PRIVATE}[name], data, secrets=data)
+    return run({**JOBS, **UNMASKED}[name], data, secrets=data)
 
 
 def of_each_kind(names: Iterable[str]) -> pytest.MarkDecorator:
@@ -147,7 +114,7 @@ def test_what_is_in_the_clear_is_exactly_this(name: str) -> None:
     assert sent_in_clear(recorded(name, 1)) == expected
 
 
-@of_each_kind([*JOBS, *PRIVATE])
+@of_each_kind(JOBS)
 def test_every_line_of_the_table_is_used(name: str) -> None:
     """A line that no message needs would let one through."""
     recording = recorded(name, 1)
@@ -185,130 +152,6 @@ def test_an_embedding_in_the_clear_is_told_even_where_the_job_asks_for_it(name: 
 
 def test_gradients_of_inner_rounds_are_in_the_clear_without_masks() -> None:
     assert ("GRADIENT", "holder", "server") in sent_in_clear(recorded("two rounds", 1))
-
-
-# Differential privacy
-
-
-@pytest.mark.cases(3)
-@of_each_kind(PRIVATE)
-def test_with_privacy_holders_send_nothing_but_noise_and_masks_that_they_paid_for(name: str) -> None:
-    recording, rules = recorded(name, 1), table(PRIVATE[name])
-    check_private(recording, rules)
-    check_independent(recording, recorded(name, 2), rules)
-
-
-@pytest.mark.parametrize("name", ["not masked, two rounds", "three, concat", "once"])
-def test_noise_is_fresh_in_every_run_whatever_the_seed(name: str) -> None:
-    one, other = (run(PRIVATE[name], is_fixed=False) for _ in range(2))
-    check_fresh_noise(one, other, table(PRIVATE[name]))
-
-
-@of_each_kind(name for name in PRIVATE if not name.startswith("once"))
-def test_with_privacy_the_server_and_others_hear_only_of_training_passes_and_one_inference(name: str) -> None:
-    settings, sent = PRIVATE[name], recorded(name, 1).sent
-    assert Kind.CONTROL not in {message.tag.kind for message in sent}
-    steps = {message.tag.step for message in sent if message.tag.kind in (Kind.MASKED, Kind.EMBEDDING)}
-    assert steps == set(range(settings.train.epochs + 1))
-    steps = {message.tag.step for message in sent if message.tag.kind is Kind.GRADIENT}
-    assert steps == set(range(settings.train.epochs))
-
-
-@of_each_kind(name for name in PRIVATE if name.startswith("once"))
-def test_one_release_is_exactly_this_exchange(name: str) -> None:
-    settings = PRIVATE[name]
-    parties, publishing = (*settings.data.names, SERVER), settings.duties.publishing
-    assert publishing == settings.data.names[1:]
-    expected = {(one, other, Tag(Kind.HELLO)) for one in parties for other in parties if one != other}
-    release = Kind.EMBEDDING
-    if settings.passes.is_masked:
-        expected |= {(one, other, Tag(Kind.KEY)) for one in publishing for other in publishing if one != other}
-        release = Kind.MASKED
-    expected |= {(holder, SERVER, Tag(release, 0, 1)) for holder in publishing}
-    expected.add((SERVER, "A", Tag(Kind.COMBINED, 0, 1)))
-    sent = [(message.sender, message.receiver, message.tag) for message in recorded(name, 1).sent]
-    assert set(sent) == expected
-    assert len(sent) == len(expected)
-
-
-def test_mutant_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only clipped: rows are shorter than what was paid for."""
-    monkeypatch.setattr(Gaussian, "draw", lambda self, shape, source: torch.zeros(shape, dtype=torch.float64))
-    for name in ("masked", "three, concat", "once", "once, masked"):
-        is_leak(PRIVATE[name], r"has (\d+ rows without noise|entries of size)")
-
-
-@pytest.mark.parametrize("name", ["masked", "joint noise, two rounds", "not masked", "once", "once, masked"])
-def test_mutant_less_noise_than_was_paid_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    draw, share = (
-        Gaussian.draw,
-        0.75 if name in ("masked", "joint noise, two rounds") else 0.85,
-    )  # a share of the grid where sums are
-    monkeypatch.setattr(Gaussian, "draw", lambda self, shape, source: draw(self, shape, source) * share)
-    is_leak(PRIVATE[name], r"has entries of size 0\.\d+; paid for was noise of")
-
-
-def test_mutant_rows_that_are_zero_get_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The label holder's gradient would show who is trained on."""
-    gradients = NoisedPublisher.gradients
-    monkeypatch.setattr(
-        NoisedPublisher,
-        "gradients",
-        lambda self, rows, step, **deep: gradients(self, rows, step, **deep) * rows.any(dim=1, keepdim=True),
-    )
-    is_leak(PRIVATE["masked"], r"gradient/.* from A .* has 250 rows without noise")
-
-
-@pytest.mark.parametrize("name", ["masked", "not masked, two rounds"])
-def test_mutant_a_gradient_past_the_publisher(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(HolderCut, "noised_gradient", lambda self, gradient, step, **deep: gradient)
-    is_leak(PRIVATE[name], "gradient/.* has .* rows without noise")
-
-
-@pytest.mark.parametrize("name", ["masked", "not masked"])
-def test_mutant_noise_that_is_not_paid_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    spend = Ledger.spend
-
-    def sparing(self: Ledger, event: Event, channel: str, step: int, *count: int, **options: Any) -> None:
-        if step < PRIVATE[name].train.epochs:  # and nothing for the inference
-            spend(self, event, channel, step, *count, **options)
-
-    monkeypatch.setattr(Ledger, "spend", sparing)
-    is_leak(PRIVATE[name], r"sent \{'embeddings': 4.* and paid for \{'embeddings': 3")
-
-
-def test_mutant_noise_from_the_jobs_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = Gaussian.draw
-
-    def predictable(self: Gaussian, shape: tuple[int, ...], source: Any) -> Tensor:
-        return draw(self, shape, fixed_secrets("the job's seed"))
-
-    monkeypatch.setattr(Gaussian, "draw", predictable)
-    settings = PRIVATE["once"]
-    with pytest.raises(LeakFound, match="has 400 rows that another run repeats: no fresh noise"):
-        check_fresh_noise(run(settings, is_fixed=False), run(settings, is_fixed=False), table(settings))
-
-
-def test_mutant_an_embedding_that_is_not_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise as paid for, beneath rows that are longer than it was made for."""
-
-    def unclipped(self: Gaussian, x: Tensor, drawn: Tensor) -> Tensor:
-        return drawn + 10 * x.to(torch.float64)
-
-    monkeypatch.setattr(Gaussian, "apply", unclipped)
-    is_leak(PRIVATE["once"], "embedding/step 0/round 1 from B .* has entries of size")
-
-
-def test_mutant_a_label_holder_that_releases_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = LearningHolder.setup
-
-    def talkative(self: LearningHolder, held: Sequence[Point]) -> Start:
-        start = setup(self, held)
-        self.session.link.send(SERVER, Tag(Kind.EMBEDDING, 0, 1), self.graph.features[:, :DIM])
-        return start
-
-    monkeypatch.setattr(LearningHolder, "setup", talkative)
-    is_leak(PRIVATE["once"], "no line of the table allows embedding/step 0/round 1 from A to server")
 
 
 # The statistics have power
@@ -366,10 +209,8 @@ def test_mutant_embeddings_without_a_mask(monkeypatch: pytest.MonkeyPatch, setti
 def test_mutant_one_holders_embedding_without_a_mask(monkeypatch: pytest.MonkeyPatch, party: str) -> None:
     hide = PairwiseMasks.hide
 
-    def hidden(
-        self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str, **how: bool
-    ) -> Tensor:
-        masked = hide(self, values, bits, purpose, step, remedy, **how)
+    def hidden(self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
+        masked = hide(self, values, bits, purpose, step, remedy)
         return ring.encode(values, bits, purpose, remedy) if self._party == party else masked & ((1 << 50) - 1)
 
     monkeypatch.setattr(PairwiseMasks, "hide", hidden)

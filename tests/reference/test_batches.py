@@ -111,14 +111,6 @@ IN_BATCHES: Settings = {"data": {"dataset": "synthetic"}, "train": {"batch_size"
             "with paradigm=horizontal: only paradigm=vertical trains on some nodes at a time",
         ),
         (
-            {
-                "model": {"initial": {"method": "individual"}},
-                "train": {"select_by": "last", "patience": None},
-                "privacy": {"unit": "row", "noise_multiplier": 1.0},
-            },
-            "with train.batch_size: its ledger counts releases of all rows; leave privacy out",
-        ),
-        (
             {"model": {"local": {"fanout": 3}}, "train": {"batch_size": None}},
             "model.local.fanout=3 with train.batch_size=null: it bounds the neighbourhoods of batches",
         ),

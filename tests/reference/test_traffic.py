@@ -18,7 +18,6 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.runtime.launch.jobs import train
 
-NOISED = {"unit": "row", "schedule": "every-step", "noise_multiplier": 10.0, "delta": 1e-4, "epsilon_total": 1e6}
 JOBS: dict[str, dict[str, Any]] = {
     "usual": {},
     "judged every second step": {"train": {"evaluate_every": 2}},
@@ -34,7 +33,6 @@ JOBS: dict[str, dict[str, Any]] = {
     "dropout": {"model": {"local": {"dropout": 0.5}}, "train": {"evaluate_every": 2}},
     "dropout of h0": {"model": {"initial": {"dropout": 0.5}, "rounds": 2}},
     "drawn orders": {"model": {"local": {"model": "sage-lstm", "hops": 1}}},
-    "noise": {"privacy": NOISED, "train": {"select_by": "last", "patience": None}},
 }
 AGREED = (Kind.HELLO,)
 """What parties state of themselves, whose length follows from their names and versions."""

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from veilgraph_testing.vertical import NoisyNetwork, weights_of
+from veilgraph_testing.vertical import weights_of
 
 from tests.paradigms.runs import joint_model
 from tests.roles.federation import (
     Federation,
     federate,
-    publisher_of,
     small_data,
     small_parties,
 )
@@ -36,14 +35,13 @@ def assert_twins(
     *,
     steps: int = STEPS,
     tolerance: float = TOLERANCE,
-) -> tuple[Federation, NoisyNetwork]:
+) -> tuple[Federation, PlainNetwork]:
     """Trains both and compares every weight and the logits."""
-    publishers = {graph.party: publisher_of(settings, graph.party) for graph in graphs}
-    twin = NoisyNetwork(settings, graphs, settings.data.label_party, custom, publishers=publishers)
+    twin = PlainNetwork(settings, graphs, settings.data.label_party, custom)
     start = {name: weight.detach().clone() for name, weight in weights_of(twin).items()}
     for epoch in range(1, steps + 1):
         twin.train_step(epoch)
-    bits = vertical(settings).feature_bits
+    bits = vertical(settings).model.initial.feature_bits
     if bits is None:
         bits = max(fractional_bits(graph.common_part().features) for graph in graphs)
     federation = federate(settings, graphs, steps, custom, keep_transcripts=False)

@@ -22,7 +22,7 @@ Copy = Callable[[str], Path]
 PRIVATE: dict[str, Any] = {
     "name": "private",
     "train": {"epochs": 4, "select_by": "last", "patience": None},
-    "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 5.0, "epsilon_total": 20.0},
+    "label_privacy": {"epsilon": 2.0},
 }
 HORIZONTAL: dict[str, Any] = {
     "name": "horizontal",

@@ -92,8 +92,10 @@ def test_what_could_go_wrong_is_that_of_the_job(tmp_path: Path) -> None:
     assert "bank and shop learns which" in apart["That somebody is known is news"]
     assert "Nothing is noised, so no ε" in plain["The model remembers"]
     private = said(
-        model={"initial": {"method": "individual"}, "local": {"model": "appnp"}},
-        privacy={"unit": "row", "epsilon_total": 4},
+        paradigm="sealed",
+        model={"network": "linear", "edge_slots": 4096},
+        train={"select_by": "last"},
+        privacy={"unit": "edge", "epsilon_total": 4},
     )
     assert "ε bounds what was released with noise" in private["The model remembers"]
     together = {name: said(paradigm=name)["Parties work together"] for name in PARADIGMS}

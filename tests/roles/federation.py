@@ -19,8 +19,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Message, RecordedLink
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.paradigms.vertical.roles import DataHolder, LabelHolder, Server
-from veilgraph.paradigms.vertical.settings import plan, vertical
-from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Role, RoleContext
@@ -159,12 +159,6 @@ def joint_weights(
     return whole
 
 
-def publisher_of(settings: JobSettings, party: PartyId) -> Publisher:
-    """A holder's, without a ledger, and with the same noise whenever it is made."""
-    planned = plan(settings, party)
-    return OPEN if planned is None else NoisedPublisher(planned, None, fixed_secrets(f"noise of {party}"))
-
-
 def fixed_secrets(name: str) -> SecretSource:
     """The same bytes in the same order, every time that it is made."""
     counter = itertools.count()
@@ -179,9 +173,8 @@ def build_role(
     settings: JobSettings, link: Link, graphs: Mapping[PartyId, PartyGraph], custom: CustomModel | None = None
 ) -> Role:
     party = link.party
-    publisher = publisher_of(settings, party)
     streams = LearningStreams(settings.seed, party)
-    session = RoleContext(settings, link, streams, system_secrets, publisher=publisher, custom=custom)
+    session = RoleContext(settings, link, streams, system_secrets, publisher=OPEN, custom=custom)
     if party == SERVER:
         return Server(session)
     kind = LabelHolder if party == settings.data.label_party else DataHolder

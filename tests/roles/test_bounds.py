@@ -7,6 +7,7 @@ import pytest
 from veilgraph_node_dp.learner import Bystander
 
 from tests.errors import refused
+from tests.paradigms.averaging.private_jobs import job as private_job
 from tests.roles.federation import small_job
 from tests.roles.local_parties import local_job, session_of
 from veilgraph.core.errors import BudgetSpent, ProtocolError
@@ -24,14 +25,7 @@ from veilgraph.runtime.session.training import last_epoch
 COLLABORATIVE = small_job()
 BITS = small_job(2, {"model": {"initial": {"feature_bits": 20}}})
 INDIVIDUAL = small_job(2, {"model": {"initial": {"method": "individual"}}})
-PRIVATE = small_job(
-    2,
-    {
-        "model": {"initial": {"method": "individual"}},
-        "train": {"select_by": "last"},
-        "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 4, "noise_multiplier": 5.0},
-    },
-)
+PRIVATE = private_job({"data": {"holders": 2}, "train": {"epochs": 6}})
 HORIZONTAL = parse_job({"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}})
 
 
@@ -40,7 +34,8 @@ def stated(job: JobSettings, changes: Mapping[str, Any], party: PartyId = "B") -
     joint = vertical(job).model.initial.is_joint
     usual: dict[str, Any] = {"nodes": 60, "features": 6 if joint else 0}
     if vertical(job).model.initial.method == "collaborative":
-        usual["feature_bits"] = 3 if vertical(job).feature_bits is None else vertical(job).feature_bits
+        bits = vertical(job).model.initial.feature_bits
+        usual["feature_bits"] = 3 if bits is None else bits
     each: dict[PartyId, dict[str, Any]] = {"A": dict(usual), "B": dict(usual), SERVER: {}}
     each[party] |= changes
     return {name: Hello(job=job.hash(), **facts) for name, facts in each.items()}
@@ -104,8 +99,9 @@ def test_a_horizontal_job_has_columns_and_classes_and_no_common_nodes() -> None:
 @pytest.mark.parametrize(("start", "last"), [(0, None), (1, 1), (4, 4)])
 def test_whose_budget_ends_a_training_is_said(start: int, last: int | None, caplog: pytest.LogCaptureFixture) -> None:
     """One party's ``steps: 0`` ends everybody's training: legal, for a budget may be spent, but not anonymous."""
-    hellos = stated(PRIVATE, {"steps": 0, "nodes": 60, "features": 0})
-    hellos["A"] = hellos["A"].model_copy(update={"steps": 40})
+    facts = {"features": 6, "classes": 3}
+    each: dict[PartyId, dict[str, Any]] = {"A": {**facts, "steps": 40}, "B": {**facts, "steps": 0}, SERVER: {}}
+    hellos = {name: Hello(job=PRIVATE.hash(), **said) for name, said in each.items()}
     check_bounds(PRIVATE, hellos)
     role = Bystander(session_of(PRIVATE, MemoryHub(["A", "B"], 1).link("A")))
     role.allow_steps(hellos)

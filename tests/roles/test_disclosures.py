@@ -1,7 +1,6 @@
 """Every message that a party sends is explained, and the explanations say all that a job reveals."""
 
 import json
-import math
 from collections import defaultdict
 from contextlib import suppress
 from itertools import permutations
@@ -15,7 +14,7 @@ from tests.paradigms.averaging.private_jobs import job as private_averaging
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import small_job as sealed_job
 from tests.paradigms.union.banks import small_job as union_job
-from tests.privacy.jobs import job, private_job
+from tests.privacy.jobs import job
 from tests.roles.local_parties import PRIVATE_LABELS, local_job
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -85,32 +84,6 @@ def test_every_message_has_a_form(name: str) -> None:
 
 
 # Whole jobs
-
-
-CLEAR_ROWS: dict[str, Any] = {
-    "schedule": "once",
-    "epsilon_total": 4.0,
-    "unit": "edge",
-    "aggregation": {"hops": 1, "dim": 4, "own_rows": "clear"},
-}
-PRIVATE: dict[str, JobSettings] = {
-    "every step, noised": private_job(2, {"noise_multiplier": 1.0}, rounds=2, head={"logit_hops": 1}),
-    "every step, not masked": private_job(
-        3, {"noise_multiplier": 1.0}, rounds=2, combine={"masked": False}, server={"layers": 0}
-    ),
-    "every step, noise made jointly": private_job(
-        3, {"noise_multiplier": 1.0, "joint_noise": {"colluding": 1}}, rounds=2, head={"logit_hops": 1}
-    ),
-    "once, masked": private_job(3, {"schedule": "once", "epsilon_total": 4.0}),
-    "once, noise made jointly": private_job(
-        4, {"schedule": "once", "epsilon_total": 4.0, "joint_noise": {"colluding": 1}}
-    ),
-    "once, of two": private_job(2, {"schedule": "once", "epsilon_total": 4.0}),
-    "once, concat": private_job(3, {"schedule": "once", "noise_multiplier": 1.0}, combine={"strategy": "concat"}),
-    "once, own rows, masked": private_job(3, CLEAR_ROWS),
-    "once, own rows, of two": private_job(2, CLEAR_ROWS),
-    "once, without noise": private_job(3, {"schedule": "once", "noise_multiplier": 0.0}),
-}
 
 
 def horizontal(
@@ -196,7 +169,6 @@ AVERAGING: dict[str, JobSettings] = {
 
 JOBS: dict[str, JobSettings] = {
     **{name: job(holders, **model) for name, (holders, model) in MODELS.items()},
-    **PRIVATE,
     **HORIZONTAL,
     **LOCAL,
     **SEALED,
@@ -243,42 +215,6 @@ def test_the_record_has_every_row() -> None:
         for row in rows_of(settings, sender, receiver)
     }
     assert [(row.kind, row.what) for row in TABLE if row not in needed] == []
-
-
-# Differential privacy
-
-SPENT = Spent({"embeddings": 3}, 0.5, 1.25)
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_what_is_noised_is_said_to_be_so_with_what_it_costs(masked: bool) -> None:
-    settings = private_job(2, {"noise_multiplier": 1.0}, rounds=2, combine={"masked": masked}, head={"logit_hops": 1})
-    kinds = [Kind.MASKED, Kind.MASKED_GRADIENT] if masked else [Kind.EMBEDDING]
-    for party in ("A", "B"):
-        for kind in (*kinds, Kind.GRADIENT):
-            if masked and kind is Kind.GRADIENT and party == "B":
-                continue
-            (found,) = disclosures(settings, [entry(party, SERVER, kind)], SPENT)
-            assert found.protection == ("mask" if kind in (Kind.MASKED, Kind.MASKED_GRADIENT) else "noise")
-            assert (found.epsilon_release, found.epsilon_total) == (0.5, 1.25)
-            assert "noisy" in found.what
-            assert "in the clear" not in found.what
-            assert found.why.startswith("Clipped, paid for")
-    for party, kind in (("A", Kind.COMBINED), ("B", Kind.COMBINED), ("A", Kind.GRADIENT), ("B", Kind.GRADIENT)):
-        (found,) = disclosures(settings, [entry(SERVER, party, kind)], SPENT)
-        assert found.protection == "noise"
-        assert found.epsilon_total is None, "what is computed from releases costs nothing"
-        assert "Not protected" not in found.why
-    for kind in (Kind.HELLO, Kind.KEY):
-        (found,) = disclosures(settings, [entry("A", "B", kind)], SPENT)
-        assert found.epsilon_total is None
-
-
-def test_infinite_epsilon_is_said_as_no_protection() -> None:
-    settings = private_job(2, {"noise_multiplier": 0.0}, combine={"masked": False})
-    (found,) = disclosures(settings, [entry("B", SERVER, Kind.EMBEDDING)], Spent({}, math.inf, math.inf))
-    assert (found.protection, found.epsilon_release, found.epsilon_total) == ("none", None, None)
-    assert found.why.startswith("Not protected")
 
 
 # Local

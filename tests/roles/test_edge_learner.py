@@ -11,9 +11,13 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
+from veilgraph_node_dp import publisher
+from veilgraph_node_dp.choosing import opinion_of
 from veilgraph_node_dp.learner import EdgePrivateLearner, LocalLearner, own_features
 from veilgraph_node_dp.mechanisms import AffineFeatures
+from veilgraph_node_dp.publisher import SumPublisher
 from veilgraph_node_dp.settings import node_dp, release_plan
+from veilgraph_node_dp.sums import NoisySums, Then
 
 from tests.mpc.sessions import fixed_secrets
 from tests.roles.federation import CLASSES, NODES, Settings, with_own_nodes
@@ -22,20 +26,22 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.privacy.aggregation import NoisySums, Then
-from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
+from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.publisher import OPEN, Publisher
+from veilgraph.privacy.release_cache import ReleaseCache
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.session.training import infer, train_step
 
 HOPS = 2
-EDGE: Mapping[str, Any] = {"unit": "edge", "aggregation": {"hops": HOPS}}
-NODE: Mapping[str, Any] = {"unit": "node-edges", "degree_bound": 59, "aggregation": {"hops": HOPS}}
+EDGE: Mapping[str, Any] = {"unit": "edge", "hops": HOPS}
+NODE: Mapping[str, Any] = {"unit": "node-edges", "degree_bound": 59, "hops": HOPS}
+QUIET = 1e12
+"""An ε with hardly any noise."""
 
 
 def job(privacy: Mapping[str, Any] | None = EDGE, *changes: Settings, **noise: Any) -> JobSettings:
-    noise = noise or {"noise_multiplier": 1.0}
-    given = {"privacy": {**privacy, **noise}} if privacy is not None else {}
+    given = {"privacy": {**privacy, "epsilon_total": 4.0, **noise}} if privacy is not None else {}
     return local_job(2, {"model": {"hops": "auto"}, "train": {"epochs": 4}}, *changes, given)
 
 
@@ -49,10 +55,10 @@ def learner_graph(*, own: bool = True) -> PartyGraph:
     return local_parties(job(), own=own)[0]
 
 
-def trained(settings: JobSettings, graph: PartyGraph, publisher: Publisher) -> EdgePrivateLearner:
+def trained(settings: JobSettings, graph: PartyGraph, at: Publisher) -> EdgePrivateLearner:
     """The learner at the end of its training."""
     link = MemoryHub(["A", "B"], 1).link("A")
-    session = RoleContext(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=publisher)
+    session = RoleContext(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=at)
     own = [own_features(graph)] if node_dp(settings).uses_own_columns else []
     learner = EdgePrivateLearner(session, graph, [*own, *released()])
     for epoch in range(1, settings.train.epochs + 1):
@@ -63,13 +69,13 @@ def trained(settings: JobSettings, graph: PartyGraph, publisher: Publisher) -> E
     return learner
 
 
-def door(settings: JobSettings, source: SecretSource = system_secrets) -> NoisedPublisher:
+def door(settings: JobSettings) -> SumPublisher:
     found = release_plan(node_dp(settings), "A", NODES)
     assert found is not None
-    return NoisedPublisher(found, None, source)
+    return SumPublisher(found, None, None, ReleaseCache(None))
 
 
-class Door(Publisher):
+class Door(SumPublisher):
     """Gives out what it is told to, and notes what it was given."""
 
     def __init__(self, given: Tensor | None = None, order: Tensor | None = None) -> None:
@@ -77,14 +83,21 @@ class Door(Publisher):
         self.asked: list[tuple[Tensor, csr_array, Then]] = []
 
     @override
-    def aggregated(self, rows: Tensor, pairs: csr_array, common: int, then: Then | None = None) -> Tensor:
-        assert then is not None
+    def sums(self, rows: Tensor, pairs: csr_array, then: Then) -> Tensor:
         self.asked.append((rows, pairs, then))
         if self.given is None:
             self.given = torch.randn(NODES, HOPS * CLASSES, generator=torch.Generator().manual_seed(1)).double()
         for hop in range(1, HOPS):
             then(self.given[:, : hop * CLASSES])
         return self.given
+
+
+class Silent(Gaussian):
+    """On the grid of its noise, and without any."""
+
+    @override
+    def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float64)
 
 
 def other_edges(graph: PartyGraph, seed: int = 3) -> PartyGraph:
@@ -122,9 +135,9 @@ def test_model_and_predictions_follow_from_the_sums_and_not_from_an_edge(privacy
     assert not torch.equal(plain[0].logits, plain[1].logits), "without privacy predictions tell of edges"
 
 
-def _session(settings: JobSettings, publisher: Publisher = OPEN) -> RoleContext:
+def _session(settings: JobSettings) -> RoleContext:
     link = MemoryHub(["A", "B"], 1).link("A")
-    return RoleContext(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=publisher)
+    return RoleContext(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=OPEN)
 
 
 def test_of_a_node_with_all_its_edges_own_columns_are_not_used_and_of_an_edge_they_are() -> None:
@@ -150,15 +163,20 @@ def test_sums_move_between_neighbouring_edges_as_the_plan_counts(privacy: Mappin
     doors = [Door(), Door()]
     for each, at in zip((graph, near), doors, strict=True):
         trained(settings, each, at)
-    clip = planned.settings.sum_clip
     (rows, pairs, then), (also, others, _) = (at.asked[0] for at in doors)
     assert torch.equal(rows, also)
     outcomes = doors[0].given
     assert outcomes is not None
-    made = [NoisySums(each, HOPS, planned.mechanism("embeddings"), clip, 0.0) for each in (pairs, others)]
-    difference = made[0].clean(rows, outcomes, then) - made[1].clean(rows, outcomes, then)
-    assert 0 < float(difference.norm()) <= planned.clips
-    assert planned.clips == pytest.approx(math.sqrt(2 * HOPS if privacy is EDGE else HOPS * (59 + 59)))
+    noise, longest = Silent(1.0, planned.multiplier), planned.settings.longest
+
+    def made(of: csr_array) -> Tensor:
+        """As ``outcomes`` had come out."""
+        return NoisySums(of, HOPS, noise, longest).release(
+            rows, system_secrets, lambda sums: then(outcomes[:, : sums.shape[1]])
+        )
+
+    assert 0 < float((made(pairs) - made(others)).norm()) <= planned.settings.sensitivity
+    assert planned.settings.sensitivity == pytest.approx(math.sqrt(2 * HOPS if privacy is EDGE else HOPS * (59 + 59)))
 
 
 @pytest.mark.parametrize("own_nodes", [0, 5])
@@ -166,7 +184,7 @@ def test_sums_move_between_neighbouring_edges_as_the_plan_counts(privacy: Mappin
 def test_without_noise_they_are_the_plain_sums_of_what_nodes_are_taken_for(
     privacy: Mapping[str, Any], own_nodes: int
 ) -> None:
-    settings = job(privacy, noise_multiplier=0)
+    settings = job(privacy, epsilon_total=QUIET)
     graph = with_own_nodes([learner_graph()], [own_nodes])[0]
     learner = trained(settings, graph, door(settings))
     common = graph.common_part()
@@ -175,7 +193,7 @@ def test_without_noise_they_are_the_plain_sums_of_what_nodes_are_taken_for(
     dense.fill_diagonal_(0)
     with torch.no_grad():
         LocalLearner.forward(learner, 0, None)
-    rows, found = learner._objective.opinion(learner.logits)[1], []
+    rows, found = opinion_of(learner._objective, learner.graph, learner.logits)[1], []
     clip = math.sqrt(59) if privacy is NODE else math.inf
     for _ in range(HOPS):
         summed = dense @ functional.normalize(rows.double())
@@ -183,7 +201,7 @@ def test_without_noise_they_are_the_plain_sums_of_what_nodes_are_taken_for(
         rows = learner._next(torch.cat(found, dim=1))
     assert learner._sums is not None
     assert learner._sums.shape == (NODES, HOPS * CLASSES)
-    torch.testing.assert_close(learner._sums, torch.cat(found, dim=1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(learner._sums, torch.cat(found, dim=1), rtol=0, atol=1e-4)
     gains = [float(learner.model.weights()[f"hops.networks.{hop}.gain"]) for hop in range(HOPS)]
     assert all(math.isfinite(gain) and abs(gain - 1) > 1e-3 for gain in gains), "each is scaled by its sums"
     train, labels = common.train_mask, common.labels
@@ -198,14 +216,14 @@ def test_without_noise_they_are_the_plain_sums_of_what_nodes_are_taken_for(
 
 def test_what_is_the_same_in_another_order_has_the_same_sums() -> None:
     """Aligned anew, rows come in another order; the noise is drawn in an order of the nodes' own."""
-    settings, graph = job(noise_multiplier=0.5), learner_graph(own=False)
+    settings, graph = job(), learner_graph(own=False)
     order = torch.randperm(NODES, generator=torch.Generator().manual_seed(2))
     at = Door(order=order)
     learner = trained(settings, graph, at)
     rows, pairs, _ = at.asked[0]
     with torch.no_grad():
         LocalLearner.forward(learner, 0, None)
-    opinion = learner._objective.opinion(learner.logits)[1]
+    opinion = opinion_of(learner._objective, learner.graph, learner.logits)[1]
     assert torch.equal(rows, opinion[order])
     dense = torch.zeros(NODES, NODES, dtype=torch.float64)
     dense[graph.edge_index[1], graph.edge_index[0]] = 1
@@ -236,7 +254,9 @@ def game(settings: JobSettings, games: int) -> tuple[float, float]:
     for number in range(games):
         scores = []
         for world in (linked, apart):
-            learner = trained(settings, world, door(settings, fixed_secrets(f"{number}{world is linked}")))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(publisher, "system_secrets", fixed_secrets(f"{number}{world is linked}"))
+                learner = trained(settings, world, door(settings))
             assert learner._sums is not None
             at_target = learner._sums[target].reshape(HOPS, CLASSES)[:, 2]
             scores.append((float(at_target[0]), float(learner.probabilities()[target, 2])))
@@ -249,14 +269,14 @@ LEARNS: Settings = {"model": {"dropout": 0.0}, "train": {"epochs": 40, "learning
 
 
 def test_an_edge_shows_without_noise_and_no_more_than_epsilon_allows_with_it() -> None:
-    assert game(job(EDGE, LEARNS, noise_multiplier=0), 1) == (1.0, 1.0), "without noise both attackers are right"
-    found = game(job(EDGE, LEARNS, noise_multiplier=0.1), 3)
+    assert game(job(EDGE, LEARNS, epsilon_total=QUIET), 1) == (1.0, 1.0), "without noise both attackers are right"
+    found = game(job(EDGE, LEARNS, epsilon_total=300.0), 3)
     assert found[0] == 1.0
     assert found[1] > 0.5
     private = job(epsilon_total=1.0, delta=1e-3)
     planned = release_plan(node_dp(private), "A", NODES)
     assert planned is not None
-    mu, games = planned.clips / planned.multiplier, 12
+    mu, games = planned.settings.sensitivity / planned.multiplier, 12
     most = 0.5 * (1 + math.erf(mu / 2))  # who sees both worlds side by side: Φ(μ/√2)
     assert most < 0.65
     for right in game(private, games):

@@ -85,14 +85,34 @@ def test_labels_and_masks_of_the_label_holder_reach_nobody(settings: JobSettings
 
 
 @pytest.mark.parametrize(
-    ("method", "features", "bits"), [("collaborative", 6, 12), ("secure-sum", 6, 0), ("individual", 0, 0)]
+    ("initial", "features", "bits"),
+    [
+        ({"method": "collaborative"}, 6, 12),
+        ({"method": "collaborative", "feature_bits": 8}, 6, 8),
+        ({"method": "secure-sum"}, 6, 0),
+        ({"method": "individual"}, 0, 0),
+    ],
 )
-def test_a_hello_says_no_more_than_the_method_needs(method: str, features: int, bits: int) -> None:
-    seen = federation(small_job(2, {"model": {"initial": {"method": method}}})).transcripts
+def test_a_hello_says_no_more_than_the_method_needs(initial: dict[str, object], features: int, bits: int) -> None:
+    seen = federation(small_job(2, {"model": {"initial": initial}})).transcripts
     for message in seen[SERVER]:
         if message.tag.kind is Kind.HELLO and message.receiver == SERVER:
             hello = Hello.model_validate_json(tensor_text(message.tensor))
             assert (hello.nodes, hello.features, hello.feature_bits) == (NODES, features, bits)
+
+
+def test_stated_bits_say_nothing_of_features() -> None:
+    """Without them whole numbers are told from others."""
+
+    def told(**initial: object) -> set[int]:
+        whole = small_parties(2)
+        graphs = [whole[0], replace(whole[1], features=whole[1].features.to_dense().round())]
+        seen = federate(small_job(2, {"model": {"initial": initial}}), graphs, 0).transcripts["A"]
+        hellos = [Hello.model_validate_json(tensor_text(one.tensor)) for one in seen if one.tag.kind is Kind.HELLO]
+        return {hello.feature_bits for hello in hellos if hello.nodes}
+
+    assert told() == {0, 12}
+    assert told(feature_bits=12) == {12}
 
 
 def test_labels_of_test_nodes_change_nothing() -> None:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 from torch.nn import functional
+from veilgraph_node_dp.choosing import calibrated, opinion_of
 
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.runs import assert_same_run
 from tests.roles.federation import CLASSES, Settings, small_job, small_parties
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.noisy_rows import calibrated
 from veilgraph.protocol.figures import CLASS_MEASURES, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import (
@@ -128,13 +128,14 @@ def test_an_opinion_is_calibrated_on_the_validation_nodes_and_knows_training_lab
     assert test is not None
     right = functional.one_hot(labels, 2).float() * 2 - 1
     logits = torch.where(val[:, None], right, -right)  # sure where it is right: validation nodes alone
-    log_probabilities, opinion = objective(graph).opinion(logits)
+    log_probabilities, opinion = opinion_of(objective(graph), graph, logits)
     assert torch.equal(log_probabilities, calibrated(logits, labels, val))
     for other in (train, test, ~val):
         assert not torch.equal(log_probabilities, calibrated(logits, labels, other))
     assert torch.equal(opinion[train], functional.one_hot(labels[train], 2).float())
     assert torch.equal(opinion[~train], log_probabilities[~train].exp())
-    without = objective(a_graph(labels=torch.where(test, 1 - labels, labels))).opinion(logits)
+    other_tests = a_graph(labels=torch.where(test, 1 - labels, labels))
+    without = opinion_of(objective(other_tests), other_tests, logits)
     assert torch.equal(without[0], log_probabilities)
     assert torch.equal(without[1], opinion)
 

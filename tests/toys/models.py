@@ -60,10 +60,6 @@ class Sum(Combine[SumSettings]):
     def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
         return Scale(torch.tensor(self.given.times, dtype=adjacency.dtype))
 
-    @override
-    def divisor(self, holders: int) -> int | None:
-        return 1 if self.given.times == 1 else None
-
 
 class SmoothedSettings(TaskSettings):
     """How much of a label is spread over all classes."""

@@ -166,15 +166,8 @@ def test_what_no_trial_can_be_is_refused_before_the_first(tmp_path: Path) -> Non
 def test_nobodys_own_graph_is_published_in_every_trial(graphs: list[PartyGraph], tmp_path: Path) -> None:
     job = {
         **JOB,
-        "privacy": {
-            "unit": "row",
-            "mechanism": "gaussian",
-            "schedule": "every-step",
-            "epsilon_step": 2.0,
-            "delta": 1e-4,
-            "clip": 1.0,
-        },
-        "train": {"epochs": 2, "select_by": "last", "patience": None},
+        "label_privacy": {"epsilon": 2.0},
+        "train": {"epochs": 2, "patience": None},
     }
     for given in (job, vg.Job(**job)):
         with refused(ConfigError, key="tune"):

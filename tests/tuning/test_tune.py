@@ -233,17 +233,7 @@ def test_tables_are_aligned_once_and_no_trial_is_beyond_their_limits(
 
 
 def test_nobodys_own_data_are_published_in_every_trial(tables: Callable[..., JobSettings], tmp_path: Path) -> None:
-    job = tables(
-        privacy={
-            "unit": "row",
-            "mechanism": "gaussian",
-            "schedule": "every-step",
-            "epsilon_step": 2.0,
-            "delta": 1e-4,
-            "clip": 1.0,
-        },
-        train={"select_by": "last", "patience": None},
-    )
+    job = tables(label_privacy={"epsilon": 1.0}, train={"select_by": "last", "patience": None})
     with refused(ConfigError, key="tune"):
         tune(job, tmp_path / "out", trials=2, space=SPACE)
     assert not (tmp_path / "out").exists()
@@ -253,11 +243,10 @@ def test_nobodys_own_data_are_published_in_every_trial(tables: Callable[..., Job
 @pytest.mark.parametrize(
     "settings",
     [
-        {"label_privacy": {"epsilon": 1.0}},
         {"paradigm": "node-dp", "release": {"features": {"mechanism": "multi-bit", "epsilon": 1.0}}},
         private_averaging.BASE,
     ],
-    ids=["labels", "node-dp", "gradients"],
+    ids=["node-dp", "gradients"],
 )
 def test_nor_anything_else_that_has_noise(settings: dict[str, Any]) -> None:
     """Of each trial's new noise the mean of all trials has the less."""

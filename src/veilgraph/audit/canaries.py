@@ -1,10 +1,10 @@
 """Canaries: what releases say of each being in, and what guesses about many of them prove of a run's ε.
 
-Scores of noisy sums are log-likelihood ratios, in units of the clip; those of releases of a holder's data follow the
-direction in which a coin moves rows. A run has m canaries, each in or out by a fair coin of its own, and no adversary
-of a private run guesses many right. docs/proofs.md#canaries derives the scores and both bounds: of (ε, δ)-privacy
-(Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", theorem 5.2) and of a trade-off (after
-Mahloujifar, Melis & Chaudhuri 2024, "Auditing f-differential privacy in one run", here with abstentions).
+Scores of noisy sums are log-likelihood ratios, in units of the clip. A run has m canaries, each in or out by a fair
+coin of its own, and no adversary of a private run guesses many right. docs/proofs.md#canaries derives the scores and
+both bounds: of (ε, δ)-privacy (Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", theorem
+5.2) and of a trade-off (after Mahloujifar, Melis & Chaudhuri 2024, "Auditing f-differential privacy in one run", here
+with abstentions).
 
 Functions on arrays raise ``DataError`` where these are not finite, or too few canaries are told.
 """
@@ -24,7 +24,6 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp, ndtr, ndtri
 from scipy.stats import binom, chi2
 
-from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import DataError
 from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import gaussian_epsilon
@@ -37,7 +36,6 @@ _LEAST_NOISE: Final = 0.1  # of a clip: parts are no more alike than that
 _LONGER: Final = 4.0  # of squares: what chance does not make of an honest sum's canaries
 _CHANCE: Final = 1e-4  # with which noise alone is taken for longer terms
 _TINY: Final = 1e-6
-_LEAST_NUMBER: Final = float(np.finfo(np.float64).tiny)
 
 
 def gradient_scores(rounds: Sequence[Round], rate: float) -> Floats:
@@ -102,55 +100,6 @@ def _scales(gram: Floats, along: Floats, rest: Floats, claimed: float) -> tuple[
     return deviation, float(np.sqrt(longer)) if inside > explained else 1.0
 
 
-_TOLD: Final = 16  # canaries from whose coins directions are learnt: all are alike, and without noise a few say all
-
-
-@dataclass(frozen=True, eq=False)
-class Released:
-    """One release at the canaries' nodes: rows [m, w], as an adversary has them, and without noise, up to a factor."""
-
-    rows: Floats
-    clean: Floats
-
-
-def inserted_scores(releases: Sequence[Released], coins: NDArray[Any], *, seed: int) -> tuple[Floats, Truth]:
-    """How much all releases of a run together speak for each canary being in: a matched filter.
-
-    A release adds ⟨x, u⟩/s²: u the mean difference, without noise, between canaries that are told to be in and those
-    out, and s the spread of x beside u. With Gaussian noise that orders canaries as the likelihood ratio of their
-    coins, [m] bool, does.
-
-    Gives scores of the judged canaries, higher = in, and which these are, [m] bool, by ``seed``.
-    """
-    are_in = np.asarray(coins, dtype=np.bool_)
-    told = np.zeros(len(are_in), dtype=np.bool_)
-    told[np.random.default_rng(seed).permutation(len(are_in))[:_TOLD]] = True
-    if told.all() or not 0 < np.count_nonzero(are_in[told]) < _TOLD:
-        raise DataError(
-            f"canaries: {len(are_in)} are too few to learn from some and judge the others; take 100 or more"
-        )
-    judged = ~told
-    return np.asarray(np.sum([_matched(each, are_in, told)[judged] for each in releases], axis=0)), judged
-
-
-def _matched(each: Released, are_in: Truth, told: Truth) -> Floats:
-    difference = each.clean[told & are_in].mean(axis=0) - each.clean[told & ~are_in].mean(axis=0)
-    length = float(np.linalg.norm(difference))
-    if length == 0:
-        return np.zeros(len(are_in))
-    unit = difference / length
-    along, variance = _beside(each.rows - each.rows.mean(axis=0), unit)
-    least = 1e-12 * float((along**2).max(initial=0.0))
-    return np.asarray(length * along / max(variance, least, _LEAST_NUMBER))
-
-
-def _beside(rows: Floats, units: Floats) -> tuple[Floats, float]:
-    """Rows [m, w] along a direction, or one for each [m, w], and the variance of what they have beside it."""
-    along: Floats = (rows * units).sum(axis=1)
-    beside, width = rows - along[:, None] * units, rows.shape[1]
-    return along, float((beside**2).sum() / (len(rows) * (width - 1)) if width > 1 else along.var())
-
-
 _SHARES: Final = (1, 2, 4, 8)  # all canaries are guessed, or one in so many
 
 
@@ -192,17 +141,6 @@ class OneRunBound:
     correct: int
     guesses: int
     ceiling: float
-
-
-def canary_scores(released: Sequence[NDArray[Any]], rows: NDArray[Any], directions: Sequence[NDArray[Any]]) -> Floats:
-    """How much all releases of a run together speak for each canary being in, [m].
-
-    Release s, [N, d_s], adds ⟨x_s, u_s⟩ of the canary's row over the size of what the canaries' ``rows`` have beside
-    that, x_s − ⟨x_s, u_s⟩·u_s: noise, and other holders' rows in a sum; ``directions`` are u_s [m, d_s] of length 1.
-    With Gaussian noise of one multiplier this orders canaries as the likelihood ratio of their coins does, whatever the
-    clips. It does not look at coins, so the bound holds for any releases, and for sums of several holders'.
-    """
-    return np.asarray(np.sum([_score(*pair, rows) for pair in zip(released, directions, strict=True)], axis=0))
 
 
 def one_run_epsilon(
@@ -280,11 +218,6 @@ def _largest(is_refuted: Callable[[float], bool]) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if is_refuted(middle) else (low, middle)
     return low
-
-
-def _score(released: NDArray[Any], directions: NDArray[Any], rows: NDArray[Any]) -> Floats:
-    along, variance = _beside(released[rows].astype(np.float64), directions)
-    return along / max(math.sqrt(variance), 1e-9 * float(np.abs(along).max(initial=0.0)), _LEAST_NUMBER)
 
 
 _EPSILONS: Final[Floats] = np.concatenate([np.arange(0, 2, 0.02), np.geomspace(2, 40, 120)])

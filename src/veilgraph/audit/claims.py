@@ -7,7 +7,7 @@ tests on arrays, which come first, do not look at the data: each p-value is exac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,18 +18,14 @@ from numpy.typing import NDArray
 from scipy.stats import binom, chi2, chisquare, hypergeom, kruskal, random_table, spearmanr
 
 from veilgraph.audit.attack import AuditContext
-from veilgraph.audit.epsilon import inserted_at
 from veilgraph.audit.finding import Finding, Secret, Skipped
 from veilgraph.audit.sealing import orders_p_value
 from veilgraph.audit.statistics import Interval, Verdict
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.link.view import Seen
-from veilgraph.privacy.plan import Channel
 from veilgraph.privacy.release_cache import fingerprint
 from veilgraph.protocol.evidence import Noisy
 from veilgraph.protocol.job import Check
-from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.view import Floats, View
 
 _MOST: Final = 60  # releases of which all pairs are compared: the first half and the newest
@@ -288,8 +284,6 @@ def low_bits_p_value(sums: Iterable[NDArray[np.int64]], *, bits: int, summands: 
 _MOST_PASSES: Final = 16
 _SPLIT: Final = 1  # column of perturbed labels that says which split a node is in
 _TELLING: Final = 0.01  # p-values below which what is odd is worth a word
-_CLEAR: Final[Mapping[Kind, Channel]] = {Kind.EMBEDDING: "embeddings", Kind.GRADIENT: "gradients"}
-_MASKED: Final[Mapping[Kind, Channel]] = {Kind.MASKED: "embeddings", Kind.MASKED_GRADIENT: "gradients"}
 
 Found = Iterator[Finding | Skipped]
 Told = tuple[str, float, str]
@@ -361,10 +355,6 @@ def _noise_level(case: AuditContext, view: View) -> Found:
         for series in case.source.noisy(case, view.party):
             found = noise_level(series.releases)
             note = f"Of the noise {found.share:.3g} is there by the least of all estimates, {series.anew} anew."
-            if series.clipped and found.excess:
-                note += (
-                    f" A row, or a mean of releases, is {found.excess:.3g} clips longer than clip and noise explain."
-                )
             yield _finding("noise-level", view, series.holder, "noise", (series.words, found.p_value, note))
     except DataError as error:
         yield Skipped(view.party, "noise-level", str(error), "noise-level")
@@ -404,40 +394,6 @@ def _paid(case: AuditContext, view: View) -> Found:
         for name in settings.duties.publishing if view.party == settings.data.label_party else ():
             opened = len({each.session for each in view.received(Kind.MASK_SHARE, name)})
             yield compared(name, opened, int(opened > 0 and not _releases(case, name)["predictions"]))
-        return
-    if view.party != SERVER or settings.privacy is None:
-        return
-    seen = {name: _released(case, view, name) for name in settings.data.names}
-    for name in settings.data.names:
-        plan = paradigm_of(settings).privacy.plan(settings, name, case.graph(name).num_nodes)
-        if plan is None or plan.event is None or name in settings.duties.summing:
-            continue
-        went: dict[Channel, int] = {channel: len(each) for channel, each in seen[name].items()}
-        if plan.others:
-            theirs = [seen[other] for other in seen if other != name]
-            went["others"] = sum(round_ > 0 for each in theirs for some in each.values() for round_ in some.values())
-        entries = _releases(case, name)
-        unpaid = sum(max(0, count - entries[channel]) for channel, count in went.items())
-        yield compared(name, sum(went.values()), unpaid)
-
-
-def _released(case: AuditContext, view: View, name: PartyId) -> dict[Channel, dict[object, int]]:
-    """Which → round of each release that the server was sent; with ``once`` the same bytes are one release."""
-    once = case.settings.privacy is not None and case.settings.privacy.once
-    own = {_key(each): each for each in case.view(name).own} if once else {}
-    found: dict[Channel, dict[object, int]] = {}
-    for kind, channel in (*_CLEAR.items(), *_MASKED.items()):
-        for seen in view.received(kind, name):
-            if channel == "embeddings" and seen.tag.round == 0:
-                continue
-            bare = own.get(_key(seen)) if kind in _MASKED else seen
-            which: object = fingerprint(bare.tensor()) if once and bare is not None else _key(seen)
-            found.setdefault(channel, {})[which] = seen.tag.round
-    return found
-
-
-def _key(seen: Seen) -> tuple[int, Kind, int, int]:
-    return seen.session, seen.tag.kind, seen.tag.step, seen.tag.round
 
 
 def _releases(case: AuditContext, name: PartyId) -> Counter[str]:
@@ -447,26 +403,6 @@ def _releases(case: AuditContext, name: PartyId) -> Counter[str]:
         for entry in case.ledger(name):
             found[entry["channel"]] += int(entry["count"])
     return found
-
-
-@_check_of_each("reach", "noise")
-def _reach(case: AuditContext, view: View, name: PartyId) -> Told | None:
-    """Rows that a canary of unit ``node`` reaches: its own, and those of the neighbours that it keeps."""
-    privacy = case.settings.privacy
-    if view.party != SERVER or privacy is None or privacy.canaries_in != "data" or privacy.unit != "node":
-        return None
-    if name not in case.settings.duties.publishing:
-        return None
-    bound, notes, canaries = privacy.degree_bound or 0, case.view(name).noted(Kind.EMBEDDING), inserted_at(case, name)
-    if not notes:
-        raise DataError("its canaries are not here")
-    if canaries.leaves <= bound:
-        raise DataError(f"canaries have {canaries.leaves} neighbours, and the bound of {bound} keeps them all")
-    at = np.searchsorted(canaries.everywhere.numpy(), canaries.places(name).numpy())
-    reached = max(int((seen.tensor().numpy()[at] != 0).any(axis=2).sum(axis=1).max()) for seen in notes)
-    words = f"the rows of {canaries.count} canaries with {canaries.leaves} neighbours each, before the noise"
-    note = f"A node reaches {reached} rows; a degree bound of {bound} leaves it {1 + bound}, itself among them."
-    return words, float(reached <= 1 + bound), note
 
 
 @_check("low-bits")

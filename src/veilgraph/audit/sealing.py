@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, combinations_with_replacement, product
@@ -225,14 +225,14 @@ def _kinds(names: str) -> frozenset[Kind]:
 
 _REPEATS: Final = _kinds(
     "HELLO CONTROL COMMON_IDS COMBINED GRADIENT EMBEDDING PERTURBED_FEATURES PERTURBED_LABELS AVERAGED ROW_ORDER "
-    "COLUMN_HASHES COLUMNS READY NODE_PLACES"
+    "COLUMN_HASHES READY NODE_PLACES"
 )
 """Of what is in the clear, or is a release: the same again where the same values are sent again. Others are drawn."""
 _RING: Final = _kinds(
     "MASKED MASKED_GRADIENT MASKED_OPERAND STATIC_DIFFERENCE SHARE CORRELATION MASKED_WIRE MASKED_ROWS MASK_SHARE"
 )
 """Of which every word is uniform."""
-RELEASES: Final = (Kind.EMBEDDING, Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS)
+RELEASES: Final = (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS)
 _NODE_KEY: Final = 32
 """Bytes of the key. Behind it is the seed of the shared weights, which is that of the run."""
 _BLOCK, _HEAD, _SMALL, _FEWEST_WORDS = 16, 24, 1 << 36, 4
@@ -316,19 +316,15 @@ def recorded(runs: Iterable[RunDirectory]) -> list[Session]:
 
 def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Iterator[_Repetition]:
     """All that sessions of jobs of the same parties have in common, and should not."""
-    holders, noises = jobs[0].data.names, [job.privacy for job in jobs if adds_noise(job)]
+    holders = jobs[0].data.names
     checks: list[tuple[Callable[[Session], Any], Callable[[Any, Any], Iterator[str]], Any]] = [
         (_blocks, _repeated_blocks, combinations),
         (partial(_tensors, wanted=_head), _small_differences, combinations),
         (lambda session: opened(session.received, len(holders)), _repeated_low_bits, combinations),
         (partial(_sums, holders=holders), _exposing_sums, combinations_with_replacement),
     ]
-    if noises:
-        stated = [[getattr(noise, name, None) or 0.0 for name in ("clip", "noise_multiplier")] for noise in noises]
-        kinds = RELEASES[1:] if None in noises else RELEASES  # without ``privacy`` embeddings are in the clear
-        least = min(clip * multiplier for clip, multiplier in stated)
-        read = partial(_tensors, wanted=partial(_released, kinds=kinds))
-        checks.append((read, partial(_kept_noise, deviation=least), combinations))
+    if any(map(adds_noise, jobs)):
+        checks.append((partial(_tensors, wanted=_released), _kept_noise, combinations))
     for found, compare, pairs in checks:
         for (one, ours), (other, theirs) in pairs([(session.name, found(session)) for session in sessions], 2):
             yield from (_Repetition((one, other), what) for what in compare(ours, theirs))
@@ -448,23 +444,20 @@ def told_by(
     return {holder for holder in found if holder is not None}
 
 
-def _released(seen: Seen, kinds: Collection[Kind]) -> Tensor | None:
-    of_holder = seen.tag.kind in kinds and seen.sender != SERVER
+def _released(seen: Seen) -> Tensor | None:
+    of_holder = seen.tag.kind in RELEASES and seen.sender != SERVER
     return seen.tensor() if of_holder and len(seen.shape) == 2 else None
 
 
-def _kept_noise(ours: _ByPlace, theirs: _ByPlace, deviation: float) -> Iterator[str]:
-    """A release is sent again whole, to the bit, or drawn anew in every row, with noise of that deviation or more."""
+def _kept_noise(ours: _ByPlace, theirs: _ByPlace) -> Iterator[str]:
+    """A release is sent again whole, to the bit, or drawn anew in every row."""
     for place in sorted(ours.keys() & theirs.keys()):
         for some, again in product(ours[place], theirs[place]):
             if torch.equal(some, again) or not some.is_floating_point():
                 continue
             same = (some == again).all(1) & some.any(1)
-            spread = float((some - again).double().pow(2).mean()) ** 0.5
             if bool(same.any()):
                 yield f"{_of_place(place)}: {int(same.sum())} rows of a release are the same, and others are not"
-            elif spread < deviation:
-                yield f"{_of_place(place)}: two releases differ by {spread:.3g}, less than the noise of one"
 
 
 def _of_place(place: Place) -> str:

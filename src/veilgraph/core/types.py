@@ -98,7 +98,6 @@ class Kind(IntEnum):
     """What the server has made of sums over the holders: the weights that all have, or how well these do."""
     ROW_ORDER = 37
     """Where the common nodes, as an alignment lists them, stand in the order of rows."""
-    COLUMNS = 38
     """A holder's own columns of the common nodes as they are, where a job says so."""
 
 

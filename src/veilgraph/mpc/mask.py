@@ -48,7 +48,6 @@ _EXPONENTS: Final = {
 }
 _PIECE: Final = 1 << 15  # Values that are moved at a time, so that what is computed on the way stays in the cache.
 _BLOCK_BYTES: Final = 16
-_WITHIN: Final = -1  # in place of the fractional bits, which are no fewer than 0
 
 
 class SecretRounding:
@@ -69,17 +68,6 @@ class SecretRounding:
         for part, out, uniform in self._uniform(values, encoded, bits):
             powers = (part & exponent).view(values.dtype)  # 2^e of every value, 0 of zeros
             out.add_(uniform.mul_(powers).mul_(unit).round_().to(torch.int64))
-
-    def within(self, values: Tensor, cell: float) -> Tensor:
-        """Offsets u·cell, to be added to values on a grid, in which the grid is lost; in their shape and dtype.
-
-        Noisy rows are multiples of a cell that all know, as is their sum: it would show the smallest w, as rounding
-        moves small values by less than a cell. Raises ``DataError``: ``values`` are neither float32 nor float64.
-        """
-        offsets = torch.empty_like(values, memory_format=torch.contiguous_format)
-        for _, out, uniform in self._uniform(values, offsets, _WITHIN):
-            out.copy_(uniform.mul_(cell))
-        return offsets
 
     def _uniform(self, values: Tensor, results: Tensor, use: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Pieces of the values as integers and of the results, with one u in [-1/2, 1/2), float64, for each value.
@@ -169,23 +157,19 @@ class PairwiseMasks:
             totals = [total + sign * each for total, each in zip(totals, expanded, strict=True)]
         return [total % (1 << INTEGER_BITS) for total in totals]
 
-    def hide(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str, *, exactly: bool = False) -> Tensor:
+    def hide(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
         """``values`` in fixed point, their low bits moved by ``SecretRounding``, under this holder's mask.
 
         Their dtype, float32 or float64, says how many digits they have. ``purpose`` with ``step`` names the mask; never
-        used twice in a session. ``exactly``: they are multiples of one step that all have, so that low bits say nothing
-        and stay. Raises ``RangeOverflow``: they do not fit, or are no such multiples; ``remedy`` is the setting to
-        change.
+        used twice in a session. Raises ``RangeOverflow``: they do not fit; ``remedy`` is the setting to change.
         """
-        rounding, parties = None if exactly else self.rounding, len(self._keys) + 1
-        encoded = encoded_for_sum(values, bits, self._party, purpose, remedy, parties, rounding)
+        parties = len(self._keys) + 1
+        encoded = encoded_for_sum(values, bits, self._party, purpose, remedy, parties, self.rounding)
         return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
-    def hidden_for(
-        self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str, *, exactly: bool = False
-    ) -> Tensor:
+    def hidden_for(self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str) -> Tensor:
         """As ``hide``, for a message; where the party's view is recorded, what is under the mask is noted there."""
-        hidden = self.hide(values, bits, purpose, tag.step, remedy, exactly=exactly)
+        hidden = self.hide(values, bits, purpose, tag.step, remedy)
         if isinstance(link, RecordedLink):
             link.note(tag, lambda: hidden - self.mask(purpose, tag.step, tuple(values.shape)))
         return hidden

@@ -94,13 +94,6 @@ class Combine(ABC, Generic[S]):
         dtype.
         """
 
-    def divisor(self, holders: int) -> int | None:
-        """What the contribution is t divided by; None where it has weights, be they trained or of the holder's edges.
-
-        A single release is of a strategy that has one: how much noise then reaches the label holder is known to all.
-        """
-        return None
-
     def holder_weight(self, holders: int, adjacency: Adjacency) -> Tensor | None:
         """Each node's weight, Tensor[N, 1] float64, if ``needs_weight``: revealed as degrees, so of these alone."""
         return None
@@ -162,10 +155,6 @@ class Mean(Combine[CombineSettings]):
     def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
         return Scale(torch.tensor(1 / holders, dtype=adjacency.dtype))
 
-    @override
-    def divisor(self, holders: int) -> int:
-        return holders
-
 
 class Concat(Combine[CombineSettings]):
     """(t_1, …, t_P)."""
@@ -176,10 +165,6 @@ class Concat(Combine[CombineSettings]):
     @override
     def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
         return Unchanged()
-
-    @override
-    def divisor(self, holders: int) -> int:
-        return 1
 
     @override
     def output_dim(self, dim: int, holders: int) -> int:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.threads import made_once
-from veilgraph.privacy.event import Event, LaplaceEvent, check_positive, check_whole
+from veilgraph.privacy.event import Event, check_positive, check_whole
 
 if TYPE_CHECKING:
     from veilgraph.privacy.mixture import Composer
@@ -223,16 +223,6 @@ def _check_target(epsilon: float, delta: float, releases: int = 1) -> None:
     check_whole("releases", releases, 1)
 
 
-def classical_multiplier(epsilon: float, delta: float) -> float:
-    """The textbook's noise over the sensitivity, sqrt(2·ln(1.25/δ))/ε, at any ε, as VFGNN uses it.
-
-    It is proven for ε < 1: from there on the release may cost more. Source: Dwork & Roth 2014, theorem A.1; VFGNN
-    definition 3.
-    """
-    _check_target(epsilon, delta)
-    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-
-
 def analytic_multiplier(epsilon: float, delta: float) -> float:
     """The least noise over the sensitivity that makes one release (ε, δ)-private, and about 1e-9 of it more.
 
@@ -243,16 +233,6 @@ def analytic_multiplier(epsilon: float, delta: float) -> float:
     while gaussian_delta(epsilon, high) <= delta:
         low, high = high, 2 * high
     return _MARGIN / bisected(low, high, lambda mu: gaussian_delta(epsilon, mu) > delta)[0]
-
-
-def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -> float:
-    """The scale over the ℓ1 sensitivity with which Laplace releases cost ``epsilon_total`` together.
-
-    Never more than pure composition asks for, releases / ε; less where δ allows it. As ``least_multiplier``.
-    """
-    _check_target(epsilon_total, delta, releases)
-    enough = releases / epsilon_total * _MARGIN
-    return enough if releases == 1 else least_multiplier(LaplaceEvent, epsilon_total, delta, releases, enough)
 
 
 def least_multiplier(

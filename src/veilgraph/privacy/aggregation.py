@@ -1,29 +1,17 @@
-"""Edges and neighbours of private releases: bounds on a node's neighbours, and sums over them with noise in every hop.
-
-``NoisySums`` are sums of neighbours' rows of length 1, each with Gaussian noise of its own (GAP).
-
-What that costs is said in ``plan``; here it is made exact. Rows, and what each gives to a sum, are multiples of
-the noise's grid, so that two sums which differ in one term differ by exactly that term:
-docs/proofs.md#sums-that-are-exact.
-"""
+"""Bounds on a node's neighbours, and on δ, for releases with an ε of nodes or edges."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.secrets import SecretSource
+from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.event import Unit, check_whole
-from veilgraph.privacy.mechanism import Mechanism, clip_to_grid
 from veilgraph.privacy.settings import PrivacySettings
 
 MOST_NODES: Final = 1 << 31  # two node numbers must fit one int64
@@ -71,8 +59,8 @@ def _ranks(nodes: Tensor, num_nodes: int) -> Tensor:
 
 
 def too_many_units(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
-    """Return why a job's δ protects none of the units of a holder; rows are for ``limits.delta_too_large``."""
-    if privacy is None or privacy.unit == "row" or privacy.noise_multiplier == 0:
+    """Return why a job's δ protects none of the units of a holder."""
+    if privacy is None:
         return ""
     return delta_of_too_many(privacy.delta_of(graph.common), privacy.unit, graph, "privacy.delta")
 
@@ -108,123 +96,9 @@ def too_many_neighbours(rule: tuple[str, int | None] | None, graph: PartyGraph) 
     )
 
 
-# Rows of the next hop, Tensor[N, d], of the sums that were released before, Tensor[N, k·d], and of nothing else that
-# is private.
-Then = Callable[[Tensor], Tensor]
-
-_COPIES: Final = 2.0**32  # of the weight of one copy of a pair, a 1 is so many
-_LARGEST_WHOLE: Final = 2.0**52
-_FREE_CELL: Final = 2.0**-40  # of rows in a release without noise, which protects nothing
-
-
-def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> sp.csr_array:
-    """A of ``plan``, [N, N] CSR float64: what is recorded from one node to another, as one weight of at most 1.
-
-    Entry (target, source) sums copies of an edge, each to 2^-32, by ``edge_weight`` ≥ 0 or 1. Self-loops are left out.
-    """
-    source, target = edge_index.numpy()
-    weight = np.ones(len(source)) if edge_weight is None else edge_weight.double().numpy()
-    weight = np.floor(np.minimum(weight, 1.0) * _COPIES) / _COPIES
-    between = source != target
-    matrix = sp.coo_array((weight[between], (target[between], source[between])), (num_nodes, num_nodes)).tocsr()
-    matrix.data = np.minimum(matrix.data, 1.0)
-    return matrix
-
-
 def most_neighbours(edge_index: Tensor, num_nodes: int) -> int:
     """The most nodes that any node has an edge with, to it or from it, itself not counted."""
     between = edge_index[:, edge_index[0] != edge_index[1]]
     low, high = between.aminmax(dim=0)
     pairs = torch.unique(torch.stack([low, high]), dim=1)
     return int(torch.bincount(pairs.flatten(), minlength=max(1, num_nodes)).max())
-
-
-class NoisySums:
-    """A holder's release with noise in every hop, over ``pairs`` of ``pair_matrix``, [N, N].
-
-    ``mechanism``: Gaussian noise over a clip of 1; None for none. ``sum_clip``: B; None: sums are as long as they are.
-    ``own_length``: λ of ``plan``; 0: own rows are not released. Raises ``ConfigError`` where there is so little noise
-    that sums of N rows on its grid are not exact.
-    """
-
-    def __init__(
-        self,
-        pairs: sp.csr_array,
-        hops: int,
-        mechanism: Mechanism | None,
-        sum_clip: float | None,
-        own_length: float = 1.0,
-    ) -> None:
-        self._own_length = own_length
-        self._hops, self._mechanism, self._sum_clip = hops, mechanism, sum_clip
-        entries = pairs.tocoo()
-        whole = entries.data == 1.0
-        places = entries.row[whole], entries.col[whole]
-        self._whole = sp.coo_array((entries.data[whole], places), pairs.shape).tocsr()
-        self._target, self._source, self._weight = entries.row[~whole], entries.col[~whole], entries.data[~whole]
-        self._cell = _FREE_CELL if mechanism is None else mechanism.cell
-        if mechanism is not None and pairs.shape[0] / self._cell > _LARGEST_WHOLE:
-            deviation = math.sqrt(mechanism.variance)
-            raise ConfigError(
-                f"privacy.noise_multiplier={deviation:.3g}: too little noise for sums of up to {pairs.shape[0]} rows "
-                f"to be exact; take at least {2 * pairs.shape[0] / _LARGEST_WHOLE * 2**20:.3g}, or a smaller ε"
-            )
-
-    def release(self, rows: Tensor, source: SecretSource, then: Then | None = None) -> Tensor:
-        """Y_0, or where own rows are not released Y_1, …, Y_K side by side: float64, multiples of the noise's grid.
-
-        ``rows`` are Tensor[N, d], each made of one node's features; ``then`` makes X_k of Y_1, …, Y_k, else it is Y_k.
-        Raises ``RangeOverflow`` where an entry is not finite.
-        """
-        released = [self._noised(self._scaled(rows, self._own_length), source)] if self._own_length else []
-        own = len(released)
-        for hop in range(self._hops):
-            before = self._of_length_1(rows) if hop == 0 else self._next(released[own:], then)
-            released.append(self._noised(self._summed(before), source))
-        return torch.cat(released, dim=1)
-
-    def clean(self, rows: Tensor, released: Tensor, then: Then | None = None) -> Tensor:
-        """What the noise was added to: Tensor[C, w] float64, right at nodes without neighbours beyond the first C.
-
-        ``released`` is Tensor[C, w], as ``release`` gave them; with ``then`` of all nodes, C = N.
-        """
-        count, width = len(released), rows.shape[1]
-        first = self._of_length_1(rows)
-        found, before = [self._scaled(rows, self._own_length)[:count]] if self._own_length else [], first
-        blocks, own = torch.split(released, width, dim=1), len(found)
-        for hop in range(own, len(blocks)):
-            found.append(self._summed(before)[:count])
-            before = torch.zeros_like(first)
-            before[:count] = self._next(blocks[own : hop + 1], then)
-        return torch.cat(found, dim=1)
-
-    def _next(self, released: Sequence[Tensor], then: Then | None) -> Tensor:
-        made = released[-1] if then is None else then(torch.cat(list(released), dim=1))
-        return self._of_length_1(made)
-
-    def _noised(self, values: Tensor, source: SecretSource) -> Tensor:
-        return values if self._mechanism is None else values + self._mechanism.draw(tuple(values.shape), source)
-
-    def _of_length_1(self, rows: Tensor) -> Tensor:
-        """Rows scaled to length 1, less the slack s where sums are shortened, on the grid; zero rows stay zero."""
-        slack = 0.0
-        if self._sum_clip is not None:
-            slack = 2 * math.sqrt(rows.shape[1]) * self._cell + math.ldexp(self._sum_clip, -30)
-        return self._scaled(rows, max(0.0, 1.0 - slack))
-
-    def _scaled(self, rows: Tensor, length: float) -> Tensor:
-        rows = rows.double()
-        if length == 0:
-            return torch.zeros_like(rows)
-        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        scaled = torch.where(lengths == 0, 0.0, 2 * length * rows / lengths)  # longer than the clip, which shortens it
-        return clip_to_grid(scaled, length, 2, self._cell)
-
-    def _summed(self, rows: Tensor) -> Tensor:
-        values = rows.numpy()
-        sums = self._whole @ values
-        for column in range(values.shape[1] if len(self._weight) else 0):
-            given = np.trunc(self._weight * values[self._source, column] / self._cell) * self._cell
-            sums[:, column] += np.bincount(self._target, given, len(sums))
-        found = torch.from_numpy(sums)
-        return found if self._sum_clip is None else clip_to_grid(found, self._sum_clip, 2, self._cell)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 from typing_extensions import override
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 Neighbours = Literal["zero-out", "replacement"]
 """A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
 
-Unit = Literal["row", "edge", "node", "node-edges", "label"]
-"""What one neighbouring step changes: a published row, an edge, a node's features, these and all its edges, a label."""
-
-Calibration = Literal["analytic", "classical"]  # the exact formula, or the textbook's as VFGNN uses it
+Unit = Literal["edge", "node", "node-edges", "label"]
+"""What one neighbouring step changes: an edge, a node's features, these and all its edges, a label."""
 
 
 class Event(ABC):
@@ -44,14 +42,12 @@ class Event(ABC):
 
     Attributes:
         kind: its name in ``EVENTS`` and in ledgers.
-        is_of_rows: whether what it says of a unit bounds what it says of each row of it; not where rows are unclipped.
         units: that it can be about.
     """
 
     __slots__ = ()
     kind: ClassVar[str]
     is_numeric: ClassVar[bool] = False
-    is_of_rows: ClassVar[bool] = True
     units: ClassVar[tuple[Unit, ...]] = get_args(Unit)
 
     if TYPE_CHECKING:
@@ -99,13 +95,6 @@ class Event(ABC):
         """Width of a cell of losses that one release can do with, at least ``finest``."""
         return finest
 
-    def of_unit(self, unit: Literal["edge", "node"], rows: int) -> Event:
-        """What it says, under replacement, of a unit of so many ≥ 1 of its rows, where it is about a row.
-
-        Raises ``ConfigError``: nothing is proven of these.
-        """
-        raise ConfigError(f"unit={unit!r}: events of kind {self.kind} are of unit {self.unit!r} alone; protect that")
-
 
 class Scope(NamedTuple):
     """What an ε is about. Releases about the same compose, over all channels; those about different ones never do."""
@@ -116,11 +105,9 @@ class Scope(NamedTuple):
     def bounds(self, event: Event) -> bool:
         """Whether an event's cost bounds what its release says about this unit and relation.
 
-        A row set to zero is a row replaced. One row changes no more than several do, where rows are clipped. A label
-        that its node perturbs is the node's own.
+        What is set to zero is replaced. A label that its node perturbs is the node's own.
         """
-        covers: dict[Unit, tuple[Unit, ...]] = {"row": ("row", "edge", "node"), "node": ("node", "label")}
-        covered = covers.get(self.unit, (self.unit,)) if event.is_of_rows else (self.unit,)
+        covered = ("node", "label") if self.unit == "node" else (self.unit,)
         return event.neighbours in (self.neighbours, "replacement") and event.unit in covered
 
 
@@ -131,7 +118,7 @@ class GaussianEvent(Event):
     kind: ClassVar[str] = "gaussian"
     noise_multiplier: float
     neighbours: Neighbours = "zero-out"
-    unit: Unit = "row"
+    unit: Unit = "node"
 
     def __post_init__(self) -> None:
         Event.__post_init__(self)
@@ -141,24 +128,12 @@ class GaussianEvent(Event):
     def mu(self, releases: int) -> float:
         return math.sqrt(releases) * sensitivity_in_clips(self.neighbours) / self.noise_multiplier
 
-    @override
-    def of_unit(self, unit: Literal["edge", "node"], rows: int) -> GaussianEvent:
-        """Rows of length C move by C·√rows together."""
-        return replace(
-            self, noise_multiplier=self.noise_multiplier / math.sqrt(rows), neighbours="replacement", unit=unit
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class AggregationEvent(GaussianEvent):
-    """One release of sums over neighbours with Gaussian noise, about its unit alone.
-
-    With noise in every hop (``plan``) the sums may be of any length; of embeddings to publish
-    (``embedding.aggregation``) a row has a length, and the noise is for less. So it bounds nothing about a row.
-    """
+    """One release of sums over neighbours with Gaussian noise, about its unit alone."""
 
     kind: ClassVar[str] = "aggregation"
-    is_of_rows: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -201,19 +176,6 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
-class JointGaussianEvent(GaussianEvent):
-    """A Gaussian release whose noise holders make together (``Joint``): σ is of all but those whom it withstands."""
-
-    kind: ClassVar[str] = "joint-gaussian"
-    holders: int = 2
-    colluding: int = 0
-
-    def __post_init__(self) -> None:
-        GaussianEvent.__post_init__(self)
-        Joint(self.holders, self.colluding)
-
-
-@dataclass(frozen=True, slots=True)
 class LaplaceEvent(Event):
     """One release with independent Laplace noise of scale b, over the ℓ1 clip C, on every entry of a clipped value."""
 
@@ -221,7 +183,7 @@ class LaplaceEvent(Event):
     is_numeric: ClassVar[bool] = True
     scale_multiplier: float
     neighbours: Neighbours = "zero-out"
-    unit: Unit = "row"
+    unit: Unit = "node"
 
     def __post_init__(self) -> None:
         Event.__post_init__(self)
@@ -239,11 +201,6 @@ class LaplaceEvent(Event):
 
         return dp_accounting.LaplaceDpEvent(1 / self.epsilon)
 
-    @override
-    def of_unit(self, unit: Literal["edge", "node"], rows: int) -> LaplaceEvent:
-        """The clip is in ℓ1, so rows move by C·rows together."""
-        return LaplaceEvent(self.scale_multiplier / rows, "replacement", unit)
-
 
 @dataclass(frozen=True, slots=True)
 class GeometricEvent(Event):
@@ -253,7 +210,6 @@ class GeometricEvent(Event):
     """
 
     kind: ClassVar[str] = "geometric"
-    is_of_rows: ClassVar[bool] = False
     units: ClassVar[tuple[Unit, ...]] = ("edge",)
     epsilon: float
     neighbours: Neighbours = "replacement"
@@ -305,7 +261,6 @@ class SampledEvent(Event):
 
     kind: ClassVar[str] = "sampled"
     is_numeric: ClassVar[bool] = True
-    is_of_rows: ClassVar[bool] = False
     units: ClassVar[tuple[Unit, ...]] = ("node-edges",)
     noise_multiplier: float
     sampling_rate: float
@@ -374,7 +329,6 @@ EVENTS: Final[Registry[type[Event]]] = Registry(
     {
         "gaussian": "veilgraph.privacy.event:GaussianEvent",
         "aggregation": "veilgraph.privacy.event:AggregationEvent",
-        "joint-gaussian": "veilgraph.privacy.event:JointGaussianEvent",
         "laplace": "veilgraph.privacy.event:LaplaceEvent",
         "geometric": "veilgraph.privacy.event:GeometricEvent",
         "local": "veilgraph.privacy.event:LocalEvent",

@@ -32,7 +32,7 @@ class LabelPublisher(PaidPublisher):
         source: SecretSource,
         cache: ReleaseCache | None = None,
     ) -> None:
-        super().__init__(ledger, response.event(), response.event().scope)
+        super().__init__(ledger, response.event())
         self.response, self._labels, self._source = response, labels, source
         self._cache = cache or ReleaseCache(ledger)
         self._release = Release(LABELS, response.event(), repr(response))

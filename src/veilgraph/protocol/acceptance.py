@@ -101,8 +101,7 @@ def _of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -
 
 def _protecting_edges(job: JobSettings) -> tuple[PartyId, ...]:
     """The holders whose edges an ε of this job protects, alone or with their nodes."""
-    of_edges = job.privacy is not None and job.privacy.unit in ("edge", "node-edges")
-    return job.duties.noising if of_edges or job.training_plan is not None else ()
+    return job.duties.noising if job.privacy is not None or job.training_plan is not None else ()
 
 
 def agree_on_job(

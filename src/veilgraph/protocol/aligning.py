@@ -1,8 +1,4 @@
-"""From a vertical holder's own tables to its graph: the nodes that all holders know come first, in one order.
-
-Where a job says so, a holder's columns of these nodes cross as they are, as the entries that are not zero: of a table
-of words that is little.
-"""
+"""From a vertical holder's own tables to its graph: the nodes that all holders know come first, in one order."""
 
 from __future__ import annotations
 
@@ -15,18 +11,15 @@ from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import scipy.sparse as sp
-import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
-from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph, build_graph, common_first, read_table
-from veilgraph.graph.features import SPARSE_BELOW, from_scipy, is_sparse, scale_features, to_scipy
+from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, check_federation, find_only_label_holder, only_labelled
-from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.intersect import agree_on_order, align_holder, align_server
 from veilgraph.protocol.agreement import Hello, agree
 from veilgraph.protocol.job import JobSettings, perturbing
@@ -41,67 +34,6 @@ from veilgraph.tables.nodes import read_ids
 from veilgraph.tables.settings import SplitFractions
 
 J = TypeVar("J", bound=JobSettings)
-
-_COUNTS, _PLACES, _VALUES = (Tag(Kind.COLUMNS, 0, round_) for round_ in range(3))
-
-
-def send_columns(link: Link, to: PartyId, features: Tensor) -> None:
-    """Send a holder's columns of the common nodes, Tensor[C, F], dense or ``torch.sparse_csr``, in the job's dtype.
-
-    Three messages: how many entries each row has, in which columns, and these.
-    """
-    columns = from_scipy(_entries(features))
-    link.send(to, _COUNTS, columns.crow_indices().diff())
-    link.send(to, _PLACES, columns.col_indices().to(torch.int32))
-    link.send(to, _VALUES, columns.values())
-
-
-def receive_columns(link: Link, sender: PartyId, nodes: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """Receive what ``send_columns`` sent: Tensor[C, F], ``torch.sparse_csr``, F as the sender stated, or refuse it."""
-    counts = receive_as(link, sender, _COUNTS, (nodes,), torch.int64)
-    if bool((counts < 0).any()) or bool((counts > columns).any()):
-        raise _broken(sender, f"a row without 0 to {columns} entries")
-    entries = int(counts.sum())
-    places = receive_as(link, sender, _PLACES, (entries,), torch.int32).to(torch.int64)
-    if entries and not 0 <= int(places.min()) <= int(places.max()) < columns:
-        raise _broken(sender, f"an entry outside its {columns} columns")
-    row = torch.repeat_interleave(torch.arange(nodes), counts)
-    if bool((places.diff()[row.diff() == 0] <= 0).any()):
-        raise _broken(sender, "a row whose entries are not in the order of its columns")
-    return matrix_of(counts, places, receive_as(link, sender, _VALUES, (entries,), dtype), columns)
-
-
-def matrix_of(counts: Tensor, places: Tensor, values: Tensor, columns: int) -> Tensor:
-    """What the three messages are together: Tensor[C, F], ``torch.sparse_csr``."""
-    pointers = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    shape = (len(counts), columns)
-    return torch.sparse_csr_tensor(pointers, places.to(torch.int64), values, shape, check_invariants=True)
-
-
-def beside(own: Tensor, others: list[Tensor]) -> Tensor:
-    """Put columns of other holders, Tensor[C, F_i], sparse, of the first C nodes, beside a holder's Tensor[N, F].
-
-    Nodes beyond get zeros. Gives Tensor[N, F + ΣF_i] in the dtype of ``own``, sparse where few entries are not zero.
-    """
-    layers = [_entries(own)]
-    for each in others:
-        matrix = to_scipy(each.to(own.dtype))
-        matrix.resize((len(own), each.shape[1]))
-        layers.append(matrix)
-    joined = sp.csr_matrix(sp.hstack(layers))
-    dense = joined.nnz >= SPARSE_BELOW * max(1, joined.shape[0] * joined.shape[1])
-    return torch.from_numpy(joined.toarray()) if dense else from_scipy(joined)
-
-
-def _entries(features: Tensor) -> sp.csr_matrix:
-    return to_scipy(features).copy() if is_sparse(features) else sp.csr_matrix(features.numpy())
-
-
-def _broken(sender: PartyId, what: str) -> ProtocolError:
-    return ProtocolError(
-        f"{sender} sent columns with {what}; ask what {sender} runs", code="columns", key=Kind.COLUMNS, party=sender
-    )
-
 
 _TABLES: Final = 9  # round of the agreement to align
 

@@ -71,7 +71,7 @@ def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
     """Whether the party pays for what it sends, and so knows how often it can."""
     if releases:
         return party in (*job.duties.releasing, *job.duties.summing)
-    return (job.privacy is not None or job.training_plan is not None) and party in job.duties.publishing
+    return job.training_plan is not None and party in job.duties.publishing
 
 
 def _refused(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:

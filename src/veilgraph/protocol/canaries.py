@@ -4,9 +4,8 @@ They are put into the data before anything is computed, so that the audit is abo
 neighbours in the sense of the ledger: whoever sees everything that was released, by whichever party, may tell the coins
 only as well as the total ε allows. Which nodes they are follows from the job and is no secret; the coins are.
 
-- ``Inserted``: one unit of an embedding release's ε, the features of a node without edges (``row``), of a node with a
-  few neighbours (``node``), these and its edges (``node-edges``), or an edge (``edge``). Their nodes lose their other
-  edges, and their features at all holders but their owner.
+- ``VoteCanaries``, of edges whose ends' classes are counted with noise. Their nodes lose their other edges, and their
+  features.
 - ``NodeCanaries``, of nodes that perturb their own values: all features as high as the declared range allows, or all as
   low; where labels are released, one of the first two classes by another coin.
 - ``LabelCanaries``, of perturbed labels: training nodes of one of the first two classes, before perturbation.
@@ -19,7 +18,7 @@ only as well as the total ε allows. Which nodes they are follows from the job a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Final, Self
@@ -34,11 +33,10 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import compact, is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import check_nodes
-from veilgraph.privacy.event import Neighbours, Unit
+from veilgraph.privacy.event import Neighbours
 from veilgraph.protocol.job import JobSettings, perturbing
 
 MOST_LEAVES: Final = 8
-_SIZES: Final = {"row": 1, "edge": 2}
 
 
 @dataclass(frozen=True)
@@ -103,115 +101,66 @@ def _largest(features: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Inserted(DrawnCanaries):
-    """One holder's canaries of an embedding release, and the places of all holders'.
+class VoteCanaries(DrawnCanaries):
+    """One holder's canaries among edges that vote, and the places of all holders'.
+
+    The node at the first end, which counts the vote of the other, has no features, and that at the other end those of a
+    node elsewhere: so that predictions of the first hang on what the other votes for, and on noise.
 
     Attributes:
         owners: the holders that have canaries, in the job's order; ``party`` is whose these are.
-        leaves: neighbours of a canary's node, at most eight: of unit ``node`` one more than the degree bound keeps, so
-        that an audit sees whether it was applied; of ``node-edges`` as many as it allows.
-        votes: where edges vote, the seed of the orientation by which the first end counts the vote of the other. The
-        node at the first end then has no features, and that at the other end those of a node elsewhere: so that
-        predictions of the first hang on what the other votes for, and on noise.
+        seed: of the orientation of edges.
     """
 
     kind: ClassVar[str] = "inserted"
-    unit: Unit
-    relation: Neighbours
     owners: tuple[PartyId, ...]
     party: PartyId
-    leaves: int = 0
-    votes: int | None = None
+    seed: int
 
     @classmethod
     def of(cls, job: JobSettings, party: PartyId, nodes: int, key: bytes) -> Self:
-        """Those of a job with ``privacy.canaries_in: data``; every holder needs them, to keep the others' apart.
+        """Those of a job whose votes have noise; every holder needs them, to keep the others' apart.
 
         Raises ``ConfigError``: too few common nodes, or no such canaries.
         """
-        privacy = job.privacy
-        if privacy is None or not privacy.canaries:
+        count, owners = job.noise.canaries, job.duties.publishing
+        if not count:
             raise ConfigError("privacy.canaries: the job has none; give how many")
-        more = {"node": 1, "node-edges": 0}.get(privacy.unit)
-        made = cls(
-            privacy.canaries,
-            nodes,
-            key,
-            job.hash(),
-            privacy.unit,
-            privacy.relation,
-            job.duties.publishing,
-            party,
-            0 if more is None else min((privacy.degree_bound or 0) + more, MOST_LEAVES),
-            job.seed if job.noise.counts_votes else None,
-        )
-        needed, spare = made.count * made.size * len(made.owners), int(made.votes is not None)
-        if needed + spare > nodes:
+        most = (nodes - 1) // (2 * len(owners))
+        if count > most:
             raise ConfigError(
-                f"privacy.canaries={made.count} of unit {made.unit} at each of {len(made.owners)} holders take "
-                f"{needed} nodes, and {nodes} are common to all; choose at most "
-                f"{(nodes - spare) // (made.size * len(made.owners))}"
+                f"privacy.canaries={count} at each of {len(owners)} holders take {2 * count * len(owners)} nodes, and "
+                f"{nodes} are common to all, of which one must be left; choose at most {most}"
             )
-        return made
-
-    @property
-    def size(self) -> int:
-        """Nodes that a canary takes."""
-        return _SIZES.get(self.unit, 1 + self.leaves)
+        return cls(count, nodes, key, job.hash(), owners, party, job.seed)
 
     def places(self, owner: PartyId) -> Tensor:
-        """The nodes of a holder's canaries: Tensor[m, size] int64, all different, also from other holders'."""
-        found = self._places(self.size, self.owners.index(owner) * self.count * self.size)
-        return found if self.votes is None else _counting_first(found, self.votes)
+        """The nodes of a holder's canaries: Tensor[m, 2] int64, all different, also from other holders'."""
+        return _counting_first(self._places(2, self.owners.index(owner) * self.count * 2), self.seed)
 
     @cached_property
     def everywhere(self) -> Tensor:
-        """The nodes of all holders' canaries, sorted: Tensor[owners·m·size] int64."""
+        """The nodes of all holders' canaries, sorted: Tensor[owners·m·2] int64."""
         return torch.cat([self.places(owner).flatten() for owner in self.owners]).sort().values
-
-    @property
-    @override
-    def watched(self) -> Tensor:
-        return self.everywhere
 
     @override
     def into(self, graph: PartyGraph) -> PartyGraph:
         """Its own canaries are in it, and the others' kept apart; none is in a split, learned from or scored."""
         check_nodes(self.nodes, graph.common)
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, self.everywhere, True)
-        edges = torch.cat([torch.empty(2, 0, dtype=torch.int64), *self._edges()], dim=1)
+        edges = torch.empty(2, 0, dtype=torch.int64)
+        if self.party in self.owners:
+            pairs = self.places(self.party)[self.coins].T
+            edges = torch.cat([pairs, pairs.flip(0)], dim=1)
         return replace(_in_place(graph, taken, edges), features=self._features(graph.features))
 
-    def _edges(self) -> Iterator[Tensor]:
-        if self.party not in self.owners or self.unit == "row":
-            return
-        places = self.places(self.party)
-        is_there = self.unit == "edge" or (self.unit == "node-edges" and self.relation == "zero-out")
-        chosen = places[self.coins] if is_there else places
-        for leaf in range(1, self.size):
-            pair = chosen[:, [0, leaf]].T
-            yield pair
-            yield pair.flip(0)
-
     def _features(self, features: Tensor) -> Tensor:
-        """The owner's: all columns as large as any value is, where the canary is in; else nothing, or the opposite.
-
-        Of ``votes``: nothing at the first ends, and at the others what a node has that is no canary.
-        """
         changed = features.to_dense().clone()
-        if self.votes is not None:
-            pairs = torch.cat([self.places(owner) for owner in self.owners])
-            others = torch.ones(self.nodes, dtype=torch.bool).index_fill(0, self.everywhere, False)
-            elsewhere = others.nonzero().flatten()
-            changed[pairs[:, 1]] = changed[elsewhere[torch.arange(len(pairs)) % len(elsewhere)]]
-            changed[pairs[:, 0]] = 0
-        else:
-            changed[self.everywhere] = 0
-            if self.party in self.owners:
-                # Of an edge that is the secret, which carries what is at its first end, this is always there.
-                is_in = self.coins if self.unit != "edge" else torch.ones_like(self.coins)
-                signs = _signs(is_in, self.relation).to(changed.dtype)
-                changed[self.places(self.party)[:, 0]] = signs * _largest(features)
+        pairs = torch.cat([self.places(owner) for owner in self.owners])
+        others = torch.ones(self.nodes, dtype=torch.bool).index_fill(0, self.everywhere, False)
+        elsewhere = others.nonzero().flatten()
+        changed[pairs[:, 1]] = changed[elsewhere[torch.arange(len(pairs)) % len(elsewhere)]]
+        changed[pairs[:, 0]] = 0
         return compact(changed) if is_sparse(features) else changed
 
 
@@ -236,7 +185,7 @@ class NodeCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, nodes: int, key: bytes) -> Self:
-        """Those of a job whose nodes release their features; as ``Inserted.of``."""
+        """Those of a job whose nodes release their features; as ``VoteCanaries.of``."""
         release, labels = job.noise.feature_release, job.noise.label_release
         if release is None or not 0 < release.canaries <= nodes:
             wanted = 0 if release is None else release.canaries
@@ -276,7 +225,7 @@ class LabelCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, key: bytes) -> Self:
-        """Those of a job with ``label_privacy``, in the label holder's graph; as ``Inserted.of``."""
+        """Those of a job with ``label_privacy``, in the label holder's graph; as ``VoteCanaries.of``."""
         private, trained = job.label_privacy, len(_trained(graph))
         wanted = 0 if private is None else private.canaries
         if not 0 < wanted <= trained:
@@ -322,16 +271,16 @@ class TrainedCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, key: bytes) -> Self:
-        """Those of a job with a private training, in a holder's graph; as ``Inserted.of``."""
+        """Those of a job with a private training, in a holder's graph; as ``VoteCanaries.of``."""
         plan = job.training_plan
-        leaves = 0 if plan is None or not plan.hops else min(plan.settings.degree_bound or 0, MOST_LEAVES)
-        wanted, most = 0 if plan is None else plan.settings.canaries, graph.num_nodes // (1 + leaves)
+        leaves = 0 if plan is None else min(plan.leaves, MOST_LEAVES)
+        wanted, most = 0 if plan is None else plan.canaries, graph.num_nodes // (1 + leaves)
         if plan is None or not 0 < wanted <= most:
             raise ConfigError(
                 f"averaging.privacy.canaries={wanted} with {leaves} neighbours each take {wanted * (1 + leaves)} "
                 f"nodes, and party {graph.party!r} has {graph.num_nodes}; choose from 1 to {most}"
             )
-        return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.settings.neighbours)
+        return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.event.neighbours)
 
     @cached_property
     def places(self) -> Tensor:
@@ -387,15 +336,15 @@ class TrainedCanaries(DrawnCanaries):
 def canaries_in_data(job: JobSettings, graph: PartyGraph, key: Callable[[], bytes]) -> DrawnCanaries | None:
     """The canaries that a job has in a holder's data; None where it has none. ``key`` is asked for where it has any.
 
-    Errors as ``Inserted.of``.
+    Errors as ``VoteCanaries.of``.
     """
     plan, labels, release, has_labels = job.training_plan, job.label_privacy, job.noise.feature_release, graph.labels
-    if plan is not None and plan.settings.canaries and has_labels is not None:
+    if plan is not None and plan.canaries and has_labels is not None:
         return TrainedCanaries.of(job, graph, key())
     if labels is not None and labels.canaries and graph.party in perturbing(job) and has_labels is not None:
         return LabelCanaries.of(job, graph, key())
     if release is not None and release.canaries and graph.party in job.duties.releasing:
         return NodeCanaries.of(job, graph.common, key())
-    if job.privacy is not None and job.privacy.canaries_in == "data":
-        return Inserted.of(job, graph.party, graph.common, key())
+    if job.noise.canaries:
+        return VoteCanaries.of(job, graph.party, graph.common, key())
     return None

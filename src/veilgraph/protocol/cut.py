@@ -1,27 +1,22 @@
 """Where the computational graph is cut between parties: the activation goes out, its gradient comes in.
 
-``HolderCut`` is the one door through which data-dependent values leave a holder for the server. Where the job has
-differential privacy, the publisher stands in it: nothing passes that was not clipped, paid for and noised. Then
-embeddings are masked whenever the job masks, and go in the clear only when the job asks for that; the label holder's
-gradient of z_L has no others to be summed with and goes without a mask.
+``HolderCut`` is the one door through which data-dependent values leave a holder for the server. Embeddings are masked
+whenever the job masks, and go in the clear only when the job asks for that; the label holder's gradient of z_L has no
+others to be summed with and goes without a mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, receive_as
-from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
 from veilgraph.mpc.ring import CPU
-from veilgraph.privacy.publisher import OPEN, Publisher
 
 GRADIENT_BITS: Final = 40  # fractional bits of a masked gradient: the sum stays below 2^21
 
@@ -31,9 +26,6 @@ WEIGHT_BITS: Final = 16
 Weights are given in float64 and not in the job's precision, where the rounding of degree + 1/P tells of the degree: so
 whole degrees add up to whole ones, and all holders' 1/P are rounded alike.
 """
-
-# What is done to a round's t of the common nodes before anybody else sees of it: Tensor[C, d] to Tensor[C, d].
-Release = Callable[[Tensor], Tensor]
 
 _REMEDY: Final = "lower model.combine.bits, set model.local.normalize, or scale the features"
 
@@ -51,7 +43,7 @@ def gradient_of(tensor: Tensor) -> Tensor:
 class HolderCut:
     """A holder's side of its cuts to the server; without ``masks`` embeddings go in the clear.
 
-    A masked one has so many fractional ``bits``. Noise and messages are made on the CPU.
+    A masked one has so many fractional ``bits``. Messages are made on the CPU.
     """
 
     def __init__(
@@ -60,56 +52,27 @@ class HolderCut:
         masks: PairwiseMasks | None,
         bits: int,
         dtype: torch.dtype,
-        publisher: Publisher = OPEN,
         device: torch.device = CPU,
     ) -> None:
         self._link, self._masks, self._bits, self._dtype, self._device = link, masks, bits, dtype, device
-        self._publisher = publisher
 
     def publish_weight(self, weight: Tensor) -> None:
         """Sends w_i [N, 1] float64 of the degree-weighted mean, once a session."""
         self._publish(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), weight, "combine weights", WEIGHT_BITS)
 
-    def release(self, step: int) -> Release | None:
-        """What t must go through before it is weighted and published; None where nothing is done to it."""
-        publisher = self._publisher
-        if publisher.is_open:
-            return None
-        if publisher.is_summed:
-            finest = 2.0**-self._bits
-            return lambda rows: publisher.summand(rows.cpu(), step, "embeddings", finest).to(rows.device)
-        cell = publisher.cell("embeddings")
-        return lambda rows: self._off_grid(publisher.embeddings(rows.cpu(), step), cell).to(rows.device)
-
-    def release_sums(self, rows: Tensor, pairs: csr_array, common: int) -> Tensor:
-        """What a release with noise in every hop is before it is published; see ``Publisher.aggregated``."""
-        released = self._publisher.aggregated(rows, pairs, common)
-        return self._off_grid(released, self._publisher.cell("embeddings"))
-
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
-        """Send what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d].
-
-        What is to be added up as it was released is sent so, to the bit; raises ``ConfigError`` without masks for that.
-        """
+        """Send what this holder contributes to COMBINE of a round ≥ 1: [N, d]."""
         masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
-        publisher = self._publisher
-        if publisher.watched is not None and isinstance(self._link, RecordedLink):  # what they were before the noise
-            self._link.note(clear, lambda: publisher.clean)
         self._publish(masked, clear, piece.detach(), f"local embeddings of round {round_}", self._bits)
 
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""
-        publisher = self._publisher
-        if publisher.is_summed:
-            gradient = publisher.summand(gradient.cpu(), step, "gradients", 2.0**-GRADIENT_BITS)
-        else:
-            gradient = self._off_grid(self.noised_gradient(gradient, step), publisher.cell("gradients"))
         masked, clear = Tag(Kind.MASKED_GRADIENT, step, round_), Tag(Kind.GRADIENT, step, round_)
         self._publish(masked, clear, gradient, f"gradients of round {round_}", GRADIENT_BITS)
 
     def publish_deep_gradient(self, step: int, gradient: Tensor) -> None:
-        """Sends ∂L/∂z_L, at the label holder only: without noise its rows and their directions tell of the labels."""
-        self._link.send(SERVER, Tag(Kind.GRADIENT, step), self.noised_gradient(gradient, step, deep=True).contiguous())
+        """Sends ∂L/∂z_L, at the label holder only: its rows and their directions tell of the labels."""
+        self._link.send(SERVER, Tag(Kind.GRADIENT, step), gradient.cpu().contiguous())
 
     def combined(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """Receives h^r for the next round; at the label holder, after the last, z_L."""
@@ -119,24 +82,13 @@ class HolderCut:
         """Receives the gradient of what was published in ``round_``."""
         return receive_as(self._link, SERVER, Tag(Kind.GRADIENT, step, round_), shape, self._dtype).to(self._device)
 
-    def noised_gradient(self, gradient: Tensor, step: int, *, deep: bool = False) -> Tensor:
-        """The gradient as the server may see it."""
-        return self._publisher.gradients(gradient.cpu(), step, deep=deep)
-
-    def _off_grid(self, released: Tensor, cell: float) -> Tensor:
-        return released if self._masks is None or not cell else released + self._masks.rounding.within(released, cell)
-
     def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:
-        values, is_summed = values.cpu(), self._publisher.is_summed
+        values = values.cpu()
         if self._masks is None:
-            if is_summed:
-                raise ConfigError(
-                    "privacy: there are no masks, and what is released to be added up goes under them alone; mask"
-                )
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
         else:
             purpose = f"{what}/{masked.round}"
-            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY, exactly=is_summed)
+            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY)
             self._link.send(SERVER, masked, hidden)
 
 

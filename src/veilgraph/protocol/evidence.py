@@ -23,7 +23,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.messages import rows_of
-from veilgraph.protocol.view import Floats, Observations, View, aggregate, mean, numbers, whitened_mean
+from veilgraph.protocol.view import Floats, Observations, View, aggregate, numbers
 
 Sort = Literal[
     "embedding",
@@ -117,14 +117,13 @@ class Noisy:
 class NoisySeries:
     """Releases of the same holders, ``holder`` first, which must have the noise that their ledgers count with.
 
-    ``anew`` says where noise is drawn anew; ``clipped`` rows of more than the clip are worth a word.
+    ``anew`` says where noise is drawn anew.
     """
 
     holder: PartyId
     words: str
     releases: Sequence[Noisy]
     anew: str = "in every release and"
-    clipped: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,13 +302,12 @@ def embedding_of(
 
 
 def embeddings(view: View, parts: Sequence[Observations], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
-    """The rows of one round, parts of them side by side; with noise out of all passes as well."""
+    """The newest rows of one round, parts of them side by side."""
     if not parts[0]:
         return
     messages = tuple(seen for part in parts for seen in part.messages)
-    for how, of_all in _ways(view, len(parts[0])).items():
-        rows = np.concatenate([of_all(part) for part in parts], axis=1)
-        yield Evidence("embedding", f"{words}{how}", about, rows=rows, messages=messages)
+    rows = np.concatenate([part[-1] for part in parts], axis=1)
+    yield Evidence("embedding", words, about, rows=rows, messages=messages)
 
 
 def gradients_of(
@@ -320,23 +318,9 @@ def gradients_of(
 
 
 def gradients(view: View, steps: Observations, words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
-    """What is attacked is the mean of the first steps; with noise that of all, and weighed, as well."""
+    """What is attacked is the mean of the first steps."""
     if steps:
-        words = f"{words} in {len(steps)} steps"
-        yield Evidence("gradients", words, about, steps=steps, messages=steps.messages)
-        for how, of_all in list(_ways(view, len(steps)).items())[1:]:
-            yield Evidence("gradients", f"{words}{how}", about, steps=(of_all(steps),), messages=steps.messages)
-
-
-def _ways(view: View, count: int) -> dict[str, Callable[[Sequence[Floats]], Floats]]:
-    """What one may make of passes of the same rows, all attacked: the newest or, where each has its own noise, all."""
-    newest = {"": lambda passes: passes[-1]}
-    if view.settings.privacy is None or count < 2:
-        return newest
-    return newest | {
-        f", the mean of {count} passes": mean,
-        f", {count} passes weighed by what they share": whitened_mean,
-    }
+        yield Evidence("gradients", f"{words} in {len(steps)} steps", about, steps=steps, messages=steps.messages)
 
 
 class Source:

@@ -22,11 +22,10 @@ from veilgraph.core.settings import NAME_PATTERN, Registry, Settings, named_in
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.settings import DataSettings, PartitionSettings
-from veilgraph.privacy.plan import SampledPlan
+from veilgraph.privacy.plan import NodeRelease, TrainingPlan
 from veilgraph.privacy.settings import LabelPrivacySettings, LabelReleaseSettings, PrivacySettings
 from veilgraph.protocol import preset
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
-from veilgraph.protocol.node_release import NodeRelease
 from veilgraph.protocol.preset import AUTO, Choice, Preset, Said, resolved
 
 ATTACKS: Final[Registry[Any]] = Registry(
@@ -61,7 +60,7 @@ line use. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries, a
 
 AttackName = Annotated[str, named_in(ATTACKS)]
 
-Check = Literal["noise-level", "sampling-rate", "paid", "reach", "low-bits", "split", "row-order", "orders", "one-byte"]
+Check = Literal["noise-level", "sampling-rate", "paid", "low-bits", "split", "row-order", "orders", "one-byte"]
 """Tests of what a run claims, which fail without a limit."""
 
 CHECKS: Final[tuple[Check, ...]] = get_args(Check)
@@ -257,14 +256,14 @@ class NoiseFacts:
         label_release: how nodes perturb their labels.
         shared: the setting that has holders make noise together, and how many that collude it withstands.
         counts_votes: whether an edge is used for its ends' classes alone, counted with noise whose ε is pure.
-        network: settings of the network that makes the rows of a single release.
+        canaries: of each holder among what is counted so.
     """
 
     feature_release: NodeRelease | None = None
     label_release: LabelReleaseSettings | None = None
     shared: tuple[str, int] | None = None
     counts_votes: bool = False
-    network: Mapping[str, Any] = field(default_factory=dict)
+    canaries: int = 0
 
 
 @dataclass(frozen=True)
@@ -303,17 +302,16 @@ class JobSettings(Settings):
     record: RecordSettings | None = None
     """what people are to know of the job; every party agrees to it with the job"""
     privacy: PrivacySettings | None = None
-    """null: no differential privacy; paradigms vertical, sealed, and node-dp for its learner's edges"""
+    """null: no noise on edges; paradigms sealed, and node-dp for its learner's edges"""
 
     label_privacy: LabelPrivacySettings | None = None
     """who has labels learns from them under randomised response, so that what leaves it says little of a label; null:
-    from the labels as they are; paradigms horizontal, and vertical and averaging without privacy
+    from the labels as they are; paradigms vertical, horizontal, and averaging without averaging.privacy
     """
 
     snapshot: str | None = Field(None, pattern=NAME_PATTERN)
     """name of the snapshot that noisy releases are of: jobs of one name send the same bytes again for nothing, whatever
-    has changed since; another name releases all records anew, and all pay. For `label_privacy`, node-dp,
-    and `privacy` with `schedule: once`
+    has changed since; another name releases all records anew, and all pay. For `label_privacy` and node-dp
     """
 
     @model_validator(mode="wrap")
@@ -336,12 +334,11 @@ class JobSettings(Settings):
                 f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
                 f"{', '.join(self.measures.selectable)}"
             )
-        privacy, kept_by_nodes = self.privacy, self.label_privacy is not None or self.noise.feature_release is not None
-        kept = privacy is not None and privacy.once and privacy.joint_noise is None and not self.noise.counts_votes
-        if self.snapshot is not None and not (kept or kept_by_nodes):
+        is_kept = self.label_privacy is not None or self.noise.feature_release is not None
+        if self.snapshot is not None and not is_kept:
             raise ValueError(
                 f"snapshot={self.snapshot!r}: this job makes no release that later jobs send again; leave it out, or "
-                "see label_privacy and privacy.schedule"
+                "see label_privacy and node-dp"
             )
         if self.label_privacy is not None and self.train.class_weights != "none":
             raise ValueError(
@@ -358,7 +355,7 @@ class JobSettings(Settings):
         )
         require(
             f"paradigm={self.paradigm}",
-            ("device", self.device, "cpu", "only paradigm=vertical computes elsewhere, without a single release"),
+            ("device", self.device, "cpu", "only paradigm=vertical computes elsewhere"),
             ("data.feature_proportions", data.feature_proportions, None, divides),
             ("data.edge_proportions", data.edge_proportions, None, divides),
             ("train.batch_size", self.passes.targets, None, "only paradigm=vertical trains on some nodes at a time"),
@@ -369,7 +366,7 @@ class JobSettings(Settings):
         self._check_parts()
 
     def _check_privacy(self) -> None:
-        why = "it is for paradigms vertical, sealed and node-dp, and averaging has averaging.privacy"
+        why = "it is for paradigms sealed and node-dp, and averaging has averaging.privacy"
         require(f"paradigm={self.paradigm}", ("privacy", self.privacy and "given", None, why))
 
     def _check_label_privacy(self, said: str) -> None:
@@ -400,7 +397,7 @@ class JobSettings(Settings):
         return True
 
     @property
-    def training_plan(self) -> SampledPlan | None:
+    def training_plan(self) -> TrainingPlan | None:
         """What holders release who train privately, by noisy gradients; None in a job where they do not."""
         return None
 
@@ -466,11 +463,6 @@ def adds_noise(job: JobSettings) -> bool:
     return any(settings is not None for settings in noise)
 
 
-def passes_cost(job: JobSettings) -> bool:
-    """Whether every forward pass is a release that a privacy budget pays for."""
-    return job.privacy is not None and not job.privacy.once
-
-
 def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
     """The holders that learn from perturbed labels, where they have any."""
     return () if job.label_privacy is None else job.duties.scoring
@@ -482,13 +474,6 @@ def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
     Where several holders score sums over all, test nodes are among them.
     """
     return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
-
-
-def degree_rules(privacy: PrivacySettings | None, holders: Iterable[PartyId]) -> Mapping[PartyId, tuple[str, int]]:
-    """``InputRules.degree_rules`` of ``privacy.degree_bound``: of holders whose noise counts a node's neighbours."""
-    if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None:
-        return {}
-    return dict.fromkeys(holders, ("privacy.degree_bound", privacy.degree_bound))
 
 
 def require(cause: str, *rules: tuple[str, object, object, str]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Final
 
 import torch
@@ -21,7 +21,6 @@ from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration, corrected_cross_entropy, fitted
-from veilgraph.nn.noisy_rows import calibrated
 from veilgraph.protocol.figures import CLASS_MEASURES, LAST, Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.role import Role
@@ -75,7 +74,6 @@ def binned_precision(found: Tensor, others: Tensor) -> tuple[float, float] | Non
 log = logging.getLogger("veilgraph")
 
 _LEAST: Final = 2  # classes that an AUC needs
-_WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)  # of evidence; of two that serve as well, the first
 
 
 def warn_of_one_class(graph: PartyGraph, settings: TrainSettings) -> None:
@@ -125,29 +123,9 @@ class Objective:
             return logits.sum() * 0
         return self._entropy(logits[chosen], labels[chosen])
 
-    def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Log probabilities [N, C], calibrated on validation nodes, and probabilities with training labels put in: for
-        ``nn.noisy_rows``.
-        """
-        log_probabilities = calibrated(logits, self._labels, self._val)
-        opinion = log_probabilities.exp()
-        opinion[self._train] = functional.one_hot(self._labels[self._train], self.classes).to(opinion.dtype)
-        return log_probabilities, opinion
-
-    def weighed(self, log_probabilities: Tensor, evidence: Tensor) -> Tensor:
-        """Log probabilities and as much of the evidence, Tensor[N, C] each, as serves the validation nodes best."""
-        figure = "accuracy" if self._select_by == "last" else self._select_by
-        tried = [log_probabilities + weight * evidence for weight in _WEIGHTS]
-        return max(tried, key=lambda logits: self.score(logits).selection(figure))
-
     def calibration(self, probabilities: Tensor) -> Calibration | None:
         """What the validation nodes correct probabilities Tensor[N, C] of all nodes by."""
         return fitted(probabilities[self._val], self._labels[self._val], self._weights, self._transition)
-
-    @property
-    def train_nodes(self) -> Tensor:
-        """Tensor[n] int64."""
-        return self._train.nonzero().ravel()
 
     @property
     def val_nodes(self) -> Tensor:
@@ -157,34 +135,9 @@ class Objective:
     def validation(self, logits: Tensor) -> tuple[float, float]:
         """How logits of the validation nodes, Tensor[n, C], do: what epochs are chosen by, then the negative loss."""
         labels = self._labels[self._val]
-        return self._selecting(logits, labels), -float(self._entropy(logits, labels))
+        return self.selecting(logits, labels), -float(self._entropy(logits, labels))
 
-    def simplest(self, candidates: Sequence[Tensor]) -> int:
-        """Place of the first of some logits that the validation nodes do not tell from the best: the one-standard-error
-        rule.
-
-        ``candidates`` are Tensor[N, C] each, the simplest first. The standard error is of the difference of two, by
-        paired bootstrap: Breiman, Friedman, Olshen & Stone 1984, section 3.4.3; Efron & Tibshirani 1993.
-        """
-        nodes = self.val_nodes
-        if not len(nodes):
-            return 0
-        scores = [self._selecting(logits[nodes], self._labels[nodes]) for logits in candidates]
-        best = max(range(len(candidates)), key=scores.__getitem__)
-        generator = torch.Generator().manual_seed(0)
-        draws = [nodes[torch.randint(len(nodes), (len(nodes),), generator=generator)] for _ in range(50)]
-        of_best = [self._selecting(candidates[best][drawn], self._labels[drawn]) for drawn in draws]
-        for place in range(best):
-            lead = [
-                ahead - self._selecting(candidates[place][drawn], self._labels[drawn])
-                for ahead, drawn in zip(of_best, draws, strict=True)
-            ]
-            told = [each for each in lead if math.isfinite(each)]
-            if len(told) < _LEAST or scores[best] - scores[place] <= stdev(told):
-                return place
-        return best
-
-    def _selecting(self, logits: Tensor, labels: Tensor) -> float:
+    def selecting(self, logits: Tensor, labels: Tensor) -> float:
         """What epochs are chosen by, higher is better; accuracy where that is nothing; −∞ where it is undefined."""
         if self._select_by == "loss":
             return -float(self._entropy(logits, labels))

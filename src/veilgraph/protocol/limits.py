@@ -34,15 +34,15 @@ class LimitSettings(Settings):
     """δ of that total, whatever the δ of jobs: one that is larger is refused, and one that is less changes no total.
     Below 1/N, of N nodes or, with unit edge, of N pairs with an edge
     """
-    epsilon_unit: Literal["row", "edge", "node", "node-edges", "label"] | None = None
+    epsilon_unit: Literal["edge", "node", "node-edges", "label"] | None = None
     """what max_epsilon protects, given with it: a job that protects something else is refused; label: labels alone, of
     which jobs tell others nothing, or what label_privacy bounds
     """
     epsilon_neighbours: Neighbours | None = None
-    """the relation between neighbouring data, given with max_epsilon; of edges, nodes and labels it is replacement"""
+    """the relation between neighbouring data, given with max_epsilon; of edges and labels it is replacement"""
     min_colluding: int | None = Field(None, ge=0)
-    """fewest colluding holders that noise made jointly (privacy.joint_noise) must withstand; such noise is in part the
-    others', and a job with less is refused; null: so is every such job
+    """fewest colluding holders that noise made jointly (averaging.privacy.joint_noise) must withstand; such noise is
+    in part the others', and a job with less is refused; null: so is every such job
     """
     most_neighbours: int | None = Field(None, ge=1)
     """the most neighbours of any node of this party's tables, by public knowledge, given with a max_epsilon of edges: a
@@ -76,8 +76,8 @@ class LimitSettings(Settings):
         if self.max_epsilon is not None and missing:
             raise ValueError(
                 f"max_epsilon={self.max_epsilon:g} without {' and '.join(missing)}: an ε says nothing without what it "
-                "protects, and a job would choose it; give epsilon_unit (edge, node, node-edges, label, or row, which "
-                "is no person) and epsilon_neighbours (replacement, or zero-out with row and node-edges)"
+                "protects, and a job would choose it; give epsilon_unit (edge, node, node-edges or label) and "
+                "epsilon_neighbours (replacement, or zero-out where a node is there or is not)"
             )
         edges = self.max_epsilon is not None and self.epsilon_unit in ("edge", "node-edges")
         if edges and self.most_neighbours is None:
@@ -203,11 +203,10 @@ class _Claim(NamedTuple):
 def _claim(job: JobSettings, party: PartyId, nodes: int | None = None) -> _Claim:
     privacy, plan, release = job.privacy, job.training_plan, job.noise.feature_release
     if privacy is not None and party not in job.duties.releasing:  # a releasing holder's nodes perturb their own values
-        delta = privacy.delta if nodes is None else privacy.delta_of(nodes)
-        delta = None if job.noise.counts_votes else delta
-        return _Claim("privacy.delta", delta, privacy.unit, privacy.relation)
+        delta = privacy.stated_delta if nodes is None else privacy.delta_of(nodes)
+        return _Claim("privacy.delta", delta or None, privacy.unit, privacy.relation)
     if plan is not None:
-        return _Claim("averaging.privacy.delta", plan.delta, plan.settings.unit, plan.settings.neighbours)
+        return _Claim("averaging.privacy.delta", plan.delta, plan.event.unit, plan.event.neighbours)
     if release is not None:
         return _Claim(f"{release.setting}.delta", release.delta, "node", "replacement")
     return _Claim("label_privacy.epsilon", None, "label", "replacement")

@@ -163,16 +163,11 @@ class Privacy(ABC, Generic[J]):
 
         return most_neighbours(graph.edge_index, graph.num_nodes)
 
-    def to_be_private(self) -> Mapping[str, Any]:
-        """What ``privacy`` says of a job that says nothing but how much."""
-        return {"unit": "row"}
-
-    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
+    def protecting(self, unit: str, epsilon: float) -> dict[str, Any]:
         """What a job says that protects one of ``protects`` at a total ``epsilon``, with the defaults for all else."""
         if unit == "label":
             return {"label_privacy": {"epsilon": epsilon}}
-        bound = {} if degree_bound is None else {"degree_bound": degree_bound}
-        return {"privacy": {"epsilon_total": epsilon, "unit": unit, **bound, "aggregation": {}}}
+        return {"privacy": {"epsilon_total": epsilon, "unit": unit}}
 
     def label_epsilon(self, job: J, party: PartyId) -> float:
         """The same of one label of a holder's, where nothing else of its data is asked about; infinite if unknown."""

@@ -155,27 +155,6 @@ def mean(passes: Sequence[Floats]) -> Floats:
     return np.asarray(total / len(passes))
 
 
-def whitened_mean(passes: Sequence[Floats]) -> Floats:
-    """All passes [N, d], each weighed by how much of it the others share: a matched filter.
-
-    Noise of two passes has nothing in common, so the correlations are of what is behind it; their first eigenvector
-    tells how much of that is in each pass, and with which sign. Of many nodes a part of the rows gives the weights.
-    """
-    rows = len(passes[0])
-    kept = min(rows, max(1, _MOST_NUMBERS // (len(passes) * passes[0].shape[1])))
-    chosen = np.sort(np.random.default_rng(0).choice(rows, size=kept, replace=False))
-    flat = np.stack([passes[place][chosen].ravel().astype(np.float32) for place in range(len(passes))])
-    lengths = np.linalg.norm(flat, axis=1, keepdims=True)
-    lengths[lengths == 0] = 1
-    flat /= lengths  # or a pass with more noise than others would outweigh them
-    weights = np.linalg.eigh((flat @ flat.T).astype(np.float64))[1][:, -1] / lengths[:, 0]
-    weights *= np.sign(weights.sum()) or 1.0
-    total = weights[0] * passes[0]
-    for place in range(1, len(passes)):
-        total += weights[place] * passes[place]
-    return np.asarray(total)
-
-
 def numbers(values: Tensor) -> Floats:
     """Any values as float64."""
     return np.asarray(values.detach().to(torch.float64).numpy())

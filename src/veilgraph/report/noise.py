@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import Final, cast
 
@@ -25,7 +24,6 @@ from veilgraph.core.files import adapter_of
 from veilgraph.core.settings import first_problem
 from veilgraph.privacy import lifetime_costs
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.settings import OWN_SHARE
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import meaning, plans_of
@@ -34,7 +32,6 @@ from veilgraph.report.tables import table
 from veilgraph.runtime.store.run_directory import Record
 
 _SLACK: Final = 1e-3  # noise is rounded up, so the ε of a job is a little below the one that is asked for
-_MEASURED: Final = (("edge", "replacement"), ("node-edges", "zero-out"))
 CURVES: Final = Path(__file__).with_name("expected.json")
 
 
@@ -72,56 +69,51 @@ class NeededNoise:
 
     @cached_property
     def facts(self) -> list[Record]:
-        """What the table shows, for programs; a ``ConfigError`` where a total needs less noise than can be added."""
+        """What the table shows, for programs."""
         return [
             {
                 "epsilon_total": total,
-                "schedule": schedule,
                 "holder": name,
                 "releases": self.horizon.releases(planned),
-                "noise_multiplier": (wanted := self._of_total(planned, total)).multiplier,
+                "deviation": (wanted := self._of_total(planned, total)).deviation,
                 "epsilon_release": wanted.epsilon_release,
             }
             for total in self.totals
-            for schedule, name, planned in self._plans
+            for name, planned in self._plans
         ]
 
     def table(self) -> Table | None:
-        """A row for each total, schedule and holder; None if the job can have no such noise. Errors are ``facts``'."""
+        """A row for each total and holder; None if the job can have no such noise. Errors are ``facts``'."""
         plans = self._plans
         if not plans:
             return None
         first, shown = plans[0][-1], 0.0
-        caption = f"Mechanism {first.mechanism_name}, noise rounded up. {meaning(first.settings, first.delta)}."
+        caption = f"Mechanism: {first.mechanism}, noise rounded up. {meaning(first.settings, first.delta)}."
         if self.horizon != _ONE_JOB:
             caption = f"For {self.horizon}. {caption}"
         rows = []
         for each in self.facts:
             total, shown = "" if each["epsilon_total"] == shown else f"{each['epsilon_total']:g}", each["epsilon_total"]
-            noise = (rounded_up(each["noise_multiplier"]), rounded_up(each["epsilon_release"]))
-            rows.append((total, each["schedule"], each["holder"], f"{each['releases']:,}", *noise))
-        columns = (f">{TOTAL}", "schedule", "holder", ">releases", ">noise over clip", f">{PER_RELEASE}")
+            noise = (rounded_up(each["deviation"]), rounded_up(each["epsilon_release"]))
+            rows.append((total, each["holder"], f"{each['releases']:,}", *noise))
+        columns = (f">{TOTAL}", "holder", ">releases", ">deviation of an entry", f">{PER_RELEASE}")
         return table("Noise that a total needs", columns, rows, caption=caption)
 
     def job_epsilons(self) -> dict[float, float]:
-        """Total ε → that of a single job with the noise that it needs, of the job's own schedule."""
-        own = None if self.job.privacy is None else self.job.privacy.schedule
+        """Total ε → that of a single job with the noise that it needs; none for a job without any noise."""
+        if self.job.privacy is None:
+            return {}
         return {
-            total: self._of_total(planned, total).epsilon_total
-            for schedule, _, planned in self._plans
+            total: self._of_total(planned, total).total(planned.releases)
+            for _, planned in self._plans
             for total in self.totals
-            if schedule == own
         }
 
     def notes(self) -> list[str]:
-        """Which totals the job's own noise fits, why it cannot have a schedule, and who publishes nothing."""
-        variants, reasons = _variants(self.job)
-        notes = [*self._horizon_notes(), *reasons]
-        if "every-step" in variants and self.job.train.select_by != "last":
-            notes.append("schedule every-step needs train.select_by=last and train.patience=null as well")
-        if "once" in variants and not self.job.duties.summing:
-            holder = self.job.data.label_party
-            notes.append(f"with schedule once {holder}, the label holder, publishes nothing: {TOTAL} is 0")
+        """Which totals the job's own noise fits, why it cannot have any, and who publishes nothing."""
+        notes = [*self._horizon_notes(), *([self._noised] if isinstance(self._noised, str) else [])]
+        if not isinstance(self._noised, str) and not self.job.duties.summing:
+            notes.append(f"{self.job.data.label_party}, the label holder, publishes nothing: {TOTAL} is 0")
         return notes
 
     def _horizon_notes(self) -> list[str]:
@@ -130,7 +122,7 @@ class NeededNoise:
         needed = [
             lifetime_costs.epsilon(lifetime_costs.price(of.event, self.horizon.releases(of), of.delta), of.delta)
             for of in plans
-            if of.releases and of.event is not None
+            if of.releases
         ]
         if not needed:
             return []
@@ -141,43 +133,26 @@ class NeededNoise:
         ]
 
     @cached_property
-    def _plans(self) -> list[tuple[str, str, Plan]]:
-        """Schedule, holder and plan, of every schedule that the job can have and every holder that releases with it."""
-        return [
-            (schedule, name, planned)
-            for schedule, variant in _variants(self.job)[0].items()
-            for name, planned in plans_of(variant, self.nodes).items()
-            if planned.releases
-        ]
+    def _plans(self) -> list[tuple[str, Plan]]:
+        """Holder and plan, of every holder that releases."""
+        if isinstance(self._noised, str):
+            return []
+        return [(name, planned) for name, planned in plans_of(self._noised, self.nodes).items() if planned.releases]
+
+    @cached_property
+    def _noised(self) -> JobSettings | str:
+        """The job, with noise if it has none; or why it cannot have any."""
+        if self.job.privacy is not None:
+            return self.job
+        content = {**self.job.model_dump(mode="json"), "privacy": {"unit": "edge", "epsilon_total": 1.0}}
+        try:
+            return type(self.job).model_validate(content)
+        except ValidationError as error:
+            return f"noise is not for this job: {first_problem(error).removeprefix('job: ')}"
 
     def _of_total(self, planned: Plan, total: float) -> Plan:
-        """With the noise by which everything until the horizon has that total: of several jobs pure ε add up."""
-        spare = self.horizon.jobs * planned.spare if planned.joint else 0
-        releases = self.horizon.releases(planned) + spare
-        noise = planned.multiplier_for(total, releases, once=self.horizon == _ONE_JOB)
-        update = {"epsilon_total": total, "noise_multiplier": noise, "epsilon_step": None}
-        return replace(planned, settings=planned.settings.model_copy(update=update))
-
-
-def _variants(job: JobSettings) -> tuple[dict[str, JobSettings], list[str]]:
-    """Schedule → the job with it, its noise from ``epsilon_total``; and why the job cannot have another one."""
-    found: dict[str, JobSettings] = {}
-    reasons = []
-    for schedule in ("every-step", "once"):
-        content = job.model_dump(mode="json")
-        noise = {"noise_multiplier": None, "epsilon_step": None, "epsilon_total": 1.0, "calibration": "analytic"}
-        content["privacy"] = {
-            **(content["privacy"] or paradigm_of(job).privacy.to_be_private()),
-            **noise,
-            "schedule": schedule,
-        }
-        if schedule == "every-step":
-            content["train"].update(select_by="last", patience=None)
-        try:
-            found[schedule] = type(job).model_validate(content)
-        except ValidationError as error:
-            reasons.append(f"schedule {schedule} is not for this job: {first_problem(error).removeprefix('job: ')}")
-    return found, reasons
+        """With the noise by which everything until the horizon has that total."""
+        return planned.within(total, self.horizon.releases(planned))
 
 
 def trained_noise_table(needed: Sequence[Record]) -> Table:
@@ -201,7 +176,6 @@ class Curve:
         alone: of the label holder by itself; ``without``: of the same job without noise.
         control: at an ε of next to nothing.
         points: ε of one job → figure.
-        measured_with: what of a job moves the figure and was not varied: path of a setting → value.
     """
 
     way: str
@@ -212,7 +186,6 @@ class Curve:
     without: float
     control: float
     points: Mapping[float, float]
-    measured_with: Mapping[str, int] = field(default_factory=dict)
 
     def at(self, epsilon: float) -> float:
         """The figure to expect of one job with that ε."""
@@ -228,24 +201,7 @@ def way_of(job: JobSettings) -> str:
         return paradigm_of(job).guarantee.way or "labels"
     if job.training_plan is not None:
         return paradigm_of(job).guarantee.trained_way(job)
-    hops = None if job.privacy is None else job.privacy.aggregation
-    if job.privacy is None or hops is None or (job.privacy.unit, job.privacy.relation) not in _MEASURED:
-        return ""
-    if way := paradigm_of(job).guarantee.way:
-        return way if job.privacy.unit == "edge" else ""
-    if hops.own_share not in (None, OWN_SHARE):
-        return ""
-    clear = ", own rows in the clear" if hops.own_rows == "clear" else ""
-    return f"{job.privacy.unit}, noise in every hop{clear}"
-
-
-def matters(job: JobSettings) -> dict[str, int]:
-    """What of a job with noise in every hop moves its figure beside ε and the data: path of a setting → value."""
-    if job.privacy is None or job.privacy.aggregation is None:
-        return {}
-    paths = ("privacy.aggregation.hops", "privacy.aggregation.dim", "privacy.degree_bound")
-    found = {path: attrgetter(path)(job) for path in paths}
-    return {path: value for path, value in found.items() if value is not None}
+    return "" if job.privacy is None or job.privacy.unit != "edge" else paradigm_of(job).guarantee.way
 
 
 @cache
@@ -267,7 +223,6 @@ def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Re
             "alone": curve.alone,
             "expected": round(curve.at(epsilon), 4),
             "without_noise": curve.without,
-            "measured_with": dict(curve.measured_with),
         }
         for total, epsilon in epsilons.items()
         for curve in curves()
@@ -283,7 +238,6 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
     caption = (
         "On test nodes of public data sets, beside the label holder (averaging: each holder) alone and the same job "
         "without noise. Yours are other data: veilgraph compare measures alone and without noise on them."
-        + _otherwise(job, [each["measured_with"] for each in facts])
     )
     rows, shown = [], None
     for each in facts:
@@ -297,22 +251,6 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
     return table("What to expect, by what was measured", columns, rows, caption=caption)
 
 
-def _otherwise(job: JobSettings, measured: Sequence[Mapping[str, int]]) -> str:
-    """In what the job is not as those that were measured."""
-    said = []
-    for path, own in matters(job).items():
-        values = sorted({each[path] for each in measured if path in each})
-        if values and values != [own]:
-            said.append(f"{path} was {' or '.join(map(str, values))}, and is {own} here")
-    return f" Measured otherwise: {'; '.join(said)}." if said else ""
-
-
 def not_measured(job: JobSettings) -> str:
     """Said in place of the table."""
-    privacy = job.privacy
-    if privacy is None:
-        return ""
-    return (
-        f"what accuracy to expect was not measured for schedule {privacy.schedule}, unit {privacy.unit}"
-        f"{'' if privacy.aggregation is None else ', with noise in every hop'}; docs/gap.md says for what it was"
-    )
+    return "" if job.privacy is None else f"what accuracy to expect was not measured for unit {job.privacy.unit}"

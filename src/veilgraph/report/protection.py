@@ -1,14 +1,11 @@
-"""Kinds of differential privacy of a job in words: what they cost, what they are about and what they are not.
-
-How an ε is shown comes first; then perturbed labels, and private training (DP-SGD).
-"""
+"""How an ε is shown, and perturbed labels: what they cost, what they are about and what they are not."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -17,14 +14,9 @@ from rich.table import Table
 from typing_extensions import override
 
 from veilgraph.core.text import listed
-from veilgraph.privacy import accountant
-from veilgraph.privacy.accountant import least_multiplier
-from veilgraph.privacy.event import SampledEvent
-from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.job import JobSettings, perturbed_splits, perturbing
-from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.tables import NOTHING, table
 from veilgraph.runtime.store.run_directory import Record
 
@@ -32,8 +24,6 @@ S = TypeVar("S")
 
 PER_RELEASE: Final = "per-release ε"
 TOTAL: Final = "total ε"
-NO_PERSON: Final = " (not a person, not an edge)"
-"""Said wherever an ε is shown that is about one published row."""
 OF_NODES: Final = "δ ≤ 1/(10·N), of N common nodes"
 """Said of a δ that follows from N, where N is not known."""
 NO_DELTA: Final = "0: the bound always holds"
@@ -131,7 +121,7 @@ class PerturbedLabels(Protection[LabelPrivacySettings]):
 
     not_asked = (
         frozenset({"total", "horizon", "nodes"}),
-        "--total, --jobs, --predictions and --nodes are about noise on embeddings; the ε of perturbed labels is in the "
+        "--total, --jobs, --predictions and --nodes are about noise on edges; the ε of perturbed labels is in the "
         "job itself, has no δ, and the same labels are paid for once; leave them out",
     )
 
@@ -187,103 +177,6 @@ class PerturbedLabels(Protection[LabelPrivacySettings]):
     @override
     def own_epsilons(self) -> dict[float, float]:
         return {self.settings.epsilon: self.settings.epsilon}
-
-
-class PrivateTraining(Protection[SampledPlan]):
-    """``averaging.privacy``: sums of clipped gradients of sampled training nodes, with noise."""
-
-    not_asked = (
-        frozenset({"horizon", "nodes"}),
-        "--jobs and --predictions are about releases of embeddings, and --nodes about nodes that holders have in "
-        "common; leave them out",
-    )
-
-    @override
-    def table(self) -> Table:
-        plan = self.settings
-        rows = {
-            "rounds, a release each": f"{plan.steps:,}",
-            "sampling rate": f"{plan.settings.sampling_rate:g}",
-            "terms that a node is in, at most": f"{plan.terms:,}",
-            "noise over clip": f"{plan.multiplier:.4g}",
-            **({} if plan.joint is None else {"of which each adds": f"{plan.added:.4g}"}),
-            PER_RELEASE: epsilon_text(plan.epsilon_release),
-            TOTAL: epsilon_text(plan.epsilon_total),
-            "δ": f"{plan.delta:g}",
-        }
-        return table(
-            "Private training",
-            ("", ">each holder"),
-            rows.items(),
-            caption="Of every holder with labels alike. Noise over clip: standard deviation / C.",
-            bold=lambda row: row[0].endswith(" ε"),
-        )
-
-    @override
-    def facts(self) -> dict[str, Record]:
-        plan = self.settings
-        facts = {
-            "releases": plan.steps,
-            "noise_multiplier": plan.multiplier,
-            "sampling_rate": plan.settings.sampling_rate,
-            "terms": plan.terms,
-            "epsilon_release": plan.epsilon_release,
-            "epsilon_total": plan.epsilon_total,
-            "delta": plan.delta,
-            **({} if plan.joint is None else {"joint_noise": asdict(plan.joint)}),
-        }
-        return dict.fromkeys(self.job.data.names, facts)
-
-    @override
-    def guarantee(self, delta: float | None = None) -> Guarantee:
-        plan, given = self.settings, self.settings.settings
-        bound, noise = "edges are not used", "each holder's own"
-        if given.degree_bound is not None:
-            bound = f"at most averaging.privacy.degree_bound={given.degree_bound}; a holder of a node with more refuses"
-        if (joint := plan.joint) is not None:
-            noise = (
-                f"{joint.honest} holders make it together, each {plan.added:.3g} of the clip: where more than "
-                f"{joint.colluding} of them collude, or add none, the guarantee does not hold"
-            )
-        about = (
-            ("unit", "one node's features, label and all its edges at one holder, and whether it is trained on"),
-            ("neighbouring relation", f"{given.neighbours}: the unit {RELATIONS[given.neighbours]}"),
-            ("δ", f"{plan.delta:g}"),
-            ("mechanism", "sums of clipped gradients of sampled training nodes, Gaussian noise, "
-             f"{plan.steps:,} rounds"),
-            ("noise", noise),
-            ("neighbours of a node", bound),
-            ("holds against", plan.against),
-        )  # fmt: skip
-        limits = (
-            ADD_UP,
-            "Not counted: whether a holder has labels, how many classes and columns there are, sizes and times of "
-            "messages, that a node breaks the bound on neighbours, choices made by looking at data, and scores and "
-            "predictions that a holder hands on.",
-            *paradigm_of(self.job).guarantee.privacy_limits(self.job),
-        )
-        what = f"of every holder's nodes with label and edges, {given.neighbours}"
-        return Guarantee(f"{what}, at δ = {plan.delta:g}, against {plan.against}", BOUND, about, limits)
-
-    @override
-    def own_epsilons(self) -> dict[float, float]:
-        total = self.settings.settings.epsilon_total
-        return {} if total is None else {total: total}
-
-    @override
-    def noise(self, totals: Sequence[float]) -> list[Record]:
-        """The noise that totals need, and the ε of one round with it."""
-        plan, given = self.settings, self.settings.settings
-
-        def event(noise: float) -> SampledEvent:
-            return SampledEvent(noise, given.sampling_rate, plan.terms, given.neighbours)
-
-        found = []
-        for total in totals:
-            noise = least_multiplier(event, total, plan.delta, plan.steps, plan.multiplier)
-            one = accountant.per_step(event(noise), plan.delta)
-            found.append({"epsilon_total": total, "noise_multiplier": noise, "epsilon_release": one})
-        return found
 
 
 def _tests_are_true(job: JobSettings) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from veilgraph.audit.canaries import GaussianClaims, canary_scores, least_probability, one_run_epsilon, p_value
+from veilgraph.audit.canaries import GaussianClaims, least_probability, one_run_epsilon, p_value
 from veilgraph.audit.statistics import Truth
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.protocol.view import Floats
@@ -94,31 +94,3 @@ def test_half_of_the_noise_is_more_than_was_claimed():
     claim = gaussian_epsilon(1.0, DELTA)
     assert one_run_epsilon(*gaussian_run(4000, 1.0, 1), DELTA, claims=GaussianClaims()).epsilon < claim
     assert one_run_epsilon(*gaussian_run(4000, 2.0, 1), DELTA, claims=GaussianClaims()).epsilon > claim
-
-
-# Scores
-
-
-def test_scores_add_up_releases_of_any_clip_and_factor():
-    """Eight releases of multiplier σ order canaries as one of μ = √8/σ does, though their scales are far apart."""
-    random = np.random.default_rng(5)
-    m, n, d, sigma = 2000, 2100, 6, 4.0
-    coins, rows = random.random(m) < 0.5, random.permutation(n)[:m]
-    released, directions = [], []
-    for scale in (1, 1e-2, 1, 1e-2, 5, 1e3, 1, 1):
-        u = random.standard_normal((m, d))
-        directions.append(u / np.linalg.norm(u, axis=1, keepdims=True))
-        released.append(sigma * scale * random.standard_normal((n, d)))
-        released[-1][rows] += scale * coins[:, None] * directions[-1]
-    scores = canary_scores(released, rows, directions)
-    gap = scores[coins].mean() - scores[~coins].mean()
-    assert gap / scores[coins].std() == pytest.approx(math.sqrt(8) / sigma, abs=0.15)
-
-
-def test_a_release_without_noise_decides():
-    random = np.random.default_rng(6)
-    coins, rows = random.random(300) < 0.5, np.arange(300)
-    u = np.eye(4)[random.integers(4, size=300)]
-    noisy = [10 * random.standard_normal((300, 4)) for _ in range(5)]
-    scores = canary_scores([*noisy, coins[:, None] * u], rows, [u] * 6)
-    assert scores[coins].min() > scores[~coins].max()

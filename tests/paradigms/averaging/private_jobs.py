@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from veilgraph_averaging.network import AveragedNetwork
 from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.private.plan import SampledPlan
+from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import AveragingJob, averaging
 
 from tests.paradigms.averaging.jobs import graphs
@@ -18,10 +20,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
-from veilgraph.privacy.plan import SampledPlan
-from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.runtime.session import publishers as ledgers
 
 CLASSES = 2
 FEATURES = 3
@@ -99,11 +98,19 @@ def source(name: str) -> SecretSource:
 def known_noise() -> Iterator[None]:
     """Runs of private trainings whose parties draw from ``source``."""
 
-    def of_party(plan: SampledPlan, ledger: Ledger, _: object, account: Account | None) -> SampledPublisher:
-        return SampledPublisher(plan, ledger, source(ledger.path.parent.name), account)
+    begin = SampledPublisher.__init__
+
+    def seeded(
+        door: SampledPublisher,
+        plan: SampledPlan,
+        ledger: Ledger | None,
+        given: SecretSource,
+        account: Account | None = None,
+    ) -> None:
+        begin(door, plan, ledger, given if ledger is None else source(ledger.path.parent.name), account)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledgers, "SampledPublisher", of_party)
+        patch.setattr(SampledPublisher, "__init__", seeded)
         yield
 
 

@@ -1,6 +1,7 @@
 """What a holder learns at home after a private training: from its own data, kept there, and never worse there."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +13,12 @@ from veilgraph_averaging.settings import AveragingJob
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs, predicts_as_twin
-from tests.paradigms.averaging.private_jobs import job, local, source, twin_of
+from tests.paradigms.averaging.private_jobs import job, known_noise, local, twin_of
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime_ledger import Account
-from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.runtime.launch.jobs import predict, resume, train
-from veilgraph.runtime.session import publishers as ledgers
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 NO_EDGES: Settings = {**local("gin", 0), "averaging": {"privacy": {"degree_bound": None}}}
@@ -29,11 +26,9 @@ AT_HOME: Settings = {"averaging": {"at_home": {"epochs": 30, "dim": 4}}}
 
 
 @pytest.fixture(autouse=True)
-def _known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_party(plan: object, ledger: Ledger, _: object, account: Account | None) -> SampledPublisher:
-        return SampledPublisher(plan, ledger, source(ledger.path.parent.name), account)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ledgers, "SampledPublisher", of_party)
+def _known_noise() -> Iterator[None]:
+    with known_noise():
+        yield
 
 
 def weights(run: Path, party: str) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.private.sampled import CHANNEL, SampledPublisher
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.training import EXTRA, PrivateTraining, Terms
 
@@ -32,7 +33,6 @@ from veilgraph.privacy.ledger_files import FILE
 from veilgraph.privacy.lifetime_costs import epsilon, price
 from veilgraph.privacy.lifetime_ledger import Account, Budget
 from veilgraph.privacy.publisher import OPEN
-from veilgraph.privacy.sampled import CHANNEL, SampledPublisher
 from veilgraph.privacy.settings import fitting_delta
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.limits import LimitSettings, delta_too_large, refusal, revelations

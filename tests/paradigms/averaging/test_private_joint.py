@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from veilgraph_averaging.aggregation.rounds import HolderRound
 from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.private.plan import SampledPlan
+from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.training import EXTRA, PrivateTraining, opened
 
@@ -29,8 +31,6 @@ from veilgraph.mpc.mask import add
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import JointSampledEvent, SampledEvent, from_json, to_json
 from veilgraph.privacy.lifetime_costs import price
-from veilgraph.privacy.plan import SampledPlan
-from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import train

@@ -8,6 +8,7 @@ from itertools import combinations, product
 import pytest
 import torch
 from torch.nn import functional
+from veilgraph_averaging.private.sampled import SampledPublisher, SampledSum
 from veilgraph_averaging.training import Terms
 
 from tests.errors import refused
@@ -18,7 +19,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.privacy.aggregation import most_neighbours, too_many_neighbours
 from veilgraph.privacy.event import reach
-from veilgraph.privacy.sampled import SampledPublisher, SampledSum
 
 
 def source(number: int) -> SecretSource:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from veilgraph_averaging.network import Averaged
+from veilgraph_averaging.private.sampled import Places, SampledSum
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.training import RowTerms, Terms
 
@@ -13,7 +14,6 @@ from tests.paradigms.averaging.private_jobs import graph, job, local, network, s
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import ACTIVATIONS
 from veilgraph.privacy.mechanism import clip_to_grid
-from veilgraph.privacy.sampled import Places, SampledSum
 
 
 def bare(**model: object) -> AveragingJob:

@@ -20,9 +20,9 @@ MARGINS: Settings = {"output": "margins"}
 
 
 def voting(**privacy: Any) -> Settings:
-    """Votes with the noise that ``privacy`` says; none where it says nothing."""
-    said = privacy or {"noise_multiplier": 0.0}
-    return {"model": {"network": "linear", "edge_slots": 4096}, "privacy": {"unit": "edge", "aggregation": {}, **said}}
+    """Votes with the noise that ``privacy`` says; where it says nothing, with so little that none is ever drawn."""
+    said = privacy or {"epsilon_total": 1e6}
+    return {"model": {"network": "linear", "edge_slots": 4096}, "privacy": {"unit": "edge", **said}}
 
 
 @contextmanager

@@ -176,7 +176,7 @@ class Draws:
     [
         (2, {"model": {"network": "linear"}}),
         (3, merge(STANDARD, {"train": {"learning_rate": 0.125}})),
-        (2, voting(noise_multiplier=2.0)),
+        (2, voting(epsilon_total=0.5)),
     ],
     ids=["two", "three", "votes"],
 )

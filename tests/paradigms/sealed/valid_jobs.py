@@ -110,7 +110,7 @@ def valid_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
     if standard:
         settings |= STANDARD
     if draw.random() < 0.2:
-        settings["privacy"] = {"unit": "edge", "epsilon_total": draw.choice([2, 8]), "aggregation": {}}
+        settings["privacy"] = {"unit": "edge", "epsilon_total": draw.choice([2, 8])}
         pooled = [block for block in model["blocks"] if block == "own" or block.startswith("pooled")]
         model |= {"network": "linear", "blocks": pooled or ["own"], "edge_weights": False, "edge_slots": 1 << 14}
         train["select_by"] = "last"

@@ -20,7 +20,6 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, SampledEvent, Scope
 from veilgraph.privacy.lifetime_costs import EVERYBODY
 from veilgraph.privacy.lifetime_ledger import Budget
-from veilgraph.privacy.mechanism import Gaussian
 
 EDGE = GaussianEvent(5.0, "replacement", "edge")
 NODE = GaussianEvent(5.0, "replacement", "node")
@@ -51,7 +50,7 @@ def test_the_first_release_beyond_the_total_is_refused_and_the_one_before_is_not
 
 def test_a_calibrated_release_fits_its_budget_exactly_once(folder):
     for epsilon in (0.1, 1.0, 4.0, 16.0):
-        event = GaussianEvent(Gaussian.for_total(epsilon, 1e-5, 1, 1.0))
+        event = GaussianEvent(accountant.analytic_multiplier(epsilon, 1e-5))
         opened = ledger(folder / str(epsilon), Budget(epsilon, 1e-5))
         charge(opened, event)
         with pytest.raises(BudgetSpent):
@@ -72,7 +71,7 @@ def test_a_calibrated_release_fits_its_budget_exactly_once(folder):
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_node_is_ever_beyond_the_budget_and_nothing_that_fits_is_refused(tmp_path_factory, charges):
     folder, limit = tmp_path_factory.mktemp("ledgers") / "ledger", 2.0
-    opened = ledger(folder, Budget(limit, 1e-4, "row", "zero-out"))
+    opened = ledger(folder, Budget(limit, 1e-4, "node", "zero-out"))
     paid: dict[str, Counter[Event]] = {node: Counter() for node in NODES}
     for nodes, event, count, delta in charges:
         tried = {node: paid[node] + (Counter({event: count}) if node in nodes else Counter()) for node in NODES}
@@ -83,7 +82,7 @@ def test_no_node_is_ever_beyond_the_budget_and_nothing_that_fits_is_refused(tmp_
             with pytest.raises(BudgetSpent):
                 charge(opened, event, count, nodes, delta)
     assert opened.total() == pytest.approx(max(total(events, 1e-4) for events in paid.values()), rel=1e-9)
-    assert ledger(folder, Budget(limit, 1e-4, "row", "zero-out")).total() == opened.total()
+    assert ledger(folder, Budget(limit, 1e-4, "node", "zero-out")).total() == opened.total()
 
 
 def total(events, delta):
@@ -147,7 +146,7 @@ def test_many_cheap_sampled_jobs_use_up_no_more_of_delta_than_of_epsilon(folder)
 
 def test_what_costs_everything_is_refused_and_leaves_nothing_behind(folder):
     """Neither a line nor the list of who would have paid, with which refused jobs would fill the disk."""
-    opened = ledger(folder, Budget(8.0, 1e-4, "row", "zero-out"))
+    opened = ledger(folder, Budget(8.0, 1e-4, "node", "zero-out"))
     before = sorted(folder.rglob("*"))
     for event in (GaussianEvent(5e-324), GaussianEvent(1e-200), LaplaceEvent(5e-324), LaplaceEvent(1e-308)):
         for count in (1, 10**18):
@@ -169,16 +168,16 @@ def test_a_ledger_of_jobs_without_number_still_opens_and_pays(folder):
 @pytest.mark.parametrize(
     ("unit", "neighbours", "event", "bounds"),
     [
-        ("row", "zero-out", EVENT, True),
-        ("row", "replacement", EVENT, False),
-        ("row", "zero-out", GaussianEvent(5.0, "replacement"), True),
-        ("row", "zero-out", EDGE, True),
-        ("row", "replacement", NODE, True),
+        ("node", "zero-out", EVENT, True),
+        ("node", "zero-out", NODE, True),
+        ("node", "zero-out", EDGE, False),
+        ("node", "replacement", NODE, True),
+        ("node", "replacement", EVENT, False),
+        ("node", "replacement", EDGE, False),
+        ("edge", "replacement", EDGE, True),
         ("edge", "replacement", EVENT, False),
         ("edge", "replacement", NODE, False),
         ("edge", "replacement", LocalEvent(1.0), False),
-        ("node", "replacement", EDGE, False),
-        ("node", "replacement", EVENT, False),
         ("node", "replacement", LocalEvent(1.0), True),
         ("node", "replacement", LocalEvent(1.0, "label"), True),
         ("label", "replacement", LocalEvent(1.0), False),
@@ -197,17 +196,17 @@ def test_what_a_release_says_about_a_unit(folder, unit, neighbours, event, bound
 
 def test_the_first_release_says_what_the_total_is_about_and_what_was_released_before_a_limit_counts(folder):
     opened = ledger(folder)
-    charge(opened, EDGE)
+    charge(opened, NODE)
     charge(opened, EVENT)  # without a limit nothing is refused
     limited = ledger(folder, Budget(50.0, 1e-4))
-    assert limited.about == Scope("edge", "replacement")
+    assert limited.about == Scope("node", "replacement")
     assert limited.total() == math.inf
     with pytest.raises(BudgetSpent):
-        charge(limited, EDGE)
-    assert limited.room(EDGE, limited.keys(NODES)) == 0
-    rows = ledger(folder, Budget(50.0, 1e-4, "row", "zero-out"))
-    charge(rows, EVENT)
-    assert rows.total() < 50
+        charge(limited, NODE)
+    assert limited.room(NODE, limited.keys(NODES)) == 0
+    absent = ledger(folder, Budget(50.0, 1e-4, "node", "zero-out"))
+    charge(absent, EVENT)
+    assert absent.total() < 50
 
 
 def test_what_was_paid_for_is_paid_for_once_by_whoever_paid(folder):

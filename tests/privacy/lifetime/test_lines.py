@@ -101,7 +101,7 @@ def test_damage_is_one_clear_error(folder, what):
         ledger(folder, party="B" if what == "party" else "A")
 
 
-DAMAGED = {"kind": "gaussian", "noise_multiplier": -1.0, "neighbours": "zero-out", "unit": "row"}
+DAMAGED = {"kind": "gaussian", "noise_multiplier": -1.0, "neighbours": "zero-out", "unit": "node"}
 
 
 @pytest.mark.parametrize("event", [{"kind": "elsewhere"}, {"kind": "gaussian", "later": 1}, DAMAGED])

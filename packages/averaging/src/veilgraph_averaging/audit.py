@@ -106,7 +106,7 @@ class AveragingSource(Source):
     @override
     def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
         """Whether the noise that holders say they added is in the weights that a party is told, in every round anew."""
-        plan = run.settings.training_plan
+        plan = averaging(run.settings).training_plan
         if plan is None:
             return
         if not plan.settings.canaries:
@@ -121,7 +121,7 @@ class AveragingSource(Source):
 
     @override
     def canary_rounds(self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes) -> list[Round]:
-        plan = run.settings.training_plan
+        plan = averaging(run.settings).training_plan
         assert plan is not None
         parts = _planted(run, holder, key, run.view(members[0]))
         return [
@@ -383,7 +383,7 @@ def _steps(job: AveragingJob, weights: Mapping[Key, Tensor]) -> dict[Key, Tensor
 
 def _planted(run: Audited, holder: PartyId, key: bytes, view: View) -> Callable[[Tensor], list[Part]]:
     """The weights of a round → clipped gradients of a holder's canaries, whichever their coins, over the clip."""
-    plan, graph = run.settings.training_plan, run.whole_graph(holder)
+    plan, graph = averaging(run.settings).training_plan, run.whole_graph(holder)
     assert plan is not None
     canaries = TrainedCanaries.of(run.settings, graph, key)
     network: Averaged = _task_of(view).network(LearningStreams(0, SERVER))

@@ -19,7 +19,6 @@ from veilgraph.paradigms.horizontal.paradigm import (
     SameColumnsSessions,
     SameColumnsWords,
 )
-from veilgraph.privacy.settings import SampledSettings
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, added
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import LABELS_ALONE, Baselines, Guarantee, Paradigm
@@ -28,6 +27,7 @@ from veilgraph.protocol.releases import noised_labels
 from veilgraph.protocol.role import Role, RoleContext
 from veilgraph_averaging import twin as baselines
 from veilgraph_averaging.aggregation.summing import holder_bytes
+from veilgraph_averaging.private.settings import SampledSettings
 from veilgraph_averaging.roles import AveragingHolder, AveragingServer
 from veilgraph_averaging.rows import ROWS
 from veilgraph_averaging.settings import AveragingJob, averaging
@@ -166,6 +166,13 @@ class _AveragingPrivacy(SameColumnsPrivacy[AveragingJob]):
 
 class _AveragingGuarantee(Guarantee[AveragingJob]):
     way: ClassVar[str] = "labels, averaging"
+
+    def protection(self, job: AveragingJob, nodes: int | None) -> Any:  # noqa: ANN401 - as the seam has it
+        from veilgraph_averaging.private.protection import (  # noqa: PLC0415 - loads what reports are made with
+            PrivateTraining,
+        )
+
+        return None if job.training_plan is None else PrivateTraining(job, job.training_plan, nodes)
 
     def trained_way(self, job: AveragingJob) -> str:
         """Without hops and of zero-out; with joint noise as many make it as when it was measured."""

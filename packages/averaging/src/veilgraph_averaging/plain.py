@@ -13,10 +13,10 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.mask import masked_sum
-from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.judge import Predicted
 from veilgraph_averaging.network import Averaged, Own, Personalised
+from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.tasks import Task
 from veilgraph_averaging.training import PrivateTraining, averaged, check_rule, opened, summand

@@ -23,7 +23,6 @@ from veilgraph.mpc.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.layers import FACT_BITS
 from veilgraph.paradigms.horizontal.roles import REMEDY, worth
-from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello, Point, Start
 from veilgraph.protocol.bounds import agree_on_start
 from veilgraph.protocol.figures import Scores
@@ -35,6 +34,7 @@ from veilgraph_averaging import twin as baselines
 from veilgraph_averaging.aggregation.keys import Signatures
 from veilgraph_averaging.aggregation.summing import GONE, Group, SummingHolder, SummingServer
 from veilgraph_averaging.network import Personalised
+from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import averaging
 from veilgraph_averaging.tasks import Public, Task
 

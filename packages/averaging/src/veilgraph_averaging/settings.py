@@ -19,12 +19,12 @@ from veilgraph.nn.local.build import CustomLocal
 from veilgraph.paradigms.horizontal.settings import same_columns
 from veilgraph.privacy.accountant import analytic_multiplier
 from veilgraph.privacy.event import Joint, reach
-from veilgraph.privacy.plan import SampledPlan, sampled_plan
-from veilgraph.privacy.settings import SampledSettings
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
 from veilgraph.protocol.preset import Choice, Said
 from veilgraph_averaging.network import AnyRuleSettings, AtHomeSettings, FedAvgSettings, NetworkSettings
+from veilgraph_averaging.private.plan import SampledPlan, sampled_plan
+from veilgraph_averaging.private.settings import SampledSettings
 from veilgraph_averaging.tasks import TASKS, AnyTaskSettings, TaskSettings
 
 MOMENTUM: Final = 0.9
@@ -261,7 +261,7 @@ class AveragingJob(JobSettings):
         if given is None:
             return None
         joint = None if given.joint_noise is None else Joint(self.threshold, given.joint_noise.colluding)
-        return sampled_plan(given, self.model.local.hops, self.train.epochs, joint)
+        return sampled_plan(self.train.epochs, given, self.model.local.hops, joint)
 
     @property
     def records_survivors(self) -> bool:

@@ -37,10 +37,10 @@ from veilgraph.nn.propagate import Adjacency, FixedInput, by_target
 from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.privacy.sampled import Places, SampledPublisher
 from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.role import build_optimizer, precision
 from veilgraph_averaging.network import Averaged, Own
+from veilgraph_averaging.private.sampled import Places, SampledPublisher
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.tasks import Public, Task
 

@@ -28,6 +28,7 @@ from torch.autograd import backward
 from torch.nn import functional
 from typing_extensions import override
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.tensor_file import Record
 from veilgraph.graph.features import in_order, is_sparse
@@ -35,16 +36,18 @@ from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.nn.calibration import Calibration, corrected
 from veilgraph.nn.layers import ACTIVATIONS, Adam, copied_state, dropout, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
-from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.agreement import Point, Start, alone
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Judge, Judgement, Objective, warn_of_one_class
 from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
+from veilgraph_node_dp.choosing import opinion_of, simplest
 from veilgraph_node_dp.mechanisms import AffineFeatures
+from veilgraph_node_dp.publisher import SumPublisher
 from veilgraph_node_dp.released import ReleasedLabels
 from veilgraph_node_dp.settings import DenoiseSettings, KPropSettings, node_dp
+from veilgraph_node_dp.sums import pair_matrix
 
 _SPREAD_HOPS: Final = 30
 _SPREAD_SHARES: Final = (0.5, 0.8, 0.9)
@@ -415,7 +418,7 @@ class LocalLearner(Judge):
         return {
             "together": dict(self.scores(everything=True).values),
             "alone": dict(objective.score(best, everything=True).values),
-            "adds": bool(objective.simplest([best, self.logits.detach()])),
+            "adds": bool(simplest(objective, graph, [best, self.logits.detach()])),
             "hops": self._network.tried[int(self._network.chosen)],
         }
 
@@ -444,7 +447,7 @@ class EdgePrivateLearner(LocalLearner):
         super().__init__(session, alone, features, None, settings.model.model_copy(update={"hops": 0}))
         self._edges = graph.common_part()
         privacy = settings.privacy
-        hops = 0 if privacy is None or privacy.aggregation is None else privacy.aggregation.hops
+        hops = 0 if privacy is None else privacy.hops
         self._classes = classes = self._objective.classes
         with session.streams.global_generator("hops"):
             each = [_HopNetwork(hop * classes, classes, settings.model, session.dtype) for hop in range(1, hops + 1)]
@@ -457,11 +460,11 @@ class EdgePrivateLearner(LocalLearner):
     def forward(self, step: int, epoch: int | None) -> None:
         super().forward(step, epoch)
         if epoch is None and not self._learns:
-            first, opinion = self._objective.opinion(self.logits)
+            first, opinion = opinion_of(self._objective, self.graph, self.logits)
             self._alone = first
-            second, _ = self._objective.opinion(self._logits_after(self._summed(opinion)))
+            second, _ = opinion_of(self._objective, self.graph, self._logits_after(self._summed(opinion)))
             candidates = [first, second, first + second]
-            self.logits = candidates[self._objective.simplest(candidates)]
+            self.logits = candidates[simplest(self._objective, self.graph, candidates)]
 
     @override
     def alone(self) -> None:
@@ -471,7 +474,7 @@ class EdgePrivateLearner(LocalLearner):
     def finish(self) -> None:
         with torch.no_grad():
             self.forward(0, None)
-            _, opinion = self._objective.opinion(self.logits)
+            _, opinion = opinion_of(self._objective, self.graph, self.logits)
         with self.session.trace.span("hops"):
             self._learn_after(self._summed(opinion))
 
@@ -493,13 +496,16 @@ class EdgePrivateLearner(LocalLearner):
     def _summed(self, opinion: Tensor) -> Tensor:
         """The noisy sums of all hops, Tensor[C, K·c], of ``opinion``, Tensor[C, c]: made now if they never were."""
         if self._sums is None:
-            count, order = self._edges.num_nodes, self.session.publisher.order  # the same in every job: so are sums
-            order = torch.arange(count) if order is None else order[order < count]
+            publisher = self.session.publisher
+            if not isinstance(publisher, SumPublisher):
+                raise ConfigError("privacy: the learner's session has no publisher of sums; give it one")
+            order = publisher.order  # the same in every job: so are sums
+            order = torch.arange(self._edges.num_nodes) if order is None else order
             places = order.argsort()
             graph = in_order(self._edges, order)
             pairs = pair_matrix(graph.edge_index, graph.edge_weight, graph.num_nodes)
             then = lambda sums: self._next(sums[places])[order]  # noqa: E731
-            self._sums = self.session.publisher.aggregated(opinion[order], pairs, len(order), then)[places]
+            self._sums = publisher.sums(opinion[order], pairs, then)[places]
         return self._sums
 
     def _next(self, sums: Tensor) -> Tensor:
@@ -507,4 +513,4 @@ class EdgePrivateLearner(LocalLearner):
         if self._learns:
             self._learn_after(sums)
         with torch.no_grad():
-            return self._objective.opinion(self._logits_after(sums))[1]
+            return opinion_of(self._objective, self.graph, self._logits_after(sums))[1]

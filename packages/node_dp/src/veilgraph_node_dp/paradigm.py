@@ -72,15 +72,14 @@ ROWS: Final[tuple[MessageSpec[NodeDpJob], ...]] = (
 
 def _learning(settings: NodeDpJob) -> str:
     learner = settings.data.label_party
-    hops = None if settings.privacy is None else settings.privacy.aggregation
-    if hops is None:
+    if settings.privacy is None:
         *fewer, most = settings.network.tried
         far = f"{counted(most, 'hop')} far{' or less, as its validation nodes choose' if fewer else ''}"
         return f"{learner} averages the noise out over neighbours, {far}, and trains a network of two layers alone."
     return (
         f"{learner} trains a network of two layers alone, without its graph. Of its edges it computes nothing but sums "
-        f"of what that takes a node's neighbours for, in {counted(hops.hops, 'hop')}, once and with noise, which its "
-        "ledger counts; what it predicts, and its model, follow from these."
+        f"of what that takes a node's neighbours for, in {counted(settings.privacy.hops, 'hop')}, once and with noise, "
+        "which its ledger counts; what it predicts, and its model, follow from these."
     )
 
 
@@ -191,7 +190,7 @@ class _NodeDpPrivacy(seam.Privacy[NodeDpJob]):
         and 0 where its sums over them have no noise, for it sends nothing.
         """
         if (own := release_plan(job, party, nodes)) is not None:
-            return own.epsilon_bound
+            return own.epsilon_total
         if job.release.features is None or party not in job.duties.releasing:
             return 0.0
         labels = job.release.labels
@@ -209,7 +208,7 @@ class _NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
 
     def unbounded(self, job: NodeDpJob) -> str:
         if job.privacy is not None:
-            return "its noise bounds nothing: raise privacy.noise_multiplier"
+            return "its noise bounds nothing: lower privacy.epsilon_total"
         return "its noise bounds nothing: lower release.features.epsilon"
 
     def threat_model(self, job: NodeDpJob) -> str:
@@ -224,8 +223,8 @@ class _NodeDpGuarantee(seam.Guarantee[NodeDpJob]):
         if job.privacy is None:
             return []
         costs = (
-            f"predictions on the same data cost nothing more; where {listed(job.duties.summing)}'s have changed, "
-            "sums are made anew and paid for"
+            "predictions of the same nodes are of the same sums and cost nothing more; where nodes enter, "
+            "all sums are made anew and paid for"
         )
         return [costs, *self.privacy_limits(job)]
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from veilgraph.core.text import listed
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
-from veilgraph.report.budget import PublishedRows
+from veilgraph.report.budget import NoisyEdges
 from veilgraph.report.protection import BOUND, EVERYBODY, PER_RELEASE, RESPONSE, TOTAL, Guarantee, Protection
 from veilgraph.report.tables import NOTHING, table
 from veilgraph.runtime.store.run_directory import Record
@@ -22,7 +22,7 @@ def protection_of(job: NodeDpJob, nodes: int | None) -> Protection[Any] | None:
     """Of what nodes release and, with ``privacy``, of the learner's edges; None where nothing is released."""
     features = job.release.features
     if job.privacy is not None:
-        return RowsAndFeatures(job, job.privacy, nodes)
+        return EdgesAndFeatures(job, job.privacy, nodes)
     return None if features is None else PerturbedFeatures(job, features, nodes)
 
 
@@ -31,7 +31,7 @@ class PerturbedFeatures(Protection[FeatureReleaseSettings]):
 
     not_asked = (
         frozenset({"total", "horizon"}),
-        "--total, --jobs and --predictions are about noise on embeddings; the ε of perturbed features is in the job "
+        "--total, --jobs and --predictions are about noise on edges; the ε of perturbed features is in the job "
         "itself; leave them out",
     )
 
@@ -104,7 +104,7 @@ class PerturbedFeatures(Protection[FeatureReleaseSettings]):
         return Guarantee(scope, BOUND, (*about, EVERYBODY), limits)
 
 
-class RowsAndFeatures(PublishedRows):
+class EdgesAndFeatures(NoisyEdges):
     """Both: nodes perturb what they have, and a learner's sums over its edges have noise: two ε about two things."""
 
     @property

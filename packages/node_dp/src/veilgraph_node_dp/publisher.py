@@ -1,11 +1,16 @@
-"""The publisher of values that nodes perturb: paid for in the ledger, perturbed, and then given out."""
+"""The publishers of node-dp: of values that nodes perturb, and of noisy sums over the learner's edges.
+
+What is released is paid for in the ledger, perturbed or noised, and then given out.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
@@ -14,16 +19,21 @@ from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.privacy import accountant
 from veilgraph.privacy.label_publisher import LABELS
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.publisher import PaidPublisher, Spent
+from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.publisher import HolderLedgers, PaidPublisher, Spent
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import Release, ReleaseCache
 from veilgraph.privacy.settings import LabelReleaseSettings
-from veilgraph.protocol.node_release import HolderLedgers
 from veilgraph_node_dp.feature_settings import FeatureReleaseSettings
 from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism, packed
 from veilgraph_node_dp.released import released_labels
+from veilgraph_node_dp.sums import NoisySums, Then
 
-FEATURES: Final = "features"  # channel of the ledger
+if TYPE_CHECKING:
+    from veilgraph_node_dp.settings import SumPlan
+
+FEATURES: Final = "features"  # channel of the ledger, as the next
+SUMS: Final = "sums"
 _ROUNDING: Final = 1 + 1e-12  # a budget of exactly so many releases has room for them
 
 
@@ -61,7 +71,7 @@ class LocalPublisher(PaidPublisher):
         label_cache: ReleaseCache | None = None,
     ) -> None:
         event = mechanism.event()
-        super().__init__(ledger, event, event.scope, getattr(mechanism, "delta", 0.0))
+        super().__init__(ledger, event, getattr(mechanism, "delta", 0.0))
         self.mechanism, self.response, self._source = mechanism, response, source
         cache = cache or ReleaseCache(ledger)
         self._features = Release(FEATURES, event, repr(mechanism))
@@ -110,3 +120,28 @@ class LocalPublisher(PaidPublisher):
     def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
         """Of each node, its features and its label together."""
         return Spent(counts, sum(each.per_release for each in ledger.summary()), sum(ledger.totals().values()))
+
+
+class SumPublisher(PaidPublisher):
+    """Of a learner's sums over its edges, released once to itself: all that it tells of its model comes of them.
+
+    ``order`` is that of the common nodes in the release, the same in every job, Tensor[C] int64; None: their own.
+    """
+
+    def __init__(self, plan: SumPlan, ledger: Ledger | None, order: Tensor | None, cache: ReleaseCache) -> None:
+        super().__init__(ledger, plan.event, plan.delta)
+        self.plan, self.order, self._cache = plan, order, cache
+        self._noise = Gaussian(1.0, plan.multiplier)
+        self._release = Release(SUMS, plan.event, repr(self._noise))
+
+    def sums(self, rows: Tensor, pairs: csr_array, then: Then) -> Tensor:
+        """Release sums of rows, Tensor[C, c], over ``pairs``, [C, C]: Tensor[C, K·c] float64; see ``NoisySums``."""
+        noisy = NoisySums(pairs, self.plan.settings.hops, self._noise, self.plan.settings.longest)
+        near = torch.from_numpy(pairs @ rows.numpy())  # edges tell as well whether data have changed
+        return self._cache.release(
+            self._release, torch.cat([rows, near], dim=1), lambda _: noisy.release(rows, system_secrets, then)
+        )
+
+    @override
+    def affordable_releases(self) -> int | None:
+        return None if self._cache.is_free(self._release) else self._cache.room(self._release)

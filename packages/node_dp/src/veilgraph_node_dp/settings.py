@@ -5,21 +5,23 @@ Its network learns from perturbed features and labels: KProp, a GCN layer, label
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Annotated, Final, Literal
+from functools import cached_property
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.nn.layers import Activation, Probability
-from veilgraph.privacy.plan import Plan, rows_moved, sensitivity_of
-from veilgraph.privacy.publisher import Publisher
-from veilgraph.privacy.settings import LabelReleaseSettings
-from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of, require
-from veilgraph.protocol.node_release import HolderLedgers, NodeRelease
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import AggregationEvent, Neighbours, sensitivity_in_clips
+from veilgraph.privacy.plan import NodeRelease, Plan
+from veilgraph.privacy.publisher import HolderLedgers, Publisher
+from veilgraph.privacy.settings import LabelReleaseSettings, PrivacySettings, fitting_delta
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
 from veilgraph_node_dp.feature_settings import FEATURE_MECHANISMS, FeatureReleaseSettings
 
 TRIED: Final = (0, 2, 4, 8)
@@ -75,6 +77,74 @@ class NodeReleaseSettings(Settings):
     """null: the label holder has the labels itself"""
 
 
+class SumPrivacySettings(PrivacySettings):
+    """Noise on what the learner computes over its edges: sums of what it takes a node's neighbours for, hop by hop."""
+
+    delta: float | None = Field(None, gt=0, lt=1)
+    """δ of every ε; null: the largest power of ten that is at most 1/(10·N), of N common nodes, and at most 1e-4"""
+    neighbours: Neighbours | None = None
+    """default: replacement for edges, zero-out for node-edges"""
+    degree_bound: int | None = Field(None, ge=1)
+    """D: the most neighbours of a node, a rule that the learner's edges keep, or it refuses; with unit node-edges"""
+    hops: int = Field(1, ge=1, le=32)
+    """K: sums over neighbours, each with noise of its own"""
+    sum_clip: float | None = Field(None, gt=0)
+    """B: longest sum of a node's neighbours, with unit node-edges; null: √degree_bound"""
+    predictions: int = Field(0, ge=0, le=10_000_000)
+    """later predictions of changed edges that epsilon_total leaves room for, each of them a release"""
+
+    @model_validator(mode="after")
+    def _check_unit(self) -> Self:
+        if self.unit == "edge":
+            for name in ("degree_bound", "sum_clip"):
+                if (value := getattr(self, name)) is not None:
+                    raise ValueError(
+                        f"{name}={value:g} with unit='edge': one edge moves two rows of a hop, however many there are; "
+                        "leave it out"
+                    )
+            if self.neighbours == "zero-out":
+                raise ValueError(
+                    "unit='edge' changes rows to others than zero; set neighbours to replacement, or leave it out"
+                )
+            return self
+        if self.degree_bound is None:
+            raise ValueError("unit='node-edges' needs degree_bound: without a bound one node can reach every row")
+        if self.sum_clip is not None and self.sum_clip > self.degree_bound:
+            raise ValueError(
+                f"sum_clip={self.sum_clip:g} with degree_bound={self.degree_bound}: no sum of so few rows of length 1 "
+                "is longer than that; lower it, or leave it out"
+            )
+        return self
+
+    @property
+    @override
+    def relation(self) -> Neighbours:
+        return self.neighbours or ("zero-out" if self.unit == "node-edges" else "replacement")
+
+    @property
+    @override
+    def stated_delta(self) -> float | None:
+        return self.delta
+
+    @override
+    def delta_of(self, nodes: int | None) -> float:
+        return fitting_delta(nodes) if self.delta is None else self.delta
+
+    @property
+    def longest(self) -> float | None:
+        """B; None where sums are as long as they are."""
+        return None if self.degree_bound is None else self.sum_clip or math.sqrt(self.degree_bound)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far all hops' sums of rows of length 1 move together, where rows are public: see ``release_plan``."""
+        bound, longest = self.degree_bound, self.longest
+        if bound is None or longest is None:
+            return math.sqrt(2 * self.hops)
+        square = bound + longest**2 if self.relation == "zero-out" else 2 * bound + 4 * longest**2
+        return math.sqrt(self.hops * square)
+
+
 class NodeDpJob(JobSettings):
     """The label holder, which knows the graph, learns; every other holder's nodes release their features once."""
 
@@ -83,6 +153,8 @@ class NodeDpJob(JobSettings):
     """what nodes perturb and release"""
     model: KPropSettings = KPropSettings()
     """the network"""
+    privacy: SumPrivacySettings | None = None
+    """null: no noise on the learner's edges"""
 
     def _check_unused(self) -> None:
         super()._check_unused()
@@ -113,20 +185,10 @@ class NodeDpJob(JobSettings):
         labels = self.release.labels and self.release.labels.epsilon
         require(
             "privacy in a job of paradigm node-dp",
-            ("privacy.schedule", privacy.schedule, "once", "sums over the learner's edges are noised a single time"),
-            ("privacy.canaries", privacy.canaries, 0, "nothing is sent of its edges that an audit could read"),
-            ("model.hops", model.hops, usual.hops, "hops over edges are privacy.aggregation.hops"),
+            ("model.hops", model.hops, usual.hops, "hops over edges are privacy.hops"),
             ("model.aggregate", model.aggregate, usual.aggregate, "neighbours are added up, and noised"),
-            # What others' nodes release has its ε in release.features.
-            ("privacy.unit", privacy.unit, ["edge", "node-edges"], "noise is on the learner's edges"),
             ("release.labels", labels, None, "they would be averaged over the learner's edges without noise"),
         )
-        if privacy.aggregation is None:
-            raise ValueError(
-                "privacy.aggregation=null in a job of paradigm node-dp: its noise is in every hop; set "
-                "privacy.aggregation to {}"
-            )
-        privacy.aggregation.check_opinions("a job of paradigm node-dp")
 
     @property
     def duties(self) -> Duties:
@@ -153,7 +215,8 @@ class NodeDpJob(JobSettings):
     @property
     def inputs(self) -> InputRules:
         duties = self.duties
-        rules = degree_rules(self.privacy, duties.summing)
+        bound = None if self.privacy is None else self.privacy.degree_bound
+        rules = {} if bound is None else dict.fromkeys(duties.summing, ("privacy.degree_bound", bound))
         return InputRules(per_node=duties.releasing, per_edge=duties.summing, degree_rules=rules)
 
     @property
@@ -198,13 +261,53 @@ def node_dp(job: JobSettings) -> NodeDpJob:
     return job_of(NodeDpJob, job)
 
 
-def release_plan(job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:
+@dataclass(frozen=True)
+class SumPlan(Plan):
+    """Noisy sums over a learner's edges, of all hops together a release; ``release_plan`` says what these are."""
+
+    settings: SumPrivacySettings
+    mechanism: ClassVar[str] = "gaussian"
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"one release, with noise in each of its hops ({self.settings.hops})"
+
+    @cached_property
+    def multiplier(self) -> float:
+        """σ of the noise on every entry, where rows have length 1."""
+        alone = accountant.analytic_multiplier(self.settings.epsilon_total, self.delta)
+        return self.settings.sensitivity * alone * math.sqrt(max(1, self.releases))
+
+    @property
+    @override
+    def event(self) -> AggregationEvent:
+        relation = self.settings.relation
+        noise = self.multiplier * sensitivity_in_clips(relation) / self.settings.sensitivity
+        return AggregationEvent(noise, relation, self.settings.unit)
+
+    @property
+    @override
+    def deviation(self) -> float:
+        return self.multiplier
+
+    @override
+    def publisher(self, holder: HolderLedgers) -> Publisher:
+        from veilgraph_node_dp.publisher import SumPublisher  # noqa: PLC0415 - loads torch
+
+        settings = self.settings
+        ledger = holder.ledger(self.delta, settings.epsilon_total, follows=settings.delta is None)
+        bounds = settings.unit, settings.degree_bound, settings.hops, settings.longest
+        return SumPublisher(self, ledger, *holder.ordered(ledger, holder.graph.num_classes, *bounds))
+
+
+def release_plan(job: NodeDpJob, party: PartyId, nodes: int | None = None) -> SumPlan | None:
     """What the learner is given of its own edges, noisy sums made once; None without noise on these, and at others.
 
     Without ``privacy`` the learner computes over its edges as they are, and its model, predictions and embeddings may
     tell of them. With it nothing is computed over an edge but, for k = 1 … K,
 
-        Y_k = A·X_{k−1} + noise,   A of ``privacy.aggregation.pair_matrix``, rows of X_{k−1} of length 1,
+        Y_k = A·X_{k−1} + noise,   A of ``sums.pair_matrix``, rows of X_{k−1} of length 1,
 
     where X_{k−1} is what the learner takes each node for: its label where it learns from that, else the probabilities
     that a network gives it, which was trained on what nodes released, on the learner's own columns and labels, and on
@@ -213,24 +316,12 @@ def release_plan(job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Pl
     rows are encodings).
 
     *Sensitivity.* X_0 is made of no edge, and X_k of X_0's data and of earlier releases, so all rows are the same in
-    both worlds: ``hop_sensitivity`` with public rows. *One edge*: √(2K), whatever the degrees are. *One node's edges*:
-    √(K·(D + B²)) absent and √(K·(2D + 4B²)) replaced. The unit ``node-edges`` is about a node's columns at the learner
-    as well, so these are then not used at all. Labels are the same in both worlds: no ε here is about them.
+    both worlds. K sums, shortened to B, over pairs of weight at most 1 move together by the root of, *one edge*: 2K,
+    whatever the degrees are; *one node's edges*: K·(D + B²) absent and K·(2D + 4B²) replaced. The unit ``node-edges``
+    is about a node's columns at the learner as well, so these are then not used at all. Labels are the same in both
+    worlds: no ε here is about them. Proofs: docs/proofs.md#noise-in-every-hop.
     """
     privacy = job.privacy
-    if privacy is None or privacy.aggregation is None or party not in job.duties.summing:
+    if privacy is None or party not in job.duties.summing:
         return None
-    rows, moved = rows_moved(privacy), sensitivity_of(privacy, public_rows=True)
-    return Plan(
-        party,
-        privacy,
-        MappingProxyType({}),
-        1,
-        0,
-        rows,
-        nodes=nodes,
-        hops=privacy.aggregation.hops,
-        moved=moved,
-        own_rows=False,
-        single="sums",
-    )
+    return SumPlan(party, privacy, 1 + privacy.predictions, nodes)

@@ -101,13 +101,6 @@ class CombineConformance:
             assert again is not None
             assert torch.equal(weight, again)
 
-    def test_what_has_a_divisor_divides_and_has_no_weights(self) -> None:
-        divisor = self.strategy().divisor(HOLDERS)
-        for t, _, part in self.parts():
-            if divisor is not None:
-                assert_close(part(t), t / divisor)
-                assert list(part.parameters()) == []
-
     def test_one_holder_is_enough(self) -> None:
         strategy, (t, graph, _) = self.strategy(), self.parts()[0]
         piece = strategy.holder_part(DIM, 1, graph)(t)

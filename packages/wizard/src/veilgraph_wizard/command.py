@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 import yaml
@@ -165,9 +165,8 @@ def init_job_command(
     label_holder: str | None = None,
     paradigm: str | None = None,
     select_by: str | None = None,
-    protect: Protected | None = None,
+    protect: Literal["edge", "label"] | None = None,
     epsilon: Annotated[float | None, option(min=0.001)] = None,
-    degree_bound: Annotated[int | None, option(min=1)] = None,
     name: str | None = None,
     replace: Replace = False,
 ) -> None:
@@ -178,12 +177,11 @@ def init_job_command(
         --out FILE: The job file to write.
         --label-holder NAME: Who has what is to be predicted. Default: the only party file that has a label.
         --paradigm NAME: vertical, sealed, union, horizontal, averaging. Default: union where all tables say whose nodes
-            ends of edges are, or one has edges alone, else vertical.
+            ends of edges are, or one has edges alone; sealed with --protect edge; else vertical.
         --select-by FIGURE: What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc,
             where the paradigm can.
-        --protect: By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md).
+        --protect: By noise, at --epsilon: one edge, or one label (docs/privacy.md).
         --epsilon E: Total ε of what --protect names. Default: 4.
-        --degree-bound D: The most neighbours of any node; with --protect node and node-edges.
         --name NAME: Of the job. Default: that of its file.
     """
     check_new(out, replace=replace)
@@ -197,15 +195,16 @@ def init_job_command(
     if twice is not None:
         raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
     parties = {Path(each): read_party_settings(Path(each)) for each in files}
-    if protect is None and (degree_bound, epsilon) != (None, None):
-        raise ConfigError("--epsilon and --degree-bound are for --protect: say what is to be protected, or leave both")
+    if protect is None and epsilon is not None:
+        raise ConfigError("--epsilon is for --protect: say what is to be protected, or leave it out")
+    usual = "union" if _is_union([*parties.values()]) else "sealed" if protect == "edge" else "vertical"
     drafted = draft_job(
         out.name.split(".")[0] if name is None else name,
-        paradigm or ("union" if _is_union([*parties.values()]) else "vertical"),
+        paradigm or usual,
         parties or holders,
         label_holder,
         select_by,
-        None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon, degree_bound),
+        None if protect is None else ProtectedJob(protect, _EPSILON if epsilon is None else epsilon),
     )
     write_whole(out, drafted.text.encode())
     try:

@@ -44,19 +44,15 @@ _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 @dataclass(frozen=True)
 class ProtectedJob:
-    """What a job is to protect: ``unit`` is edge, node, node-edges or label.
-
-    Nodes need ``degree_bound``, the most neighbours of one.
-    """
+    """What a job is to protect: ``unit`` is edge or label."""
 
     unit: str
     epsilon: float
-    degree_bound: int | None = None
 
     def settings(self, paradigm: str) -> dict[str, Any]:
         """The part of a job that does so.
 
-        Raises ``ConfigError``: such jobs do not protect that by noise of theirs, or the bound is missing or of no use.
+        Raises ``ConfigError``: such jobs do not protect that by noise of theirs.
         """
         found = PARADIGMS[paradigm]
         if self.unit not in found.privacy.protects:
@@ -71,16 +67,7 @@ class ProtectedJob:
                 key="--protect",
                 value=self.unit,
             )
-        of_nodes = self.unit in ("node", "node-edges")
-        if of_nodes != (self.degree_bound is not None):
-            rule = "is needed" if of_nodes else "is for node and node-edges, and is to be left out"
-            raise ConfigError(
-                f"--degree-bound with --protect {self.unit}: {rule}; it is the most neighbours that any node has, by "
-                "public knowledge",
-                key="--degree-bound",
-                value=self.degree_bound,
-            )
-        return found.privacy.protecting(self.unit, self.epsilon, self.degree_bound)
+        return found.privacy.protecting(self.unit, self.epsilon)
 
 
 @dataclass(frozen=True)

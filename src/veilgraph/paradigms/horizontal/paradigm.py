@@ -237,7 +237,7 @@ class _HorizontalGuarantee(seam.Guarantee[HorizontalJob]):
     def unbounded(self, job: HorizontalJob) -> str:
         if job.label_privacy is not None:
             return seam.LABELS_ALONE
-        return "paradigm=horizontal has no differential privacy but label_privacy's: take that, or vertical"
+        return "paradigm=horizontal has no differential privacy but label_privacy's: take that, or node-dp"
 
 
 class _HorizontalBaselines(seam.Baselines[HorizontalJob]):

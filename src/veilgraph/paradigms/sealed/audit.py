@@ -34,7 +34,7 @@ from veilgraph.paradigms.sealed.plan import epsilon_of
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
-from veilgraph.protocol.canaries import Inserted
+from veilgraph.protocol.canaries import VoteCanaries
 from veilgraph.protocol.evidence import (
     Audited,
     Ciphertext,
@@ -220,7 +220,7 @@ def _trained(job: SealedJob, run: Audited) -> Tensor:
 
 def _with_canaries(job: SealedJob, run: Audited, holder: PartyId) -> PartyGraph:
     graph, key = run.graph(holder), run.canary_key(holder)
-    return graph if key is None else Inserted.of(job, holder, graph.num_nodes, key).into(graph)
+    return graph if key is None else VoteCanaries.of(job, holder, graph.num_nodes, key).into(graph)
 
 
 def _neighbours(job: SealedJob, run: Audited, holder: PartyId, trained: Tensor) -> Tensor:

@@ -283,9 +283,9 @@ class _SealedSessions(AlignedSessions[SealedJob]):
 class _SealedPrivacy(Privacy[SealedJob]):
     protects: ClassVar[tuple[str, ...]] = ("edge",)
 
-    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
+    def protecting(self, unit: str, epsilon: float) -> dict[str, Any]:
         return {
-            **super().protecting(unit, epsilon, degree_bound),
+            **super().protecting(unit, epsilon),
             "model": {"edge_slots": 1 << 16, "max_degree": (1 << 13) - 1},
             "train": {"select_by": "last"},
         }
@@ -295,13 +295,10 @@ class _SealedPrivacy(Privacy[SealedJob]):
 
     def largest_epsilon(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> float:
         own = release_plan(job, party, nodes)
-        return math.inf if own is None else own.epsilon_bound
+        return math.inf if own is None else own.epsilon_total
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
         return graph.most_edges_at_a_node()
-
-    def to_be_private(self) -> Mapping[str, Any]:
-        return {"unit": "edge", "aggregation": {}}
 
 
 _MARGINS_SAY_MORE: Final = (
@@ -322,8 +319,8 @@ class _SealedGuarantee(Guarantee[SealedJob]):
     def privacy_notes(self, job: SealedJob) -> list[str]:
         if job.privacy is None:
             return [
-                "to have it, for edges, add to the job privacy: {unit: edge, epsilon_total: 4, aggregation: {}}, which "
-                "needs train.select_by=last and model.edge_slots"
+                "to have it, for edges, add to the job privacy: {unit: edge, epsilon_total: 4}, which needs "
+                "train.select_by=last and model.edge_slots"
             ]
         return [
             "columns have no noise: what predictions tell of features, ε does not bound",
@@ -339,7 +336,7 @@ class _SealedGuarantee(Guarantee[SealedJob]):
 
     def unbounded(self, job: SealedJob) -> str:
         if job.privacy is not None:
-            return "its noise bounds nothing: raise privacy.noise_multiplier"
+            return "its noise bounds nothing: lower privacy.epsilon_total"
         return "a sealed job without privacy tells predictions as they are: set privacy.epsilon_total, for edges"
 
 

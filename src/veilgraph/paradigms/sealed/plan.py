@@ -30,7 +30,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 import torch
@@ -365,9 +364,7 @@ def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> Co
     if privacy is None or party not in job.data.names:
         return None
     pays = party != job.data.label_party
-    return CountPlan(
-        party, privacy, MappingProxyType({}), int(pays), 0, 1, nodes=nodes, hops=1, moved=1.0, own_rows=False
-    )
+    return CountPlan(party, privacy, int(pays), nodes)
 
 
 def epsilon_of(job: SealedJob) -> float | None:

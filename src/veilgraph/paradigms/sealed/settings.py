@@ -12,7 +12,7 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
-from veilgraph.privacy.settings import AggregationSettings, PrivacySettings
+from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, TrainSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
@@ -105,6 +105,17 @@ def exact_rates(rates: Sequence[float]) -> tuple[tuple[int, ...], int]:
     return tuple(max(1, one) for one in whole), halvings
 
 
+class VotePrivacySettings(PrivacySettings):
+    """Two-sided geometric noise on votes over other holders' edges, counted once: ε is pure, δ is 0."""
+
+    unit: Literal["edge"]
+    """what ε protects: one edge, which is all that a holder records between two nodes"""
+    canaries: int = Field(0, ge=0)
+    """edges of each other holder that are made up, so that an audit can hold the run against its ledger; what is
+    predicted for their nodes is worthless
+    """
+
+
 class SealedJob(JobSettings):
     """Nothing is opened but what the label holder is to learn."""
 
@@ -130,6 +141,9 @@ class SealedJob(JobSettings):
     anything is computed from it: so often is a dealer found out that deals wrongly; 0: nobody checks; with select_by:
     last alone
     """
+
+    privacy: VotePrivacySettings | None = None
+    """null: no noise; else of other holders' edges nothing is used but votes with noise"""
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
@@ -186,7 +200,9 @@ class SealedJob(JobSettings):
 
     @property
     def noise(self) -> NoiseFacts:
-        return NoiseFacts(counts_votes=self.privacy is not None)
+        if self.privacy is None:
+            return NoiseFacts()
+        return NoiseFacts(counts_votes=True, canaries=self.privacy.canaries)
 
     @property
     def outcome(self) -> Outcome:
@@ -205,14 +221,9 @@ def sealed(job: JobSettings) -> SealedJob:
     return job_of(SealedJob, job)
 
 
-def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
+def _check_private(job: SealedJob, privacy: VotePrivacySettings) -> None:
     """Refuses what a sealed job has no noise for, or what would open more than the ledger counts."""
     rules = (
-        ("privacy.unit", privacy.unit, "edge", "noise is on sums over edges, and columns are used as they are"),
-        ("privacy.schedule", privacy.schedule, "once", "votes are counted a single time"),
-        ("privacy.predictions", privacy.predictions, 0, "later predictions have the same noise, and cost nothing more"),
-        ("privacy.delta", privacy.delta, None, "noise on whole numbers makes ε pure, so that δ is 0"),
-        ("privacy.calibration", privacy.calibration, "analytic", "noise on whole numbers is not Gaussian"),
         ("model.edge_weights", job.model.edge_weights, False, "a vote counts 1, and a weight may be any number"),
         ("train.select_by", job.train.select_by, "last", "how many validation nodes are right is told without noise"),
         (
@@ -237,7 +248,6 @@ def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
             f"model.blocks={list(job.model.blocks or ())} with privacy in a sealed job: of others' edges nothing is "
             f"used but votes, and {listed(apart)} would use them; leave them out"
         )
-    _check_votes(privacy.aggregation)
     if job.model.edge_slots is None:
         raise ValueError(
             "model.edge_slots=null with privacy in a sealed job: everybody would see each holder's number of edges, "
@@ -249,16 +259,3 @@ def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
             f"privacy.canaries={privacy.canaries} with named_nodes={job.named_nodes} in a sealed job: an audit reads "
             "what is predicted of canaries, and no node is predicted that is not named; leave one of both out"
         )
-
-
-def _check_votes(aggregation: AggregationSettings | None) -> None:
-    if aggregation is None:
-        raise ValueError(
-            "privacy.aggregation=null in a sealed job: its noise is in a sum over neighbours, and no row is released; "
-            "set privacy.aggregation to {}"
-        )
-    if aggregation.hops != 1:
-        raise ValueError(
-            f"privacy.aggregation.hops={aggregation.hops} in a sealed job: votes are summed over one hop; leave it out"
-        )
-    aggregation.check_opinions("a sealed job")

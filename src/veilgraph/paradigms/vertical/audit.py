@@ -13,7 +13,6 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, expand
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.graph.features import to_scipy
 from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.link.view import Seen
 from veilgraph.mpc import ring
@@ -21,17 +20,12 @@ from veilgraph.mpc.product import Direction, operand_mask_name, row_blocks, stat
 from veilgraph.paradigms.vertical.network import SUM_BITS, init_std, init_weight
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.privacy.plan import Channel
-from veilgraph.privacy.settings import MECHANISMS
-from veilgraph.protocol.aligning import matrix_of
 from veilgraph.protocol.cut import GRADIENT_BITS
 from veilgraph.protocol.evidence import (
     Audited,
     Evidence,
     Inferences,
     InitialWeights,
-    Noisy,
-    NoisySeries,
     OpenedSum,
     Source,
     embedding_of,
@@ -40,16 +34,11 @@ from veilgraph.protocol.evidence import (
     gradients_of,
 )
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.view import Floats, Observations, View, aggregate, numbers, subtract_own
 
 _MOST_UPDATES: Final = 10
 _MOST_HOPS: Final = 80
-_MOST_NOISY_HOPS: Final = 400
-_MOST_COLUMNS: Final = 1000
 _MOST_UNMASKED: Final = 50
-_CLEAR: Final[Mapping[Kind, Channel]] = {Kind.EMBEDDING: "embeddings", Kind.GRADIENT: "gradients"}
-_MASKED: Final[Mapping[Kind, Channel]] = {Kind.MASKED: "embeddings", Kind.MASKED_GRADIENT: "gradients"}
 _INITIAL: Final = "initial."
 
 
@@ -61,7 +50,7 @@ class VerticalSource(Source):
         if view.party == SERVER:
             yield from _at_server(trained)
         else:
-            yield from (*_initial(trained), *_combined(trained), *_columns(trained))
+            yield from (*_initial(trained), *_combined(trained))
             given = "" if view.party == view.settings.data.label_party else ", which it must be given"
             words = f"predictions of joint inferences with its own features changed{given}"
             yield Evidence("inference", words, view.others)
@@ -79,8 +68,7 @@ class VerticalSource(Source):
         """Of embeddings and gradients at the server; with ``secure-sum`` of h0 at holders."""
         job, trained = vertical(view.settings), view.of_training
         model, publishing = job.model, job.duties.publishing
-        if view.party == SERVER and job.passes.is_masked and not job.sums_releases:
-            # Sums of releases are whole numbers of one public grid, whatever their summands are.
+        if view.party == SERVER and job.passes.is_masked:
             for round_ in range(1, model.rounds + 1):
                 rows = aggregate(trained, Kind.MASKED, round_, publishing)
                 yield OpenedSum(f"the sums of round {round_}", rows, model.combine.bits, publishing)
@@ -92,25 +80,7 @@ class VerticalSource(Source):
                 yield OpenedSum(f"the sums of {words}", aggregate(trained, kind, 0, everybody), SUM_BITS, everybody)
 
     @override
-    def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
-        """At the server: every release of the run, of all sessions, against the noise that the plan has."""
-        job = vertical(run.settings)
-        if party != SERVER or job.privacy is None:
-            return
-        mechanism = MECHANISMS[job.privacy.mechanism]
-        if not (mechanism.is_gaussian and mechanism.is_plain) or job.divisor is None:
-            what = f"mechanism {job.privacy.mechanism}, combine {job.model.combine.strategy}"
-            raise DataError(f"it reads Gaussian noise in means and columns, and this is {what}")
-        for who, found in _releases(job, run, run.view(SERVER)).items():
-            releases = list({each.rows.tobytes(): each for each in found}.values()) if job.privacy.once else found
-            if releases:
-                words = f"{len(releases)} releases of {' and '.join(who)}"
-                yield NoisySeries(who[0], words, releases, clipped=True)
-
-    @override
     def withstands(self, job: JobSettings, members: Collection[PartyId]) -> bool:
-        if job.noise.shared is not None:
-            return super().withstands(job, members)
         return len(members) == 1 or not vertical(job).model.initial.is_joint
 
     @override
@@ -187,8 +157,6 @@ class VerticalSource(Source):
     @override
     def twin(self, run: Audited) -> PlainNetwork:
         job = run.settings
-        if job.privacy is not None:
-            return super().twin(run)  # type: ignore[no-any-return]
         if job.inputs.is_custom:
             raise DataError(
                 "joint inferences are made anew with the package's own local models, and this job has another"
@@ -290,7 +258,7 @@ def _hops(
     about: Sequence[PartyId],
     words: str,
 ) -> Iterator[Evidence]:
-    """Pairs of what went into a round and what the next made of it, of the same pass: the newest; with noise more.
+    """Pairs of what went into a round and what the next made of it, of the same pass: the newest.
 
     After the last round there may be an activation and more, so it is used where there is no other alone.
     """
@@ -300,8 +268,7 @@ def _hops(
             break
         made = {_pass(pieces): pieces for pieces in outputs.get(round_ + 1, Observations()).pieces}
         pairs += [(pieces, made[_pass(pieces)]) for pieces in given.pieces if _pass(pieces) in made]
-    most = _MOST_HOPS if view.settings.privacy is None else _MOST_NOISY_HOPS
-    newest = sorted(pairs, key=lambda pair: _pass(pair[0]))[-most:]
+    newest = sorted(pairs, key=lambda pair: _pass(pair[0]))[-_MOST_HOPS:]
     if newest:
         steps, made_of_them = (Observations([pair[side] for pair in newest]) for side in (0, 1))
         messages = (*steps.messages, *made_of_them.messages)
@@ -310,20 +277,6 @@ def _hops(
 
 def _pass(pieces: Sequence[Seen]) -> tuple[int, int]:
     return pieces[0].session, pieces[0].tag.step
-
-
-def _columns(view: View) -> Iterator[Evidence]:
-    """At the label holder: columns that it was given as they are, the newest; of many those with the most entries."""
-    for sender in view.others:
-        messages = [view.received(Kind.COLUMNS, sender, round_) for round_ in range(3)]
-        if all(messages):
-            counts, places, values = (each[-1].tensor() for each in messages)
-            width = 1 + int(places.max()) if len(places) else 1
-            matrix = to_scipy(matrix_of(counts, places, values.double(), width)).tocsc()
-            most = np.argsort(-np.diff(matrix.indptr), kind="stable")[:_MOST_COLUMNS]
-            seen = tuple(one for each in messages for one in each)
-            rows = matrix[:, np.sort(most)].toarray()
-            yield Evidence("embedding", f"{sender}'s columns as they are", (sender,), rows=rows, messages=seen)
 
 
 def _initial(view: View) -> Iterator[Evidence]:
@@ -420,40 +373,6 @@ def _unmasked(server: View, friend: View, outside: Sequence[PartyId]) -> Iterato
     if steps := tuple(numbers(torch.stack(some).sum(dim=0)) for some in parts):
         words = f"gradients of the initial embedding h0, from the dealer's masks, in {len(steps)} steps"
         yield Evidence("gradients", words, (labelled,), steps=steps, messages=sent.messages)
-
-
-def _releases(job: VerticalJob, run: Audited, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
-    """Holders → what the server has of what they released together, or of one by itself."""
-    names = job.data.names
-    plans = {name: paradigm_of(job).privacy.plan(job, name, run.graph(name).num_nodes) for name in names}
-    noised = {name: plan for name, plan in plans.items() if plan is not None and plan.multiplier > 0}
-    found: dict[tuple[PartyId, ...], list[Noisy]] = {}
-    for kind, channel in (*_MASKED.items(), *_CLEAR.items()):
-        is_embedding = channel == "embeddings"
-        parts = job.sent_divisor if is_embedding else 1
-        for who in [job.duties.publishing] if kind in _MASKED else [(name,) for name in names]:
-            if not {*who} <= noised.keys():
-                continue
-            mechanisms = [noised[name].mechanism(channel, alone=kind is Kind.GRADIENT) for name in who]
-            deviation = float(np.sqrt(sum(mechanism.variance for mechanism in mechanisms))) / parts
-            clips = [noised[name].longest if is_embedding else (noised[name].settings.gradient_clip,) for name in who]
-            longest = [sum(of_all) / parts for of_all in zip(*clips, strict=True)]
-            if kind in _MASKED:
-                unit = 2.0 ** (40 - (job.model.combine.bits if is_embedding else GRADIENT_BITS))  # passes take 40 bits
-                passes = [aggregate(view, kind, round_, who) for round_ in range(1, job.model.rounds + 1)]
-                releases = [rows * unit for of_round in passes for rows in of_round]
-            else:  # round 0 of embeddings is that of degrees
-                sent = [seen for seen in view.received(kind, who[0]) if seen.tag.round > 0 or not is_embedding]
-                releases = [numbers(seen.tensor()) for seen in sent]
-            for rows in releases:
-                found.setdefault(who, []).extend(_side_by_side(rows, deviation, longest))
-    return found
-
-
-def _side_by_side(rows: Floats, deviation: float, longest: Sequence[float]) -> list[Noisy]:
-    """The matrices that a release is made of, each with noise of its own."""
-    parts = np.split(rows, len(longest), axis=1)
-    return [Noisy(part, deviation, clip) for part, clip in zip(parts, longest, strict=True)]
 
 
 SOURCE: Final = VerticalSource()

@@ -29,21 +29,19 @@ from veilgraph.graph.features import is_sparse, to_scipy
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks, open_shares, share_contribution, sum_among
 from veilgraph.mpc.product import BLOCK_BYTES, SecureProduct
-from veilgraph.nn.combine import AnyCombineSettings, CombineSettings, Unchanged, build_combine
+from veilgraph.nn.combine import AnyCombineSettings, CombineSettings, build_combine
 from veilgraph.nn.layers import ACTIVATIONS, Activation, HeadSettings, Probability, ServerSettings, build_deep, dropout
 from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSettings, build_local
 from veilgraph.nn.local.model import LocalModel
 from veilgraph.nn.neighbourhood import Neighbourhood, Sampler
 from veilgraph.nn.propagate import Adjacency, first_rows
-from veilgraph.protocol.cut import Release
 
 
 def _not_retired(method: object) -> object:
     if method == "perturbed":
         raise ValueError(
             "vertical jobs release no node's features with noise, for that gained nothing over the label holder's own "
-            "columns; take paradigm: node-dp, which releases whole tables so, or method: individual with privacy of "
-            "unit edge"
+            "columns; take paradigm: node-dp, which releases whole tables so"
         )
     return method
 
@@ -68,7 +66,7 @@ class InitialSettings(Settings):
     dropout: Probability = 0.0
     """at each holder, on h^0"""
     feature_bits: int | None = Field(None, ge=0, le=24)
-    """fractional bits of x in the ring; default: as many as x needs, at most 12; with privacy 12"""
+    """fractional bits of x in the ring; default: as many as x needs, at most 12"""
     gradient_bits: int = Field(28, ge=8, le=40)
     """fractional bits of the scaled gradient in the ring"""
 
@@ -422,8 +420,6 @@ class HolderNetwork(nn.Module):
         streams: LearningStreams,
         custom: CustomModel | None = None,
         common: int | None = None,
-        *,
-        is_summed: bool = False,
     ) -> None:
         super().__init__()
         self._adjacency = adjacency
@@ -445,7 +441,7 @@ class HolderNetwork(nn.Module):
             for round_ in range(1, settings.rounds + 1)
         )
         combine = build_combine(settings.combine)
-        self.contribution = Unchanged() if is_summed else combine.holder_part(settings.dim, holders, adjacency)
+        self.contribution = combine.holder_part(settings.dim, holders, adjacency)
         weight = combine.holder_weight(holders, adjacency)
         self.weight = None if weight is None else weight[: self._common]
 
@@ -458,17 +454,15 @@ class HolderNetwork(nn.Module):
         return dropout(ACTIVATIONS[self._initial.activation](embedding), self._initial.dropout, generator)
 
     def contribute(
-        self, round_: int, h: Tensor, initial: Tensor, generator: torch.Generator | None, release: Release | None = None
+        self, round_: int, h: Tensor, initial: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor | None]:
-        """A round from 1 to R, over all of the holder's nodes, of its input h [N, d] and h^0, with noise by
-        ``release``.
+        """A round from 1 to R, over all of the holder's nodes, of its input h [N, d] and h^0.
 
-        Returns what the holder gives to COMBINE, Tensor[C, d], weighed after that; and t of its other nodes, Tensor[N −
-        C, d] or None.
+        Returns what the holder gives to COMBINE, Tensor[C, d]; and t of its other nodes, Tensor[N − C, d] or None.
         """
         local: Tensor = self.local[round_ - 1](h, initial, self._adjacency, generator)
         own = local[self._common :] if self._common < self._adjacency.num_nodes else None
-        contribution: Tensor = self.contribution(local if release is None else release(first_rows(local, self._common)))
+        contribution: Tensor = self.contribution(local)
         return first_rows(contribution, self._common), own
 
     def contribute_batch(
@@ -489,21 +483,18 @@ def next_input(combined: Tensor, own: Tensor | None) -> Tensor:
 
 
 class ServerNetwork(nn.Module):
-    """What the server computes between the holders' contributions and z_L; ``divisor`` is of an undivided sum."""
+    """What the server computes between the holders' contributions and z_L."""
 
-    def __init__(
-        self, settings: ModelSettings, holders: int, streams: LearningStreams, dtype: torch.dtype, divisor: int = 1
-    ) -> None:
+    def __init__(self, settings: ModelSettings, holders: int, streams: LearningStreams, dtype: torch.dtype) -> None:
         super().__init__()
-        self._divisor = divisor
         self.combine = build_combine(settings.combine)
         width = self.combine.output_dim(settings.dim, holders)
         self.deep = build_deep(width, settings.dim, settings.server, streams=streams, dtype=dtype)
 
     def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None) -> Tensor:
         """COMBINE: all contributions, or their sum alone where the strategy is linear."""
-        merged = self.combine.merge(pieces, weight_total)
-        return merged if self._divisor == 1 else merged / self._divisor
+        merged: Tensor = self.combine.merge(pieces, weight_total)
+        return merged
 
 
 def deep_width(settings: ModelSettings, holders: int) -> int:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.text import TRUST, counted, listed
 from veilgraph.core.types import SERVER, PartyId
@@ -17,18 +16,14 @@ from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine import build_combine
 from veilgraph.nn.local.model import not_partitioned
 from veilgraph.paradigms.vertical.network import check_together, deep_width
-from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder, off_the_ring
 from veilgraph.paradigms.vertical.roles import DataHolder, LabelHolder, Server
 from veilgraph.paradigms.vertical.rows import ROWS
-from veilgraph.paradigms.vertical.settings import VerticalJob, plan
+from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.paradigms.vertical.twin import isolated, pooled
-from veilgraph.privacy.aggregation import too_many_neighbours
-from veilgraph.privacy.plan import Plan
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedData, AlignedSessions, encoded_tables
 from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, added, unread_of_passes
-from veilgraph.protocol.job import passes_cost
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import LocalPart, Role, RoleContext
@@ -37,9 +32,9 @@ _RING: Final = 8  # bytes of an element of Z_2^64
 
 
 def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-    """As ``Sessions.costs``, of all epochs; None where sizes do not tell: in batches, or releasing once."""
+    """As ``Sessions.costs``, of all epochs; None where sizes do not tell: in batches."""
     train, model, method, label_party = job.train, job.model, job.model.initial.method, job.data.label_party
-    if train.batch_size is not None or job.passes.learns_alone:
+    if train.batch_size is not None:
         return None
     columns = {holder: own.columns for holder, own in sizes.items()}
     everything, holders, dim, rounds = sum(columns.values()), len(sizes), model.dim, model.rounds
@@ -72,11 +67,9 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
     verdict = sent(0, 0, holders * JUDGEMENT_BYTES if train.select_by != "last" else 0)
 
     judged = -(-train.epochs // train.evaluate_every)
-    evaluations = 0 if passes_cost(job) else judged
-    passes = train.epochs + evaluations
-    publications = passes - (max(0, evaluations - 1) if job.publishes_once else 0)
-    # Of the last evaluation h^0 is new, but where no pass is made for one; the last backward product is dealt in vain.
-    embedded = train.epochs + (1 if evaluations else 0)
+    passes = train.epochs + judged
+    publications = passes - (judged - 1 if job.publishes_once else 0)
+    embedded = train.epochs + 1  # of the last evaluation h^0 is new, and the last backward product is dealt in vain
     training = added(
         (embed, embedded),
         (sent(opened, dealt_backward), train.epochs),
@@ -84,7 +77,7 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
         (sent(0, deep), passes),
         (back, train.epochs),
         (verdict, judged),
-        ({SERVER: dealt_backward}, 1 if evaluations else 0),
+        ({SERVER: dealt_backward}, 1),
     )
     waits, between = 1 + dealt, 2 * rounds
     in_training = embedded * waits + publications * between + train.epochs * (between + 1) + judged
@@ -96,7 +89,7 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
     notes = []
     if train.patience is not None:
         notes.append(f"at most: training ends after {train.patience} evaluations that are no better (train.patience)")
-    if job.publishes_once and evaluations > 1:
+    if job.publishes_once and judged > 1:
         notes.append("what an evaluation published is not sent again in the training step after it")
     memory = {}  # beside graph, network and optimiser
     ahead = 3 * _RING * dim * ((holders + 1) * nodes // blocks + 2 * everything)
@@ -110,18 +103,11 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
 class _VerticalData(AlignedData[VerticalJob]):
     def check_graphs(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> None:
         common = {graph.party: rows_between(graph.features, 0, graph.common) for graph in graphs}
-        check_together(job.model.initial, job.model.dim, common, job.feature_bits)
-        for graph in graphs:
-            if graph.party not in job.duties.publishing:
-                continue
-            if why := too_many_neighbours(job.inputs.degree_rules.get(graph.party), graph):
-                raise ConfigError(f"{graph.party} refuses the job: {why}", key="privacy.degree_bound")
-            if why := off_the_ring(job, graph):
-                raise ConfigError(f"{graph.party} refuses the job: {why}", key=why.partition("=")[0])
+        check_together(job.model.initial, job.model.dim, common, job.model.initial.feature_bits)
 
     def check_tables(self, job: VerticalJob) -> None:
         """Of all nodes of a table, for which of them are common is not known before they are aligned."""
-        check_together(job.model.initial, job.model.dim, encoded_tables(job), job.feature_bits)
+        check_together(job.model.initial, job.model.dim, encoded_tables(job), job.model.initial.feature_bits)
 
     def unknown_range(self, job: VerticalJob) -> str:
         if not (job.model.initial.is_joint and job.data.is_apart):
@@ -142,14 +128,10 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
 
     def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
         fields = {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
-        gives = party in (job.duties.publishing if job.gives_columns else ())
-        is_joint = job.model.initial.is_joint and not job.passes.learns_alone
-        if job.passes.learns_alone:
-            fields["release"] = (-seam.MAX_NODES, seam.MAX_NODES)
-        if gives or is_joint:
+        if job.model.initial.is_joint:
             fields["features"] = (1, seam.MAX_FEATURES)
-        if is_joint and job.model.initial.method == "collaborative":
-            bits = job.feature_bits
+        if job.model.initial.method == "collaborative":
+            bits = job.model.initial.feature_bits
             fields["feature_bits"] = (0, MAX_DETECTED_BITS) if bits is None else (bits, bits)
         return fields
 
@@ -157,15 +139,13 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
         model = job.model
         return unread_of_passes(
             hellos,
-            width=build_combine(model.combine).output_dim(max(model.dim, job.released_dim), len(job.data.names)),
+            width=build_combine(model.combine).output_dim(model.dim, len(job.data.names)),
             dim=model.dim,
             rounds=model.rounds,
             batch_size=job.train.batch_size,
         )
 
     def unspreadable(self, job: VerticalJob) -> str | None:
-        if job.passes.learns_alone:
-            return super().unspreadable(job)
         if job.device != "cpu":
             return f"machines: they compute on their CPUs, and device={job.device!r}; set it to cpu, or use one machine"
         return not_partitioned(job.model.local)
@@ -176,93 +156,27 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
         job, graph = session.settings, aligned.graph
         if graph is None:
-            return ReleaseServer(session) if job.passes.learns_alone else Server(session)
+            return Server(session)
         if session.link.party == job.data.label_party:
-            return LearningHolder(session, graph) if job.passes.learns_alone else LabelHolder(session, graph)
-        return ReleasingHolder(session, graph) if job.passes.learns_alone else DataHolder(session, graph)
+            return LabelHolder(session, graph)
+        return DataHolder(session, graph)
 
 
 class _VerticalPrivacy(seam.Privacy[VerticalJob]):
-    protects: ClassVar[tuple[str, ...]] = ("edge", "node", "node-edges", "label")
-
-    def plan(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> Plan | None:
-        return plan(job, party, nodes)
+    protects: ClassVar[tuple[str, ...]] = ("label",)
 
     def largest_epsilon(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> float:
-        own = plan(job, party, nodes)
-        return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound
+        return math.inf
 
     def label_epsilon(self, job: VerticalJob, party: PartyId) -> float:
-        if party != job.data.label_party or job.passes.learns_alone:
-            return 0.0
-        return super().label_epsilon(job, party)
+        return super().label_epsilon(job, party) if party == job.data.label_party else 0.0
 
 
 class _VerticalGuarantee(seam.Guarantee[VerticalJob]):
-    def threat_model(self, job: VerticalJob) -> str:
-        """Where h0 goes to all holders without noise, the server alone; noise made jointly withstands so many."""
-        if job.joint_noise is not None:
-            return _withstood(job)
-        return super().threat_model(job) if job.model.initial.method == "individual" else "the server only"
-
-    def noise_source(self, job: VerticalJob) -> str:
-        joint = job.joint_noise
-        if joint is None:
-            return super().noise_source(job)
-        return (
-            "each holder's ε is about its own data and counts the noise that holders make together: each adds "
-            f"{joint.share:.3g} of the deviation that ε needs, and any {joint.honest} of the {joint.holders} that "
-            f"publish have all of it; where more than {joint.colluding} of them help the server, or add none, ε does "
-            "not hold"
-        )
-
-    def privacy_notes(self, job: VerticalJob) -> list[str]:
-        method = job.model.initial.method
-        if job.privacy is None:
-            return [
-                "to have it, add to the job, for example, privacy: {unit: row, epsilon_total: 4}, which needs "
-                "model.initial.method=individual and model.local.model=appnp"
-            ]
-        if job.joint_noise is not None and not job.passes.learns_alone:
-            return [
-                f"the noise of a sum is as much as {job.data.label_party} needs, which releases a gradient beside it "
-                "in every step: of the others the total ε is less with the same noise"
-            ]
-        if method == "individual":
-            return []
-        return [
-            f"model.initial.method={method}: h0 goes to the other holders without noise; against them per-release ε "
-            "and total ε are infinite",
-            f"h0 has all holders' features in it, so what the {len(job.data.names) - 1} others publish counts as "
-            "releases of each holder's data (others); the server knows no less if one of them adds no noise",
-        ]
-
-    def privacy_limits(self, job: VerticalJob) -> list[str]:
-        if job.joint_noise is not None:
-            return [
-                "It rests on the noise of other holders: where more of them help the server, or add none, than it is "
-                "said to hold against, a row has less noise than ε needs, down to one holder's share."
-            ]
-        if job.gives_columns:
-            return [
-                f"It is about edges: {job.data.label_party} is given the others' columns as they are, and of features "
-                "ε is infinite against it."
-            ]
-        if job.model.initial.method == "individual":
-            return []
-        return [
-            "It does not hold against the other holders: the first layer's result h⁰ goes to them without noise, and "
-            "against them per-release ε and total ε are infinite."
-        ]
-
     def unbounded(self, job: VerticalJob) -> str:
         if job.label_privacy is not None:
             return seam.LABELS_ALONE
-        if job.privacy is None:
-            return "it has no privacy part: set privacy.epsilon_total"
-        if job.model.initial.is_joint:
-            return f"model.initial.method={job.model.initial.method} shows h0 without noise: take individual"
-        return "its noise bounds nothing: raise privacy.noise_multiplier"
+        return "a vertical job has no noise on what holders publish; sealed, for edges, has some"
 
 
 class _VerticalBaselines(seam.Baselines[VerticalJob]):
@@ -288,9 +202,6 @@ class VerticalWords(seam.Words[VerticalJob]):
             said += " The first layer is on shares: all features of all other holders are among that."
         return said
 
-    def server_part(self, job: VerticalJob) -> str:
-        return "joins the releases" if job.passes.learns_alone else super().server_part(job)
-
     def verdict(self, job: VerticalJob, what: str, nodes: str) -> str:
         holders = job.data.names
         both = "both" if len(holders) == 2 else "all"
@@ -309,8 +220,7 @@ _FIRST_LAYER: Final[Mapping[str, str]] = {
 
 
 def _sentences(job: VerticalJob) -> list[str]:
-    model, learner, publishing, private = job.model, job.data.label_party, job.duties.publishing, job.label_privacy
-    hops = None if job.privacy is None else job.privacy.aggregation
+    model, learner, private = job.model, job.data.label_party, job.label_privacy
     sentences = [
         f"{listed(job.data.names)} have different columns, and edges of their own, of the same nodes. "
         f"{learner} alone has labels.",
@@ -320,38 +230,23 @@ def _sentences(job: VerticalJob) -> list[str]:
         if model.local.hops
         else "No edges are used.",
     ]
-    if hops is not None:
-        given = f", and give {learner} the common nodes' columns as they are" if job.gives_columns else ""
-        sentences.append(
-            f"{listed(publishing)} instead sum up what each node's neighbours have, scaled to length 1, "
-            f"{counted(hops.hops, 'hop')} far, with noise in every hop, and publish the sums a single time{given}; "
-            f"{learner} trains on them and on its own data, alone."
-        )
-    elif job.passes.learns_alone:
-        sentences.append(
-            f"{listed(publishing)} then publish the result a single time, with noise; {learner} trains on that and on "
-            "its own data, alone."
-        )
     sentences.append(
-        f"The server passes on what {publishing[0]} published: there is nothing to combine it with."
-        if len(publishing) == 1
-        else f"The server {model.combine.kind.words}. That is "
+        f"The server {model.combine.kind.words}. That is "
         f"{'masked: the server opens the sum alone' if job.passes.is_masked else 'not masked'}."
     )
     if model.rounds > 1:
         sentences.append(
             f"That happens in {model.rounds} rounds: after all but the last, every holder is sent what was combined."
         )
-    if not job.passes.learns_alone:
-        labels = (
-            "its labels"
-            if private is None
-            else f"its labels under randomised response (ε {private.epsilon:g} of one label, once, before training)"
-        )
-        sentences.append(
-            f"The server has {counted(model.server.layers, 'further layer')}; {learner} gets the output, computes the "
-            f"loss from {labels}, and gradients return the same way."
-        )
+    labels = (
+        "its labels"
+        if private is None
+        else f"its labels under randomised response (ε {private.epsilon:g} of one label, once, before training)"
+    )
+    sentences.append(
+        f"The server has {counted(model.server.layers, 'further layer')}; {learner} gets the output, computes the "
+        f"loss from {labels}, and gradients return the same way."
+    )
     if job.train.batch_size is not None:
         fanout, every = model.local.fanout, job.train.refresh_every
         drawn = "all neighbours" if fanout is None else f"at most {counted(fanout, 'neighbour')} of a node, drawn anew"
@@ -363,31 +258,10 @@ def _sentences(job: VerticalJob) -> list[str]:
     return [*sentences, _noise(job), TRUST]
 
 
-def _withstood(job: VerticalJob) -> str:
-    most, count = 0 if job.joint_noise is None else job.joint_noise.colluding, len(job.duties.publishing)
-    if not job.passes.learns_alone:
-        return f"the server and at most {most} of the other {count - 1} holders, all together"
-    helped = (
-        f"with at most {most} of the other {count - 1} that publish, all together"
-        if most
-        else f"as long as none of the {count} that publish helps them"
-    )
-    return f"the server and {job.data.label_party}, {helped}"
-
-
 def _noise(settings: VerticalJob) -> str:
     if settings.label_privacy is not None:
         return "What is told of a label is bounded by an ε; features and edges are not noised."
-    if settings.privacy is None:
-        return "There is no differential privacy: nothing is noised."
-    if settings.privacy.noise_multiplier == 0:
-        return "What holders publish is clipped, and not noised: there is no differential privacy."
-    if settings.privacy.joint_noise is not None:
-        return (
-            "What a holder publishes is clipped, noised with a share of the noise, paid for in its ledger and masked; "
-            f"ε holds against {_withstood(settings)}."
-        )
-    return "Everything that a holder publishes to the server is clipped and noised first, and paid for in its ledger."
+    return "There is no differential privacy: nothing is noised."
 
 
 VERTICAL: Final = seam.Paradigm[VerticalJob](

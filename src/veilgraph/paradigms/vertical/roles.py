@@ -36,7 +36,6 @@ from veilgraph.paradigms.vertical.network import (
     deep_width,
     next_input,
 )
-from veilgraph.paradigms.vertical.once import off_the_ring
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.label_publisher import LabelPublisher
 from veilgraph.protocol.agreement import Point, Start
@@ -77,7 +76,7 @@ class Server(Role):
         super().__init__(session)
         job = vertical(session.settings)
         self._model, combine, dtype = job.model, job.model.combine, session.dtype
-        network = ServerNetwork(self._model, len(session.holders), session.streams, dtype, job.left_divisor)
+        network = ServerNetwork(self._model, len(session.holders), session.streams, dtype)
         self._network = network.to(session.device)
         self.model = PartyModel(session, {"server": self._network})
         masked, bits, device = combine.is_masked, combine.bits, session.device
@@ -230,7 +229,7 @@ class DataHolder(Role):
         model = job.model
         self.adjacency = Adjacency.from_graph(graph, session.dtype, relational=job.inputs.is_relational)
         own = self.adjacency, session.streams, session.custom, graph.common
-        network = HolderNetwork(model, len(session.holders), *own, is_summed=job.sums_releases)
+        network = HolderNetwork(model, len(session.holders), *own)
         self._network = network.to(session.device)
         self.nodes = graph.common
         self._shape = (graph.common, model.dim)
@@ -255,7 +254,7 @@ class DataHolder(Role):
         settings, combine = job.model.initial, job.model.combine
         joint, shared = settings.is_joint, settings.method == "collaborative"
         common = rows_between(graph.features, 0, graph.common)
-        bits = fractional_bits(common) if job.feature_bits is None else job.feature_bits
+        bits = fractional_bits(common) if settings.feature_bits is None else settings.feature_bits
         steps, refuses = self._afford(begins=self._learns and not held)
         hellos, start = agree_on_start(
             session,
@@ -264,13 +263,13 @@ class DataHolder(Role):
             features=graph.num_features if joint else 0,
             feature_bits=bits if shared else 0,
             alignment=session.alignment,
-            refuses=session.refuses or refuses or off_the_ring(job, graph),
+            refuses=session.refuses or refuses,
             steps=steps,
         )
         self.allow_steps(hellos)
         masks = PairwiseMasks.agree(session.link, session.holders, session.secrets, rounding_key=session.rounding_key)
         hides = masks if combine.is_masked else None
-        self._cut = HolderCut(session.link, hides, combine.bits, session.dtype, session.publisher, session.device)
+        self._cut = HolderCut(session.link, hides, combine.bits, session.dtype, session.device)
         if self._network.weight is not None:
             self._cut.publish_weight(self._network.weight)
         self._embedding = build_embedding(
@@ -342,9 +341,7 @@ class DataHolder(Role):
         self._initial = leaf(self._started)
         self._inputs, self._outputs = [self._initial], list[tuple[Tensor, Tensor | None]]()
         for round_ in range(1, self._rounds + 1):
-            output, own = self._network.contribute(
-                round_, self._inputs[-1], self._initial, generator, self._cut.release(step)
-            )
+            output, own = self._network.contribute(round_, self._inputs[-1], self._initial, generator)
             self._outputs.append((output, own))
             self._cut.publish(step, round_, output)
             if round_ < self._rounds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -36,17 +35,10 @@ def _strategy(job: VerticalJob) -> str:
 
 
 def _single(job: VerticalJob) -> str:
-    if len(job.duties.publishing) == 1:
-        return "privacy.schedule=once, 2 holders"
     return "model.combine.masked=false" if job.model.combine.linear else _strategy(job)
 
 
 # fmt: off
-_OUTPUT: Final = (
-    "output-embeddings", "The label holder sees the server's output for every node, and predicts from it.")
-_AS_OUTPUT: Final = (
-    "combined-as-output", "The label holder sees the last combined embedding of every node itself: with concat every "
-    "holder's part alone, with two holders it can subtract its own; edges can be inferred.")
 H0: Final = _Told(
     "initial-embeddings", "Every holder sees h0, the joint linear image of all holders' features of every node, after "
     "every change of its weights; the changes tell of inner products of the nodes' features.", _method)
@@ -61,18 +53,17 @@ COMBINED: Final = _Told(
     "combined-embeddings", "Every holder sees the combined embeddings of all rounds but the last; holders and server "
     "then know what goes into propagation and what comes out, from which edges can be inferred.",
     lambda job: f"model.rounds={job.model.rounds}")
-OUTPUT: Final = _Told(*_OUTPUT, lambda _: "every job", _others)
-AS_OUTPUT: Final = _Told(*_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
-RELEASE: Final = tuple(
-    _Told(*shown, lambda _: "privacy.schedule=once", _others) for shown in (_OUTPUT, _AS_OUTPUT))
+OUTPUT: Final = _Told(
+    "output-embeddings", "The label holder sees the server's output for every node, and predicts from it.",
+    lambda _: "every job", _others)
+AS_OUTPUT: Final = _Told(
+    "combined-as-output", "The label holder sees the last combined embedding of every node itself: with concat every "
+    "holder's part alone, with two holders it can subtract its own; edges can be inferred.",
+    lambda _: "model.server.layers=0", _others)
 SUMS: Final = _Told(*table.EMBEDDING_SUMS, _strategy)
 SINGLE: Final = _Told(*table.SINGLE_EMBEDDINGS, _single)
 POOLED: Final = _Told(*table.POOLED_DEGREES, _strategy)
 SINGLE_POOLED: Final = _Told(*table.SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
-OWN_ROWS: Final = _Told(
-    "own-columns", "The label holder gets every common node's features at each releasing holder as they are; how many "
-    "columns there are is in the clear.",
-    lambda job: "privacy.aggregation.own_rows=clear" if job.gives_columns else "")
 TRAINED: Final = _Told(*table.TRAINING_ROWS, lambda _: "every job", _label_holder)
 TRAINED_NODES: Final = _Told(*table.TRAINING_NODES, _label_holder, part_of="training-rows")
 EDGES: Final = _Told(
@@ -82,17 +73,10 @@ EDGES: Final = _Told(
 
 # In which jobs, and between whom
 
-NOISED: Final = _Fact("`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0)
-BARE: Final = NOISED.otherwise("no noise")
 PERTURBED_LABELS: Final = _Fact("`label_privacy`", lambda job: job.label_privacy is not None)
 TRUE_LABELS: Final = PERTURBED_LABELS.otherwise("no `label_privacy`")
-ONCE: Final = _Fact("`schedule: once`", lambda job: job.passes.learns_alone)
-EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
-CLEAR_ROWS: Final = _Fact("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
 COLLABORATIVE: Final = _Fact("`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative")
 SECURE_SUM: Final = _Fact("`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum")
-JOINT: Final = _Fact("`joint_noise`", lambda job: job.joint_noise is not None)
-OWN_NOISED: Final = _Fact("`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job))
 MASKED: Final = _Fact("masked", lambda job: job.passes.is_masked)
 UNMASKED: Final = MASKED.otherwise("not masked")
 WEIGHTED: Final = _Fact("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
@@ -100,13 +84,6 @@ MORE_ROUNDS: Final = _Fact("`rounds` > 1", lambda job: job.model.rounds > 1)
 NO_LAYERS: Final = _Fact("`server.layers: 0`", lambda job: job.model.server.layers == 0)
 LOGIT_HOPS: Final = _Fact("`logit_hops` > 0", lambda job: job.model.head.logit_hops > 0)
 
-PAIRED: Final = _Route(
-    "holder", "holder",
-    lambda job, *pair: not job.passes.learns_alone or (job.passes.is_masked and {*pair} <= set(job.duties.publishing)))
-PUBLISHED: Final = _Route("holder", SERVER, lambda job, sender, _: sender in job.duties.publishing)
-GIVEN: Final = _Route(
-    "holder", "label holder",
-    lambda job, sender, receiver: sender in job.duties.publishing and receiver == job.data.label_party)
 TO_LABELLED: Final = _Route(SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party)
 TO_ANOTHER: Final = _Route(SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party)
 
@@ -115,63 +92,18 @@ TO_ANOTHER: Final = _Route(SERVER, "other holder", lambda job, _, receiver: rece
 
 _DEALT: Final = "Uniform for the receiver; the server, which dealt the mask, must not get it."
 _SPREAD: Final = "Non-zero rows tell of the label holder's edges around the training nodes."
-_NOISED: Final = (
-    "Clipped, paid for in the sender's ledger, and noised in all rows: ε bounds what the receiver can infer from it."
-)
-_NOISED_SUM: Final = (
-    "Clipped, paid for, noised and then masked: the receiver opens the sum over all that publish, noise and all."
-)
-_SHARED: Final = (
-    "Clipped, paid for, noised with a share and then masked: the receiver opens the sum alone, in which ε bounds what "
-    "it can infer as long as no more of those that publish help it than the job says."
-)
-_AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
 _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in the label holder's ledger."
-_CLEAR: Final = "Not protected: of edges, which ε is about, it says nothing, and of features everything."
 _UNCHANGED: Final = "No layer of the server has changed it."
 _EVERY_H0: Final = (WireFormat("e, 0", "ring [N, d]", "every h⁰"),)
 _RETURNED: Final = WireFormat("s, r", "real [N, d]", "training")
 _OUTPUT_GRADIENT: Final = WireFormat("s, 0", "real [N, w]", "training")
-_EVERY: Final = "every pass; `once`: 0, 1"
 
 
-def _of(kind: Kind, ends: Route[Any], *forms: WireFormat, rounds: range = table.ANY) -> partial[_Row]:
-    return partial(MessageSpec[VerticalJob], kind, ends, rounds=rounds, forms=forms)
-
-
-def _either(
-    of: partial[_Row],
-    bare: tuple[str, table.Protection, str],
-    noised: tuple[str, table.Protection, str],
-    reveals: tuple[_Told, ...],
-    *when: _Fact,
-    bare_when: tuple[_Fact, ...] = (),
-) -> tuple[_Row, _Row]:
-    """The rows of one thing, of what it is without noise and of what with noise: what, protection, why."""
-    _, ends = of.args
-    clear = of(*bare, reveals, (*when, *bare_when, BARE))
-    return clear, of(*noised, reveals, (*when, NOISED), paid=ends.receiver == SERVER)
-
-
-def _masked(of: partial[_Row], what: str, reveals: tuple[_Told, ...], *when: _Fact) -> tuple[_Row, ...]:
-    """The rows of what holders send under masks: bare, with each one's own noise, or with a share of the sum's."""
-    bare, noised, shared = (
-        f"masked {what}",
-        f"masked noisy {what}",
-        f"masked noisy {what}, each with a share of the noise",
-    )
-    return (
-        of(bare, "mask", table.OPENED, reveals, (*when, MASKED, BARE)),
-        of(noised, "mask", _NOISED_SUM, reveals, (*when, MASKED, OWN_NOISED), paid=True),
-        of(shared, "mask", _SHARED, reveals, (*when, MASKED, JOINT), paid=True),
-    )
-
-
-def _learned(ends: Route[Any], what: str, *forms: WireFormat) -> tuple[_Row, _Row]:
+def _learned(ends: Route[Any], what: str, form: WireFormat) -> tuple[_Row, _Row]:
     """The rows of a gradient of perturbed labels: of these, and of which nodes have one."""
-    when, shown = (EVERY_STEP, PERTURBED_LABELS), "which of its rows are not zero, in the clear"
+    when, shown = (PERTURBED_LABELS,), "which of its rows are not zero, in the clear"
     return (
-        MessageSpec(Kind.GRADIENT, ends, what, "noise", _OF_PERTURBED, (TRAINED,), when, forms=forms),
+        MessageSpec(Kind.GRADIENT, ends, what, "noise", _OF_PERTURBED, (TRAINED,), when, forms=(form,)),
         MessageSpec(Kind.GRADIENT, ends, shown, "none", table.TRAINED_ON, (TRAINED_NODES,), when),
     )
 
@@ -184,9 +116,9 @@ ROWS: Final[tuple[_Row, ...]] = (
     table.judgement(table.LABELLED_TO_HOLDER),
     table.judgement(table.LABELLED_TO_SERVER),
     # Initial embeddings
-    MessageSpec(Kind.KEY, PAIRED, "a fresh public key", "random",
+    MessageSpec(Kind.KEY, table.TO_HOLDER, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.",
-        forms=(WireFormat("0, 0", "uint8 [32]", "set-up; `once`: between publishing holders"),)),
+        forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
     MessageSpec(Kind.SEED, table.FROM_SERVER, "the seed of the receiver's own masks", "random",
         "Made of random numbers; nobody but the server and the receiver may know it.", when=(COLLABORATIVE,),
         forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
@@ -211,17 +143,12 @@ ROWS: Final[tuple[_Row, ...]] = (
     *table.summed_rows(Kind.MASKED, "masked parts of h0", (H0,), (SINGLE_H0,), SECURE_SUM, forms=_EVERY_H0),
     *table.summed_rows(Kind.MASKED_GRADIENT, "masked gradients of h0", (H0_GRADIENTS,), (SINGLE_H0,), SECURE_SUM,
         forms=(WireFormat("e, 0", "ring [N, d]", "training"),)),
-    MessageSpec(Kind.COLUMNS, GIVEN,
-        "the common nodes' features as they are", "none", _CLEAR, (OWN_ROWS,), (CLEAR_ROWS,),
-        forms=(WireFormat("0, 0", "int64 [N]", "[one release](#one-release)"),
-               WireFormat("0, 1", "int32 [entries]", "[one release](#one-release)"),
-               WireFormat("0, 2", "real [entries]", "[one release](#one-release)"))),
     # COMBINE
-    *_masked(_of(Kind.MASKED, PUBLISHED, WireFormat("s, r", "ring [N, d]", _EVERY), rounds=table.EMBEDDINGS),
-             "embeddings", (SUMS,)),
-    *_either(_of(Kind.EMBEDDING, PUBLISHED, WireFormat("s, r", "real [N, d]", _EVERY), rounds=table.EMBEDDINGS),
-             ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
-             ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED),
+    MessageSpec(Kind.MASKED, table.TO_SERVER, "masked embeddings", "mask", table.OPENED, (SUMS,), (MASKED,),
+        rounds=table.EMBEDDINGS, forms=(WireFormat("s, r", "ring [N, d]", "every pass"),)),
+    MessageSpec(Kind.EMBEDDING, table.TO_SERVER, "embeddings in the clear", "none",
+        "Not protected: the server has the sender's embedding of every node.", (SUMS, SINGLE), (UNMASKED,),
+        rounds=table.EMBEDDINGS, forms=(WireFormat("s, r", "real [N, d]", "every pass"),)),
     MessageSpec(Kind.MASKED, table.TO_SERVER, "masked degrees", "mask", table.OPENED, (POOLED,), (MASKED, WEIGHTED),
         rounds=table.DEGREES,
         forms=(WireFormat("0, 0", "ring [N, 1]", "set-up"),)),
@@ -230,46 +157,32 @@ ROWS: Final[tuple[_Row, ...]] = (
         (POOLED, SINGLE_POOLED), (UNMASKED, WEIGHTED), rounds=table.DEGREES,
         forms=(WireFormat("0, 0", "real [N, 1]", "set-up"),)),
     # Earlier rounds
-    *_masked(_of(Kind.MASKED_GRADIENT, table.TO_SERVER, WireFormat("s, r < R", "ring [N, d]", "training")),
-             "gradients of earlier rounds", (COMBINED,), MORE_ROUNDS),
+    MessageSpec(Kind.MASKED_GRADIENT, table.TO_SERVER, "masked gradients of earlier rounds", "mask", table.OPENED,
+        (COMBINED,), (MORE_ROUNDS, MASKED), forms=(WireFormat("s, r < R", "ring [N, d]", "training"),)),
     # The output
-    *_either(_of(Kind.COMBINED, TO_LABELLED, WireFormat("s, R", "real [N, w]", "every pass")),
-             ("output z_L in the clear", "none",
-              "The label holder needs it for loss and predictions; it tells of all holders' features and edges."),
-             ("output z_L of noisy embeddings", "noise", _AFTERWARDS), (OUTPUT,), EVERY_STEP),
-    *_either(_of(Kind.COMBINED, TO_LABELLED), ("which is the combined embedding itself", "none", _UNCHANGED),
-             ("which is the combined noisy embedding itself", "noise", _UNCHANGED), (AS_OUTPUT,), EVERY_STEP,
-             NO_LAYERS),
-    *_either(_of(Kind.COMBINED, table.FROM_SERVER, WireFormat("s, r < R", "real [N, d]", "every pass")),
-             ("combined embeddings of earlier rounds in the clear", "none",
-              "Not protected: the receiver can infer other holders' edges from them."),
-             ("combined noisy embeddings of earlier rounds", "noise", _AFTERWARDS), (COMBINED,), MORE_ROUNDS),
-    *_either(_of(Kind.COMBINED, TO_LABELLED,
-                 WireFormat("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)")),
-             ("the combined release, without noise, in the clear", "none",
-              "The label holder trains on it; it tells of the senders' features and edges."),
-             ("the combined release", "noise", _AFTERWARDS), RELEASE, ONCE),
+    MessageSpec(Kind.COMBINED, TO_LABELLED, "output z_L in the clear", "none",
+        "The label holder needs it for loss and predictions; it tells of all holders' features and edges.", (OUTPUT,),
+        forms=(WireFormat("s, R", "real [N, w]", "every pass"),)),
+    MessageSpec(Kind.COMBINED, TO_LABELLED, "which is the combined embedding itself", "none", _UNCHANGED, (AS_OUTPUT,),
+        (NO_LAYERS,)),
+    MessageSpec(Kind.COMBINED, table.FROM_SERVER, "combined embeddings of earlier rounds in the clear", "none",
+        "Not protected: the receiver can infer other holders' edges from them.", (COMBINED,), (MORE_ROUNDS,),
+        forms=(WireFormat("s, r < R", "real [N, d]", "every pass"),)),
     # Gradients
-    *_either(_of(Kind.GRADIENT, table.LABELLED_TO_SERVER, _OUTPUT_GRADIENT),
-             ("gradient of z_L in the clear", "none", table.TRAINING),
-             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, bare_when=(TRUE_LABELS,)),
+    MessageSpec(Kind.GRADIENT, table.LABELLED_TO_SERVER, "gradient of z_L in the clear", "none", table.TRAINING,
+        (TRAINED,), (TRUE_LABELS,), forms=(_OUTPUT_GRADIENT,)),
     *_learned(table.LABELLED_TO_SERVER, "gradient of z_L, of perturbed labels", _OUTPUT_GRADIENT),
-    *_either(_of(Kind.GRADIENT, table.LABELLED_TO_SERVER), ("spread over the label holder's edges", "none", _SPREAD),
-             ("spread over the label holder's edges", "noise", _NOISED), (EDGES,), EVERY_STEP, LOGIT_HOPS),
-    *_either(_of(Kind.GRADIENT, table.TO_SERVER, WireFormat("s, r < R", "real [N, d]", "training")),
-             ("gradients of earlier rounds in the clear", "none",
-              "Not protected: the server has the sender's own gradients of the combined embeddings."),
-             ("noisy gradients of earlier rounds", "noise", _NOISED), (SINGLE,), MORE_ROUNDS, UNMASKED),
-    *_either(_of(Kind.GRADIENT, TO_LABELLED, _RETURNED),
-             ("gradient of what the receiver published, in the clear", "none",
-              "It comes from the receiver's own labels."),
-             ("gradient of what the receiver published", "noise", _AFTERWARDS), (), EVERY_STEP),
-    *_either(_of(Kind.GRADIENT, TO_ANOTHER, _RETURNED),
-             ("gradient of what the receiver published, in the clear", "none", table.TRAINING),
-             ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP,
-             bare_when=(TRUE_LABELS,)),
+    MessageSpec(Kind.GRADIENT, table.LABELLED_TO_SERVER, "spread over the label holder's edges", "none", _SPREAD,
+        (EDGES,), (LOGIT_HOPS,)),
+    MessageSpec(Kind.GRADIENT, table.TO_SERVER, "gradients of earlier rounds in the clear", "none",
+        "Not protected: the server has the sender's own gradients of the combined embeddings.", (SINGLE,),
+        (MORE_ROUNDS, UNMASKED), forms=(WireFormat("s, r < R", "real [N, d]", "training"),)),
+    MessageSpec(Kind.GRADIENT, TO_LABELLED, "gradient of what the receiver published, in the clear", "none",
+        "It comes from the receiver's own labels.", forms=(_RETURNED,)),
+    MessageSpec(Kind.GRADIENT, TO_ANOTHER, "gradient of what the receiver published, in the clear", "none",
+        table.TRAINING, (TRAINED,), (TRUE_LABELS,), forms=(_RETURNED,)),
     *_learned(TO_ANOTHER, "gradient of what the receiver published, of perturbed labels", _RETURNED),
-    *_either(_of(Kind.GRADIENT, TO_ANOTHER), ("spread over the label holder's edges", "none", _SPREAD),
-             ("spread over the label holder's edges", "noise", _AFTERWARDS), (EDGES,), EVERY_STEP, LOGIT_HOPS),
+    MessageSpec(Kind.GRADIENT, TO_ANOTHER, "spread over the label holder's edges", "none", _SPREAD, (EDGES,),
+        (LOGIT_HOPS,)),
 )
 # fmt: on

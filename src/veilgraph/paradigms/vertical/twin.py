@@ -37,9 +37,9 @@ from veilgraph.paradigms.vertical.network import (
     next_input,
 )
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
+from veilgraph.protocol.cut import WEIGHT_BITS, gradient_of, leaf
 from veilgraph.protocol.figures import Scores
-from veilgraph.protocol.job import JobSettings, passes_cost
+from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.plain_fitting import Network, PlainResult, Progress, fit
 from veilgraph.protocol.role import Batch, build_optimizer, precision, training_batches
@@ -127,7 +127,7 @@ class PlainEmbedding:
 
 
 class PlainNetwork(Network):
-    """All parts of a job's network. ``is_summed``: COMBINE adds up what holders give it as it is, and divides then."""
+    """All parts of a job's network."""
 
     def __init__(
         self,
@@ -135,8 +135,6 @@ class PlainNetwork(Network):
         graphs: Sequence[PartyGraph],
         label_party: PartyId,
         custom: CustomModel | None = None,
-        *,
-        is_summed: bool = False,
     ) -> None:
         self.settings, self.train_settings, self._label_party = settings, settings.train, label_party
         job, dtype = vertical(settings), precision(settings)
@@ -151,9 +149,9 @@ class PlainNetwork(Network):
         for graph in graphs:
             adjacency = Adjacency.from_graph(graph, dtype, relational=settings.inputs.is_relational)
             own = adjacency, self._streams[graph.party], custom, graph.common
-            self.holders[graph.party] = HolderNetwork(model, count, *own, is_summed=is_summed)
+            self.holders[graph.party] = HolderNetwork(model, count, *own)
             self._samplers[graph.party] = Sampler(adjacency, model.local.hops, model.local.fanout)
-        self.server = ServerNetwork(model, count, self._streams[SERVER], dtype, job.left_divisor if is_summed else 1)
+        self.server = ServerNetwork(model, count, self._streams[SERVER], dtype)
         width, classes = deep_width(model, count), self._objective.classes
         self.head = build_head(width, classes, model.head, streams=self._streams[label_party], dtype=dtype)
         self.embedding = _embedding(settings, graphs, self._streams, dtype)
@@ -206,7 +204,7 @@ class PlainNetwork(Network):
             outputs = {}
             for party, network in self.holders.items():
                 given = inputs[party], started[party], draws[party]
-                outputs[party] = network.contribute(round_, *given, self._release(party))
+                outputs[party] = network.contribute(round_, *given)
             pieces = [piece for piece, _ in outputs.values()]
             combined = self.server.merge(pieces, self._weight_total).to(self._dtype)
             if round_ < self._rounds:
@@ -229,10 +227,6 @@ class PlainNetwork(Network):
             started = network.start(self._leaves[party], draws[party])
             pieces.append(network.contribute_batch(started, around, batch.rows, draws[party]))
         return self.server.merge(pieces, None if self._weight_total is None else self._weight_total[batch.rows])
-
-    def _release(self, party: PartyId) -> Release | None:
-        """What a holder's t goes through before it is combined: nothing here."""
-        return None
 
     def _cut(self, received: Tensor, party: PartyId, *, deep: bool = False) -> Tensor:
         """What a holder gets, and gives back the gradient of: here as it is."""
@@ -274,7 +268,7 @@ class PlainNetwork(Network):
 
     @override
     def judged(self) -> Tensor:
-        return self.logits.detach() if passes_cost(self.settings) else self.infer()
+        return self.infer()
 
     @override
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
@@ -285,7 +279,7 @@ def _embedding(
     settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
 ) -> PlainEmbedding:
     job, common = vertical(settings), graphs[0].common
-    initial, dim, bits = job.model.initial, job.model.dim, job.feature_bits
+    initial, dim, bits = job.model.initial, job.model.dim, job.model.initial.feature_bits
     if not initial.is_joint:
         return PlainEmbedding(initial, {graph.party: graph.features for graph in graphs}, streams, dim, dtype)
     matrices = {graph.party: rows_between(graph.features, 0, common) for graph in graphs}

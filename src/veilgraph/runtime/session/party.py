@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.files import write_json
-from veilgraph.core.randomness import LearningStreams, seed_of
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_facts
 from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
@@ -38,7 +38,7 @@ from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.protocol.role import Machines, Role, RoleContext, installed_spreading
 from veilgraph.runtime.session.exchange import PeerHeads, RecordExchange
 from veilgraph.runtime.session.preparation import prepare
-from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, training_alone, with_canaries
+from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of, with_canaries
 from veilgraph.runtime.session.training import fit, infer
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
 from veilgraph.runtime.store.lifetime import kept, lifetime_at, lifetime_of, limits_in
@@ -245,13 +245,9 @@ def _published(part: SessionSpec, aligned: Aligned) -> Iterator[tuple[Aligned, P
     lasting = None
     if part.lifetime is not None and aligned.graph is not None:
         lasting = LifetimeAccount(part.lifetime, aligned.ids if part.place is None else part.place.ids)
-    with (
-        publisher_of(
-            store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
-        ) as publisher,
-        training_alone(lasting if part.work in ("train", "resume") else None, settings) as busy,
-    ):
-        aligned = replace(aligned, refuses=aligned.refuses or busy)
+    with publisher_of(
+        store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
+    ) as publisher:
         if watched is not None:
             publisher.watched = watched
         yield aligned, publisher
@@ -343,7 +339,7 @@ def _context(session: Session, aligned: Aligned) -> RoleContext:
     return RoleContext(
         part.settings,
         session.link,
-        _streams(part),
+        LearningStreams(part.store.seed(), part.party),
         system_secrets,
         alignment=aligned.identity,
         refuses=_refuses(part, aligned),
@@ -356,16 +352,6 @@ def _context(session: Session, aligned: Aligned) -> RoleContext:
     )
 
 
-def _streams(part: SessionSpec) -> LearningStreams:
-    """The party's; where it releases once, the same in every job: what is released then depends on its data alone."""
-    privacy, own = part.settings.privacy, part.organisation
-    once = privacy is not None and privacy.once and part.party in part.settings.duties.publishing
-    of_job = own is not None and own.settings.seed == "job"
-    if part.lifetime is not None and once and not of_job:
-        return LearningStreams(seed_of(part.lifetime.secret("projection")), part.party)
-    return LearningStreams(part.store.seed(), part.party)
-
-
 def _refuses(part: SessionSpec, aligned: Aligned) -> str:
     """Why the party takes no part with these data; empty if it does."""
     graph, job = aligned.graph, part.settings
@@ -373,7 +359,7 @@ def _refuses(part: SessionSpec, aligned: Aligned) -> str:
         return aligned.refuses
     budget = None if part.lifetime is None else part.lifetime.budget
     has_delta = part.party in job.duties.noising and not job.noise.counts_votes
-    units, own_delta = too_many_units(job.privacy, graph) if has_delta else "", ""
+    units, own_delta = too_many_units(job.privacy, graph.common_part()) if has_delta else "", ""
     if budget is not None and math.isfinite(budget.epsilon):  # at whose δ none of its units may go unprotected
         own_delta = delta_of_too_many(budget.delta, budget.unit or "node", graph, "limits.max_delta")
     if reason := delta_too_large(job, graph.common) or units or own_delta:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,23 +15,19 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError, RunError
-from veilgraph.core.files import locked, private_folder
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.canaries import Canaries
+from veilgraph.privacy.canaries import Canaries, check_nodes
 from veilgraph.privacy.label_publisher import LabelPublisher
 from veilgraph.privacy.ledger import Ledger, delta_at
 from veilgraph.privacy.lifetime_costs import EVERYBODY, Keys
 from veilgraph.privacy.lifetime_ledger import Account, Lifetime
-from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
+from veilgraph.privacy.publisher import OPEN, HolderLedgers, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache, ReleaseCache, RunCache
-from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.canaries import canaries_in_data
 from veilgraph.protocol.job import JobSettings, perturbed_splits, perturbing
-from veilgraph.protocol.node_release import HolderLedgers
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, depends_on, nodes_perturbed
 from veilgraph.runtime.store import LEDGER
@@ -91,39 +86,9 @@ class _Holder(HolderLedgers):
             learns = graph.party in perturbing(settings) and graph.labels is not None
             return self._perturbed_labels(labels) if learns else OPEN
         if training is not None:
-            if graph.labels is None:
-                return OPEN
-            delta, total = training.delta, training.settings.epsilon_total
-            ledger = self._ledger(delta, total, None, expected=self._has_trained)
-            return SampledPublisher(training, ledger, system_secrets, self._account(delta))
+            return training.publisher(self)
         plan = paradigm_of(settings).privacy.plan(settings, graph.party, graph.common)
-        return OPEN if plan is None else self._noised_rows(plan)
-
-    def _noised_rows(self, plan: Plan) -> Publisher:
-        settings, graph, privacy = self.settings, self.graph, plan.settings
-        expected, canaries, cache, order = self._has_trained or _has_released(self.store), None, None, None
-        if privacy.canaries_in == "rows" and plan.canaries:
-            canaries = _kept_canaries(self.store, expected=expected)
-            if canaries is None:
-                self.store.save_canaries(canaries := Canaries.draw(plan.canaries, graph.common, system_secrets))
-        if plan.multiplier == 0 and plan.releases:  # ε = ∞: nothing that a ledger could hold
-            return self.opened.enter_context(NoisedPublisher(plan, None, system_secrets, canaries))
-        delta, summed, keys = self._delta(plan), privacy.aggregation is not None, self._keys
-        if (
-            self.lasting is not None and privacy.once and not (summed and privacy.canaries)
-        ):  # watched rows stay in place
-            order = order_of(keys, graph.common)
-            keys = keys[order.numpy()] if summed else keys
-        account = self._account(delta if plan.delta else None)
-        ledger = self._ledger(delta, privacy.epsilon_total, account, expected=expected)
-        if plan.releases and privacy.once and plan.joint is None:  # nothing is kept of what is in one sum and no other
-            classes = graph.num_classes if graph.party in settings.duties.summing else None
-            bounds = privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length
-            follows = settings.data.feature_scaling, settings.noise.network, classes, *bounds
-            cache = self._cache(ledger, keys[: graph.common], *follows, whole=privacy.unit != "row")
-        door = self.opened.enter_context(NoisedPublisher(plan, ledger, system_secrets, canaries, cache))
-        door.order = order
-        return door
+        return OPEN if plan is None else plan.publisher(self)
 
     def _perturbed_labels(self, private: LabelPrivacySettings) -> Publisher:
         common = self.graph.common_part()
@@ -133,14 +98,26 @@ class _Holder(HolderLedgers):
                 f"party {common.party!r}: num_classes: label_privacy needs to know how many classes there are"
             )
         response = LabelResponse(private.epsilon, common.num_classes)
-        ledger = self._ledger(_NO_DELTA, None, self._account(None), expected=self._has_trained)
+        ledger = self._ledger(_NO_DELTA, None, self.account(None), expected=self._has_trained)
         cache = self._cache(ledger, self._keys[nodes.numpy()], nodes=nodes)
         return LabelPublisher(response, common.labels[nodes], ledger, system_secrets, cache)
 
     @override
-    def ledger(self, delta: float | None) -> Ledger:
-        of = _NO_DELTA if delta is None else delta
-        return self._ledger(of, None, self._account(delta), expected=_has_released(self.store))
+    def ledger(
+        self, delta: float | None, budget: float | None = None, *, follows: bool = False, lasting: bool = True
+    ) -> Ledger:
+        expected = self._has_trained or _has_released(self.store)
+        if delta is None:
+            return self._ledger(_NO_DELTA, budget, self.account(None), expected=expected)
+        path, nodes = self.store.path / LEDGER, self.graph.common
+        kept = delta_at(path) if follows else None
+        if kept is not None and kept * nodes >= 1:
+            raise RunError(
+                f"{path}: its δ is {kept:g}, and with the {nodes} common nodes of now it must be below "
+                f"{1 / nodes:.3g}; begin a new run"
+            )
+        delta = delta if kept is None else kept
+        return self._ledger(delta, budget, self.account(delta) if lasting else None, expected=expected)
 
     @override
     def caches(self, ledger: Ledger, labelled: Tensor | None) -> tuple[ReleaseCache, ReleaseCache]:
@@ -149,6 +126,14 @@ class _Holder(HolderLedgers):
         if labelled is None or self.lasting is None:
             return cache, cache
         return cache, self._cache(ledger, keys[labelled.numpy()])
+
+    @override
+    def ordered(self, ledger: Ledger, *follows: object) -> tuple[Tensor | None, ReleaseCache]:
+        keys, order, common = self._keys, None, self.graph.common
+        if self.lasting is not None:
+            order = order_of(keys, common)
+            keys, order = keys[order.numpy()], order[:common]
+        return order, self._cache(ledger, keys[:common], self.settings.data.feature_scaling, *follows, whole=True)
 
     @property
     def _has_trained(self) -> bool:
@@ -160,7 +145,8 @@ class _Holder(HolderLedgers):
         count = self.graph.num_nodes
         return np.arange(count, dtype=np.uint64) if self.lasting is None else self.lasting.each_key(count)
 
-    def _account(self, delta: float | None) -> Account | None:
+    @override
+    def account(self, delta: float | None) -> Account | None:
         return None if self.lasting is None else self.lasting.account(self.settings, delta)
 
     def _ledger(self, delta: float, budget: float | None, account: Account | None, *, expected: bool) -> Ledger:
@@ -186,21 +172,6 @@ class _Holder(HolderLedgers):
         by_place = self.lasting.ids is None
         return LifetimeCache(account, keys, ledger, snapshot=snapshot, whole=whole, by_place=by_place)
 
-    def _delta(self, plan: Plan) -> float:
-        """δ of the ledger: the job's, or else that which it was begun with, when other nodes may have been common."""
-        if not plan.delta:
-            return _NO_DELTA
-        path, nodes = self.store.path / LEDGER, self.graph.common
-        kept = delta_at(path)
-        if plan.settings.delta is not None or kept is None:
-            return plan.delta
-        if kept * nodes >= 1:
-            raise RunError(
-                f"{path}: its δ is {kept:g}, and with the {nodes} common nodes of now it must be below "
-                f"{1 / nodes:.3g}; begin a new run"
-            )
-        return kept
-
 
 def _kept_canaries(store: PartyStore, *, expected: bool) -> Canaries | None:
     """What is on the disk before the first release, and the same in all sessions of a run; ``RunError`` if missing."""
@@ -221,7 +192,9 @@ def with_canaries(
     made = canaries_in_data(settings, graph, lambda: system_secrets(SEED_BYTES) if kept is None else kept.key)
     if made is None:
         return graph, None
-    if _kept_canaries(store, expected=begun and (_has_trained(store) or _has_released(store))) is None:
+    if kept is not None:
+        check_nodes(kept.nodes, made.nodes)
+    elif _kept_canaries(store, expected=begun and (_has_trained(store) or _has_released(store))) is None:
         store.save_canaries(Canaries(made.count, made.nodes, made.key))
     return made.into(graph), made.watched
 
@@ -233,12 +206,6 @@ def _has_trained(store: PartyStore) -> bool:
 def _has_released(store: PartyStore) -> bool:
     """Whether a holder that releases once keeps others' part of it: its own bytes are kept before they are paid for."""
     return store.keeper.path(RELEASE).is_file()
-
-
-_BUSY: Final = (
-    "another training pays from the same ledger for life in every step, and both might end without a model where "
-    "limits.max_epsilon is spent: go on with this one (resume) when that has ended"
-)
 
 
 @dataclass(frozen=True)
@@ -259,23 +226,6 @@ class LifetimeAccount:
             self.ledger.lines.check_people(self.ids)
             keys = self.ledger.keys(self.ids)
         return Account(self.ledger, keys, delta, settings.hash(), settings.name)
-
-
-@contextmanager
-def training_alone(lasting: LifetimeAccount | None, settings: JobSettings) -> Iterator[str]:
-    """Holds the ledger for a training that pays in every step, under a limit; else two would spend it between them.
-
-    Gives why the party refuses the job: another training holds it. Empty where none does.
-    """
-    privacy = settings.privacy
-    with ExitStack() as held:
-        busy = ""
-        if lasting is not None and math.isfinite(lasting.ledger.budget.epsilon) and privacy and not privacy.once:
-            try:
-                held.enter_context(locked(private_folder(lasting.ledger.lines.folder / "training"), _BUSY))
-            except RunError as error:
-                busy = str(error)
-        yield busy
 
 
 def order_of(each: Keys, common: int) -> Tensor:

@@ -28,7 +28,6 @@ from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.protocol.agreement import Point, Start
-from veilgraph.protocol.job import passes_cost
 from veilgraph.protocol.judge import Judge, Judgement
 from veilgraph.protocol.role import Role, inference_batches, training_batches
 from veilgraph.runtime.store.checkpoints import BEST, Checkpoints, is_final
@@ -86,9 +85,8 @@ def fit(
                 if not role.session.settings.passes.evaluates:
                     judgement = replace(judgement, best_epoch=epoch)
                 else:
-                    if not passes_cost(role.session.settings):
-                        step = infer(role, step)
-                        checkpoints.confirm(everybody=role.in_lockstep)
+                    step = infer(role, step)
+                    checkpoints.confirm(everybody=role.in_lockstep)
                     judgement, stop = judge_epoch(role, epoch, judgement, record)
             if judgement.best_epoch != before:
                 model.best = _clone(model.weights())

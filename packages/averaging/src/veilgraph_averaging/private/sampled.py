@@ -27,8 +27,8 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import Gaussian, clip_to_grid
-from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.publisher import PaidPublisher
+from veilgraph_averaging.private.plan import SampledPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,14 +111,13 @@ class SampledPublisher(PaidPublisher):
     made than were planned.
     """
 
-    is_open = False
     # Tensor[N] uint8, which of the terms that could be drawn are in the newest sum: for an audit, and nobody else.
     drawn: Tensor
 
     def __init__(
         self, plan: SampledPlan, ledger: Ledger | None, source: SecretSource, account: Account | None = None
     ) -> None:
-        super().__init__(ledger, plan.event, plan.event.scope, plan.delta)
+        super().__init__(ledger, plan.event, plan.delta)
         self.plan, self._source, self._account = plan, source, account
         settings = plan.settings
         self._sum = SampledSum(settings.clip, plan.added, settings.sampling_rate)

@@ -1,0 +1,116 @@
+"""What a holder of private training releases, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from typing_extensions import override
+
+from veilgraph.core.secrets import system_secrets
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import Joint, JointSampledEvent, Neighbours, SampledEvent, reach
+from veilgraph.privacy.plan import TrainingPlan
+from veilgraph.privacy.publisher import OPEN, HolderLedgers, Publisher
+from veilgraph_averaging.private.settings import SampledSettings
+
+
+@dataclass(frozen=True)
+class SampledPlan(TrainingPlan):
+    """What a holder of private training releases in each of ``steps`` rounds; a term depends on edges over K ``hops``.
+
+    ``joint`` says who makes the noise of a sum together; None: each holder adds all of it.
+    """
+
+    settings: SampledSettings
+    hops: int
+    joint: Joint | None = None
+
+    @property
+    @override
+    def canaries(self) -> int:
+        return self.settings.canaries
+
+    @property
+    @override
+    def leaves(self) -> int:
+        return (self.settings.degree_bound or 0) if self.hops else 0
+
+    @property
+    @override
+    def delta(self) -> float:
+        return self.settings.delta_of_batch
+
+    @property
+    def terms(self) -> int:
+        """N: how many terms at most a node is in."""
+        return reach(self.hops, self.settings.degree_bound or 1)
+
+    @cached_property
+    def multiplier(self) -> float:
+        """σ, over the clip."""
+        given = self.settings
+        if given.noise_multiplier is not None:
+            return given.noise_multiplier
+        assert given.epsilon_total is not None
+        return _least(given.epsilon_total, self.delta, self.steps, given.sampling_rate, self.terms, given.neighbours)
+
+    @property
+    @override
+    def event(self) -> SampledEvent:
+        given, joint = self.settings, self.joint
+        step = self.multiplier, given.sampling_rate, self.terms, given.neighbours
+        if joint is None:
+            return SampledEvent(*step)
+        return JointSampledEvent(*step, holders=joint.holders, colluding=joint.colluding)
+
+    @override
+    def publisher(self, holder: HolderLedgers) -> Publisher:
+        from veilgraph_averaging.private.sampled import SampledPublisher  # noqa: PLC0415 - loads torch
+
+        if holder.graph.labels is None:
+            return OPEN
+        ledger = holder.ledger(self.delta, self.settings.epsilon_total, lasting=False)
+        return SampledPublisher(self, ledger, system_secrets, holder.account(self.delta))
+
+    @property
+    def added(self) -> float:
+        """What a holder adds, over the clip: σ, or its share of it."""
+        return self.multiplier * (1.0 if self.joint is None else self.joint.share)
+
+    @property
+    def cell(self) -> float:
+        """Of the grid on which sums are, the same at all holders."""
+        from veilgraph.privacy.mechanism import Gaussian  # noqa: PLC0415 - loads torch, which settings do without
+
+        return Gaussian(self.settings.clip, self.added).cell
+
+    @property
+    def against(self) -> str:
+        """Whom an ε holds against."""
+        if self.joint is None:
+            return "the server and all other holders"
+        most = self.joint.colluding
+        return f"the server and {'one other holder' if most == 1 else f'any {most} other holders'}"
+
+    @cached_property
+    def epsilon_release(self) -> float:
+        """ε of one round by itself."""
+        return accountant.per_step(self.event, self.delta)
+
+    @cached_property
+    def epsilon_total(self) -> float:
+        """ε of all rounds together."""
+        return accountant.total({self.event: self.steps}, self.delta)
+
+
+sampled_plan = lru_cache(maxsize=16)(SampledPlan)  # the plan of a job, made once
+
+
+@lru_cache(maxsize=64)
+def _least(epsilon: float, delta: float, steps: int, rate: float, terms: int, neighbours: Neighbours) -> float:
+    """Rounded up to six digits, so that machines whose last bits differ agree."""
+    found = accountant.least_multiplier(
+        lambda multiplier: SampledEvent(multiplier, rate, terms, neighbours), epsilon, delta, steps, 4.0
+    )
+    return float(f"{found * (1 + 1e-5):.6g}")

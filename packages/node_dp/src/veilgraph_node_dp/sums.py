@@ -1,0 +1,99 @@
+"""Sums of neighbours' rows of length 1 over a learner's edges, with Gaussian noise of their own in every hop (GAP).
+
+What that costs is in ``settings``; here it is made exact. Rows, and what each gives to a sum, are multiples of
+the noise's grid, so that two sums which differ in one term differ by exactly that term:
+docs/proofs.md#sums-that-are-exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.secrets import SecretSource
+from veilgraph.privacy.mechanism import Gaussian, clip_to_grid
+
+# Rows of the next hop, Tensor[N, d], of the sums that were released before, Tensor[N, k·d], and of nothing else that
+# is private.
+Then = Callable[[Tensor], Tensor]
+
+_COPIES: Final = 2.0**32  # of the weight of one copy of a pair, a 1 is so many
+_LARGEST_WHOLE: Final = 2.0**52
+
+
+def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> sp.csr_array:
+    """A of ``settings.release_plan``, [N, N] CSR float64: what is recorded from one node to another, a weight up to 1.
+
+    Entry (target, source) sums copies of an edge, each to 2^-32, by ``edge_weight`` ≥ 0 or 1. Self-loops are left out.
+    """
+    source, target = edge_index.numpy()
+    weight = np.ones(len(source)) if edge_weight is None else edge_weight.double().numpy()
+    weight = np.floor(np.minimum(weight, 1.0) * _COPIES) / _COPIES
+    between = source != target
+    matrix = sp.coo_array((weight[between], (target[between], source[between])), (num_nodes, num_nodes)).tocsr()
+    matrix.data = np.minimum(matrix.data, 1.0)
+    return matrix
+
+
+class NoisySums:
+    """Sums over ``pairs`` of ``pair_matrix``, [N, N], with noise in each of K ``hops``.
+
+    ``mechanism``: Gaussian noise over a clip of 1. ``sum_clip``: B; None: sums are as long as they are. Raises
+    ``ConfigError`` where there is so little noise that sums of N rows on its grid are not exact.
+    """
+
+    def __init__(self, pairs: sp.csr_array, hops: int, mechanism: Gaussian, sum_clip: float | None) -> None:
+        self._hops, self._mechanism, self._sum_clip = hops, mechanism, sum_clip
+        entries = pairs.tocoo()
+        whole = entries.data == 1.0
+        places = entries.row[whole], entries.col[whole]
+        self._whole = sp.coo_array((entries.data[whole], places), pairs.shape).tocsr()
+        self._target, self._source, self._weight = entries.row[~whole], entries.col[~whole], entries.data[~whole]
+        self._cell = mechanism.cell
+        if pairs.shape[0] / self._cell > _LARGEST_WHOLE:
+            raise ConfigError(
+                f"privacy.epsilon_total: noise of {mechanism.scale:.3g} is too little for sums of up to "
+                f"{pairs.shape[0]} rows to be exact, which takes {2 * pairs.shape[0] / _LARGEST_WHOLE * 2**20:.3g}; "
+                "lower it"
+            )
+
+    def release(self, rows: Tensor, source: SecretSource, then: Then) -> Tensor:
+        """Y_1, …, Y_K side by side: Tensor[N, K·d] float64, multiples of the noise's grid.
+
+        ``rows`` are X_0, Tensor[N, d]; ``then`` makes X_k of Y_1, …, Y_k. Raises ``RangeOverflow`` where an entry is
+        not finite.
+        """
+        released: list[Tensor] = []
+        for _ in range(self._hops):
+            sums = self._summed(self._of_length_1(then(torch.cat(released, dim=1)) if released else rows))
+            released.append(sums + self._mechanism.draw(tuple(sums.shape), source))
+        return torch.cat(released, dim=1)
+
+    def _of_length_1(self, rows: Tensor) -> Tensor:
+        """Rows scaled to length 1, less the slack s where sums are shortened, on the grid; zero rows stay zero."""
+        slack = 0.0
+        if self._sum_clip is not None:
+            slack = 2 * math.sqrt(rows.shape[1]) * self._cell + math.ldexp(self._sum_clip, -30)
+        length = max(0.0, 1.0 - slack)
+        rows = rows.double()
+        if length == 0:
+            return torch.zeros_like(rows)
+        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        scaled = torch.where(lengths == 0, 0.0, 2 * length * rows / lengths)  # longer than the clip, which shortens it
+        return clip_to_grid(scaled, length, 2, self._cell)
+
+    def _summed(self, rows: Tensor) -> Tensor:
+        values = rows.numpy()
+        sums = self._whole @ values
+        for column in range(values.shape[1] if len(self._weight) else 0):
+            given = np.trunc(self._weight * values[self._source, column] / self._cell) * self._cell
+            sums[:, column] += np.bincount(self._target, given, len(sums))
+        found = torch.from_numpy(sums)
+        return found if self._sum_clip is None else clip_to_grid(found, self._sum_clip, 2, self._cell)
