@@ -1,13 +1,14 @@
 """What of a world of payments an account, a bank and all banks together give away, by plain models on plain columns.
 
-``python -m research.payments [--seeds S] [--customers N] [--transfers T]`` prints the table of docs/payments.md.
+``python -m research.payments [--seeds S] [--customers N] [--transfers T] [--needs-graph]`` prints the tables of
+docs/payments.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,8 @@ from sklearn.preprocessing import StandardScaler
 from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph_datasets.world import PaymentsWorld, View, payments_world
 
+NEEDS_GRAPH: Final[Mapping[str, float]] = {"communities": 0.9, "mules": 0.4, "signal": 2.0}
+"""Of a world in which columns say little and neighbours' columns much."""
 WHO: Final = ("its own columns", "its own graph", "all banks' graph")
 ALARMS: Final = 0.05
 """Share of a bank's customers that it looks into: those with the highest scores."""
@@ -123,8 +126,10 @@ def _main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--customers", type=int, default=50_000)
     parser.add_argument("--transfers", type=int, default=500_000)
+    parser.add_argument("--needs-graph", action="store_true")
     asked = parser.parse_args()
-    settings = PaymentsSettings(customers=asked.customers, transfers=asked.transfers)
+    says = {"customers": asked.customers, "transfers": asked.transfers, **(NEEDS_GRAPH if asked.needs_graph else {})}
+    settings = PaymentsSettings.model_validate(says)
     sys.stdout.write(table([findings(payments_world(settings, seed)) for seed in range(asked.seeds)]) + "\n")
 
 

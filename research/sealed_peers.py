@@ -1,7 +1,8 @@
-"""What `sealed` reaches beside `vertical`, one holder alone and pooled tables, by defaults alone: docs/sealed.md.
+"""What `sealed` reaches beside `vertical`, one holder alone and pooled tables, by defaults alone.
 
 ``python -m research.sealed_peers --seeds 5`` measures what ``docs/sealed-peers.json`` lacks, and goes on where it was
-cut off; ``--sets digits,cora`` that alone; ``--write`` puts the table into the page. Networks are the protocols' twins.
+cut off; ``--sets digits,cora`` that alone; ``--write`` puts the tables into docs/sealed.md and docs/payments.md.
+Networks are the protocols' twins.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
@@ -21,12 +25,14 @@ import torch
 from torch import Tensor
 
 from research.card_payments import organisations
+from research.payments import NEEDS_GRAPH
 from research.pooled_pyg import FEWER, GRID, tuned
 from research.presets import DOCS, FIRST_SEED, SETS, Set
 from research.words_twin import chosen_words_twin
 from veilgraph import __version__
 from veilgraph.comparison.ways import boosting
 from veilgraph.core.files import write_whole
+from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.program import logits_of
@@ -44,6 +50,20 @@ PAGE: Final = DOCS / "sealed.md"
 BEGIN: Final = "### What it reaches\n"
 END: Final = "\n- Test nodes"
 """Of the page, around the table."""
+WORLDS_PAGE: Final = DOCS / "payments.md"
+WORLDS_BEGIN: Final = "### What each finds there\n"
+WORLDS_END: Final = "\n- AUC"
+_SIZES: Final = {"customers": 20_000, "transfers": 200_000}
+WORLDS: Final = (
+    Set("payments, larger", {"dataset": "payments", "holders": 3, "payments": _SIZES}, "auc", False),
+    Set(
+        "payments, communities",
+        {"dataset": "payments", "holders": 3, "payments": {**_SIZES, **NEEDS_GRAPH}},
+        "auc",
+        False,
+    ),
+)
+"""The same of both: what differs is where launderers show."""
 _WORDS: Final = tuple(Set(name, {"dataset": name, "holders": 2}, "accuracy", True) for name in ("citeseer", "pubmed"))
 _CARDS: Final = Set("S-FFSD", {"dataset": "synthetic", "holders": 3}, "auc", True)
 """Whose graphs are of ``research.card_payments``, not of the data set that its jobs name."""
@@ -52,7 +72,7 @@ _TABLES: Final = tuple(
     for name in ("cora", "citeseer", "pubmed", "acm")
 )
 """Words as an organisation brings them: columns of a table, of which a job does not know that they are words."""
-ALL: Final = (*SETS, *_WORDS, _CARDS, *_TABLES)
+ALL: Final = (*SETS, *WORLDS, *_WORDS, _CARDS, *_TABLES)
 _MANY: Final = 20_000
 """Nodes, from which on the grid of torch_geometric is smaller."""
 _NAMES: Final = {"auc": "test_auc", "accuracy": "test_accuracy"}
@@ -94,13 +114,20 @@ def _pyg(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any
 
 
 def _pooled(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
-    job = _job(each, seed, "sealed")
-    return _boosted(job, pool(graphs, "A"))
+    return _boosted(_job(each, seed, "sealed"), pool(graphs, "A"))
 
 
-def _alone(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
-    job = _job(each, seed, "sealed")
-    return _boosted(job, isolate(graphs, "A", "A"))
+def _apart(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    return _boosted(_job(each, seed, "sealed"), pool(graphs, "A", relational=True))
+
+
+def _columns(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    without = replace(pool(graphs, "A").with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None)
+    return _boosted(_job(each, seed, "sealed"), without)
+
+
+def _alone(holder: PartyId, each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+    return _boosted(_job(each, seed, "sealed"), isolate(graphs, holder, "A"))
 
 
 def _boosted(job: JobSettings, graph: PartyGraph) -> Mapping[str, Any]:
@@ -118,9 +145,13 @@ WAYS: Final[Mapping[str, Way]] = {
     "vertical": _vertical,
     "pooled: PyG": _pyg,
     "pooled: boosting": _pooled,
+    "pooled: apart": _apart,
+    "pooled: columns": _columns,
     "A alone": _network_alone,
-    "A: boosting": _alone,
+    "A: boosting": partial(_alone, "A"),
 }
+OTHERS: Final[Mapping[str, Way]] = {f"{holder}: boosting": partial(_alone, holder) for holder in ("B", "C")}
+"""Of holders that are lent the labels."""
 
 
 def measure(each: Set, seeds: Sequence[int], ways: Sequence[str], found: dict[str, list[float | None]]) -> None:
@@ -136,7 +167,7 @@ def measure(each: Set, seeds: Sequence[int], ways: Sequence[str], found: dict[st
             else:
                 graphs = list(paradigm_of(job).data.load(job).graphs)
             started = time.perf_counter()
-            summary = WAYS[way](each, seed, graphs)
+            summary = (WAYS[way] if way in WAYS else OTHERS[way])(each, seed, graphs)
             found[key] = [value and round(value, 4) for value in (summary[_NAMES[each.figure]], summary.get("test_ap"))]
             content = {"version": __version__, "torch": torch.__version__, "test": found}
             write_whole(FIGURES, (json.dumps(content, indent=1) + "\n").encode())
@@ -156,10 +187,25 @@ def table(found: Mapping[str, list[float | None]]) -> list[str]:
     return lines
 
 
+def worlds_table(found: Mapping[str, list[float | None]]) -> list[str]:
+    """Markdown: a row for each way, a column for each world of payments."""
+    lines = [f"| | {' | '.join(each.name for each in WORLDS)} |", f"|---|{'---:|' * len(WORLDS)}"]
+    for way in (*WAYS, *OTHERS):
+        values = [[v for k, v in found.items() if k.startswith(f"{each.name}/{way}/")] for each in WORLDS]
+        lines.append(f"| {way} | {' | '.join(map(_shown, values))} |")
+    return lines
+
+
 def _shown(values: Sequence[Sequence[float | None]]) -> str:
     parts = [[value for value in column if value is not None] for column in zip(*values, strict=True)]
     shown = [f"{fmean(part):.3f}" + (f" ± {stdev(part):.3f}" if len(part) > 1 else "") for part in parts if part]
     return shown[0] + (f" ({shown[1]})" if len(shown) > 1 else "") if shown else "–"
+
+
+def _put(page: Path, begin: str, lines: Sequence[str], end: str) -> None:
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -168,17 +214,16 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(each.name for each in ALL))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--write", action="store_true", help="measure nothing, and put the table into the page")
+    parser.add_argument("--write", action="store_true", help="measure nothing, and put the tables into the pages")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found = json.loads(FIGURES.read_text(encoding="utf-8"))["test"] if FIGURES.exists() else {}
     if arguments.write:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(table(found)) + f"\n{END}{after}", encoding="utf-8")
+        _put(PAGE, BEGIN, table(found), END)
+        _put(WORLDS_PAGE, WORLDS_BEGIN, worlds_table(found), WORLDS_END)
         return
     for each in ALL:
-        if each.name in arguments.sets.split(","):
+        if each.name in re.split(",(?! )", arguments.sets):
             measure(each, range(FIRST_SEED, FIRST_SEED + arguments.seeds), arguments.ways.split(","), found)
 
 

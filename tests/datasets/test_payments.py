@@ -17,11 +17,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from veilgraph_datasets.laundering import crossing_share, draw_patterns, lookalike_transfers
 from veilgraph_datasets.settings import LARGEST_PATTERN, PATTERN_KINDS, PaymentsSettings
-from veilgraph_datasets.transfers import LAWFUL, SECONDS_A_DAY, draw_customers
+from veilgraph_datasets.transfers import LAWFUL, SECONDS_A_DAY, Communities, draw_customers
 from veilgraph_datasets.world import BANK_COLUMNS, UNKNOWN
 
 import veilgraph as vg
-from research.payments import WHO, findings, with_neighbours
+from research.payments import NEEDS_GRAPH, WHO, findings, with_neighbours
 from tests import nightly
 from tests.datasets.payments import SHAPES, SMALL, check_money, pairs_of, small_world
 from tests.errors import refused
@@ -225,6 +225,59 @@ def test_facts_lean_as_far_as_the_signal_says(signal):
     assert roc_auc_score(world.launders, scores) == pytest.approx(norm.cdf(signal / 2**0.5), abs=0.015)
 
 
+def test_columns_of_members_who_are_no_mules_look_like_anybodys():
+    world = small_world(3, customers=30_000, transfers=120_000, laundering=0.2, lookalikes=0, signal=2.0, mules=0.3)
+    scores = sum(norm.ppf(np.clip(values, 1e-6, 1 - 1e-6)) for values in world.shop_facts.values() if values.max() <= 1)
+    lawful = ~world.launders
+    assert world.mule.sum() == pytest.approx(0.3 * world.launders.sum(), rel=0.05)
+    assert not (world.mule & lawful).any()
+    for leans, wanted in ((world.mule, norm.cdf(2**0.5)), (world.launders & ~world.mule, 0.5)):
+        judged = lawful | leans
+        assert roc_auc_score(leans[judged], scores[judged]) == pytest.approx(wanted, abs=0.015)
+    assert small_world(3).mule.tolist() == small_world(3).launders.tolist()
+
+
+@pytest.mark.parametrize("customers", [600, 615])
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_dealings_stay_in_a_community_as_often_as_its_share_says(customers, share):
+    order = np.random.default_rng(0).permutation(customers).astype(np.int32)
+    number = np.empty(customers, np.int64)
+    number[order] = np.minimum(np.arange(customers) // 30, 19)
+    one = np.repeat(np.arange(customers), 40)
+    nobody = np.full(len(one), UNKNOWN)
+    found = Communities(order, share).divert(one, nobody, np.random.default_rng(1))
+    stays = found != UNKNOWN
+    assert stays.mean() == pytest.approx(share, abs=0.02)
+    assert (number[found[stays]] == number[one[stays]]).all()
+    assert (found != one).all()
+    assert share < 1 or set(found) == set(range(customers)), "nobody is left out"
+
+
+def test_launderers_deal_with_launderers_and_everybody_with_as_many_as_before():
+    sizes = {"customers": 6_000, "transfers": 60_000, "laundering": 0.05, "lookalikes": 5}
+    alike, apart = (small_world(6, **sizes, communities=share) for share in (0.0, 0.9))
+    for name in ("shop", "telecom"):
+        shares, most = [], []
+        for world in (alike, apart):
+            launders, ends = world.launders, world.view(name).ends
+            shares.append(launders[ends].all(axis=0).sum() / launders[ends].any(axis=0).sum())
+            most.append(np.quantile(np.bincount(ends.ravel(), minlength=len(launders)), [0.5, 0.9, 0.99]))
+        assert shares[0] < 0.15
+        assert shares[1] > 0.4
+        assert most[0] == pytest.approx(most[1], rel=0.25)
+    degrees = [np.bincount(each.together().ends.ravel()) for each in (alike, apart)]
+    assert degrees[0].mean() == pytest.approx(degrees[1].mean(), rel=0.05)
+    assert degrees[0].max() == pytest.approx(degrees[1].max(), rel=0.05)
+
+
+@nightly
+def test_a_world_of_communities_needs_its_graph():
+    world = small_world(1, customers=12_000, transfers=100_000, laundering=0.05, lookalikes=5, **NEEDS_GRAPH)
+    own, _, pooled = (findings(world)[who] for who in WHO)
+    assert own.auc < 0.75
+    assert pooled.auc > own.auc + 0.12
+
+
 def test_day_hour_cents_and_currency_of_a_transfer_tell_nothing():
     world = small_world(4, customers=4_000, transfers=60_000, laundering=0.1, overlap=0.2, lookalikes=5)
     transfers = world.transfers
@@ -304,6 +357,8 @@ def test_what_it_cannot_be_divided_into(data, loading, problem):
         ({"transfers": 1_000}, {"key": "transfers"}),
         ({"patterns": ["cycle", "cycle"]}, {"key": "payments.patterns"}),
         ({"patterns": ["star"]}, {"key": "payments.patterns.0", "value": "star"}),
+        ({"mules": 1.1}, {"key": "payments.mules", "value": 1.1}),
+        ({"communities": -0.1}, {"key": "payments.communities", "value": -0.1}),
         ({"signal": float("nan")}, {"key": "payments.signal"}),
         ({"size": 3}, {"key": "payments.size", "value": 3}),
     ],

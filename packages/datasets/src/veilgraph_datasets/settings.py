@@ -39,6 +39,10 @@ class PaymentsSettings(Settings):
     """how far the members' columns of a bank lean, likewise of the shop and the telecom: length of the shift of normal
     noise of variance 1
     """
+    mules: float = Field(1.0, ge=0, le=1)
+    """share of the members whose columns lean; the others' look like anybody's"""
+    communities: float = Field(0.0, ge=0, le=1)
+    """share of the dealings between persons that join two of one community of 30, all launderers or none"""
     fee: float = Field(0.02, ge=0, le=0.2)
     """largest share of what it passes on that a member keeps"""
     days: int = Field(90, ge=14, le=3650)

@@ -153,6 +153,39 @@ def bank_sizes(customers: int, banks: int) -> Whole:
     return np.asarray(np.diff(np.round(ends / ends[-1] * customers).astype(np.int64), prepend=0))
 
 
+_COMMUNITY: Final = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Communities:
+    """Groups of customers who deal with one another, of 30 each; the last has up to 29 more.
+
+    Attributes:
+        order: int32 [N], customers, a community's beside one another.
+        share: how many of the dealings between persons stay within a community.
+    """
+
+    order: Whole
+    share: float
+
+    def divert(self, one: Whole, other: Whole, generator: np.random.Generator) -> Whole:
+        """Replace so many of the other ends of dealings by somebody of the first end's community: [len(one)].
+
+        Within a community too customers are drawn with the density 1/√rank: some have many dealings.
+        """
+        if not self.share:
+            return other
+        customers = len(self.order)
+        place = np.empty_like(self.order)
+        place[self.order] = np.arange(customers)
+        number, last = place[one] // _COMMUNITY, customers // _COMMUNITY - 1
+        begin = np.minimum(number, last) * _COMMUNITY
+        size = np.where(number < last, _COMMUNITY, customers - last * _COMMUNITY)
+        drawn = (generator.random(len(one)) ** 2 * size).astype(np.int64)
+        drawn = np.where(begin + drawn == place[one], (drawn + 1) % size, drawn)
+        return np.where(generator.random(len(one)) < self.share, self.order[begin + drawn], other)
+
+
 BANK_FACTS: Final = ("cash_share", "night_share", "abroad_share", "new_devices")
 SHOP_FACTS: Final = ("returns_share", "voucher_share", "new_addresses")
 TELECOM_FACTS: Final = ("prepaid_share", "night_calls", "new_numbers")
@@ -200,17 +233,20 @@ _COMPANY_IS_PAID: Final = np.array([False, True, False, True])
 _MEDIANS: Final = np.array([2500.0, 60.0, 120.0, 4000.0])
 _SPREADS: Final = np.array([0.4, 0.9, 1.0, 1.0])
 _CARD: Final = 2
-_WAGE, _PURCHASE = 0, 1
+_WAGE, _PURCHASE, _FRIEND = 0, 1, 2
 
 
-def ordinary_transfers(customers: Customers, count: int, days: int, generator: np.random.Generator) -> Transfers:
+def ordinary_transfers(
+    customers: Customers, communities: Communities, count: int, days: int, generator: np.random.Generator
+) -> Transfers:
     """``count`` transfers over about a quarter as many contacts, one at least for each, at times drawn evenly.
 
     A contact has its two accounts, its kind and its usual amount. Every person is some company's employee. A company is
     drawn with the density 1/√rank: the largest have many contacts.
     """
     kinds, payer, payee = _contacts(customers, count, generator)
-    pairs = len(kinds)
+    pairs, friends = len(kinds), np.flatnonzero(kinds == _FRIEND)
+    payee[friends] = communities.divert(payer[friends], payee[friends], generator.spawn(1)[0])
     usual = np.log(_MEDIANS)[kinds] + _SPREADS[kinds] * generator.standard_normal(pairs)
     payer_bank, payee_bank = (_banks(customers, each, generator) for each in (payer, payee))
     currency = customers.currency[np.where(generator.random(pairs) < 0.9, payer, payee)]

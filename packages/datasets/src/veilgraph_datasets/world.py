@@ -32,6 +32,7 @@ from veilgraph_datasets.transfers import (
     TELECOM_FACTS,
     Column,
     Columns,
+    Communities,
     Customers,
     Transfers,
     Whole,
@@ -133,8 +134,10 @@ class PaymentsWorld:
         settings: what was asked.
         seed: of everything.
         customers: who they are.
+        communities: who deals with whom.
         transfers: all banks' together.
         pattern: int32 [N], number of the pattern that a customer belongs to, or −1.
+        mule: bool [N], members whose columns lean.
         kind: int8 [P], place in ``PATTERN_KINDS``.
         split: int8 [N], place in ``SPLITS``.
         bank_facts: column → float32 [N], what each of its banks knows of a customer.
@@ -145,8 +148,10 @@ class PaymentsWorld:
     settings: PaymentsSettings
     seed: int
     customers: Customers
+    communities: Communities
     transfers: Transfers
     pattern: Whole
+    mule: NDArray[np.bool_]
     kind: Whole
     split: Whole
     bank_facts: Columns
@@ -229,24 +234,30 @@ def payments_world(settings: PaymentsSettings, seed: int) -> PaymentsWorld:
     Raises:
         DataError: a bank has too few customers for the patterns.
     """
-    streams = np.random.default_rng(seed).spawn(6)
+    streams = np.random.default_rng(seed).spawn(9)  # 6 and 7 are of _partner
     customers = draw_customers(settings, streams[0])
     patterns = draw_patterns(settings, customers, streams[1])
     parts = [patterns.transfers]
     parts += lookalike_transfers(patterns, customers, settings.lookalikes, settings.days, streams[2])
     rest = settings.transfers - sum(map(len, parts))
-    parts.append(ordinary_transfers(customers, rest, settings.days, streams[3]))
     pattern = np.full(len(customers), LAWFUL, np.int32)
     pattern[patterns.member] = patterns.shapes.pattern
-    bank, shop, telecom = draw_facts(pattern != LAWFUL, settings.signal, streams[4])
+    launders = pattern != LAWFUL
+    others = streams[8].permutation(np.flatnonzero(~launders)).astype(np.int32)
+    communities = Communities(np.concatenate([patterns.member, others]), settings.communities)
+    parts.append(ordinary_transfers(customers, communities, rest, settings.days, streams[3]))
+    mule = launders & (streams[8].random(len(customers)) < settings.mules)
+    bank, shop, telecom = draw_facts(mule, settings.signal, streams[4])
     return PaymentsWorld(
         settings=settings,
         seed=seed,
         customers=customers,
+        communities=communities,
         transfers=in_order(parts),
         pattern=pattern,
+        mule=mule,
         kind=patterns.shapes.kind,
-        split=_split(pattern != LAWFUL, customers, settings.banks, streams[5]),
+        split=_split(launders, customers, settings.banks, streams[5]),
         bank_facts=bank,
         shop_facts=shop,
         telecom_facts=telecom,
@@ -329,13 +340,14 @@ def _activity(transfers: Transfers, customers: int, bank: int | None) -> dict[st
 def _partner(
     world: PaymentsWorld, name: str, known: NDArray[np.bool_], facts: Columns, columns: tuple[str, ...], place: int
 ) -> View:
-    """The shop or the telecom: so many of the pairs that pay each other, and as many random pairs as customers."""
+    """The shop or the telecom: so many of the pairs that pay each other, and as many other pairs as customers."""
     count, nodes = len(world.customers), np.flatnonzero(known)
     generator = np.random.default_rng(world.seed).spawn(8)[6 + place]
     paying = pairs_of(world.transfers.payer, world.transfers.payee, count)
     paying = paying[:, generator.random(paying.shape[1]) < _TIES]
     one = generator.integers(count, size=count)
     other = (one + generator.integers(1, count, size=count)) % count
+    other = world.communities.divert(one, other, generator.spawn(1)[0])
     ends = pairs_of(np.concatenate([paying[0], one]), np.concatenate([paying[1], other]), count)
     ends = ends[:, known[ends].all(axis=0)]
     return View(name, nodes, {each: facts[each][nodes] for each in columns}, ends)
