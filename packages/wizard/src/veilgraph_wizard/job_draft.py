@@ -19,6 +19,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.party_settings import PartySettings
+from veilgraph_wizard.words import are_words
 
 _HEAD: Final = """# Keys that are not here have their defaults: docs/settings.md.
 # Any may be replaced for once, as with --set train.epochs=100.
@@ -27,6 +28,7 @@ _RANKED: Final = "what the best epoch has the best of on the validation nodes: o
 _MARGINS: Final = "what the label holder learns of a node: a score, to rank by; classes: less, the class alone"
 _NUMBERS: Final = "what is learnt: the tables have numbers to predict"
 _ALIKE: Final = "each holder its own columns, to mean 0 and variance 1"
+_WORDS: Final = "many columns, few of them at a node, as words are: each row to sum 1"
 _TOGETHER: Final = (
     "columns to mean 0 and variance 1 over all holders' rows, of which these tell them (column-statistics)"
 )
@@ -131,7 +133,7 @@ def draft_job(
         _take(content, comments, f"{paradigm}.task", {"name": "values"}, _NUMBERS)
     features = [feature for settings in here.values() for feature in settings.nodes.features]
     if not any(getattr(feature, "scale", None) is not None for feature in features):
-        _take(content, comments, "data.feature_scaling", "standard", _ALIKE if is_aligned else _TOGETHER)
+        _scale(content, comments, list(here.values()))
     edges = [each for settings in here.values() for each in settings.edges]
     if any(each.weight is not None or each.normalize is not None or each.decay is not None for each in edges):
         _take(content, comments, "model.edge_weights", True, "the tables' links have weights")
@@ -139,6 +141,17 @@ def draft_job(
         _take(content, comments, "model.directed", True, "some of the tables' links go one way")
     job = parse_job(content)
     return JobDraft(_HEAD + _text(content, comments), (*_unlike(list(here.values())), *_refused(job, here)))
+
+
+def _scale(content: dict[str, Any], comments: dict[str, str], here: Sequence[PartySettings]) -> None:
+    """Say how columns are scaled. The one paradigm in which words need more than that is vertical."""
+    job = parse_job(content)
+    if job.paradigm == "vertical" and here and not adds_noise(job):
+        raw = parse_job({**content, "data": {**content["data"], "feature_scaling": "none"}})
+        if are_words(raw, here):
+            _take(content, comments, "data.feature_scaling", "row", _WORDS)
+            return
+    _take(content, comments, "data.feature_scaling", "standard", _ALIKE if job.is_aligned else _TOGETHER)
 
 
 def _names(here: Mapping[Path, PartySettings]) -> tuple[PartyId, ...]:
