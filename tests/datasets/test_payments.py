@@ -265,6 +265,13 @@ def test_launderers_deal_with_launderers_and_everybody_with_as_many_as_before():
         assert shares[0] < 0.15
         assert shares[1] > 0.4
         assert most[0] == pytest.approx(most[1], rel=0.25)
+    paid = []
+    for world in (alike, apart):
+        lawful = world.transfers.take(world.transfers.pattern == LAWFUL)
+        inside = world.launders[lawful.payer] & world.launders[lawful.payee]
+        paid.append(inside.sum() / world.launders[lawful.payer].sum())
+    assert paid[0] < 0.1
+    assert paid[1] > paid[0] + 0.05
     degrees = [np.bincount(each.together().ends.ravel()) for each in (alike, apart)]
     assert degrees[0].mean() == pytest.approx(degrees[1].mean(), rel=0.05)
     assert degrees[0].max() == pytest.approx(degrees[1].max(), rel=0.05)

@@ -55,6 +55,7 @@ def test_words_are_scaled_by_rows_and_get_their_presets(tmp_path: Path) -> None:
     job = parse_job(yaml.safe_load((tmp_path / "job.yaml").read_text()) | {"preset": "auto"})
     assert job.model_dump()["model"]["initial"]["learning_rate"] == 10, "the choice for words"
     assert drafted(tmp_path, words(110), words(4), named="a*") == "row"
+    assert drafted(tmp_path, words(60), words(4), named="a*") == "standard", "that many only seem to be named"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_words_are_scaled_by_rows_and_get_their_presets(tmp_path: Path) -> None:
     [
         (words(50), words(49)),
         (words(60), words(50, share=0.9)),
-        (words(60), -words(50)),
+        (words(60), words(50) * np.where(np.arange(50) % 2, 1, -1)),
         (words(60), with_column(words(50), 5000.0)),
         (words(60), np.zeros((NODES, 50))),
     ],

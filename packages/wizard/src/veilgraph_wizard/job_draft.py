@@ -146,7 +146,7 @@ def draft_job(
 def _scale(content: dict[str, Any], comments: dict[str, str], here: Sequence[PartySettings]) -> None:
     """Say how columns are scaled. The one paradigm in which words need more than that is vertical."""
     job = parse_job(content)
-    if job.paradigm == "vertical" and here and not adds_noise(job):
+    if job.paradigm == "vertical" and here:
         raw = parse_job({**content, "data": {**content["data"], "feature_scaling": "none"}})
         if are_words(raw, here):
             _take(content, comments, "data.feature_scaling", "row", _WORDS)
