@@ -1,6 +1,5 @@
 """Noise on whole numbers: its law to the last digit, and what it costs by an independent accountant."""
 
-import itertools
 import math
 from decimal import Decimal, localcontext
 
@@ -16,7 +15,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.privacy import geometric
 from veilgraph.privacy.accountant import total
 from veilgraph.privacy.event import EVENTS, AggregationEvent, GeometricEvent, from_json, to_json
-from veilgraph.privacy.geometric import LEAST_EPSILON, Chance, biased, probabilities, two_sided, variance
+from veilgraph.privacy.geometric import LEAST_EPSILON, Chance, biased, two_sided, variance
 
 EPSILONS = (0.01, 0.5, 1.0, 2.0, 4.0)
 
@@ -24,7 +23,7 @@ EPSILONS = (0.01, 0.5, 1.0, 2.0, 4.0)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_numbers_are_as_frequent_as_the_law_says(epsilon: float) -> None:
     drawn = two_sided((60_000,), epsilon, fixed_secrets("geometric")).numpy()
-    law = np.array([each for _, each in itertools.islice(probabilities(epsilon), 4000)])
+    law = math.tanh(epsilon / 2) * np.exp(-epsilon * np.arange(4000))
     most = int(np.flatnonzero(law * len(drawn) > 10).max(initial=0))
     counts = np.bincount((drawn + most).clip(-1, 2 * most + 1) + 1, minlength=2 * most + 3)
     expected = np.array([law[most + 1 :].sum(), *law[most::-1], *law[1 : most + 1], law[most + 1 :].sum()])
@@ -32,13 +31,6 @@ def test_numbers_are_as_frequent_as_the_law_says(epsilon: float) -> None:
     observed, wanted = counts[kept], expected[kept]
     assert chisquare(observed, wanted / wanted.sum() * observed.sum()).pvalue > 1e-3
     assert drawn.var() == pytest.approx(variance(epsilon), rel=0.06)
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_neighbouring_whole_numbers_are_within_epsilon_everywhere_and_nowhere_less(epsilon: float) -> None:
-    law = [each for _, each in itertools.islice(probabilities(epsilon), 100)]
-    ratios = [math.log(one / other) for one, other in itertools.pairwise(law) if other > 1e-290]
-    assert ratios == pytest.approx([epsilon] * len(ratios))
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)

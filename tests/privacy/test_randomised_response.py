@@ -10,13 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from veilgraph_node_dp.mechanisms import random_columns
 
 from tests.errors import refused
 from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.privacy import randomised_response
-from veilgraph.privacy.randomised_response import GRID, LabelResponse, least_cells, random_columns, uniform
+from veilgraph.privacy.randomised_response import GRID, LabelResponse, least_cells, uniform
 
 SEED = fixed("sets")(SEED_BYTES)
 

@@ -12,7 +12,6 @@ exact: there is no rounding that ε would have to pay for, and no value that can
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
@@ -114,16 +113,6 @@ def biased(chance: Chance, first: Tensor, words: Words) -> Tensor:
     return found
 
 
-def probabilities(epsilon: float) -> Iterator[tuple[int, float]]:
-    """Whole numbers from 0 on, with their probabilities; those below 0 have the same."""
-    value, each = 0, math.tanh(epsilon / 2)
-    while each > 0:
-        yield value, each
-        value, each = value + 1, each * math.exp(-epsilon)
-
-
 def variance(epsilon: float) -> float:
     """Of the noise: 2·α/(1 − α)²; 0 where ε is infinite."""
-    if math.isinf(epsilon):
-        return 0.0
     return 1 / (2 * math.sinh(epsilon / 2) ** 2) if epsilon < _SURE else 2 * math.exp(-epsilon)

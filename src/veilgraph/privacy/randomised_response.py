@@ -1,4 +1,4 @@
-"""Random choices whose probabilities are exact: biased bits on an integer grid, sets of columns, and labels.
+"""Random choices whose probabilities are exact: biased bits on an integer grid, and labels.
 
 A bit of probability p is drawn as u < T, with u uniform on the integers below G = 2^53 (secret bits, nothing rounded)
 and T an integer near p·G. It is 1 with probability T/G *exactly*, so what is proven about the integers T holds for the
@@ -49,32 +49,6 @@ def least_cells(epsilon: float, parts: int = 1, others: int = 1) -> int:
 def uniform(seed: bytes, purpose: str, shape: tuple[int, ...]) -> Tensor:
     """Independent uniform integers in [0, G), expanded from the seed; int64 tensor of ``shape``."""
     return expand(seed, purpose, shape).bitwise_and_(GRID - 1)
-
-
-def random_columns(seed: bytes, purpose: str, rows: int, columns: int, count: int) -> Tensor:
-    """For every row a uniformly random set of columns, drawn without replacement: [rows, count] int64, ascending.
-
-    Floyd's algorithm, on all rows at once; sets of more than half of the columns by what they leave out. A draw below n
-    is a 63-bit word modulo n, each result's probability being 1/n within a factor 1 ± n·2^-63. So every set has its
-    uniform probability within a factor (1 ± columns·2^-63)^count; at 5,000 columns, 1 ± 2^-38 for any count.
-    """
-    is_inverted = 2 * count > columns
-    member = _members(seed, purpose, rows, columns, columns - count if is_inverted else count)
-    if is_inverted:
-        member.logical_not_()
-    return member.nonzero()[:, 1].view(rows, count)
-
-
-def _members(seed: bytes, purpose: str, rows: int, columns: int, count: int) -> Tensor:
-    """Tensor[rows, columns] bool with ``count`` entries set in every row (Bentley & Floyd 1987, algorithm F2)."""
-    member = torch.zeros(rows, columns, dtype=torch.bool)
-    flat, first = member.view(-1), torch.arange(0, rows * columns, columns)
-    words = expand(seed, purpose, (count, rows)).bitwise_and_((1 << 63) - 1)
-    for last, word in zip(range(columns - count, columns), words, strict=True):
-        pick = word.remainder_(last + 1).add_(first)
-        pick = torch.where(flat.index_select(0, pick), first + last, pick)
-        flat.index_fill_(0, pick, True)
-    return member
 
 
 PIECE = 1 << 18
