@@ -48,14 +48,14 @@ def _of_labels(figures: Figures) -> Iterator[dict[str, Any]]:
 
 
 def _of_votes() -> Iterator[dict[str, Any]]:
-    for split, output in product(sealed_privacy.SPLITS, sealed_privacy.OUTPUTS):
-        of = partial(sealed_privacy.of, split, output)
+    for (name, each), output in product(sealed_privacy.SETS.items(), sealed_privacy.OUTPUTS):
+        of = partial(sealed_privacy.of, name, output)
         points = {epsilon: of(f"{epsilon:g}") for epsilon in sealed_privacy.EPSILONS}
         alone, without = of(sealed_privacy.ALONE), of(f"{sealed_privacy.NO_NOISE:g}")
-        control = of(f"{sealed_privacy.CONTROL:g}")
+        control, figure = of(f"{sealed_privacy.CONTROL:g}"), each.figure.replace("auc", "AUC")
         if alone and without and control and all(points.values()):
-            name = f"cora, {split}, output: {output}"
-            yield _curve("sealed, noise on votes", name, "accuracy", alone, without, control, points)
+            way = "sealed, noise on votes" + ", classes alone" * (output == "classes")
+            yield _curve(way, name, figure, alone, without, control, points)
 
 
 def _of_training() -> Iterator[dict[str, Any]]:

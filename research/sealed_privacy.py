@@ -1,8 +1,9 @@
-"""Sealed jobs with ``privacy``: accuracy at several ε, and what noise costs in time: docs/sealed.md.
+"""Sealed jobs with ``privacy``: what they gain at several ε, and what noise costs in time: docs/sealed.md.
 
-``python -m research.sealed_privacy --seeds 10`` measures what ``docs/sealed-privacy.json`` lacks; ``--pairs 3`` times
-so many pairs of jobs; ``--write`` puts both into the page. Accuracies are the twin's, which computes what the parties
-do, with noise of its own.
+``python -m research.sealed_privacy --seeds 10`` measures what ``docs/sealed-privacy.json`` lacks; ``--sets
+amazon;S-FFSD`` measures these alone; ``--pairs 3`` times so many pairs of jobs; ``--write`` puts both into the page.
+Figures are the twin's, which computes what the parties do. A seed trains once, as training does not depend on ε, and
+draws the noise of each ε anew.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -23,79 +26,152 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor
 
+from research.card_payments import organisations
 from veilgraph import __version__
 from veilgraph.core.files import write_whole
+from veilgraph.core.secrets import system_secrets
+from veilgraph.graph.partition import isolate
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.evidence import Known, logits_with_votes
-from veilgraph.paradigms.sealed.plan import epsilon_of
+from veilgraph.paradigms.sealed.evidence import Known, with_votes
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.twin import trained_twin
+from veilgraph.paradigms.sealed.twin import in_one_place, trained_twin
+from veilgraph.privacy.geometric import two_sided
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import train
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 FIGURES: Final = DOCS / "sealed-privacy.json"
 PAGE: Final = DOCS / "sealed.md"
-BEGIN: Final = "### What noise costs\n"
+BEGIN: Final = "### What ε buys\n"
 END: Final = "\n## Across organisations"
-EPSILONS: Final = (0.5, 1.0, 2.0, 4.0)
+EPSILONS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 CONTROL: Final = 1e-4
 NO_NOISE: Final = math.inf
 _NEXT_TO_NONE: Final = 60.0  # of 10^26 draws one is not 0
 BARE: Final = "without privacy"
 ALONE: Final = "A alone"
-SPLITS: Final[dict[str, list[float] | None]] = {"public split": None, "75/10/15": [0.75, 0.10, 0.15]}
+VOTES: Final = "votes"
 OUTPUTS: Final = ("margins", "classes")
+_FEW_SEEDS: Final = 5
+_SPLIT: Final = {"split": [0.75, 0.10, 0.15]}
+_OF_TABLES: Final = ("own", "boosting", "pooled.10")
 
 
-def job_of(seed: int, epsilon: float | None, split: str = "public split") -> SealedJob:
-    """The job on Cora at a total ε; infinity: votes without noise, None: without ``privacy``."""
+@dataclass(frozen=True)
+class Set:
+    """Data to measure on.
+
+    Attributes:
+        name: in the table.
+        data: of its jobs.
+        figure: AUC of two classes, accuracy of more.
+        blocks: of its network.
+        most_seeds: how many are measured at most.
+        trains_bare: whether the job without ``privacy`` is measured too.
+        slots: edges that every holder seems to have, which moves no figure but times.
+    """
+
+    name: str
+    data: Mapping[str, Any]
+    figure: str = "accuracy"
+    blocks: Sequence[str] = ("pooled.10",)
+    most_seeds: int = 10
+    trains_bare: bool = True
+    slots: int = 1 << 22
+
+
+CARDS: Final = "S-FFSD"
+"""Whose graphs are of ``research.card_payments``, not of the data set that its jobs name."""
+CORA: Final = "cora, public split"
+SETS: Final = {
+    each.name: each
+    for each in (
+        Set(CORA, {"dataset": "cora"}, slots=1 << 13),
+        Set("cora, 75/10/15", {"dataset": "cora", **_SPLIT}),
+        Set("citeseer, 75/10/15", {"dataset": "citeseer", **_SPLIT}, most_seeds=_FEW_SEEDS),
+        Set("pubmed, public split", {"dataset": "pubmed"}),
+        Set("pubmed, 75/10/15", {"dataset": "pubmed", **_SPLIT}),
+        Set("facebook", {"dataset": "facebook"}, most_seeds=_FEW_SEEDS, trains_bare=False),
+        Set("acm", {"dataset": "acm"}, most_seeds=_FEW_SEEDS),
+        Set("amazon", {"dataset": "amazon", "holders": 3}, "auc", _OF_TABLES),
+        Set(CARDS, {"dataset": "synthetic", "holders": 3}, "auc", _OF_TABLES),
+    )
+}
+
+
+def job_of(name: str, seed: int, epsilon: float | None) -> SealedJob:
+    """The job on a set at a total ε; infinity: votes without noise, None: without ``privacy``."""
+    each = SETS[name]
     job: dict[str, Any] = {
         "paradigm": "sealed",
+        "preset": "auto",
         "seed": seed,
-        "data": {"dataset": "cora", "holders": 2, "split": SPLITS[split]},
-        "model": {"network": "linear", "blocks": ["pooled.10"]},
+        "data": {"holders": 2, **each.data},
+        "model": {"network": "linear", "blocks": list(each.blocks)},
         "train": {"select_by": "last"},
         "output": "margins",
     }
     if epsilon is not None:
         job["privacy"] = {"unit": "edge", "epsilon_total": epsilon if math.isfinite(epsilon) else _NEXT_TO_NONE}
-        job["model"]["edge_slots"] = 1 << 13
+        job["model"]["edge_slots"] = each.slots
     return sealed(parse_job(job))
 
 
-def accuracies(seed: int, epsilon: float | None, split: str) -> dict[str, float]:
-    """Output → of what the label holder predicts, on test nodes; without ``privacy`` they are alike."""
-    job = job_of(seed, epsilon, split)
-    graphs = paradigm_of(job).data.load(job).graphs
-    program, own = trained_twin(job, graphs), graphs[0]
+def graphs_of(name: str, seed: int) -> list[PartyGraph]:
+    """What the holders have; the label holder's comes first."""
+    if name == CARDS:
+        return organisations(Path(os.environ["VEILGRAPH_DATA"]), seed)
+    job = job_of(name, seed, None)
+    return list(paradigm_of(job).data.load(job).graphs)
+
+
+def figure_of(name: str, logits: Tensor, own: PartyGraph) -> float:
+    """Of the label holder's predictions, on test nodes."""
+    values = Objective(own, job_of(name, 0, None).train, torch.float64).score(logits, everything=True).values
+    found = values[f"test_{SETS[name].figure}"]
+    assert found is not None
+    return found
+
+
+def at_every_epsilon(name: str, seed: int) -> dict[str, float]:
+    """Output and ε → figure, of one training; and how many votes a node has on average where it is not trained on."""
+    graphs = graphs_of(name, seed)
+    program, own = trained_twin(job_of(name, seed, NO_NOISE), graphs), graphs[0]
     found = program.predict()
     assert found is not None
-    scores, noise, votes = logits_of(found), epsilon_of(job), program.told
-    if noise is None or votes is None:
-        return dict.fromkeys(OUTPUTS, _right(scores, own))
-    known = Known(own, scores.shape[1])
-    return {
-        output: _right(logits_with_votes(scores, votes, noise, known, classes_alone=output == "classes"), own)
-        for output in OUTPUTS
-    }
+    assert program.told is not None
+    assert own.train_mask is not None
+    scores, votes = logits_of(found), program.told
+    known, counts = Known(own, scores.shape[1]), votes.round().to(torch.int64)
+    of = {f"{VOTES}/mean": float(votes.sum(1)[~own.train_mask].mean())}
+    for epsilon in (*EPSILONS, CONTROL, NO_NOISE):
+        noisy = counts if math.isinf(epsilon) else counts + two_sided(tuple(counts.shape), epsilon, system_secrets)
+        for output in OUTPUTS:
+            logits = with_votes(scores, noisy.double(), epsilon, known, classes_alone=output == "classes")
+            of[f"{output}/{epsilon:g}"] = figure_of(name, logits, own)
+    return of
 
 
-def _right(logits: Tensor, graph: PartyGraph) -> float:
-    assert graph.labels is not None
-    assert graph.test_mask is not None
-    return float((logits.argmax(1) == graph.labels)[graph.test_mask].double().mean())
-
-
-def alone(seed: int, split: str) -> dict[str, float]:
-    """Of the same network on the label holder's columns and edges."""
-    job = job_of(seed, None, split)
-    paradigm = paradigm_of(job)
-    found = paradigm.baselines.alone(paradigm.data.load(job), "A", lambda _: None)
+def bare(name: str, seed: int) -> dict[str, float]:
+    """Of the job without ``privacy``, whose hops go over all edges."""
+    graphs = graphs_of(name, seed)
+    found = trained_twin(job_of(name, seed, None), graphs).predict()
     assert found is not None
-    return dict.fromkeys(OUTPUTS, float(found.summary["test_accuracy"]))
+    margins = logits_of(found)
+    classes = torch.nn.functional.one_hot(margins.argmax(1), margins.shape[1]).double()
+    of = dict(zip(OUTPUTS, (margins, classes), strict=True))
+    return {f"{output}/{BARE}": figure_of(name, logits, graphs[0]) for output, logits in of.items()}
+
+
+def alone(name: str, seed: int) -> dict[str, float]:
+    """Of the same network on the label holder's columns and edges."""
+    graph = isolate(graphs_of(name, seed), "A", "A")
+    found = in_one_place(job_of(name, seed, None), graph, lambda _: None)
+    value = float(found.summary[f"test_{SETS[name].figure}"])
+    return dict.fromkeys((f"{output}/{ALONE}" for output in OUTPUTS), value)
 
 
 def ratio(pair: int) -> float:
@@ -104,33 +180,31 @@ def ratio(pair: int) -> float:
     for epsilon in (None, 4.0) if pair % 2 else (4.0, None):
         started = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
-            train(job_of(pair, epsilon), Path(folder) / "run")
+            train(job_of(CORA, pair, epsilon), Path(folder) / "run")
         seconds[epsilon] = time.process_time() - started
     return seconds[4.0] / seconds[None]
 
 
-def measured(seeds: int, pairs: int) -> None:
-    """What is not there yet, kept after every figure."""
-    ways: dict[str, float | None] = {f"{epsilon:g}": epsilon for epsilon in (*EPSILONS, CONTROL, NO_NOISE)}
-    for split in SPLITS:
-        for seed in range(seeds):
-            for name, epsilon in {**ways, BARE: None}.items():
-                _measure(split, name, seed, partial(accuracies, seed, epsilon, split))
-            _measure(split, ALONE, seed, partial(alone, seed, split))
+Way = Callable[[str, int], Mapping[str, float]]
+
+
+def measured(names: Sequence[str], seeds: int, pairs: int) -> None:
+    """What is not there yet, kept after every training."""
+    ways: Mapping[str, Way] = {f"{CONTROL:g}": at_every_epsilon, ALONE: alone, BARE: bare}
+    for name in names:
+        for mark, way in ways.items():
+            for seed in range(min(seeds, SETS[name].most_seeds)):
+                left_out = mark == BARE and not SETS[name].trains_bare
+                if not left_out and f"{name}/{OUTPUTS[0]}/{mark}/{seed}" not in figures():
+                    _keep({f"{name}/{key}/{seed}": value for key, value in way(name, seed).items()})
     for pair in range(pairs):
         if f"time to bare/{pair}" not in figures():
             _keep({f"time to bare/{pair}": ratio(pair)})
 
 
 def figures() -> dict[str, float]:
-    """What was measured: division, output, way or ε, and seed → test accuracy, or ratio of times."""
+    """What was measured: set, output, way or ε, and seed → figure on test nodes, or ratio of times."""
     return dict(json.loads(FIGURES.read_text(encoding="utf-8"))["figures"]) if FIGURES.exists() else {}
-
-
-def _measure(split: str, name: str, seed: int, made: Callable[[], Mapping[str, float]]) -> None:
-    keys = {output: f"{split}/{output}/{name}/{seed}" for output in OUTPUTS}
-    if not set(keys.values()) <= set(figures()):
-        _keep({keys[output]: value for output, value in made().items()})
 
 
 def _keep(more: Mapping[str, float]) -> None:
@@ -143,42 +217,48 @@ def _keep(more: Mapping[str, float]) -> None:
 def table(found: Mapping[str, float]) -> list[str]:
     """Markdown."""
     columns = [f"{epsilon:g}" for epsilon in EPSILONS]
-    heads = [f"ε = {name}" for name in columns]
-    seeds = len(_of(found, "public split", "margins", "inf"))
+    heads = " | ".join(f"ε = {name}" for name in columns)
     lines = [
-        f"| Cora, two holders, {seeds} seeds | A alone | control | {' | '.join(heads)} | no noise | no `privacy` |",
-        f"|---|{'---:|' * (len(columns) + 4)}",
+        f"| data, figure | votes a node | seeds | A alone | control | {heads} | no noise | no `privacy` |",
+        f"|---|{'---:|' * (len(columns) + 6)}",
     ]
-    for split in SPLITS:
-        for output in OUTPUTS:
-            of = partial(_of, found, split, output)
-            control = of(f"{CONTROL:g}")
-            cells = [_shown(of(ALONE)), _shown(control), *(_gain(of(name), control) for name in (*columns, "inf"))]
-            lines.append(f"| {split}, `output: {output}` | {' | '.join([*cells, _shown(of(BARE))])} |")
+    for output in OUTPUTS:
+        lines.append(f"| **`output: {output}`** |{' |' * (len(columns) + 6)}")
+        for name, each in SETS.items():
+            of = partial(_of, found, name, output)
+            control, votes = of(f"{CONTROL:g}"), _of(found, name, VOTES, "mean")
+            cells = [f"{fmean(votes):.1f}", f"{len(control)}", _shown(of(ALONE)), _shown(control)]
+            cells += [_gain(of(way), control) for way in (*columns, f"{NO_NOISE:g}")]
+            figure = each.figure.replace("auc", "AUC")
+            lines.append(f"| {name}, {figure} | {' | '.join([*cells, _shown(of(BARE))])} |")
     times = [value for key, value in found.items() if key.startswith("time to bare/")]
     return [
         *lines,
         "",
-        f"Control: ε = {CONTROL:g}, where votes say nothing. Below an ε stand points of accuracy above the control, "
-        "paired by seed, with 95 % intervals of the mean. A job with noise takes "
-        f"{median(times):.2f} times the processor time of one without `privacy` (median of {len(times)} pairs).",
+        f"Control: ε = {CONTROL:g}, where votes say nothing. Below an ε stand points of the figure above the control, "
+        "paired by seed, with 95 % intervals of the mean. Votes a node: mean of what is counted without noise, at "
+        "nodes that are not trained on. Two holders, three of `amazon` and `S-FFSD` (`research/card_payments.py`).",
         "",
-        f"Made with `python -m research.sealed_privacy --seeds {seeds} --pairs {len(times)}` and `--write`; figures "
-        "are in `docs/sealed-privacy.json`. The network is `pooled.10`, linear, and the accuracies are the twin's.",
+        f"A job with noise takes {median(times):.2f} times the processor time of one without `privacy` (median of "
+        f"{len(times)} pairs, on Cora). Made with `python -m research.sealed_privacy` and `--write`; figures are in "
+        "`docs/sealed-privacy.json`. Networks are linear, on `pooled.10`, and of tables on `own`, `boosting` and "
+        "`pooled.10`. The figures are the twin's.",
     ]
 
 
-def _of(found: Mapping[str, float], split: str, output: str, name: str) -> list[float]:
-    wanted = f"{split}/{output}/{name}"
+def _of(found: Mapping[str, float], name: str, output: str, way: str) -> list[float]:
+    wanted = f"{name}/{output}/{way}"
     return [value for key, value in found.items() if key.rpartition("/")[0] == wanted]
 
 
-def of(split: str, output: str, name: str) -> list[float]:
+def of(name: str, output: str, way: str) -> list[float]:
     """Of all seeds, of a way or an ε."""
-    return _of(figures(), split, output, name)
+    return _of(figures(), name, output, way)
 
 
 def _shown(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
     return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
 
@@ -199,14 +279,16 @@ def main() -> None:
     """Measures, or writes the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=0)
+    parser.add_argument("--sets", help="names of sets, separated by semicolons; all, if left out")
     parser.add_argument("--write", action="store_true", help="measure nothing, and put the table into the page")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.write:
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), figures()), encoding="utf-8")
         return
-    measured(arguments.seeds, arguments.pairs)
+    names = list(SETS) if arguments.sets is None else arguments.sets.split(";")
+    measured(names, arguments.seeds, arguments.pairs)
 
 
 if __name__ == "__main__":

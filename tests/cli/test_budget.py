@@ -259,3 +259,40 @@ def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
     facts = json.loads(veilgraph("budget", job, "--json").stdout)
     assert facts["holders"]["A"] == [{"what": "label", "mechanism": "randomised response", "epsilon": 1.5}]
     assert facts["holders"]["B"] == []
+
+
+VOTES = """
+paradigm: sealed
+data: {dataset: synthetic, holders: 3}
+model: {edge_slots: 400}
+privacy: {unit: edge, epsilon_total: 0.5}
+"""
+
+
+def test_check_and_budget_say_beforehand_what_noise_leaves(tmp_path: Path) -> None:
+    """Of sizes that all parties know: as many votes as ``edge_slots`` has room for, and more by training nodes."""
+    job = tmp_path / "job.yaml"
+    job.write_text(VOTES, encoding="utf-8")
+
+    def said(*arguments: str) -> list[str]:
+        result = veilgraph(*arguments[:1], job, *arguments[1:], "--json")
+        assert result.exit_code == 0, result.output
+        return [note for note in json.loads(result.stdout)["notes"] if "noise leaves" in note]
+
+    assert said("budget") == [
+        "how much noise leaves of what votes add follows from the number of common nodes: give --nodes"
+    ]
+    sizes = ["--costs", "--nodes", "400", "--training", "200", "--classes", "2"]
+    for holder in "ABC":
+        sizes += ["--columns", f"{holder}=4", "--edges", f"{holder}=100"]
+    (warned,) = said("check", *sizes)
+    assert warned == (
+        "noise leaves at most 9% of what votes add without it (1.5 votes a node by model.edge_slots; docs/sealed.md), "
+        "too little to show: raise privacy.epsilon_total to 0.8, or leave privacy out"
+    )
+    (enough,) = said("check", *sizes, "--set", "privacy.epsilon_total=0.8")
+    assert enough == warned.partition(", too little")[0].replace("9%", "20%")
+    assert "(2 votes a node" in said("budget", "--nodes", "400")[0]  # who trains is not known
+    here = ("--set", "model.edge_slots=1024")
+    assert "raise privacy.epsilon_total" in said("check", *here, "--set", "privacy.epsilon_total=0.1")[0]
+    assert said("check", *here, "--set", "privacy=null") == []

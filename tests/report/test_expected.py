@@ -67,15 +67,17 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
     )
     kinds["labels, averaging"] = parse_job({"paradigm": "averaging", "data": by_nodes, "label_privacy": {"epsilon": 2}})
     kinds["node-dp, noise on the learner's edges"] = parse_job({**NODES, "privacy": VOTES})
-    kinds["sealed, noise on votes"] = parse_job(
-        {
-            "paradigm": "sealed",
-            "data": {"dataset": "cora"},
-            "model": {"edge_slots": 8192},
-            "train": {"select_by": "last"},
-            "privacy": VOTES,
-        }
-    )
+    for way, output in (("sealed, noise on votes", "margins"), ("sealed, noise on votes, classes alone", "classes")):
+        kinds[way] = parse_job(
+            {
+                "paradigm": "sealed",
+                "data": {"dataset": "cora"},
+                "model": {"edge_slots": 8192},
+                "train": {"select_by": "last"},
+                "output": output,
+                "privacy": VOTES,
+            }
+        )
     for way, at_home in (("private training", None), ("private training, then at home", {"epochs": 3})):
         given = {"epsilon_total": 4, "batch": 200}
         kinds[way] = parse_job(

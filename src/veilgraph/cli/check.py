@@ -101,7 +101,10 @@ def check_command(
     for name, text in () if settings.record is None else settings.record.told():
         echo(f"{name}: {' '.join(text.split())}")
     if any(given is not None for given in sizes.values()):
-        costs = paradigm_of(settings).session.costs(settings, *_sizes(settings, sizes))
+        common, parts = _sizes(settings, sizes)
+        costs = paradigm_of(settings).session.costs(settings, common, parts)
+        found["notes"] = notes = _expected_gain(settings, common, parts)
+        _show(None, notes)
     else:
         more, costs = _check_data(settings)
         found |= more
@@ -139,6 +142,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         if nodes is not None:
             sizes = dict(zip(settings.data.names, map(_size, described), strict=True))
             costs = paradigm.session.costs(settings, nodes, sizes)
+            note(*_expected_gain(settings, nodes, sizes))
             common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
         note(limits.delta_in_doubt(settings, nodes), paradigm.data.unknown_range(settings))
         _check_accepted(settings)
@@ -156,6 +160,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         results().print(tables.data_table(graphs, aligned=settings.is_aligned))
         sizes = {graph.party: size_of(graph, settings.inputs) for graph in graphs}
         costs = paradigm.session.costs(settings, graphs[0].common, sizes)
+        note(*_expected_gain(settings, graphs[0].common, sizes))
         holders = tables.data_facts(graphs, aligned=settings.is_aligned)
     if costs is not None:
         note(f"{common}{tables.will_send(costs)}")
@@ -166,6 +171,10 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
             "one label, and none of features and edges (veilgraph budget says what that hides)"
         )
     return {"holders": holders, "sends_at_most": None if costs is None else costs.sent(), "notes": notes}, costs
+
+
+def _expected_gain(settings: JobSettings, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> list[str]:
+    return paradigm_of(settings).guarantee.expected_gain(settings, nodes, sizes[settings.data.label_party].training)
 
 
 def _size(of: PartyDescription) -> PartySizes:

@@ -195,6 +195,10 @@ class Guarantee(ABC, Generic[J]):
         """What must be said beside a job's ε, a line each."""
         return []
 
+    def expected_gain(self, job: J, nodes: int | None, training: int | None = None) -> list[str]:
+        """Say from public sizes what noise leaves of a job's gain, a line each."""
+        return []
+
     def trained_way(self, job: J) -> str:
         """How a private training of it protects, as measured curves are named; empty where none was measured."""
         return ""

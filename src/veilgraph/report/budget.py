@@ -123,6 +123,7 @@ class NoisyEdges(Protection[PrivacySettings]):
             guarantee.noise_source(job),
             *self._delta_notes(),
             *guarantee.privacy_notes(job),
+            *guarantee.expected_gain(job, self.nodes),
             "a column that is made of edges, as a number of payments, shows them at any ε: a party file names such "
             "columns (nodes.columns_from_edges), and its holder refuses the job while one is a feature",
         ]

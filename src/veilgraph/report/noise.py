@@ -201,7 +201,9 @@ def way_of(job: JobSettings) -> str:
         return paradigm_of(job).guarantee.way or "labels"
     if job.training_plan is not None:
         return paradigm_of(job).guarantee.trained_way(job)
-    return "" if job.privacy is None or job.privacy.unit != "edge" else paradigm_of(job).guarantee.way
+    if job.privacy is None or job.privacy.unit != "edge":
+        return ""
+    return paradigm_of(job).guarantee.way + ", classes alone" * job.outcome.opens_classes_alone
 
 
 @cache

@@ -2,15 +2,26 @@
 
 import math
 from dataclasses import replace
+from functools import partial
+from statistics import fmean, median
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from research import sealed_privacy
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.evidence import Known, likelihood, of_classes, with_votes
+from veilgraph.paradigms.sealed.evidence import (
+    LEAST_LEFT,
+    Known,
+    epsilon_for,
+    left_by_noise,
+    likelihood,
+    of_classes,
+    with_votes,
+)
 from veilgraph.privacy.geometric import two_sided
 
 NODES, CLASSES = 900, 3
@@ -121,3 +132,27 @@ def test_it_is_of_use_with_less(case: str) -> None:
         assert torch.equal(rows.argmax(1), scores.argmax(1))
         assert np.allclose(rows.exp().sum(1), 1)
     assert accuracy(with_votes(rows, counts, 4.0, known), known) > accuracy(rows, known) + 0.05
+
+
+@pytest.mark.parametrize("votes", [0.1, 1.0, 30.0])
+def test_noise_leaves_more_of_more_votes_and_of_more_epsilon(votes: float) -> None:
+    needed = epsilon_for(votes)
+    assert left_by_noise(votes, needed) >= LEAST_LEFT > left_by_noise(votes, needed - 0.1)
+    assert left_by_noise(2 * votes, needed) > left_by_noise(votes, needed) > left_by_noise(votes / 2, needed)
+    assert left_by_noise(votes, math.inf) == 1
+
+
+def test_noise_leaves_no_more_than_was_measured() -> None:
+    """With margins: next to nothing where it warns, and else about the share; far less where a node has hundreds."""
+    off = []
+    for name in sealed_privacy.SETS:
+        measured = partial(sealed_privacy.of, name, "margins")
+        control, votes = fmean(measured(f"{sealed_privacy.CONTROL:g}")), fmean(sealed_privacy.of(name, "votes", "mean"))
+        everything = 100 * (fmean(measured("inf")) - control)
+        for epsilon in sealed_privacy.EPSILONS:
+            gain, left = 100 * (fmean(measured(f"{epsilon:g}")) - control), left_by_noise(votes, epsilon)
+            assert round(gain, 1) <= 0.1 or left >= LEAST_LEFT, (name, epsilon)
+            off += [gain / everything - left] if everything > 0.4 else []
+    assert len(off) > 20
+    assert abs(median(off)) < 0.06
+    assert max(off) < 0.25

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.geometric import variance
 
 _Floats = npt.NDArray[np.float64]
 
@@ -36,6 +37,18 @@ _USUAL: Final = np.array([1.0, 0.25])
 """Weights where no validation node says other ones: a node's votes are less independent than the law above has them."""
 _RIDGE, _NODES = 1e-2, 1.0  # on how far weights are from these, and how many nodes that counts as
 _TRUSTED: Final = 4.0  # nodes of each predicted class that count as rightly predicted, before any is looked at
+LEAST_LEFT: Final = 0.2  # of what votes add: what is less was at most 0.1 points wherever it was measured
+_BY_NOISE: Final = 2.0  # how much more the noise's variance counts than the votes' own: by docs/sealed-privacy.json
+
+
+def left_by_noise(votes: float, epsilon: float) -> float:
+    """The share of what votes add that noise leaves, of so many at a node on average: their variance is about that."""
+    return votes / (votes + _BY_NOISE * variance(epsilon))
+
+
+def epsilon_for(votes: float) -> float:
+    """The least ε, in tenths, whose noise leaves ``LEAST_LEFT`` of what so many votes at a node add."""
+    return math.ceil(20 * math.asinh(math.sqrt(_BY_NOISE * LEAST_LEFT / (2 * (1 - LEAST_LEFT) * votes)))) / 10
 
 
 @dataclass(frozen=True)
@@ -65,20 +78,13 @@ class Known:
         return np.asarray((self.graph.labels if self.rows is None else self.graph.labels[self.rows]).numpy())
 
 
-def with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known) -> Tensor:
-    """Logits of every row from the model's log-probabilities and noisy votes: all float64 [R, C]."""
-    own, judged = scores.numpy(), known.of("val") & (known.labels >= 0)
+def with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known, *, classes_alone: bool = False) -> Tensor:
+    """Logits of every row from the model's, of which one may have ``classes_alone``, and votes: all float64 [R, C]."""
+    said = of_classes(scores.argmax(1), known) if classes_alone else scores.log_softmax(1)
+    own, judged = said.numpy(), known.of("val") & (known.labels >= 0)
     told = likelihood(votes.numpy(), epsilon, known, own.argmax(1))
     weights = _fitted(own[judged], told[judged], known.labels[judged])
     return torch.from_numpy(weights[0] * own + weights[1] * told)
-
-
-def logits_with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known, *, classes_alone: bool) -> Tensor:
-    """The same from what the model opens: logits float64 [R, C], or where it opens classes alone, the largest of each
-    row.
-    """
-    told = of_classes(scores.argmax(1), known) if classes_alone else scores.log_softmax(1)
-    return with_votes(told, votes, epsilon, known)
 
 
 def of_classes(predicted: Tensor, known: Known) -> Tensor:

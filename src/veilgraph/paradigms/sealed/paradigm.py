@@ -21,6 +21,7 @@ from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.mpc.sealed.machine import CountingMachine
+from veilgraph.paradigms.sealed.evidence import LEAST_LEFT, epsilon_for, left_by_noise
 from veilgraph.paradigms.sealed.inputs import (
     WIDE,
     fit_bounds_to,
@@ -40,6 +41,7 @@ from veilgraph.paradigms.sealed.plan import (
     Context,
     Plan,
     Sizes,
+    epsilon_of,
     hops_of,
     is_apart,
     is_pooled,
@@ -302,8 +304,8 @@ class _SealedPrivacy(Privacy[SealedJob]):
 
 
 _MARGINS_SAY_MORE: Final = (
-    "of classes alone votes turn few predictions, and none at ε = 1: with output: margins, if all holders accept that, "
-    "they add two to five times as much on Cora (docs/sealed.md)"
+    "of classes alone votes turn few predictions: with output: margins, if all holders accept it, they add two to five "
+    "times as much accuracy (docs/sealed.md)"
 )
 
 
@@ -327,6 +329,22 @@ class _SealedGuarantee(Guarantee[SealedJob]):
             "all predictions of a run have the same noise, and later ones of it cost nothing more",
             *([_MARGINS_SAY_MORE] if job.output == "classes" else []),
         ]
+
+    def expected_gain(self, job: SealedJob, nodes: int | None, training: int | None = None) -> list[str]:
+        epsilon, slots = epsilon_of(job), job.model.edge_slots
+        if epsilon is None or slots is None:
+            return []
+        if not nodes:
+            return ["how much noise leaves of what votes add follows from the number of common nodes: give --nodes"]
+        trained = 1.0 if training is None else training / nodes  # a pair of training nodes is not counted
+        votes = slots / 2 * (len(job.data.names) - 1) * (1 + trained) / nodes
+        left, way_out = left_by_noise(votes, epsilon), ""
+        if left < LEAST_LEFT:
+            way_out = (
+                f", too little to show: raise privacy.epsilon_total to {epsilon_for(votes):g}, or leave privacy out"
+            )
+        found = f"noise leaves at most {left:.0%} of what votes add without it"
+        return [f"{found} ({votes:.2g} votes a node by model.edge_slots; docs/sealed.md){way_out}"]
 
     def privacy_limits(self, job: SealedJob) -> list[str]:
         return [

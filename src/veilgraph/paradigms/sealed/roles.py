@@ -26,7 +26,7 @@ from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.sealed.boosting import Examples
-from veilgraph.paradigms.sealed.evidence import Known, logits_with_votes
+from veilgraph.paradigms.sealed.evidence import Known, with_votes
 from veilgraph.paradigms.sealed.inputs import (
     examples_of,
     max_degree_of,
@@ -598,7 +598,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         assert votes is not None
         assert epsilon is not None
         known = Known(self.labelled().common_part(), self._classes, self.predicted)
-        return logits_with_votes(scores, votes, epsilon, known, classes_alone=self._job.output == "classes")
+        return with_votes(scores, votes, epsilon, known, classes_alone=self._job.output == "classes")
 
     @override
     def predictions(self) -> Predicted:
