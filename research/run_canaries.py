@@ -22,6 +22,7 @@ import torch
 import typer
 from torch import Tensor
 from torch.nn import functional
+from veilgraph_averaging.private import sampled
 from veilgraph_averaging.private.sampled import SampledSum
 
 from veilgraph.audit.audit import AuditPlan, audit
@@ -30,7 +31,6 @@ from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import save_party
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.mpc.sealed.machine import DealerMachine
-from veilgraph.privacy import sampled
 from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
