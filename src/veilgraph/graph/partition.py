@@ -18,7 +18,7 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import choose_columns, choose_rows, compact, join_columns
-from veilgraph.graph.party import PartyGraph, check_aligned, find_label_holder
+from veilgraph.graph.party import PartyGraph, check_aligned, find_label_holder, pairs_once
 from veilgraph.graph.rules import DTYPE, EVERY, Relation, check_name, check_shape, first_of_graphs
 
 if TYPE_CHECKING:  # seconds to import
@@ -180,7 +180,7 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: boo
 
 def _united(graphs: Sequence[PartyGraph]) -> PartyGraph:
     edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _weights(graphs, torch.float64)
-    unique, place = torch.unique(edges, dim=1, return_inverse=True)
+    unique, place = pairs_once(edges)
     features = join_columns([graph.features for graph in graphs])
     if weights is None and unique.shape[1] == edges.shape[1]:
         return PartyGraph(POOLED, features, unique)
@@ -540,7 +540,7 @@ def oriented(edges: Tensor, seed: int) -> Tensor:
     says where it points, which everybody can compute, and so nothing else that a holder has does.
     """
     low, high = edges.aminmax(dim=0)
-    pairs = torch.unique(torch.stack([low, high])[:, low != high], dim=1)
+    pairs, _ = pairs_once(torch.stack([low, high])[:, low != high])
     ends, key = pairs.T.numpy().astype("<i8").tobytes(), sha256(f"votes/{seed}".encode()).digest()
     drawn = (
         blake2b(ends[at : at + _PAIR_BYTES], key=key, digest_size=1).digest()[0] & 1

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, pairs_once
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import BOOKKEEPING_BYTES, SLACK_BYTES
 from veilgraph.protocol.agreement import Hello
@@ -45,7 +44,7 @@ def pairs_of(graph: PartyGraph, rules: InputRules) -> Tensor:
 
     Where another holder has the edges between nodes of different ones, those among its own nodes alone.
     """
-    edges: Tensor = torch.unique(graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]], dim=1)
+    edges, _ = pairs_once(graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]])
     return edges if rules.across in (None, graph.party) else edges[:, (edges < graph.common).all(0)]
 
 

@@ -50,6 +50,14 @@ class Steps:
     turn: Tensor
     pick: Tensor
 
+    def kept(self) -> Steps:
+        """In half of the memory where it can be: a party has those of every holder's edges, all session long."""
+        return Steps(*(_narrowed(step, self.spread.numel()) for step in (self.spread, self.turn, self.pick)))
+
+
+def _narrowed(places: Tensor, slots: int) -> Tensor:
+    return places.to(torch.int32) if slots < 1 << 31 else places
+
 
 def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor:
     """What every slot counts, in the order of targets: int64 [n], with ``one`` at the heads and 0 in the blanks."""
@@ -197,7 +205,8 @@ class Hide(Operation[HiddenGraph]):
         relative = receive_as(holder.link, self.owner, tag, (sum(self._lengths),), torch.int64)
         check_places(relative[: 2 * graph.slots + self.nodes], graph.slots, self.owner)
         spread, turn, pick, *masked = torch.split(relative, self._lengths)
-        return replace(graph, steps=Steps(spread, turn, pick), weights=masked[0][:, None] if masked else None)
+        kept = Steps(spread, turn, pick).kept()
+        return replace(graph, steps=kept, weights=masked[0][:, None].clone() if masked else None)
 
     def _own(self, holder: Holder, tag: Tag, graph: HiddenGraph) -> HiddenGraph:
         edges, owner, one = self.edges, self.owner, 1 << self.weight_bits
@@ -220,14 +229,15 @@ class Hide(Operation[HiddenGraph]):
             masked = taken(own_weights, inverse(turn)) - mask
             sent.append(masked[:, 0])
         broadcast(holder.link, holder.others, tag, torch.cat(sent))
-        own = _OwnEdges(steps, turn, own_weights)
-        return replace(graph, steps=relative, weights=masked, own=own, adjacency=_adjacency(edges, counts, self.nodes))
+        own = _OwnEdges(steps.kept(), _narrowed(turn, graph.slots), own_weights)
+        adjacency = _adjacency(edges, counts, self.nodes)
+        return replace(graph, steps=relative.kept(), weights=masked, own=own, adjacency=adjacency)
 
     @override
     def deal(self, dealer: Dealer) -> HiddenGraph:
         dealer.next()
         graph = self._graph
-        steps = Steps(*map(shuffled, dealer.draw(self.owner, orders(graph.slots))))
+        steps = Steps(*map(shuffled, dealer.draw(self.owner, orders(graph.slots)))).kept()
         mask = dealer.draw(self.owner, [((graph.slots, 1), torch.int64)])[0] if self.weight_bits else None
         return replace(graph, steps=steps, weights=mask)
 

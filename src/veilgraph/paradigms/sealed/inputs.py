@@ -16,7 +16,7 @@ from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import oriented
-from veilgraph.graph.party import PartyGraph, check_classes
+from veilgraph.graph.party import PartyGraph, check_classes, pairs_once
 from veilgraph.paradigms.sealed.boosting import Examples
 from veilgraph.paradigms.sealed.plan import (
     BOOSTING,
@@ -275,8 +275,7 @@ def _is_noised(job: SealedJob, party: PartyId) -> bool:
 
 def edges_once(edges: Tensor) -> Tensor:
     """Each pair of a source and a target once, none from a node to itself, of int64 [2, E]."""
-    once: Tensor = torch.unique(edges[:, edges[0] != edges[1]], dim=1)
-    return once
+    return pairs_once(edges[:, edges[0] != edges[1]])[0]
 
 
 def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: LearningStreams, classes: int) -> OwnData:

@@ -538,10 +538,10 @@ class SealedLabelHolder(SealedHolder, Judge):
     @override
     def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
         """With the trees' scores, of the training nodes of this training or of the one that is predicted with."""
-        self._classes = sizes.classes
+        self._classes, seen = sizes.classes, self.labelled()
         if BOOSTING in plan_of(self._job).blocks:
-            self._examples = examples_of(self._job, self.labelled()) if self._learns else self._kept_examples()
-        own = with_scores(self._own, self.labelled(), self._job, self._examples, sizes.classes)
+            self._examples = examples_of(self._job, seen) if self._learns else self._kept_examples()
+        own = with_scores(self._own, seen, self._job, self._examples, sizes.classes)
         return {self.session.link.party: own}
 
     def _kept_examples(self) -> Examples:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.core.errors import ProtocolError
@@ -33,6 +34,9 @@ from veilgraph.paradigms.union.inputs import NOWHERE, Places, across
 
 HASH_BYTES: Final = 16
 _WORD_BYTES: Final = 8
+_AT_ONCE: Final = 1 << 16  # edges whose ends are named at a time
+Hashes: TypeAlias = NDArray[np.void]
+_HASH: Final = np.dtype((np.void, HASH_BYTES))
 _EDGES, _ROWS = Tag(Kind.NODE_LIST), Tag(Kind.NODE_PLACES)
 
 log = logging.getLogger("veilgraph")
@@ -47,10 +51,12 @@ def draw_rows(nodes: int, block: Block, secrets: SecretSource) -> Tensor:
 
 @dataclass(frozen=True)
 class _Edges:
-    """A holder's edges with another one's nodes: int64 [2, E] of its graph, hashes, and which end is its own, [E]."""
+    """A holder's edges with another one's nodes, in the order of their hashes: int64 [2, E] of its graph, which end is
+    its own, and which the other's, [E].
+    """
 
     ends: Tensor
-    hashes: Sequence[bytes]
+    hashes: Hashes
     own: Tensor
     other: Tensor
 
@@ -68,16 +74,15 @@ def exchange_rows(
     Raises ``ProtocolError``: what another sent are no rows of its own, one for each node.
     """
     own, block, others = graph.common, blocks[link.party], [holder for holder in blocks if holder != link.party]
+    names = [f"{link.party}/{text}".encode() for text in ids[:own]] + [text.encode() for text in ids[own:]]
     if not own:
-        return _placed(link, session, graph, ids, blocks)
+        return _placed(link, session, graph, names, blocks)
     drawn = draw_rows(block.size, block, secrets)
     rows = torch.cat([drawn[:own], torch.full((graph.num_nodes - own,), NOWHERE)])
     for other in others:
         if not blocks[other].size:
-            hashes = [_hashed(f"{link.party}/{text}", session) for text in ids[:own]]
-            _tell(link, other, hashes, rows[:own], drawn[own:], secrets)
+            _tell(link, other, _hashed(names[:own], session), rows[:own], drawn[own:], secrets)
             return Places(rows, block, own, torch.empty((2, 0), dtype=torch.int64))
-    names = [*(f"{link.party}/{text}" for text in ids[:own]), *ids[own:]]
     edges, lost = edges_once(graph.edge_index), [torch.empty((2, 0), dtype=torch.int64)]
     shared = {other: _with(edges, own, names, other, session) for other in others}
     for other, mine in shared.items():
@@ -86,8 +91,7 @@ def exchange_rows(
         padding = torch.from_numpy(block.rows.start + numbers.astype(np.int64))
         _tell(link, other, mine.hashes, rows[mine.own], padding, secrets)
     for other, mine in shared.items():
-        told = _hear(link, other, blocks[other])
-        at = torch.tensor([told.get(each, NOWHERE) for each in mine.hashes], dtype=torch.int64)
+        at = _rows_of(mine.hashes, *_hear(link, other, blocks[other]))
         known = at != NOWHERE
         rows[mine.other[known]] = at[known]
         if not torch.equal(rows[mine.other[known]], at[known]):
@@ -100,25 +104,41 @@ def exchange_rows(
     return Places(rows, block, own, torch.cat(lost, 1))
 
 
-def _with(edges: Tensor, own: int, names: Sequence[str], other: PartyId, session: str) -> _Edges:
-    whose = torch.tensor([name.split("/", 1)[0] == other for name in names[own:]], dtype=torch.bool)
-    is_other = torch.cat([torch.zeros(own, dtype=torch.bool), whose])
+def _with(edges: Tensor, own: int, names: Sequence[bytes], other: PartyId, session: str) -> _Edges:
+    is_other = torch.cat([torch.zeros(own, dtype=torch.bool), _is_at(other, names[own:])])
     ends = edges[:, is_other[edges].any(0)]
-    hashes = [_hashed("\n".join((names[source], names[target])), session) for source, target in ends.T.tolist()]
+    hashes = _hashed(_named(ends, names), session)
+    order = np.argsort(hashes, kind="stable")
+    ends = ends[:, torch.from_numpy(order)]
     comes = is_other[ends[0]]
-    return _Edges(ends, hashes, torch.where(comes, ends[1], ends[0]), torch.where(comes, ends[0], ends[1]))
+    return _Edges(ends, hashes[order], torch.where(comes, ends[1], ends[0]), torch.where(comes, ends[0], ends[1]))
 
 
-def _placed(link: Link, session: str, graph: PartyGraph, ids: Sequence[str], blocks: Mapping[PartyId, Block]) -> Places:
+def _is_at(holder: PartyId, names: Sequence[bytes]) -> Tensor:
+    start = f"{holder}/".encode()
+    return torch.tensor([name.startswith(start) for name in names], dtype=torch.bool)
+
+
+def _named(ends: Tensor, names: Sequence[bytes]) -> Iterator[bytes]:
+    """Names of both ends of every edge; of few edges at a time, as lists of millions take more than their tensors."""
+    for part in torch.split(ends, _AT_ONCE, 1):
+        for source, target in part.T.tolist():
+            yield names[source] + b"\n" + names[target]
+
+
+def _placed(
+    link: Link, session: str, graph: PartyGraph, names: Sequence[bytes], blocks: Mapping[PartyId, Block]
+) -> Places:
     """Where all holders' nodes are, as each tells the one that has the edges across."""
-    told = dict[PartyId, dict[bytes, int]]()
+    rows, hashes = torch.full((len(names),), NOWHERE), _hashed(names, session)
     for holder, block in blocks.items():
         if block.size:
-            told[holder] = _hear(link, holder, block)
-            if sorted(told[holder].values()) != list(range(block.rows.start, block.rows.stop)):
+            told, at = _hear(link, holder, block)
+            if not torch.equal(at.sort().values, torch.arange(block.rows.start, block.rows.stop)):
                 raise _no_rows(holder, block)
-    found = (told.get(name.split("/", 1)[0], {}).get(_hashed(name, session), NOWHERE) for name in ids)
-    rows, edges = torch.tensor(list(found)), edges_once(graph.edge_index)
+            theirs = _is_at(holder, names)
+            rows[theirs] = _rows_of(hashes[theirs.numpy()], told, at)
+    edges = edges_once(graph.edge_index)
     lost = edges[:, ~across(edges, rows, blocks)]
     if lost.shape[1]:
         unknown = int((rows[lost] == NOWHERE).any(0).sum())
@@ -133,28 +153,38 @@ def _placed(link: Link, session: str, graph: PartyGraph, ids: Sequence[str], blo
     return Places(rows, blocks[link.party], 0, lost)
 
 
-def _hashed(text: str, session: str) -> bytes:
-    return hashlib.blake2b(text.encode(), key=session.encode(), digest_size=HASH_BYTES).digest()
+def _hashed(texts: Iterable[bytes], session: str) -> Hashes:
+    key, found = session.encode(), bytearray()
+    for text in texts:
+        found += hashlib.blake2b(text, key=key, digest_size=HASH_BYTES).digest()
+    return np.frombuffer(found, _HASH)
 
 
-def _tell(
-    link: Link, other: PartyId, hashes: Sequence[bytes], rows: Tensor, padding: Tensor, secrets: SecretSource
-) -> None:
+def _rows_of(hashes: Hashes, told: Hashes, at: Tensor) -> Tensor:
+    """The rows at which hashes were told, ``NOWHERE`` of those that were not: int64 [n]."""
+    if not len(told):
+        return torch.full((len(hashes),), NOWHERE)
+    order = np.argsort(told, kind="stable")
+    told = told[order]
+    place = np.searchsorted(told, hashes).clip(max=len(told) - 1)
+    found = at[torch.from_numpy(order[place])]
+    return torch.where(torch.from_numpy(told[place] == hashes), found, NOWHERE)
+
+
+def _tell(link: Link, other: PartyId, hashes: Hashes, rows: Tensor, padding: Tensor, secrets: SecretSource) -> None:
     """Hashes and their rows, and rows of padding under random hashes, in the order of the hashes."""
-    at = torch.cat([rows, padding]).numpy()
-    hashes = [*hashes, *(secrets(HASH_BYTES) for _ in padding)]
-    order = sorted(range(len(hashes)), key=hashes.__getitem__)
-    told = np.frombuffer(b"".join(hashes[place] for place in order), np.uint8).reshape(-1, HASH_BYTES)
-    link.send(other, _EDGES, torch.from_numpy(told.copy()))
-    link.send(other, _ROWS, torch.from_numpy(at[order]))
+    told = np.concatenate([hashes, np.frombuffer(secrets(HASH_BYTES * len(padding)), _HASH)])
+    order = np.argsort(told, kind="stable")
+    link.send(other, _EDGES, torch.from_numpy(told[order].view(np.uint8).reshape(-1, HASH_BYTES)))
+    link.send(other, _ROWS, torch.cat([rows, padding])[torch.from_numpy(order)])
 
 
-def _hear(link: Link, other: PartyId, block: Block) -> dict[bytes, int]:
+def _hear(link: Link, other: PartyId, block: Block) -> tuple[Hashes, Tensor]:
     told = receive_as(link, other, _EDGES, (None, HASH_BYTES), torch.uint8)
     at = receive_as(link, other, _ROWS, (len(told),), torch.int64)
     if bool(((at < block.rows.start) | (at >= block.rows.stop)).any()):
         raise _no_rows(other, block)
-    return dict(zip((row.tobytes() for row in told.numpy()), at.tolist(), strict=True))
+    return told.contiguous().numpy().view(_HASH)[:, 0], at
 
 
 def _no_rows(other: PartyId, block: Block) -> ProtocolError:

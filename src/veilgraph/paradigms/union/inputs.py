@@ -20,10 +20,19 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import scale_together
 from veilgraph.graph.partition import UNKNOWN
-from veilgraph.graph.party import PartyGraph, rows_between
+from veilgraph.graph.party import PartyGraph, pairs_once, rows_between
 from veilgraph.paradigms.sealed.inputs import columns_of, edges_once, max_degree_of, ranked_first
 from veilgraph.paradigms.sealed.networks.propagation import COINS
-from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Block, OwnData, Plan, Sizes
+from veilgraph.paradigms.sealed.plan import (
+    BOOSTING,
+    MOST_JUDGED,
+    NEIGHBOURS,
+    QUANTILES,
+    Block,
+    OwnData,
+    Plan,
+    Sizes,
+)
 from veilgraph.paradigms.union.settings import UnionJob
 from veilgraph.protocol.costs import pairs_of
 from veilgraph.protocol.judge import balanced_weights
@@ -58,7 +67,7 @@ def network_of(party: PartyId, graphs: Sequence[PartyGraph], ids: Mapping[PartyI
         across = graph.edge_index[:, (graph.edge_index >= graph.common).any(0)]
         ends += [[names[row] for row in edge] for edge in across.T.tolist()]
     found, places = np.unique(np.array(ends, dtype=np.str_).reshape(-1, 2), return_inverse=True)
-    edges = torch.unique(torch.from_numpy(places.reshape(-1, 2).T.copy()), dim=1)
+    edges, _ = pairs_once(torch.from_numpy(places.reshape(-1, 2).T.copy()))
     return PartyGraph(party, torch.zeros((len(found), 1)), edges, num_common=0), found.tolist()
 
 
@@ -71,12 +80,14 @@ def with_no_labels(graph: PartyGraph) -> PartyGraph:
     return replace(graph, labels=unknown, train_mask=nowhere, val_mask=nowhere, test_mask=nowhere)
 
 
-def both_ways(graph: PartyGraph) -> PartyGraph:
+def both_ways(graph: PartyGraph, plan: Plan) -> PartyGraph:
     """Each pair of nodes once in both directions, of whatever relation: what a holder makes of its nodes' columns at
-    home is over these.
+    home is over these. The graph as it is where no block is.
 
     Of edges that have weights, as amounts are, a pair counts log(1 + s) with s the sum of its edges' weights.
     """
+    if not {NEIGHBOURS, QUANTILES, BOOSTING} & {*plan.home}:
+        return graph
     graph, edges = graph.merged(), torch.cat([graph.edge_index, graph.edge_index.flip(0)], 1)
     if graph.edge_weight is None:
         return replace(graph, edge_index=edges_once(edges))
@@ -87,7 +98,7 @@ def both_ways(graph: PartyGraph) -> PartyGraph:
 def summed_once(edges: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Each pair as ``edges_once`` has it, int64 [2, P], and the sum of the weights of its edges: float64 [P]."""
     kept = edges[0] != edges[1]
-    pairs, place = torch.unique(edges[:, kept], dim=1, return_inverse=True)
+    pairs, place = pairs_once(edges[:, kept])
     return pairs, weights.new_zeros(pairs.shape[1], dtype=torch.float64).index_add(0, place, weights[kept].double())
 
 
@@ -107,7 +118,7 @@ def put_in(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
             value=False,
         )
     into, out = (each[:, each[1] < (graph.common or graph.num_nodes)] for each in (edges, turned))
-    columns = columns_of(plan, both_ways(graph)) if graph.common else {}
+    columns = columns_of(plan, both_ways(graph, plan)) if graph.common else {}
     return OwnData(columns, into, turned=out if plan.directed else None)
 
 

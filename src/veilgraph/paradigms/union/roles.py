@@ -123,7 +123,7 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
 
     @override
     def labelled(self) -> PartyGraph:
-        return both_ways(with_no_labels(self.graph))
+        return both_ways(with_no_labels(self.graph), plan_of(self._job))
 
     @override
     def declines(self) -> str:
@@ -158,5 +158,6 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
     def alone(self) -> Record | None:
         if self.graph.labels is None or self.predicted is not None:
             return None
+        del self._program, self.model  # of no more use, and as large as what follows
         found = alone(union(self.session.settings), self.graph, self._ids, lambda _: None)
         return worth(self.scores(everything=True), found)

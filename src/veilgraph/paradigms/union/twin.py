@@ -12,7 +12,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.partition import POOLED
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, pairs_once
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.inputs import examples_of, padded, plan_of, with_scores
 from veilgraph.paradigms.sealed.plan import Context, OwnData
@@ -43,7 +43,7 @@ def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, 
     for graph in graphs:
         own, party = put_in(plan, graph, job), graph.party
         if graph.common:
-            seen = both_ways(with_no_labels(graph))
+            seen = both_ways(with_no_labels(graph), plan)
             own = with_scores(own, seen, job, examples_of(job, seen), classes)
         data[party] = own = with_own_labels(own, graph, job, LearningStreams(job.seed, party), classes)
         counts[party] = 0 if own.rows is None else len(own.rows), 0 if own.judged is None else len(own.judged)
@@ -57,23 +57,22 @@ def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, 
         classes,
         {party: size.neighbours or 0 for party, size in own_sizes.items()},
     )
-    rows = rows_by_id(graphs, ids)
+    rows = rows_by_id(graphs, ids) if len(graphs) > 1 else {}
     places = {
-        graph.party: torch.tensor(
+        graph.party: torch.cat(
             [
-                *range(blocks[graph.party].rows.start, blocks[graph.party].rows.stop),
-                *(rows.get(text, NOWHERE) for text in ids[graph.party][graph.common :]),
+                torch.arange(blocks[graph.party].rows.start, blocks[graph.party].rows.stop),
+                torch.tensor([rows.get(text, NOWHERE) for text in ids[graph.party][graph.common :]], dtype=torch.int64),
             ]
         )
         for graph in graphs
     }
-    confirmed = _confirmed(graphs, places, sizes.nodes) if job.across is None else {}
+    confirmed = _confirmed(graphs, places, sizes.nodes) if job.across is None and len(graphs) > 1 else {}
     for graph in graphs:
         party, edges = graph.party, graph.edge_index
-        if job.across is None:
+        lost = edges[:, ~across(edges, places[party], blocks)] if party == job.across else edges[:, :0]
+        if confirmed:
             lost = edges[:, ~torch.isin(_keys(places[party][edges], sizes.nodes), confirmed[party])]
-        else:
-            lost = edges[:, ~across(edges, places[party], blocks)] if party == job.across else edges[:, :0]
         at = Places(places[party], blocks[party], graph.common, lost)
         data[party] = with_coins(at.of(data[party]), sizes.nodes, system_secrets)
     return Context(sizes, plan_of(job, sizes), job.data.label_party, data)
@@ -151,9 +150,9 @@ def pooled(
 def _once(edges: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor | None]:
     """Each pair of all holders' edges once, and what it weighs where all of them say so: two may have the same edge."""
     if len(weights) < len(edges):
-        return torch.unique(torch.cat(edges, 1), dim=1), None
+        return pairs_once(torch.cat(edges, 1))[0], None
     own = [summed_once(*each) for each in zip(edges, weights, strict=True)]
-    pairs, place = torch.unique(torch.cat([pairs for pairs, _ in own], 1), dim=1, return_inverse=True)
+    pairs, place = pairs_once(torch.cat([pairs for pairs, _ in own], 1))
     sums = torch.cat([weight for _, weight in own])
     return pairs, sums.new_zeros(pairs.shape[1]).scatter_reduce(0, place, sums, "amax")
 
