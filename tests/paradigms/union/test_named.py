@@ -218,3 +218,18 @@ def test_a_bank_s_leave_is_asked_by_name() -> None:
     assert set(causes(job_of(found, NAMED), "A")) == names | told
     assert set(causes(job_of(found, NAMED, {"output": "classes"}), "A")) == {"own-named-classes"} | told
     assert set(causes(job_of(found, ALL), "A")) == {"own-classes", "own-margins"} | told
+
+
+def test_an_id_that_nobody_has_is_refused_before_any_is_counted(tmp_path: Path) -> None:
+    """The known ones can be named again: nothing was counted, and nobody was told of them."""
+    found = banks()
+    job = job_of(found, NAMED)
+    run = trained(job, found, tmp_path / "run")
+    known = [found[1]["A"][3], found[1]["B"][4]]
+    with refused(ConfigError, key="ids", value="nobody"):
+        predict(run.path, ids=[known[0], "nobody", known[1]])
+    for party in (*"ABC", SERVER):
+        count = NamedNodes(job, FolderKeeper(run.party(party).path))
+        assert [count.left(holder) for holder in "ABC"] == [MOST] * 3
+    assert all(len(load_predictions(run.party(party)).nodes) == 0 for party in "ABC")
+    assert set(predict(run.path, ids=known).ids or ()) == set(known)

@@ -46,6 +46,7 @@ from veilgraph.runtime.store.predictions import (
     CALIBRATION,
     SEPARATOR,
     calibration_in,
+    check_named,
     forget_named,
     named_nodes,
     save_predictions,
@@ -379,6 +380,8 @@ def _predict(session: Session, role: Role) -> None:
     part = session.part
     role.infer_only()
     role.setup([])
+    if not part.settings.data.is_apart:
+        check_named(part.run)
     role.keep()
     if part.settings.passes.learns_alone:
         session.tell()

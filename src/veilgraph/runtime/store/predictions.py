@@ -282,6 +282,7 @@ def checked_nodes(nodes: Sequence[int], count: int) -> list[int]:
 
 
 _KEPT: Final = "wanted"
+_MISSING: Final = "missing."  # of these, what a holder does not have
 _NODES: Final = "nodes"
 
 
@@ -354,9 +355,21 @@ def named_nodes(store: PartyStore, aligned: Aligned) -> Tensor | None:
         return torch.tensor(checked_nodes(kept.tensors[_NODES].tolist(), common), dtype=torch.int64)
     rows = {text: row for all_ids in (aligned.ids or (), aligned.written) for row, text in enumerate(all_ids[:common])}
     if kept.facts.get(_OTHERS):
+        missing = pack_ids([text for text in ids if text not in rows], _MISSING)
+        store.keeper.put(_KEPT, {**kept.tensors, **missing}, kept.facts)
         ids = [text for text in ids if text in rows]
     named = _places_of(ids, rows, f"the {common} nodes that all holders know now; name others")
     return torch.tensor(named, dtype=torch.int64)
+
+
+def check_named(run: RunDirectory) -> None:
+    """Refuse ids that no holder of a run in one place has: ``ConfigError``. Each has read its tables by then."""
+    naming = run.settings.duties.scoring
+    kept = [run.party(party).keeper.get(_KEPT) for party in naming]
+    missing = [() if each is None else unpack_ids(each.tensors, _MISSING) or () for each in kept]
+    if unknown := sorted(set(missing[0]).intersection(*missing[1:])):
+        words = f"ids: {unknown[0]!r} ({len(unknown)} of those named) is not a node of {listed(naming)}; name others"
+        raise ConfigError(words, key="ids", value=unknown[0])
 
 
 def _places_of(ids: Sequence[str], rows: Mapping[str, int], which: str) -> list[int]:
