@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -149,7 +150,8 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         note(*aligning.match_rates(settings))
     else:
         with messages().status("reading the data"):
-            graphs = paradigm.data.load(settings).graphs
+            inputs = paradigm.data.load(settings)
+            graphs, ids = inputs.graphs, inputs.ids
             paradigm.data.check_graphs(settings, graphs)
         if settings.is_aligned and (refused := limits.delta_too_large(settings, graphs[0].common)):
             raise ConfigError(f"every holder refuses the job: {refused}")
@@ -158,7 +160,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
             if has_delta and (refused := too_many_units(settings.privacy, graph.common_part())):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(tables.data_table(graphs, aligned=settings.is_aligned))
-        sizes = {graph.party: size_of(graph, settings.inputs) for graph in graphs}
+        sizes = {graph.party: size_of(graph, settings.inputs, ids.get(graph.party, ())) for graph in graphs}
         costs = paradigm.session.costs(settings, graphs[0].common, sizes)
         note(*_expected_gain(settings, graphs[0].common, sizes))
         holders = tables.data_facts(graphs, aligned=settings.is_aligned)
@@ -180,7 +182,10 @@ def _expected_gain(settings: JobSettings, nodes: int, sizes: Mapping[PartyId, Pa
 def _size(of: PartyDescription) -> PartySizes:
     splits, edges = of.splits or {}, sum(table.edges for table in of.edges)
     counts = splits.get("train", 0), len(of.classes or {}), splits.get("val", 0)
-    return PartySizes(of.num_features, edges, *counts, nodes=of.nodes)
+    shared = Counter[PartyId]()
+    for table in of.edges:
+        shared.update({holder: count * (2 - table.directed) for holder, count in table.named().items()})
+    return PartySizes(of.num_features, edges, *counts, nodes=of.nodes, shared=shared)
 
 
 def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:

@@ -7,8 +7,9 @@ no honest session comes near, and a sender that floods a party is noticed while 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from torch import Tensor
@@ -27,7 +28,7 @@ NO_RULES: Final = InputRules()
 class PartySizes:
     """What a holder's data are to a plan; ``neighbours``: the most edges of a node, None where that is not known.
 
-    ``nodes`` are its own ones, where it has some.
+    ``nodes`` are its own ones, where it has some; ``shared``: holder → its edges with that one's nodes, where known.
     """
 
     columns: int
@@ -37,6 +38,7 @@ class PartySizes:
     validation: int = 0
     neighbours: int | None = None
     nodes: int = 0
+    shared: Mapping[PartyId, int] = field(default_factory=dict)
 
 
 def pairs_of(graph: PartyGraph, rules: InputRules) -> Tensor:
@@ -48,22 +50,25 @@ def pairs_of(graph: PartyGraph, rules: InputRules) -> Tensor:
     return edges if rules.across in (None, graph.party) else edges[:, (edges < graph.common).all(0)]
 
 
-def size_of(graph: PartyGraph, rules: InputRules = NO_RULES) -> PartySizes:
+def size_of(graph: PartyGraph, rules: InputRules = NO_RULES, ids: Sequence[str] = ()) -> PartySizes:
     """Of a holder's graph: of its common nodes or, where edges may join its own nodes to others', of its own ones.
 
     Of these it counts every pair once, in the direction in which more end at its own, and at a node both ways. A holder
-    without nodes counts those of others.
+    without nodes counts those of others. ``ids`` of its rows say whose nodes its edges join.
     """
     part = graph.common_part()
     training = 0 if part.train_mask is None else int(part.train_mask.sum())
     classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
     validation = 0 if part.val_mask is None else int(part.val_mask.sum())
-    edges, most = part.num_edges, math.ceil(part.most_edges_at_a_node())
+    edges, most, shared = part.num_edges, math.ceil(part.most_edges_at_a_node()), Counter[PartyId]()
     if rules.joins_others:
-        own = graph.common or graph.num_nodes
-        ways = [ends[ends < own].bincount(minlength=own) for ends in pairs_of(graph, rules)]
+        own, pairs = graph.common or graph.num_nodes, pairs_of(graph, rules)
+        ways = [ends[ends < own].bincount(minlength=own) for ends in pairs]
         edges, most = max(int(way.sum()) for way in ways), int((ways[0] + ways[1]).max())
-    return PartySizes(part.num_features, edges, training, classes, validation, most, graph.common)
+        counts = pairs.amax(0).bincount(minlength=graph.num_nodes)[own:].tolist()
+        for name, count in zip(ids[own:], counts, strict=bool(ids)):
+            shared[name.split("/", 1)[0]] += count
+    return PartySizes(part.num_features, edges, training, classes, validation, most, graph.common, shared)
 
 
 JUDGEMENT_BYTES: Final = HEADER_BYTES + 2  # what a label holder tells one party of an evaluation: best so far? stop?

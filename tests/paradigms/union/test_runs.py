@@ -46,6 +46,7 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 BATCHES: Settings = {"train": {"batch_size": 8, "select_by": "accuracy", "evaluate_every": 3}}
 AT_HOME: Settings = {"model": {"network": "linear", "blocks": ["own"]}, "output": "classes"}
 COUNTED = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control"}
+ADDRESSES = ("node_list", "node_places")
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,13 @@ def test_a_plan_says_what_is_sent(case: Case, tmp_path: Path) -> None:
     job, found = case.made()
     run = trained(job, found, tmp_path / "run")
     inputs, session = PARADIGMS["union"].data.accept(job, *found), PARADIGMS["union"].session
-    costs = session.costs(job, 0, {graph.party: size_of(graph, job.inputs) for graph in inputs.graphs})
+    sizes = {graph.party: size_of(graph, job.inputs, inputs.ids[graph.party]) for graph in inputs.graphs}
+    costs = session.costs(job, 0, sizes)
     assert costs is not None
     for party in by_name(found):
         log = json.loads((run.party(party).path / "traffic.json").read_bytes())
         sent = [row for row in log if row["direction"] == "sent"]
-        assert sum(row["bytes"] for row in sent if row["kind"] in COUNTED) == costs.sent()[party], party
+        assert sum(row["bytes"] for row in sent if row["kind"] in {*COUNTED, *ADDRESSES}) == costs.sent()[party], party
         if case.network:
             listed = {row["peer"] for row in sent if row["kind"].startswith("node_")}
             assert listed == ({NET} if party != NET else set())

@@ -34,6 +34,8 @@ from veilgraph.paradigms.union.inputs import NOWHERE, Places, across
 
 HASH_BYTES: Final = 16
 _WORD_BYTES: Final = 8
+LISTED_BYTES: Final = HASH_BYTES + _WORD_BYTES
+"""Of an edge, or of a row, in what two holders tell each other."""
 _AT_ONCE: Final = 1 << 16  # edges whose ends are named at a time
 Hashes: TypeAlias = NDArray[np.void]
 _HASH: Final = np.dtype((np.void, HASH_BYTES))

@@ -6,7 +6,9 @@ Of tables it begins as all jobs do whose holders have the same columns of nodes 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from typing_extensions import override
@@ -16,6 +18,7 @@ from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.dataset import load_at_home, load_named_graphs
 from veilgraph.graph.party import PartyGraph
+from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
@@ -24,6 +27,7 @@ from veilgraph.paradigms.sealed.inputs import neighbours_told, padded, plan_of
 from veilgraph.paradigms.sealed.paradigm import WIDE_BYTES, SealedWords, costs_of, network_words
 from veilgraph.paradigms.sealed.plan import MOST_JUDGED, Context, is_apart
 from veilgraph.paradigms.sealed.settings import LARGEST_DEGREE
+from veilgraph.paradigms.union.addresses import LISTED_BYTES
 from veilgraph.paradigms.union.inputs import blocks_of, network_of, scale_own, union_sizes
 from veilgraph.paradigms.union.roles import UnionDealer, UnionHolder, UnionNetwork
 from veilgraph.paradigms.union.rows import ROWS
@@ -31,7 +35,7 @@ from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.paradigms.union.twin import alone, pooled
 from veilgraph.protocol import paradigm as seam
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.costs import Costs, PartySizes, size_of
+from veilgraph.protocol.costs import Costs, PartySizes, Stage, size_of
 from veilgraph.protocol.job import InputRules
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
@@ -98,10 +102,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
 
     @override
     def costs(self, job: UnionJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
-        """Beside it two holders tell each other 24 bytes of each edge between their nodes, once a session.
-
-        With ``across`` each of the others tells that one as much of each of its rows.
-        """
+        """Where sizes say whose nodes edges join, with what two holders tell each other of those between them."""
         judged = MOST_JUDGED // len(sizes) if job.passes.evaluates else 0
         blocks = blocks_of(
             {holder: padded(own.nodes) if own.nodes else 0 for holder, own in sizes.items()},
@@ -116,7 +117,13 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
             {holder: neighbours_told(job, holder, own.neighbours or _LIKELY) for holder, own in sizes.items()},
         )
         every = job.train.evaluate_every if job.passes.evaluates else None
-        return costs_of(Context(whole, plan_of(job, whole), job.data.label_party, {}), job.train.epochs, every)
+        costs = costs_of(Context(whole, plan_of(job, whole), job.data.label_party, {}), job.train.epochs, every)
+        sent = Counter[PartyId]()
+        for holder, own in sizes.items():
+            told = [padded(own.shared.get(other, 0)) for other in sizes if other != holder] if own.shared else []
+            for each in told if job.across is None else [blocks[holder].size] * (holder != job.across):
+                sent[holder] += 2 * HEADER_BYTES + LISTED_BYTES * each
+        return replace(costs, stages=[*costs.stages, Stage("addresses", 1, sent)])
 
     @override
     def stated(self, job: UnionJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
