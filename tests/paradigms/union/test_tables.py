@@ -137,6 +137,25 @@ def test_books_are_one_graph_and_each_bank_learns_of_its_accounts(network: bool,
         assert len(predict(run.path, ids=named).probabilities) == len(named)
 
 
+def test_which_accounts_are_one_customer_s_comes_in_a_table_of_its_own(tmp_path: Path) -> None:
+    """Of what A and B have of each other they make another table, and all is as it was."""
+    found = banks()
+    files = written(found, tmp_path)
+    for party in "AB":
+        payments = files[party].parent / "payments.csv"
+        head, *rows = payments.read_text().splitlines()
+        links = [row for row in rows if {"A", "B"} == {*row.split(",")[1::2]}]
+        assert links
+        payments.write_text("\n".join([head, *(row for row in rows if row not in links)]) + "\n")
+        (files[party].parent / "links.csv").write_text("\n".join([head, *links]) + "\n")
+        said = yaml.safe_load(files[party].read_text())
+        files[party].write_text(yaml.safe_dump({**said, "edges": [EDGES, {**EDGES, "file": "links.csv"}]}))
+    run = RunDirectory.open(train(job_of(files), tmp_path / "run").path)
+    expected, told = of_twin(in_memory(found), found)["A"], load_predictions(run.party("A"))
+    places = torch.tensor([found[1]["A"].index(name) for name in told.ids or ()])
+    assert (told.uncalibrated.double() - expected[places]).abs().max() < ALMOST
+
+
 def test_what_a_table_says_that_payments_weigh_counts_at_home(tmp_path: Path) -> None:
     """Of two payments between the same accounts the sum; the network's weights count nowhere."""
     found = with_network(banks(), knows=True)
