@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 
 from tests.errors import refused
 from veilgraph.core.errors import DataError
-from veilgraph.graph.party import PartyGraph, check_federation, load_party, rows_between, save_party
+from veilgraph.graph.party import PartyGraph, check_federation, load_party, pairs_once, rows_between, save_party
 from veilgraph.graph.rules import Relation
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -356,3 +356,11 @@ def test_only_the_common_nodes_of_a_federation_must_be_as_many():
 def test_what_is_no_federation_is_refused(graphs, label_holder, key):
     with refused(DataError, key=key):
         check_federation(graphs, label_holder)
+
+
+@pytest.mark.parametrize(("highest", "edges"), [(1, 0), (1, 1), (5, 40), (1000, 300), (2**31, 50)])
+def test_pairs_once_are_the_columns_that_there_are_in_order(highest: int, edges: int) -> None:
+    ends = torch.randint(highest, (2, edges), generator=torch.Generator().manual_seed(edges))
+    pairs, place = pairs_once(ends)
+    assert pairs.T.tolist() == [list(each) for each in sorted(set(map(tuple, ends.T.tolist())))]
+    assert torch.equal(pairs[:, place], ends)

@@ -141,7 +141,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         described = [show_party(path, joining) for path in (settings.data.parties or {}).values()]
         holders, nodes = described, min((each.nodes for each in described), default=None)
         if nodes is not None:
-            sizes = dict(zip(settings.data.names, map(_size, described), strict=True))
+            sizes = {each.party: _size(each, settings) for each in described}
             costs = paradigm.session.costs(settings, nodes, sizes)
             note(*_expected_gain(settings, nodes, sizes))
             common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
@@ -179,13 +179,25 @@ def _expected_gain(settings: JobSettings, nodes: int, sizes: Mapping[PartyId, Pa
     return paradigm_of(settings).guarantee.expected_gain(settings, nodes, sizes[settings.data.label_party].training)
 
 
-def _size(of: PartyDescription) -> PartySizes:
-    splits, edges = of.splits or {}, sum(table.edges for table in of.edges)
+def _size(of: PartyDescription, job: JobSettings) -> PartySizes:
+    splits, edges, shared = of.splits or {}, sum(table.edges for table in of.edges), Counter[PartyId]()
     counts = splits.get("train", 0), len(of.classes or {}), splits.get("val", 0)
-    shared = Counter[PartyId]()
-    for table in of.edges:
-        shared.update({holder: count * (2 - table.directed) for holder, count in table.named().items()})
+    if job.inputs.joins_others:
+        edges, shared = _pairs_in(of, job)
     return PartySizes(of.num_features, edges, *counts, nodes=of.nodes, shared=shared)
+
+
+def _pairs_in(of: PartyDescription, job: JobSettings) -> tuple[int, Counter[PartyId]]:
+    """How many pairs of nodes a holder brings to a job, in the direction that has more; and how many with whose."""
+    own, across, into, out, shared = of.party, job.inputs.across, 0, 0, Counter[PartyId]()
+    used = {own, *(job.data.names if across in (None, own) else ())}
+    for source, row in ((source, row) for table in of.edges for source, row in table.pairs.items()):
+        for target, count in row.items():
+            if {source, target} <= used:
+                into += count * (own in (target, across))
+                out += count * (own in (source, across))
+                shared.update(dict.fromkeys({source, target} - {own}, count))
+    return max(into, out), shared
 
 
 def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:

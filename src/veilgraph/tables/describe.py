@@ -74,6 +74,8 @@ class EdgeDescription:
     """Of its rows those with an end at another holder: holder of the source → holder of the target → rows."""
     across: int = 0
     """Of these the rows that join nodes of different holders, which jobs of paradigm union use, and no other."""
+    pairs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """As ``between``, of pairs of two nodes in its directions, each once, those within this holder among them."""
 
     def across_in(self, holders: Collection[PartyId]) -> int:
         """How many rows join nodes of different holders, both of them among some."""
@@ -311,22 +313,35 @@ def _describe_edges(table: EdgeTable, nodes: int, elsewhere: Elsewhere, *, names
         )
     both = 0 if directed else int((table.source != table.target).sum())
     added = len(table.source) + both
-    between = _between(table, nodes, elsewhere)
+    between, pairs = _by_holders(table, nodes, elsewhere)
     across = sum(sum(row.values()) - row.get(source, 0) for source, row in between.items())
-    left = table.outside, table.crowded, table.strangers, between, across
+    left = table.outside, table.crowded, table.strangers, between, across, pairs
     return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, *left)
 
 
-def _between(table: EdgeTable, nodes: int, elsewhere: Elsewhere) -> dict[str, dict[str, int]]:
+_ByHolders = dict[str, dict[str, int]]
+
+
+def _by_holders(table: EdgeTable, nodes: int, elsewhere: Elsewhere) -> tuple[_ByHolders, _ByHolders]:
+    """Rows with an end at another holder, and pairs of two nodes."""
     others, place = np.unique([name.split("/", 1)[0] for name in elsewhere.ids], return_inverse=True)
     names = [elsewhere.party, *map(str, others)]
     home = np.concatenate([np.zeros(nodes, np.int64), 1 + place.astype(np.int64)])
-    source, target = home[table.source], home[table.target]
-    pairs, counts = np.unique(np.stack([source, target])[:, (source > 0) | (target > 0)], axis=1, return_counts=True)
-    found: dict[str, dict[str, int]] = {}
-    for (one, other), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
-        found.setdefault(names[one], {})[names[other]] = count
-    return found
+
+    def counted(source: NDArray[np.int64], target: NDArray[np.int64]) -> _ByHolders:
+        keys, counts = np.unique(home[source] * len(names) + home[target], return_counts=True)
+        found = _ByHolders()
+        for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
+            found.setdefault(names[key // len(names)], {})[names[key % len(names)]] = count
+        return found
+
+    source, target = table.source.astype(np.int64), table.target.astype(np.int64)
+    far = (home[source] > 0) | (home[target] > 0)
+    between = counted(source[far], target[far])
+    if not table.settings.directed:
+        source, target = np.concatenate([source, target]), np.concatenate([target, source])
+    pairs = np.unique((source * len(home) + target)[source != target])
+    return between, counted(pairs // len(home), pairs % len(home))
 
 
 def _count_duplicates(source: Codes, target: Codes, directed: bool) -> int:

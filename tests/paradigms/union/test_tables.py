@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -336,3 +337,28 @@ def test_a_prediction_is_of_the_books_as_they_are_now(tmp_path: Path) -> None:
     assert after is not None
     assert set(before) - set(after) == {closed}
     assert len(load_predictions(run.party("A")).probabilities) == by_name(found)["A"].common
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_check_foresees_of_tables_what_is_sent(network: bool, tmp_path: Path) -> None:
+    """To the byte: of payments that some make twice, each pair counts once. Where a network has some of a node's edges,
+    the most that a node has is in no table.
+    """
+    found = with_network(banks()) if network else banks()
+    files = written(found, tmp_path)
+    job = job_of(files)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_unset=True)))
+    said = CliRunner().invoke(app, ["check", str(tmp_path / "job.yaml"), "--costs", "--json"])
+    assert said.exit_code == 0, said.output
+    foreseen = {stage["name"]: stage["sent"] for stage in json.loads(said.stdout)["costs"]["stages"]}
+    run = RunDirectory.open(train(job, tmp_path / "run").path)
+    for party in files:
+        log = json.loads((run.party(party).path / "traffic.json").read_bytes())
+        sent = Counter[str]()
+        for row in log:
+            sent[row["kind"]] += row["bytes"] * (row["direction"] == "sent")
+        assert foreseen["addresses"].get(party, 0) == sent["node_list"] + sent["node_places"]
+        kinds = ("masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control")
+        total = sum(stage.get(party, 0) for stage in foreseen.values()) - foreseen["addresses"].get(party, 0)
+        over = total - sum(sent[kind] for kind in kinds)
+        assert 0 < over < foreseen["degrees"][party] if network else over == 0, party
