@@ -108,6 +108,16 @@ def test_the_second_demo_ranks_as_its_job_chooses(tmp_path: Path, monkeypatch: p
     assert "'maths' is not one of" in usage_error(veilgraph("demo", "maths"))
 
 
+def test_the_demo_of_banks_says_what_each_of_them_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = with_overrides(shipped_job("banks"), {"data.payments": {"customers": 2000, "transfers": 20_000}})
+    monkeypatch.setattr("veilgraph.samples.shipped.shipped_job", {"banks": small}.__getitem__)
+    result = veilgraph("demo", "banks", "--epochs", "2", "--out", tmp_path / "demo")
+    assert result.exit_code == 0, result.output
+    own = r"on its own nodes of A 0\.\d+, B 0\.\d+, C 0\.\d+, beside 0\.\d+ A alone, 0\.\d+ B alone,"
+    assert re.search(own, " ".join(result.stdout.split()))
+    assert "Together the holders" not in result.stdout
+
+
 def test_the_demo_is_the_job_in_the_jobs_folder() -> None:
     assert demo_settings() == read_job(JOBS / "digits.yaml")
     assert demo_settings(epochs=3).train.epochs == 3

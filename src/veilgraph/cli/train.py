@@ -433,10 +433,14 @@ def demo_command(
         compared = compare(RunDirectory.open(path), bars.stage)
     show_comparison(result, compared)
     results().print(tables.traffic_table(result.summary["sent_bytes"]))
-    main = settings.measures.main
-    together, others = result.summary.get(f"test_{main.name}"), compared.references(main.name)
+    main, key = settings.measures.main, f"test_{settings.measures.main.name}"
+    together, others = result.summary.get(key), compared.references(main.name)
     beside = ", ".join(f"{main.shown(value)} {name}" for name, value in others.items())
-    echo(f"Together the holders reach a test {main.title} of {main.shown(together)}, beside {beside}.")
+    if compared.here:
+        own = ", ".join(f"{party} {main.shown(found.get(key))}" for party, found in compared.here.items())
+        echo(f"With the others each holder reaches a test {main.title} on its own nodes of {own}, beside {beside}.")
+    else:
+        echo(f"Together the holders reach a test {main.title} of {main.shown(together)}, beside {beside}.")
     say_where(path)
     emit({"run": path, "trainings": compared.summaries()})
 
