@@ -25,7 +25,7 @@ from tests.roles.federation import Settings
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import Relation
 from veilgraph.paradigms.sealed.inputs import plan_of
-from veilgraph.paradigms.union.inputs import put_in
+from veilgraph.paradigms.union.inputs import both_ways, put_in
 from veilgraph.paradigms.union.twin import pooled
 from veilgraph.protocol.paradigm import PARADIGMS
 
@@ -50,6 +50,13 @@ def test_a_pair_of_accounts_counts_the_logarithm_of_all_that_was_paid() -> None:
     plain = put_in(plan_of(job), replace(small(), edge_weight=None), job)
     assert torch.allclose(plain.columns["neighbours"][:, 2], torch.tensor([2.0, 2.0, 1.0]).double().log())
     assert torch.equal(plain.edges, put.edges)
+
+
+@pytest.mark.parametrize("block", ["own", "neighbours", "boosting", "pooled.2", "each.1"])
+def test_pairs_are_summed_for_blocks_that_a_bank_makes_of_its_edges(block: str) -> None:
+    seen = both_ways(small(), plan_of(job_of(banks(2), {"model": {"network": "linear", "blocks": [block]}})))
+    summed = {(0, 1), (1, 0)} if block in ("neighbours", "boosting") else {(0, 1), (1, 0), (2, 2)}
+    assert set(map(tuple, seen.edge_index.T.tolist())) == summed
 
 
 def test_a_neighbour_counts_more_the_more_was_paid() -> None:

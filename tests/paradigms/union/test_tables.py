@@ -344,7 +344,7 @@ def test_check_foresees_of_tables_what_is_sent(network: bool, tmp_path: Path) ->
     """To the byte: of payments that some make twice, each pair counts once. Where a network has some of a node's edges,
     the most that a node has is in no table.
     """
-    found = with_network(banks()) if network else banks()
+    found = with_network(banks(), knows=True) if network else banks()
     files = written(found, tmp_path)
     job = job_of(files)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_unset=True)))

@@ -66,6 +66,25 @@ def test_edges_that_one_holder_lacks_are_used_by_neither(tmp_path: Path, caplog:
     assert (predicted(first, "A") - of_twin(job, whole)["A"]).abs().max() > 2 * ALMOST
 
 
+def test_a_bank_that_lists_nothing_is_used_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilgraph.paradigms.union.addresses.padded", lambda count: count)
+    job, less = small_job(3, JOINT), without(banks(), "B", "A")
+    run = trained(job, less, tmp_path / "run")
+    assert (predicted(run, "A") - of_twin(job, less)["A"]).abs().max() < ALMOST
+
+
+def test_a_bank_s_name_may_begin_with_another_s(tmp_path: Path) -> None:
+    graphs, ids = banks()
+    names = {"A": "A", "B": "AB", "C": "C"}
+    told = [replace(graph, party=names[graph.party]) for graph in graphs]
+    called = {names[party]: [text.replace("B/", "AB/") for text in own] for party, own in ids.items()}
+    data = {"dataset": None, "holders": 3, "graphs": {name: f"{name}.safetensors" for name in called}}
+    job = small_job(3, JOINT, {"data": data})
+    run, expected = trained(job, (told, called), tmp_path / "run"), of_twin(job, (told, called))
+    for party, own in expected.items():
+        assert (predicted(run, party) - own).abs().max() < ALMOST, party
+
+
 def test_an_invented_edge_ends_the_job_and_names_whose_tables_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
