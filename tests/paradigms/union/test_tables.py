@@ -33,6 +33,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.union.settings import UnionJob, union
+from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -351,6 +352,10 @@ def test_check_foresees_of_tables_what_is_sent(network: bool, tmp_path: Path) ->
     said = CliRunner().invoke(app, ["check", str(tmp_path / "job.yaml"), "--costs", "--json"])
     assert said.exit_code == 0, said.output
     foreseen = {stage["name"]: stage["sent"] for stage in json.loads(said.stdout)["costs"]["stages"]}
+    sizes = {graph.party: size_of(graph, job.inputs, found[1][graph.party]) for graph in found[0]}
+    known = PARADIGMS["union"].session.costs(job, 0, sizes)
+    assert known is not None
+    assert all(foreseen[stage.name] == stage.sent for stage in known.stages if stage.name != "degrees")
     run = RunDirectory.open(train(job, tmp_path / "run").path)
     for party in files:
         log = json.loads((run.party(party).path / "traffic.json").read_bytes())
