@@ -22,6 +22,7 @@ from veilgraph.privacy.accountant import (
     total,
 )
 from veilgraph.privacy.event import (
+    UNKNOWN,
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -213,3 +214,8 @@ def test_delta_is_a_probability_strictly_inside_and_epsilon_is_finite_and_positi
 def test_what_is_no_known_event_is_refused(data):
     with pytest.raises(ConfigError, match=r"event|neighbours|noise_multiplier"):
         from_json(data)
+
+
+def test_a_release_about_a_retired_unit_cannot_be_accounted_for_and_the_way_out_is_said():
+    with refused(ConfigError, code=UNKNOWN):
+        from_json({**WRITTEN, "unit": "row"})

@@ -33,7 +33,6 @@ with deferred():
 Job: TypeAlias = "JobSettings | Mapping[str, object] | str | Path"
 """A job, its settings, the path of its file, or the name of a shipped one."""
 
-_SUFFIXES: Final = (".yaml", ".yml")
 _SOURCES: Final = ("dataset", "graphs", "parties", "holders")  # keys of ``data`` that say who the holders are
 _OF_DATA: Final = (
     "dataset",

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -34,7 +33,6 @@ log = logging.getLogger("veilgraph")
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
 _HOW_TO_MAKE: Final = "make one: umask 077; openssl rand -hex 32 > FILE"
-_TRIAL: Final = timedelta(days=30)
 _GROUP_AND_OTHERS: Final = 0o077
 _OTHERS: Final = 0o007
 

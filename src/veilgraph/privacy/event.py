@@ -354,13 +354,14 @@ def from_json(data: object) -> Event:
     if not isinstance(data, Mapping):
         raise ConfigError(f"event={data!r}: an event is a mapping with kind and fields; write it with to_json")
     kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in EVENTS:
-        raise ConfigError(
-            f"kind={kind!r} of an event is none of {', '.join(EVENTS)}: an unknown release cannot be accounted for; "
-            "use the version of veilgraph, and the packages, that wrote it",
-            code=UNKNOWN,
-        )
-    cls = EVENTS[kind]
+    for name, value, known in (("kind", kind, tuple(EVENTS)), ("unit", data.get("unit", "node"), get_args(Unit))):
+        if value not in known:
+            raise ConfigError(
+                f"{name}={value!r} of an event is none of {', '.join(known)}: an unknown release cannot be accounted "
+                "for; use the version of veilgraph, and the packages, that wrote it",
+                code=UNKNOWN,
+            )
+    cls = EVENTS[str(kind)]
     needed = {each.name for each in fields(cls)}  # type: ignore[arg-type]
     given = set(data) - {"kind"}
     if given != needed:

@@ -349,7 +349,7 @@ class _SealedGuarantee(Guarantee[SealedJob]):
                 f", too little to show: raise privacy.epsilon_total to {epsilon_for(votes):g}, or leave privacy out"
             )
         found = f"noise leaves at most {left:.0%} of what votes add without it"
-        return [f"{found} ({votes:.2g} votes a node by model.edge_slots; docs/sealed.md){way_out}"]
+        return [f"{found} ({round(votes, 1):g} votes a node by model.edge_slots; docs/sealed.md){way_out}"]
 
     def privacy_limits(self, job: SealedJob) -> list[str]:
         return [
