@@ -292,7 +292,7 @@ def test_layers_are_rounds_and_nothing_bounds_a_horizontal_job() -> None:
     bounded = LimitSettings(leakage=tuple(all_revelations()), max_rounds=2, max_epsilon=8, **about.EDGES)
     assert refusal(bounded, horizontal(), "B") == (
         "limits.max_epsilon=8 and the job's total ε is infinite, for paradigm=horizontal has no differential privacy "
-        "but label_privacy's: take that, or vertical, or remove the limit"
+        "but label_privacy's: take that, or node-dp, or remove the limit"
     )
 
 

@@ -1,5 +1,6 @@
 """What a run keeps of its canaries: the same in all of its sessions, of fresh coins, and never drawn anew."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -37,6 +38,16 @@ def test_canaries_are_kept_for_all_sessions_of_a_run(tmp_path: Path) -> None:
         damage(store.canaries_path)
         with refused(RunError, key=store.canaries_path):
             planted(begun=True)
+
+
+def test_a_run_is_not_gone_on_with_over_other_nodes_than_its_canaries_were_drawn_for(tmp_path: Path) -> None:
+    """They would be at other nodes, and an audit would hold the run against coins that were never in its data."""
+    settings = local_job(3, canaries=COUNT)
+    graph, store = local_parties(settings)[1], PartyStore(tmp_path)
+    with_canaries(store, settings, graph, begun=False)
+    fewer = replace(graph, num_common=graph.common - 1)
+    with refused(RunError, key="canaries", value=fewer.common):
+        with_canaries(store, settings, fewer, begun=True)
 
 
 def test_another_run_has_other_coins_in_the_same_places(tmp_path: Path) -> None:

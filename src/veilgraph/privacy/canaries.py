@@ -21,5 +21,7 @@ def check_nodes(drawn: int, now: int) -> None:
     if drawn != now:
         raise RunError(
             f"canaries: drawn for {drawn} common nodes, and now there are {now}; an audited run goes on with its own "
-            "nodes only, so begin a new one"
+            "nodes only, so begin a new one",
+            key="canaries",
+            value=now,
         )
