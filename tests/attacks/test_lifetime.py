@@ -212,13 +212,13 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
     settings: JobSettings, graph: PartyGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: bool
 ) -> None:
     """The second begins while the first draws its noise: it would keep another draw than the one that is paid for."""
-    rows, affordable = secret_rows(graph)[0], list[int | None]()
+    rows, affordable = secret_rows(graph)[0], dict[str, int | None]()
     summed = summing("edge")
 
     def release(folder: str) -> Tensor:
         if hops:
             released, room, _ = seen(summed, learners(summed), tmp_path, folder)
-            affordable.append(room)
+            affordable[folder] = room
             return released
         ids = [f"c{node}" for node in range(graph.num_nodes)]
         lasting = LifetimeAccount(Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-5), Marks(tmp_path / "marks")), ids)
@@ -226,7 +226,7 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
         store.path.mkdir(exist_ok=True)
         with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
             assert isinstance(door, LocalPublisher)
-            affordable.append(door.room())
+            affordable[folder] = door.room()
             return door.features(rows)
 
     with ThreadPoolExecutor(1) as other:
@@ -242,8 +242,8 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
         first = release("first")
         assert torch.equal(begun[0].result(), first)
     assert torch.equal(release("third"), first), "and what is kept is what was paid for"
-    assert affordable[0], "there was room"
-    assert affordable[1:] == [None, None], "and the others knew that it is free for them"
+    assert affordable.pop("first"), "there was room"
+    assert affordable == {"second": None, "third": None}, "and the others knew that it is free for them"
 
 
 def test_canaries_are_no_way_to_a_second_release_for_nothing(graph: PartyGraph, tmp_path: Path) -> None:
