@@ -14,7 +14,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests.errors import refused
 from tests.paradigms.local import edges
-from tests.paradigms.local_tables import COMMON, party_file, tables
+from tests.paradigms.local_tables import COMMON, OWN, party_file, tables
 from tests.paradigms.private import kinds_sent, paid, refused_by_all
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.privacy.lifetime_ledger import Lifetime
@@ -119,3 +119,13 @@ def test_a_delta_of_one_node_in_n_is_refused_by_all_before_anything_is_released(
     refused_by_all(lambda: train(settings, tmp_path / "run"), rf"privacy\.delta=.* with {COMMON} common nodes")
     for party in "ABC":
         assert not paid(tmp_path / "run", party)
+
+
+def test_pairs_with_nodes_that_are_not_common_do_not_count_against_delta(tmp_path: Path) -> None:
+    """Nothing is summed over them; they would tell the others of edges that a job has nothing to do with."""
+    settings = tables(tmp_path, edges(delta=1 / 300))
+    path = party_file(settings, "A")
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(all_revelations())}}))
+    with table(settings, "edges.csv").open("a", encoding="utf-8") as file:
+        file.writelines(f"A{own},n{node:02}\n" for own in range(OWN) for node in range(COMMON))
+    assert paid(train(settings, tmp_path / "run").path, "A") == ONE
