@@ -189,3 +189,23 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "WARNING" not in done.stderr
     assert faults(site, pages) == []
     assert "FederatedNodeClassifier" in (site / "api.html").read_text(encoding="utf-8")
+
+
+def anchors(text: str) -> set[str]:
+    """Of a page's headings, as GitHub and the site make them."""
+    lines = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
+    heads = [
+        re.sub(r"\[([^]]*)\]\([^)]*\)|<!--.*?-->", r"\1", line).strip("# ").lower() for line in lines if line[:1] == "#"
+    ]
+    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in heads}
+
+
+def test_links_lead_to_headings_that_are_there(staged: Path) -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in staged.rglob("*.md")}
+    lost = [
+        f"{path.name}: {target}#{anchor}"
+        for path, text in pages.items()
+        for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", text)
+        if anchor not in anchors(pages[(path.parent / target).resolve() if target else path])
+    ]
+    assert lost == []
