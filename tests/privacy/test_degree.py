@@ -1,6 +1,7 @@
 """Bounding degrees: nobody keeps too many neighbours, and one pair of nodes more changes three pairs at most."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,11 +96,11 @@ def test_the_order_is_fixed_for_good():
     ],
 )
 def test_a_delta_is_of_all_that_its_epsilon_is_about(unit, delta, refuses):
-    """Who publishes one of 1/δ nodes as it is keeps any ε with that δ: so it is of all that ε is about, nodes that are
-    not common as well, or pairs with an edge, each once however it is recorded."""
+    """Who publishes one of 1/δ nodes as it is keeps any ε with that δ: so it is of all that ε is about, nodes or
+    pairs with an edge, each once however it is recorded; a job's of what is common, a party's own of all its nodes."""
     for pairs in (60, 59, 33, 64):
         among = torch.combinations(torch.arange(40))[:pairs].T
-        graph = PartyGraph("B", torch.eye(40), torch.cat([among, among.flip(0), among], dim=1), num_common=10)
+        graph = PartyGraph("B", torch.eye(40), torch.cat([among, among.flip(0), among], dim=1))
         _is_refused(graph, unit, delta, refuses)
 
 
@@ -109,7 +110,9 @@ def _is_refused(graph: PartyGraph, unit: Unit, delta: float | None, refuses: boo
     assert bool(too_many_units(settings, graph)) == refuses
     assert not refuses or f"privacy.delta={delta:g}" in too_many_units(settings, graph)
     if delta is not None:
-        assert bool(delta_of_too_many(delta, unit, graph, "limits.max_delta")) == refuses
+        partly = replace(graph, num_common=10)
+        assert bool(delta_of_too_many(delta, unit, partly, "limits.max_delta")) == refuses
+        assert not too_many_units(settings, partly)
 
 
 def test_a_bound_is_a_whole_number_of_at_least_one_and_nodes_are_not_too_many():

@@ -157,7 +157,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
             raise ConfigError(f"every holder refuses the job: {refused}")
         for graph in graphs:
             has_delta = graph.party in settings.duties.noising and not settings.noise.counts_votes
-            if has_delta and (refused := too_many_units(settings.privacy, graph.common_part())):
+            if has_delta and (refused := too_many_units(settings.privacy, graph)):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(tables.data_table(graphs, aligned=settings.is_aligned))
         sizes = {graph.party: size_of(graph, settings.inputs, ids.get(graph.party, ())) for graph in graphs}

@@ -59,10 +59,10 @@ def _ranks(nodes: Tensor, num_nodes: int) -> Tensor:
 
 
 def too_many_units(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
-    """Return why a job's δ protects none of the units of a holder."""
+    """Return why a job's δ protects none of a holder's units among the common nodes; else empty."""
     if privacy is None:
         return ""
-    return delta_of_too_many(privacy.delta_of(graph.common), privacy.unit, graph, "privacy.delta")
+    return delta_of_too_many(privacy.delta_of(graph.common), privacy.unit, graph.common_part(), "privacy.delta")
 
 
 def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> str:

@@ -360,7 +360,7 @@ def _refuses(part: SessionSpec, aligned: Aligned) -> str:
         return aligned.refuses
     budget = None if part.lifetime is None else part.lifetime.budget
     has_delta = part.party in job.duties.noising and not job.noise.counts_votes
-    units, own_delta = too_many_units(job.privacy, graph.common_part()) if has_delta else "", ""
+    units, own_delta = too_many_units(job.privacy, graph) if has_delta else "", ""
     if budget is not None and math.isfinite(budget.epsilon):  # at whose δ none of its units may go unprotected
         own_delta = delta_of_too_many(budget.delta, budget.unit or "node", graph, "limits.max_delta")
     if reason := delta_too_large(job, graph.common) or units or own_delta:
