@@ -113,12 +113,12 @@ SEEDS = st.integers(0, 2**16)
 @settings(max_examples=60)
 @given(graphs, HOPS, SEEDS, st.lists(st.floats(0, 3), min_size=4, max_size=4))
 def test_one_pair_moves_the_sums_no_further_than_derived(pairs, hops, seed, weights):
-    """{0, 1} with any weights, either way, against any others, none among them."""
+    """{0, 1} with any weights, either way and recorded twice, against any others, none among them."""
     rest = both(pairs - {(0, 1)})
     worlds = []
     for forth, back in (weights[:2], weights[2:]):
-        own = torch.tensor([[0, 1], [1, 0]])
-        weight = torch.cat([torch.ones(rest.shape[1]), torch.tensor([forth, back])])
+        own = torch.tensor([[0, 1], [1, 0]]).repeat(1, 2)
+        weight = torch.cat([torch.ones(rest.shape[1]), torch.tensor([forth, back]).repeat(2)])
         worlds.append(Sums(torch.cat([rest, own], dim=1), hops, None, weight=weight))
     difference = moved(worlds[0], worlds[1], rows_of(seed))
     assert length(difference) <= limit(hops)
