@@ -217,7 +217,7 @@ def test_terms_that_are_not_clipped_are_found(tmp_path: Path, monkeypatch: pytes
 def test_who_has_the_weights_is_an_adversary_and_is_held_against_the_ledger(
     asked: tuple[str, ...], tmp_path: Path
 ) -> None:
-    louder = privacy(epsilon_total=None, noise_multiplier=0.4)
+    louder = privacy(epsilon_total=None, noise_multiplier=0.1)
     train(
         job_in(tmp_path / "data", louder, FEW, {"train": {"epochs": 2}}, nodes=FEW_NODES),
         tmp_path / "run",

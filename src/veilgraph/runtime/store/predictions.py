@@ -46,7 +46,7 @@ class Predictions:
     Attributes:
         nodes: Tensor[n] int64, rows of the common nodes or, in paradigm horizontal, of the holder's own.
         classes: Tensor[n] int64, as the network chooses them, by which it was judged and selected: where classes were
-        weighted, a rare one from about its share on. 0 where no classes are predicted.
+            weighted, a rare one from about its share on. 0 where no classes are predicted.
         probabilities: Tensor[n, C], rows sum to 1, calibrated where the holder could; C is 0 where none are predicted.
         ids: the nodes' ids as the holder's own table has them; vertical: where they came from tables, else None.
         class_names: C names where they came from tables with labels, else None.
