@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ class Chance:
         """While the block lasts."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(computing, "RoleContext", self._context)
-            patch.setattr(SampledPublisher, "__init__", _drawing_from(self._source))
+            patch.setattr(SampledPublisher, "__init__", drawing_from(partial(self._source, "draws")))
             for module in (ledgers, perturbing, collecting, randomness):
                 patch.setattr(module, "system_secrets", self._of_thread)
             patch.setattr(ledger_files, "system_secrets", self._of_ledger)
@@ -79,11 +80,13 @@ def fixed_chance(*seed: object) -> Iterator[None]:
         yield
 
 
-def _drawing_from(source: Callable[[str, PartyId], SecretSource]) -> Callable[..., None]:
-    """How a publisher of a party's run begins, with a source of its own."""
+def drawing_from(source: Callable[[PartyId], SecretSource]) -> Callable[..., None]:
+    """How publishers of private training begin: a party's with a source of its own, a twin's with what it is given."""
     begin = SampledPublisher.__init__
 
-    def begun(of: SampledPublisher, plan: SampledPlan, ledger: Ledger, _: SecretSource, *account: Any) -> None:
-        begin(of, plan, ledger, source("draws", ledger.path.parent.name), *account)
+    def begun(
+        of: SampledPublisher, plan: SampledPlan, ledger: Ledger | None, given: SecretSource, *account: Any
+    ) -> None:
+        begin(of, plan, ledger, given if ledger is None else source(ledger.path.parent.name), *account)
 
     return begun

@@ -10,12 +10,12 @@ import pytest
 import torch
 from veilgraph_averaging.network import AveragedNetwork
 from veilgraph_averaging.private import sampled
-from veilgraph_averaging.private.plan import SampledPlan
 from veilgraph_averaging.private.sampled import SampledPublisher, SampledSum
 from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_averaging.training import Terms
 
 from tests import nightly
+from tests.chance import drawing_from
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.cutting import CutError, cut_at
@@ -29,9 +29,7 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.privacy.aggregation import most_neighbours
-from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.ledger_files import PEOPLE
-from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.protocol.canaries import TrainedCanaries
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import resume, train
@@ -118,20 +116,8 @@ def level(result: AuditResult) -> Finding:
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here depends on chance: coins, and every holder's draws and noise, are from fixed secrets."""
-
-    begin = SampledPublisher.__init__
-
-    def seeded(
-        door: SampledPublisher,
-        plan: SampledPlan,
-        ledger: Ledger | None,
-        given: SecretSource,
-        account: Account | None = None,
-    ) -> None:
-        begin(door, plan, ledger, given if ledger is None else fixed_secrets(ledger.path.parent.name), account)
-
     monkeypatch.setattr(ledgers, "system_secrets", lambda length: bytes(range(length)))
-    monkeypatch.setattr(SampledPublisher, "__init__", seeded)
+    monkeypatch.setattr(SampledPublisher, "__init__", drawing_from(fixed_secrets))
 
 
 WORLDS: Mapping[str, Settings] = {

@@ -8,18 +8,16 @@ import torch
 from torch import Tensor
 from veilgraph_averaging.network import AveragedNetwork
 from veilgraph_averaging.plain import PlainAveraging
-from veilgraph_averaging.private.plan import SampledPlan
 from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import AveragingJob, averaging
 
+from tests.chance import drawing_from
 from tests.paradigms.averaging.jobs import graphs
 from tests.roles.federation import Settings, merge
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.protocol.job_file import parse_job
 
 CLASSES = 2
@@ -97,20 +95,8 @@ def source(name: str) -> SecretSource:
 @contextmanager
 def known_noise() -> Iterator[None]:
     """Runs of private trainings whose parties draw from ``source``."""
-
-    begin = SampledPublisher.__init__
-
-    def seeded(
-        door: SampledPublisher,
-        plan: SampledPlan,
-        ledger: Ledger | None,
-        given: SecretSource,
-        account: Account | None = None,
-    ) -> None:
-        begin(door, plan, ledger, given if ledger is None else source(ledger.path.parent.name), account)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SampledPublisher, "__init__", seeded)
+        patch.setattr(SampledPublisher, "__init__", drawing_from(source))
         yield
 
 
