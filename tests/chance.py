@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from veilgraph_averaging.private.plan import SampledPlan
 from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_node_dp import publisher as perturbing
 
@@ -18,7 +17,6 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import Link, PartyId
 from veilgraph.paradigms.horizontal import paradigm as collecting
 from veilgraph.privacy import ledger_files
-from veilgraph.privacy.ledger import Ledger
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.session import party as computing
@@ -82,11 +80,10 @@ def fixed_chance(*seed: object) -> Iterator[None]:
 
 def drawing_from(source: Callable[[PartyId], SecretSource]) -> Callable[..., None]:
     """How publishers of private training begin: a party's with a source of its own, a twin's with what it is given."""
-    begin = SampledPublisher.__init__
+    begin: Any = SampledPublisher.__init__
 
-    def begun(
-        of: SampledPublisher, plan: SampledPlan, ledger: Ledger | None, given: SecretSource, *account: Any
-    ) -> None:
-        begin(of, plan, ledger, given if ledger is None else source(ledger.path.parent.name), *account)
+    def begun(of: SampledPublisher, *told: Any) -> None:
+        *head, ledger, given, account = told
+        begin(of, *head, ledger, given if ledger is None else source(ledger.path.parent.name), account)
 
     return begun

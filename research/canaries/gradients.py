@@ -60,19 +60,19 @@ class Gradients(Game):
     def play(self, coins: Tensor) -> Played:
         plan = self._plan
         with paying(self.delta) as ledger:
-            paid = SampledPublisher(plan, ledger, system_secrets)
+            paid = plan.paid_by(ledger, system_secrets)
             first, *others = torch.split(coins, self.together)
-            found = [self._trained(paid, first)]
+            found = [self._trained(paid, plan.settings.clip, first)]
             claim = paid.spent().epsilon_total
-        found += [self._trained(SampledPublisher(plan, None, system_secrets), each) for each in others]
+        found += [self._trained(plan.paid_by(None, system_secrets), plan.settings.clip, each) for each in others]
         sums = torch.cat(found) / plan.settings.clip
         losses, _ = Mixture(plan.multiplier, self.rate, *self.terms).losses(sums.flatten().numpy())
         return Played(torch.from_numpy(losses).reshape(sums.shape).sum(1), claim)
 
-    def _trained(self, door: SampledPublisher, coins: Tensor) -> Tensor:
+    def _trained(self, door: SampledPublisher, clip: float, coins: Tensor) -> Tensor:
         """Every canary's entry of every round's sum: Tensor[m, T]."""
         whose = torch.arange(len(coins)).repeat_interleave(torch.where(coins, *self.terms)).tolist()
-        terms = torch.diag(_TOO_LONG * door.plan.settings.clip * (2 * coins.to(torch.float64) - 1))
+        terms = torch.diag(_TOO_LONG * clip * (2 * coins.to(torch.float64) - 1))
         sums = [
             door.sampled_sum(len(whose), lambda number: terms[whose[number]], len(coins), step)
             for step in range(self.rounds)

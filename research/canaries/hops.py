@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from typing_extensions import override
-from veilgraph_node_dp.publisher import SumPublisher
 from veilgraph_node_dp.settings import SumPlan, node_dp, release_plan
 from veilgraph_node_dp.sums import NoisySums, pair_matrix
 
@@ -87,16 +86,14 @@ class Opinions(Game):
         of = self.plan
         rows, edges = beside(here, there, coins)
         with paying(self.delta) as ledger:
-            publisher = SumPublisher(of, ledger, None, ReleaseCache(ledger))
+            publisher = of.paid_by(ledger, None, ReleaseCache(ledger))
             released = publisher.sums(rows, pair_matrix(edges, None, len(rows)), lambda _: rows)
             claim = publisher.spent().epsilon_total
         away = []
         for world in (here, there):
             _, pairs = beside(world, world, coins)
-            exact = NoisySums(
-                pair_matrix(pairs, None, len(rows)), self.hops, _Still(1.0, of.multiplier), of.settings.longest
-            )
-            clean = exact.release(rows, bytes, lambda _: rows)
+            exact = NoisySums(self.hops, _Still(1.0, of.multiplier), of.settings.longest)
+            clean = exact.release(pair_matrix(pairs, None, len(rows)), rows, bytes, lambda _: rows)
             away.append((released - clean).square().reshape(len(coins), -1).sum(1))
         return Played(away[1] - away[0], claim)
 

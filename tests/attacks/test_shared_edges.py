@@ -40,13 +40,13 @@ def proven(with_row: Tensor, without: Tensor, trials: int) -> float:
     deviation = analytic_multiplier(EPSILON, DELTA) * SumPrivacySettings(unit="edge", epsilon_total=EPSILON).sensitivity
     x = torch.ones(len(NODES), 1, dtype=torch.float64)
     pairs = [pair_matrix(each, None, len(NODES)) for each in (with_row, without)]
-    worlds = [NoisySums(each, 1, Gaussian(1.0, deviation), None) for each in pairs]
+    noisy = NoisySums(1, Gaussian(1.0, deviation), None)
     clean = [torch.from_numpy(each @ x.numpy()) for each in pairs]
     toward, middle = clean[0] - clean[1], (clean[0] + clean[1]) / 2
     said = [0, 0]
-    for number, world in enumerate(worlds):
+    for number, world in enumerate(pairs):
         for trial in range(trials):
-            released = world.release(x, fixed((number, trial)), lambda sums: sums)
+            released = noisy.release(world, x, fixed((number, trial)), lambda sums: sums)
             said[number] += float(((released - middle) * toward).sum()) > 0
     return epsilon_lower_bound(said[0], said[1], trials, DELTA, SURE)
 

@@ -37,7 +37,7 @@ class TestOfSums(PublisherConformance):
     def make(self, ledger: Ledger) -> Publisher:
         self.numbers = count(1)
         plan = SumPlan("A", SumPrivacySettings(unit="edge", epsilon_total=1.0), 20, 60)
-        return SumPublisher(plan, ledger, None, ReleaseCache(ledger))
+        return plan.paid_by(ledger, None, ReleaseCache(ledger))
 
     def pass_through(self, publisher: Publisher, step: int) -> object:
         assert isinstance(publisher, SumPublisher)

@@ -51,16 +51,17 @@ class Sums:
     sigma: float = 0.3
     weight: Tensor | None = None
 
-    def of(self, mechanism: Gaussian) -> NoisySums:
-        return NoisySums(pair_matrix(self.edges, self.weight, self.nodes), self.hops, mechanism, self.clip)
+    def by(self, mechanism: Gaussian, x: Tensor, source: SecretSource, then: Then) -> Tensor:
+        pairs = pair_matrix(self.edges, self.weight, self.nodes)
+        return NoisySums(self.hops, mechanism, self.clip).release(pairs, x, source, then)
 
     def release(self, x: Tensor, source: SecretSource, then: Then) -> Tensor:
-        return self.of(Gaussian(1.0, self.sigma)).release(x, source, then)
+        return self.by(Gaussian(1.0, self.sigma), x, source, then)
 
     def clean(self, x: Tensor, released: Tensor, then: Then) -> Tensor:
         """What the noise is added to where so much was released: Tensor[N, K·d]."""
-        quiet = self.of(Quiet(1.0, self.sigma))
-        return quiet.release(x, system_secrets, lambda sums: then(released[:, : sums.shape[1]]))
+        quiet = Quiet(1.0, self.sigma)
+        return self.by(quiet, x, system_secrets, lambda sums: then(released[:, : sums.shape[1]]))
 
 
 def tensor(edges: Iterable[tuple[int, int]]) -> Tensor:

@@ -72,7 +72,7 @@ def trained(settings: JobSettings, graph: PartyGraph, at: Publisher) -> EdgePriv
 def door(settings: JobSettings) -> SumPublisher:
     found = release_plan(node_dp(settings), "A", NODES)
     assert found is not None
-    return SumPublisher(found, None, None, ReleaseCache(None))
+    return found.paid_by(None, None, ReleaseCache(None))
 
 
 class Door(SumPublisher):
@@ -171,8 +171,8 @@ def test_sums_move_between_neighbouring_edges_as_the_plan_counts(privacy: Mappin
 
     def made(of: csr_array) -> Tensor:
         """As ``outcomes`` had come out."""
-        return NoisySums(of, HOPS, noise, longest).release(
-            rows, system_secrets, lambda sums: then(outcomes[:, : sums.shape[1]])
+        return NoisySums(HOPS, noise, longest).release(
+            of, rows, system_secrets, lambda sums: then(outcomes[:, : sums.shape[1]])
         )
 
     assert 0 < float((made(pairs) - made(others)).norm()) <= planned.settings.sensitivity

@@ -104,7 +104,7 @@ def twin_of(settings: AveragingJob, given: Sequence[PartyGraph] | None = None) -
     """The twin after all rounds, by the noise of ``source``; of the job's graphs, or of others."""
     assert settings.training_plan is not None
     given = graphs(settings) if given is None else given
-    own = {each.party: SampledPublisher(settings.training_plan, None, source(each.party)) for each in given}
+    own = {each.party: settings.training_plan.paid_by(None, source(each.party)) for each in given}
     twin = PlainAveraging(settings, given, own)
     for number in range(1, settings.train.epochs + 1):
         assert twin.round(number) is None

@@ -102,7 +102,7 @@ def test_what_a_holder_adds_is_its_noisy_gradient_no_loss_and_1() -> None:
     assert settings.training_plan is not None
     graph = graphs(settings)[0]
     net = PlainAveraging(settings, [graph]).network
-    publisher = SampledPublisher(settings.training_plan, None, system_secrets)
+    publisher = settings.training_plan.paid_by(None, system_secrets)
     private = PrivateTraining(settings, graph)
     found = private.summand(net, publisher, 0)
     terms = private._terms
@@ -127,7 +127,7 @@ def publisher(settings: AveragingJob, folder: Path, account: Account | None = No
     assert plan is not None
     path = folder / "ledger.jsonl"
     with closing(Ledger.open(path, 1e-5, plan.settings.epsilon_total, job=settings.hash())) as own:
-        yield SampledPublisher(plan, own, system_secrets, account)
+        yield plan.paid_by(own, system_secrets, account)
 
 
 def one(of: SampledPublisher, step: int) -> torch.Tensor:
@@ -136,6 +136,8 @@ def one(of: SampledPublisher, step: int) -> torch.Tensor:
 
 def test_every_round_is_paid_for_before_it_is_computed_and_none_is_made_beyond_the_plan(tmp_path: Path) -> None:
     settings = job({"averaging": {"privacy": {"sampling_rate": 1.0}}})
+    plan = settings.training_plan
+    assert plan is not None
     with publisher(settings, tmp_path) as of:
         asked = list[int]()
 
@@ -153,7 +155,7 @@ def test_every_round_is_paid_for_before_it_is_computed_and_none_is_made_beyond_t
         one(of, 2)  # what was reserved is counted, used or not
     with publisher(settings, tmp_path) as of:
         assert of.spent().releases == {CHANNEL: 3}
-        assert of.spent().epsilon_total == pytest.approx(accountant.total({of.plan.event: 3}, 1e-5))
+        assert of.spent().epsilon_total == pytest.approx(accountant.total({plan.event: 3}, 1e-5))
 
 
 def test_the_ledger_for_life_refuses_a_second_job_beyond_the_total(tmp_path: Path) -> None:

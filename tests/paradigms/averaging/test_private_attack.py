@@ -4,7 +4,6 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.training import Terms
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
@@ -48,7 +47,7 @@ def proven(noise: float) -> float:
     given = {"clip": CLIP, "noise_multiplier": noise, "sampling_rate": RATE}
     plan = job({"averaging": {"privacy": given}}).training_plan
     assert plan is not None
-    publisher = SampledPublisher(plan, None, fixed_secrets("attack", noise))
+    publisher = plan.paid_by(None, fixed_secrets("attack", noise))
 
     def scores(rows: Tensor) -> Tensor:
         found = [

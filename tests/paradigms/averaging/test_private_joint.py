@@ -14,7 +14,6 @@ from torch import Tensor
 from veilgraph_averaging.aggregation.rounds import HolderRound
 from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.private.plan import SampledPlan
-from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.training import EXTRA, PrivateTraining, opened
 
@@ -63,7 +62,7 @@ def test_any_holders_that_a_sum_is_opened_with_have_all_the_noise_but_for_those_
         raise AssertionError(number)
 
     each = [
-        SampledPublisher(plan, None, source(name)).sampled_sum(0, nothing, size, 0)
+        plan.paid_by(None, source(name)).sampled_sum(0, nothing, size, 0)
         for name in settings.data.names[: settings.threshold]
     ]
     honest = torch.stack(each[COLLUDING:]).sum(dim=0)
@@ -101,7 +100,7 @@ def test_a_run_is_its_twin_though_one_drops_out_and_its_ledger_says_whom_it_reli
     assert len(made) == HOLDERS * settings.train.epochs
     assert sorted(each.long().tolist() for each in made) == sorted(each.tolist() for each in summed), "moved, or scaled"
     given = graphs(settings)
-    own = {each.party: SampledPublisher(plan, None, source(each.party)) for each in given}
+    own = {each.party: plan.paid_by(None, source(each.party)) for each in given}
     twin = PlainAveraging(settings, given, own)
     for number in range(1, settings.train.epochs + 1):
         if number == 2:
@@ -122,7 +121,7 @@ def test_the_sum_that_is_opened_is_that_of_whole_cells_and_becomes_the_mean_grad
     network = PlainAveraging(settings, given).network
     weights, drawn = network.vector(), list[Tensor]()
     for graph in given:
-        publisher = SampledPublisher(plan, None, system_secrets)
+        publisher = plan.paid_by(None, system_secrets)
         drawn.append(PrivateTraining(settings, graph).summand(network, publisher, 0))
         assert drawn[-1].dtype == torch.float64
         assert torch.equal(drawn[-1], drawn[-1].round())

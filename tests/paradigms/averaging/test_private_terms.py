@@ -8,7 +8,7 @@ from itertools import combinations, product
 import pytest
 import torch
 from torch.nn import functional
-from veilgraph_averaging.private.sampled import SampledPublisher, SampledSum
+from veilgraph_averaging.private.sampled import SampledSum
 from veilgraph_averaging.training import Terms
 
 from tests.errors import refused
@@ -142,9 +142,9 @@ def test_terms_are_clipped_drawn_by_themselves_and_noised_with_the_deviation_tha
     assert 1.999 < float(one.norm()) <= 2.0
     plan = job({"averaging": {"privacy": {"clip": 2.0, "noise_multiplier": 3.0, "sampling_rate": 0.25}}}).training_plan
     assert plan is not None
-    noise = SampledPublisher(plan, None, source(2)).sampled_sum(0, lambda _: long, 20_000, 1)
+    noise = plan.paid_by(None, source(2)).sampled_sum(0, lambda _: long, 20_000, 1)
     assert float(noise.std()) == pytest.approx(6.0, rel=0.03)
-    of = SampledPublisher(plan, None, source(3))
+    of = plan.paid_by(None, source(3))
     found = of.sampled_sum(1000, lambda _: long, 20_000, 1)
     assert bool(of.drawn.sum())
     assert torch.equal(of.clean[1], of.clean[0])

@@ -55,7 +55,7 @@ class PlainAveraging:
             for graph in graphs:
                 check_rule(job, graph)
                 self._private[graph.party] = PrivateTraining(job, graph)
-                self._publishers.setdefault(graph.party, SampledPublisher(plan, None, system_secrets))
+                self._publishers.setdefault(graph.party, plan.paid_by(None, system_secrets))
 
     def _network(self, party: PartyId) -> Averaged:
         network: Averaged = self.task.network(LearningStreams(self._job.seed, party))

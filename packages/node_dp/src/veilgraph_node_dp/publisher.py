@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from scipy.sparse import csr_array
@@ -17,9 +17,9 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.privacy import accountant
+from veilgraph.privacy.event import Event
 from veilgraph.privacy.label_publisher import LABELS
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.publisher import HolderLedgers, PaidPublisher, Spent
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import Release, ReleaseCache
@@ -28,9 +28,6 @@ from veilgraph_node_dp.feature_settings import FeatureReleaseSettings
 from veilgraph_node_dp.mechanisms import FeatureMechanism, feature_mechanism, packed
 from veilgraph_node_dp.released import released_labels
 from veilgraph_node_dp.sums import NoisySums, Then
-
-if TYPE_CHECKING:
-    from veilgraph_node_dp.settings import SumPlan
 
 FEATURES: Final = "features"  # channel of the ledger, as the next
 SUMS: Final = "sums"
@@ -128,18 +125,25 @@ class SumPublisher(PaidPublisher):
     ``order`` is that of the common nodes in the release, the same in every job, Tensor[C] int64; None: their own.
     """
 
-    def __init__(self, plan: SumPlan, ledger: Ledger | None, order: Tensor | None, cache: ReleaseCache) -> None:
-        super().__init__(ledger, plan.event, plan.delta)
-        self.plan, self.order, self._cache = plan, order, cache
-        self._noise = Gaussian(1.0, plan.multiplier)
-        self._release = Release(SUMS, plan.event, repr(self._noise))
+    def __init__(
+        self,
+        noisy: NoisySums,
+        event: Event,
+        delta: float,
+        ledger: Ledger | None,
+        order: Tensor | None,
+        cache: ReleaseCache,
+    ) -> None:
+        super().__init__(ledger, event, delta)
+        self.order, self._noisy, self._cache = order, noisy, cache
+        self._release = Release(SUMS, event, repr(noisy.mechanism))
 
     def sums(self, rows: Tensor, pairs: csr_array, then: Then) -> Tensor:
         """Release sums of rows, Tensor[C, c], over ``pairs``, [C, C]: Tensor[C, K·c] float64; see ``NoisySums``."""
-        noisy = NoisySums(pairs, self.plan.settings.hops, self._noise, self.plan.settings.longest)
         near = torch.from_numpy(pairs @ rows.numpy())  # edges tell as well whether data have changed
+        summed = torch.cat([rows, near], dim=1)
         return self._cache.release(
-            self._release, torch.cat([rows, near], dim=1), lambda _: noisy.release(rows, system_secrets, then)
+            self._release, summed, lambda _: self._noisy.release(pairs, rows, system_secrets, then)
         )
 
     @override

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
@@ -23,6 +23,13 @@ from veilgraph.privacy.publisher import HolderLedgers, Publisher
 from veilgraph.privacy.settings import LabelReleaseSettings, PrivacySettings, fitting_delta
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
 from veilgraph_node_dp.feature_settings import FEATURE_MECHANISMS, FeatureReleaseSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from veilgraph.privacy.ledger import Ledger
+    from veilgraph.privacy.release_cache import ReleaseCache
+    from veilgraph_node_dp.publisher import SumPublisher
 
 TRIED: Final = (0, 2, 4, 8)
 """K of ``hops: auto``."""
@@ -293,12 +300,19 @@ class SumPlan(Plan):
 
     @override
     def publisher(self, holder: HolderLedgers) -> Publisher:
-        from veilgraph_node_dp.publisher import SumPublisher  # noqa: PLC0415 - loads torch
-
         settings = self.settings
         ledger = holder.ledger(self.delta, settings.epsilon_total, follows=settings.delta is None)
         bounds = settings.unit, settings.degree_bound, settings.hops, settings.longest
-        return SumPublisher(self, ledger, *holder.ordered(ledger, holder.graph.num_classes, *bounds))
+        return self.paid_by(ledger, *holder.ordered(ledger, holder.graph.num_classes, *bounds))
+
+    def paid_by(self, ledger: Ledger | None, order: Tensor | None, cache: ReleaseCache) -> SumPublisher:
+        """The publisher of these sums; arguments as ``SumPublisher``."""
+        from veilgraph.privacy.mechanism import Gaussian  # noqa: PLC0415 - loads torch
+        from veilgraph_node_dp.publisher import SumPublisher  # noqa: PLC0415 - as above
+        from veilgraph_node_dp.sums import NoisySums  # noqa: PLC0415 - as above
+
+        noisy = NoisySums(self.settings.hops, Gaussian(1.0, self.multiplier), self.settings.longest)
+        return SumPublisher(noisy, self.event, self.delta, ledger, order, cache)
 
 
 def release_plan(job: NodeDpJob, party: PartyId, nodes: int | None = None) -> SumPlan | None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
@@ -42,58 +44,70 @@ def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) 
     return matrix
 
 
+@dataclass(frozen=True)
 class NoisySums:
-    """Sums over ``pairs`` of ``pair_matrix``, [N, N], with noise in each of K ``hops``.
+    """Sums over pairs of ``pair_matrix`` with noise in each of K ``hops``.
 
-    ``mechanism``: Gaussian noise over a clip of 1. ``sum_clip``: B; None: sums are as long as they are. Raises
-    ``ConfigError`` where there is so little noise that sums of N rows on its grid are not exact.
+    ``mechanism``: Gaussian noise over a clip of 1. ``sum_clip``: B; None: sums are as long as they are.
     """
 
-    def __init__(self, pairs: sp.csr_array, hops: int, mechanism: Gaussian, sum_clip: float | None) -> None:
-        self._hops, self._mechanism, self._sum_clip = hops, mechanism, sum_clip
-        entries = pairs.tocoo()
-        whole = entries.data == 1.0
-        places = entries.row[whole], entries.col[whole]
-        self._whole = sp.coo_array((entries.data[whole], places), pairs.shape).tocsr()
-        self._target, self._source, self._weight = entries.row[~whole], entries.col[~whole], entries.data[~whole]
-        self._cell = mechanism.cell
-        if pairs.shape[0] / self._cell > _LARGEST_WHOLE:
-            raise ConfigError(
-                f"privacy.epsilon_total: noise of {mechanism.scale:.3g} is too little for sums of up to "
-                f"{pairs.shape[0]} rows to be exact, which takes {2 * pairs.shape[0] / _LARGEST_WHOLE * 2**20:.3g}; "
-                "lower it"
-            )
+    hops: int
+    mechanism: Gaussian
+    sum_clip: float | None
 
-    def release(self, rows: Tensor, source: SecretSource, then: Then) -> Tensor:
-        """Y_1, …, Y_K side by side: Tensor[N, K·d] float64, multiples of the noise's grid.
+    def release(self, pairs: sp.csr_array, rows: Tensor, source: SecretSource, then: Then) -> Tensor:
+        """Y_1, …, Y_K over ``pairs``, [N, N], side by side: Tensor[N, K·d] float64, multiples of the noise's grid.
 
-        ``rows`` are X_0, Tensor[N, d]; ``then`` makes X_k of Y_1, …, Y_k. Raises ``RangeOverflow`` where an entry is
-        not finite.
+        ``rows`` are X_0, Tensor[N, d]; ``then`` makes X_k of Y_1, …, Y_k. Raises ``ConfigError`` where there is so
+        little noise that sums of N rows on its grid are not exact, ``RangeOverflow`` where an entry is not finite.
         """
-        released: list[Tensor] = []
-        for _ in range(self._hops):
-            sums = self._summed(self._of_length_1(then(torch.cat(released, dim=1)) if released else rows))
-            released.append(sums + self._mechanism.draw(tuple(sums.shape), source))
+        nodes = pairs.shape[0]
+        if nodes / self.mechanism.cell > _LARGEST_WHOLE:
+            raise ConfigError(
+                f"privacy.epsilon_total: noise of {self.mechanism.scale:.3g} is too little for sums of up to {nodes} "
+                f"rows to be exact, which takes {2 * nodes / _LARGEST_WHOLE * 2**20:.3g}; lower it"
+            )
+        split, released = _Split.of(pairs), list[Tensor]()
+        for _ in range(self.hops):
+            sums = self._summed(split, self._of_length_1(then(torch.cat(released, dim=1)) if released else rows))
+            released.append(sums + self.mechanism.draw(tuple(sums.shape), source))
         return torch.cat(released, dim=1)
 
     def _of_length_1(self, rows: Tensor) -> Tensor:
         """Rows scaled to length 1, less the slack s where sums are shortened, on the grid; zero rows stay zero."""
-        slack = 0.0
-        if self._sum_clip is not None:
-            slack = 2 * math.sqrt(rows.shape[1]) * self._cell + math.ldexp(self._sum_clip, -30)
+        slack, cell = 0.0, self.mechanism.cell
+        if self.sum_clip is not None:
+            slack = 2 * math.sqrt(rows.shape[1]) * cell + math.ldexp(self.sum_clip, -30)
         length = max(0.0, 1.0 - slack)
         rows = rows.double()
         if length == 0:
             return torch.zeros_like(rows)
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         scaled = torch.where(lengths == 0, 0.0, 2 * length * rows / lengths)  # longer than the clip, which shortens it
-        return clip_to_grid(scaled, length, 2, self._cell)
+        return clip_to_grid(scaled, length, 2, cell)
 
-    def _summed(self, rows: Tensor) -> Tensor:
-        values = rows.numpy()
-        sums = self._whole @ values
-        for column in range(values.shape[1] if len(self._weight) else 0):
-            given = np.trunc(self._weight * values[self._source, column] / self._cell) * self._cell
-            sums[:, column] += np.bincount(self._target, given, len(sums))
+    def _summed(self, split: _Split, rows: Tensor) -> Tensor:
+        values, cell = rows.numpy(), self.mechanism.cell
+        sums = split.whole @ values
+        for column in range(values.shape[1] if len(split.weight) else 0):
+            given = np.trunc(split.weight * values[split.source, column] / cell) * cell
+            sums[:, column] += np.bincount(split.target, given, len(sums))
         found = torch.from_numpy(sums)
-        return found if self._sum_clip is None else clip_to_grid(found, self._sum_clip, 2, self._cell)
+        return found if self.sum_clip is None else clip_to_grid(found, self.sum_clip, 2, cell)
+
+
+class _Split(NamedTuple):
+    """Pairs of weight 1, whose rows are summed as they are, [N, N], and the others, whose rows are scaled first."""
+
+    whole: sp.csr_array
+    target: NDArray[np.int32]
+    source: NDArray[np.int32]
+    weight: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, pairs: sp.csr_array) -> _Split:
+        entries = pairs.tocoo()
+        is_whole = entries.data == 1.0
+        places = entries.row[is_whole], entries.col[is_whole]
+        whole = sp.coo_array((entries.data[is_whole], places), pairs.shape).tocsr()
+        return cls(whole, entries.row[~is_whole], entries.col[~is_whole], entries.data[~is_whole])

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from veilgraph.core.secrets import system_secrets
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Joint, JointSampledEvent, Neighbours, SampledEvent, reach
 from veilgraph.privacy.plan import TrainingPlan
 from veilgraph.privacy.publisher import OPEN, HolderLedgers, Publisher
 from veilgraph_averaging.private.settings import SampledSettings
+
+if TYPE_CHECKING:
+    from veilgraph.privacy.ledger import Ledger
+    from veilgraph.privacy.lifetime_ledger import Account
+    from veilgraph_averaging.private.sampled import SampledPublisher
 
 
 @dataclass(frozen=True)
@@ -66,12 +72,17 @@ class SampledPlan(TrainingPlan):
 
     @override
     def publisher(self, holder: HolderLedgers) -> Publisher:
-        from veilgraph_averaging.private.sampled import SampledPublisher  # noqa: PLC0415 - loads torch
-
         if holder.graph.labels is None:
             return OPEN
         ledger = holder.ledger(self.delta, self.settings.epsilon_total, lasting=False)
-        return SampledPublisher(self, ledger, system_secrets, holder.account(self.delta))
+        return self.paid_by(ledger, system_secrets, holder.account(self.delta))
+
+    def paid_by(self, ledger: Ledger | None, source: SecretSource, account: Account | None = None) -> SampledPublisher:
+        """The publisher of these rounds; arguments as ``SampledPublisher``."""
+        from veilgraph_averaging.private.sampled import SampledPublisher, SampledSum  # noqa: PLC0415 - loads torch
+
+        noisy = SampledSum(self.settings.clip, self.added, self.settings.sampling_rate)
+        return SampledPublisher(noisy, self.event, self.delta, self.steps, ledger, source, account)
 
     @property
     def added(self) -> float:

@@ -24,11 +24,11 @@ from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy import accountant
+from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import Gaussian, clip_to_grid
 from veilgraph.privacy.publisher import PaidPublisher
-from veilgraph_averaging.private.plan import SampledPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ CHANNEL: Final = "sampled gradients"
 
 
 class SampledPublisher(PaidPublisher):
-    """One holder's door of private training.
+    """One holder's door of private training: ``steps`` noisy sums, each an ``event``.
 
     The party's ledger for life, the ``account``, pays before the first round of a session for all that the run has
     left: after a crash it counts too much. The run's ledger, None in a simulation, counts rounds, and lets no more be
@@ -115,12 +115,17 @@ class SampledPublisher(PaidPublisher):
     drawn: Tensor
 
     def __init__(
-        self, plan: SampledPlan, ledger: Ledger | None, source: SecretSource, account: Account | None = None
+        self,
+        noisy: SampledSum,
+        event: Event,
+        delta: float,
+        steps: int,
+        ledger: Ledger | None,
+        source: SecretSource,
+        account: Account | None = None,
     ) -> None:
-        super().__init__(ledger, plan.event, plan.delta)
-        self.plan, self._source, self._account = plan, source, account
-        settings = plan.settings
-        self._sum = SampledSum(settings.clip, plan.added, settings.sampling_rate)
+        super().__init__(ledger, event, delta)
+        self._sum, self._steps, self._source, self._account = noisy, steps, source, account
 
     def sampled_sum(self, count: int, terms: Terms, size: int, step: int, watched: Collection[int] = ()) -> Tensor:
         """Release a noisy sum, Tensor[W] float64; with a share of jointly made noise alone, for under masks.
@@ -130,40 +135,40 @@ class SampledPublisher(PaidPublisher):
         """
         if self._ledger is not None:
             self.expect(1, step)
-            self._ledger.spend(self.plan.event, CHANNEL, step)
+            self._ledger.spend(self._event, CHANNEL, step)
         (others, canaries), self.drawn = self._sum.added(count, terms, size, self._source, watched)
         self.clean = torch.stack([others, others + canaries])
         return self.clean[1] + self._sum.noise(size, self._source)
 
     @override
     def expect(self, steps: int, step: int) -> None:
-        missing = 0 if self._ledger is None else steps - self._ledger.reserved(self.plan.event, CHANNEL)
+        missing = 0 if self._ledger is None else steps - self._ledger.reserved(self._event, CHANNEL)
         if self._ledger is None or missing <= 0:
             return
         if missing > (left := self._left()):
             raise BudgetSpent(
-                f"{CHANNEL}: {self.plan.steps} rounds were planned (train.epochs) and {self._paid()} are paid for; "
+                f"{CHANNEL}: {self._steps} rounds were planned (train.epochs) and {self._paid()} are paid for; "
                 f"{missing} more would cost more than the job says, and were not made; begin a new run",
                 key="train.epochs",
-                value=self.plan.steps,
+                value=self._steps,
             )
         if self._account is not None:
-            self._account.charge(self.plan.event, CHANNEL, left)
+            self._account.charge(self._event, CHANNEL, left)
             self._account = None
-        self._ledger.reserve(self.plan.event, CHANNEL, step, missing)
+        self._ledger.reserve(self._event, CHANNEL, step, missing)
 
     def _paid(self) -> int:
         return 0 if self._ledger is None else self._ledger.releases(CHANNEL)
 
     def _left(self) -> int:
-        return max(0, self.plan.steps - self._paid())
+        return max(0, self._steps - self._paid())
 
     @override
     def refusal(self) -> str:
         """Account for what is left, before the others wait: in training the server waits for ``patience_s`` alone."""
         left = self._left()
-        accountant.total({self.plan.event: self._paid() + 1}, self.plan.delta)
-        if self._account is None or left == 0 or self._account.has_room(self.plan.event, left):
+        accountant.total({self._event: self._paid() + 1}, self._delta)
+        if self._account is None or left == 0 or self._account.has_room(self._event, left):
             return ""
         return (
             f"limits.max_epsilon has no room for {left} rounds of training, beside all that was ever released; allow "
