@@ -10,6 +10,7 @@ import pytest
 import torch
 from veilgraph_averaging.network import AveragedNetwork
 from veilgraph_averaging.private import sampled
+from veilgraph_averaging.private.canaries import TrainedCanaries
 from veilgraph_averaging.private.sampled import SampledPublisher, SampledSum
 from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_averaging.training import Terms
@@ -30,7 +31,6 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.privacy.ledger_files import PEOPLE
-from veilgraph.protocol.canaries import TrainedCanaries
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.session import publishers as ledgers
@@ -235,9 +235,15 @@ def test_without_canaries_it_says_so(tmp_path: Path) -> None:
 # What they are
 
 
+def drawn_in(graph: PartyGraph, settings: AveragingJob, key: bytes) -> TrainedCanaries:
+    plan = settings.training_plan
+    assert plan is not None
+    return plan.canaries_in(graph, key, settings.hash())
+
+
 def planted(*changes: Settings) -> tuple[TrainedCanaries, PartyGraph, PartyGraph]:
     graph = graph_of("A")
-    canaries = TrainedCanaries.of(made(*changes), graph, fixed_secrets("planted")(SEED_BYTES))
+    canaries = drawn_in(graph, made(*changes), fixed_secrets("planted")(SEED_BYTES))
     return canaries, graph, canaries.into(graph)
 
 
@@ -327,4 +333,4 @@ def test_more_than_a_holder_has_nodes_for_are_refused(tmp_path: Path) -> None:
     with refused(ConfigError, key="averaging.privacy.canaries", value=100):
         train(job_in(tmp_path / "data", privacy(canaries=100)), tmp_path / "run")
     with refused(ConfigError, key="averaging.privacy.canaries"):
-        TrainedCanaries.of(made(privacy(canaries=0)), graph_of("A"), fixed_secrets("none")(SEED_BYTES))
+        drawn_in(graph_of("A"), made(privacy(canaries=0)), fixed_secrets("none")(SEED_BYTES))

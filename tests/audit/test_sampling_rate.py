@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from veilgraph_averaging.audit import DRAWN, SOURCE
+from veilgraph_averaging.audit import DRAWN
 from veilgraph_averaging.private.plan import SampledPlan
 from veilgraph_averaging.private.sampled import SampledSum
 from veilgraph_averaging.settings import AveragingJob
@@ -132,7 +132,7 @@ def test_notes_are_the_holder_s_own_and_are_kept_in_recorded_views_alone(
     directory = RunDirectory.open(run)
     for name in "AB":
         view = load_view(directory, name)
-        assert len(SOURCE.drawn(view)) == ROUNDS
+        assert len(list(view.noted(*DRAWN))) == ROUNDS
         assert not [seen for seen in view.messages if (seen.tag.kind, seen.tag.round) == DRAWN]
     assert not load_view(directory, SERVER).own
     assert len(noted) == 2 * ROUNDS

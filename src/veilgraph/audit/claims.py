@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom, chi2, chisquare, hypergeom, kruskal, random_table, spearmanr
+from scipy.stats import chi2, chisquare, kruskal, random_table, spearmanr
 
 from veilgraph.audit.attack import AuditContext
 from veilgraph.audit.finding import Finding, Secret, Skipped
@@ -24,9 +24,9 @@ from veilgraph.audit.statistics import Interval, Verdict
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.privacy.release_cache import fingerprint
-from veilgraph.protocol.evidence import Noisy
+from veilgraph.protocol.evidence import Noisy, Told
 from veilgraph.protocol.job import Check
-from veilgraph.protocol.view import Floats, View
+from veilgraph.protocol.view import View
 
 _MOST: Final = 60  # releases of which all pairs are compared: the first half and the newest
 
@@ -95,112 +95,6 @@ def _rows_too_long(series: Sequence[Noisy]) -> tuple[float, float]:
     p_value = min(1.0, len(rows) * float(chi2.sf((beyond / deviation) ** 2, width)))
     noise = deviation * float(np.sqrt(chi2.isf(0.01 / len(rows), width)))
     return p_value, max(0.0, beyond - noise) / first.clip
-
-
-_MOST_SUMS: Final = 30  # sums of which all pairs are compared: the first half and the newest
-
-Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Sampling:
-    """What sums say of how terms were drawn: all tests' p-value, the least one's words, the rate of terms in a sum."""
-
-    p_value: float
-    rate: float
-    oddest: str
-
-
-def sampling(sums: Sequence[NDArray[np.uint8]], rate: float) -> _Sampling:
-    """Tests sums of one holder against the rate that is accounted.
-
-    Of R sums over the same N terms, each in with probability q whatever else is in, all of this is exact:
-
-    - R·N draws together, k of one sum, and in how many sums one term is, are binomial: more or fewer is another rate;
-    - so is in how many sums k is nearly N·q, and in how many pairs of sums it is the same: samples of a fixed size are
-      more alike than chance makes them, and terms that come and go together less;
-    - what two sums of k and l terms have in common is hypergeometric: the same sample again has too much in common, and
-      the next part of a shuffled list too little.
-
-    Each p-value is two-sided but for the last of sizes, and all are bounded together.
-
-    Args:
-        sums: of each, [N], how often each term is in it; at least one.
-        rate: q, above 0 and at most 1.
-    """
-    of_size: dict[int, list[NDArray[np.uint8]]] = {}
-    for each in sums:
-        of_size.setdefault(len(each), []).append(each)
-    of_size.pop(0, None)
-    if not of_size:
-        raise DataError("sums: none has a term that could be drawn; give one at least")
-    found = [test for some in of_size.values() for test in _tests(np.stack(some).astype(np.int64), rate)]
-    least, oddest = min(found)
-    drawn, terms = (sum(size(each) for some in of_size.values() for each in some) for size in (np.sum, len))
-    return _Sampling(min(1.0, len(found) * least), float(drawn / terms), oddest)
-
-
-def _tests(sums: Counts, rate: float) -> list[tuple[float, str]]:
-    """(p-value, what is odd where it is small) of sums [R, N] over the same terms."""
-    rounds, terms = sums.shape
-    if sums.max() > 1:
-        return [(0.0, "a term is in one sum twice")]
-    sizes = sums.sum(axis=1)
-    total = _least(_binomial(np.array([sums.sum()]), sums.size, rate))
-    each = _least(_binomial(sizes, terms, rate))
-    often = _least(_binomial(sums.sum(axis=0), rounds, rate))
-    return [
-        (total, "more or fewer terms are in the sums than that"),
-        (each, "one sum has more or fewer terms than that"),
-        (often, "one term is in more or fewer sums than that"),
-        (_near(sizes, terms, rate), "sums are more or less alike in size than that"),
-        (_alike(sizes, terms, rate), "sums have the same size too often"),
-        (_common(sums, sizes), "two sums have more or fewer terms in common than sizes like theirs"),
-    ]
-
-
-def _binomial(found: Counts, draws: int, chance: float) -> Floats:
-    """Two-sided p-values of counts of so many draws."""
-    return _two_sided(binom.cdf(found, draws, chance), binom.sf(found - 1, draws, chance))
-
-
-def _two_sided(below: Floats, above: Floats) -> Floats:
-    return np.asarray(np.minimum(1.0, 2 * np.minimum(below, above)))
-
-
-def _least(p_values: Floats) -> float:
-    """Of all of them together (Bonferroni)."""
-    return float(min(1.0, len(p_values) * p_values.min()))
-
-
-def _near(sizes: Counts, terms: int, rate: float) -> float:
-    """In how many sums the size is nearly N·q."""
-    width = max(1.0, float(np.sqrt(terms * rate * (1 - rate))) / 4)  # nearly: within a quarter of the deviation
-    low, high = np.ceil(terms * rate - width), np.floor(terms * rate + width)
-    chance = float(binom.cdf(high, terms, rate) - binom.cdf(low - 1, terms, rate))
-    near = int(((sizes >= low) & (sizes <= high)).sum())
-    return float(_binomial(np.array([near]), len(sizes), min(1.0, chance))[0])
-
-
-def _alike(sizes: Counts, terms: int, rate: float) -> float:
-    """In how many pairs of sums, one after the other and each in one pair, the size is the same."""
-    pairs = len(sizes) // 2
-    same = int((sizes[: 2 * pairs : 2] == sizes[1 : 2 * pairs : 2]).sum())
-    chance = float((binom.pmf(np.arange(terms + 1), terms, rate) ** 2).sum())
-    return float(binom.sf(same - 1, pairs, min(1.0, chance))) if pairs else 1.0
-
-
-def _common(sums: Counts, sizes: Counts) -> float:
-    """How many terms any two of some sums have in common."""
-    half, rounds = _MOST_SUMS // 2, len(sums)
-    kept = range(rounds) if rounds <= _MOST_SUMS else [*range(half), *range(rounds - half, rounds)]
-    pairs = np.array(list(combinations(kept, 2)))
-    if not len(pairs):
-        return 1.0
-    one, other = pairs.T
-    common = (sums[one] * sums[other]).sum(axis=1)
-    about = (sums.shape[1], sizes[one], sizes[other])
-    return _least(_two_sided(hypergeom.cdf(common, *about), hypergeom.sf(common - 1, *about)))
 
 
 _FEWEST: Final = 50
@@ -283,11 +177,8 @@ def low_bits_p_value(sums: Iterable[NDArray[np.int64]], *, bits: int, summands: 
 
 _MOST_PASSES: Final = 16
 _SPLIT: Final = 1  # column of perturbed labels that says which split a node is in
-_TELLING: Final = 0.01  # p-values below which what is odd is worth a word
 
 Found = Iterator[Finding | Skipped]
-Told = tuple[str, float, str]
-"""The evidence in words, its p-value, and a note."""
 
 
 _CHECKS: Final[dict[Check, Callable[[AuditContext, View], Found]]] = {}
@@ -362,18 +253,8 @@ def _noise_level(case: AuditContext, view: View) -> Found:
 
 @_check_of_each("sampling-rate", "noise")
 def _sampling_rate(case: AuditContext, view: View, name: PartyId) -> Told | None:
-    """At the server: whether holders that train privately drew who is in a sum as their ledgers count."""
-    if view.party != SERVER or case.settings.training_plan is None or case.graph(name).labels is None:
-        return None
-    entries = case.ledger(name)
-    rates = [float(each["event"]["sampling_rate"]) for each in entries if "sampling_rate" in each["event"]]
-    if not rates:
-        raise DataError("its ledger counts no sampled sum")
-    sums = [each.numpy() for each in case.source.drawn(case.view(name))]
-    found = sampling(sums, min(rates))
-    note = f"{found.rate:.3g} of its training nodes are in a sum, and its ledger counts with {min(rates):g}"
-    note += "." if found.p_value > _TELLING else f"; {found.oddest}."
-    return f"who is in {len(sums)} sums of {name}, by its own notes", found.p_value, note
+    """At the server: whether a holder drew who is in its releases as its ledger counts."""
+    return case.source.draws(case, name) if view.party == SERVER else None
 
 
 @_check("paid")

@@ -7,7 +7,7 @@ holder's ledger, where that is claimed against this adversary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -16,22 +16,16 @@ import torch
 from torch import Tensor
 
 from veilgraph.audit.attack import AuditContext, Nodes
-from veilgraph.audit.canaries import (
-    Claims,
-    GaussianClaims,
-    SampledClaims,
-    gradient_scores,
-    one_run_epsilon,
-)
+from veilgraph.audit.canaries import GaussianClaims, one_run_epsilon
 from veilgraph.audit.finding import Finding, Skipped, members_of
 from veilgraph.audit.labels import STEPS, directions
-from veilgraph.audit.statistics import Interval, Truth
+from veilgraph.audit.statistics import Interval
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.protocol.canaries import LabelCanaries, NodeCanaries, TrainedCanaries, VoteCanaries
-from veilgraph.protocol.evidence import Evidence
+from veilgraph.protocol.canaries import LabelCanaries, NodeCanaries, VoteCanaries
+from veilgraph.protocol.evidence import Evidence, Guesses
 from veilgraph.protocol.job import perturbing
 from veilgraph.protocol.view import Floats, numbers
 
@@ -41,38 +35,28 @@ _SAME, _NOTHING, _OTHER, _UNMOVED = 3, 2, 1, 0
 _LACKING: Final = "the job has no canaries; train it again with"
 
 
-@dataclass(frozen=True, eq=False)
-class _Guesses:
-    """What an adversary makes of a holder's canaries: scores [m], higher = in, of coins [m]; ``limit``: ε claimed."""
-
-    words: str
-    scores: Floats
-    coins: Tensor | Truth
-    delta: float
-    limit: float | None
-    claims: Claims | None = None
-    claim: str = "The limit is the ledger's total."
-
-    def finding(self, adversary: str, holder: PartyId) -> Finding:
-        """What they prove of the holder's ε; see ``one_run_epsilon``."""
-        bound = one_run_epsilon(self.scores, np.asarray(self.coins), self.delta, _CONFIDENCE, claims=self.claims)
-        return Finding(
-            adversary,
-            holder,
-            "noise",
-            "epsilon",
-            self.words,
-            permitted=True,
-            measure="epsilon",
-            value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
-            accuracy=bound.correct / bound.guesses,
-            limit=self.limit,
-            note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses "
-            f"are right; more than {bound.ceiling:.3g} could not have been proven. {self.claim}",
-        )
+def _finding(adversary: str, holder: PartyId, guesses: Guesses) -> Finding:
+    """What guesses prove of a holder's ε; see ``one_run_epsilon``."""
+    bound = one_run_epsilon(
+        guesses.scores, np.asarray(guesses.coins), guesses.delta, _CONFIDENCE, claims=guesses.claims
+    )
+    return Finding(
+        adversary,
+        holder,
+        "noise",
+        "epsilon",
+        guesses.words,
+        permitted=True,
+        measure="epsilon",
+        value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
+        accuracy=bound.correct / bound.guesses,
+        limit=guesses.limit,
+        note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses "
+        f"are right; more than {bound.ceiling:.3g} could not have been proven. {guesses.claim}",
+    )
 
 
-_Noised = tuple[Sequence[PartyId], int | bool, str, Callable[[PartyId], Iterator[_Guesses]]]
+_Noised = tuple[Sequence[PartyId], int | bool, str, Callable[[PartyId], Iterator[Guesses]]]
 """Holders with noise, their canaries, what is said where these are none, and the guesses about a holder's."""
 
 
@@ -85,7 +69,7 @@ def empirical_epsilon(case: AuditContext, adversary: str, found: Sequence[Eviden
         for holder in holders:
             if holder not in members_of(adversary):
                 try:
-                    yield from (each.finding(adversary, holder) for each in guesses(holder))
+                    yield from (_finding(adversary, holder, each) for each in guesses(holder))
                 except DataError as error:
                     yield Skipped(adversary, f"epsilon of {holder}", str(error), "epsilon")
 
@@ -106,8 +90,8 @@ def _noised(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> It
     elif plan is not None:
         if {*members} <= {SERVER, *settings.data.names}:
             trains = [name for name in settings.data.names if case.graph(name).labels is not None]
-            lacking = f"{_LACKING} averaging.privacy.canaries"
-            yield trains, plan.canaries, lacking, partial(_of_gradients, case, adversary)
+            lacking = f"{_LACKING} {plan.setting}.canaries"
+            yield trains, plan.canaries, lacking, partial(_of_training, case, adversary)
     elif privacy is not None:
         votes = settings.noise.counts_votes
         if votes and SERVER not in members and settings.data.label_party in members:
@@ -139,24 +123,14 @@ def _claimed(case: AuditContext, holder: PartyId, adversary: str | None = None) 
     return None if total is None or not holds else float(total)
 
 
-def _of_gradients(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[_Guesses]:
-    """At whoever is told the weights of a private training.
-
-    It is granted the holder's data but the coins, and what all other terms of a sum add up to.
-    """
-    plan, key = case.settings.training_plan, _kept(case, holder).key
-    assert plan is not None
-    canaries = TrainedCanaries.of(case.settings, case.whole_graph(holder), key)
-    rounds = case.source.canary_rounds(case, members_of(adversary), holder, key)
-    if not rounds:
-        raise DataError("the view has none of its rounds")
-    words = f"weights after {len(rounds)} rounds, {canaries.count} canaries among {holder}'s nodes"
-    scores = gradient_scores(rounds, plan.event.sampling_rate)
-    claims = SampledClaims(plan.event, max(len(rounds), sum(case.ledger_summary(holder)["releases"].values())))
-    yield _Guesses(words, scores, canaries.coins, plan.delta, _claimed(case, holder, adversary), claims)
+def _of_training(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
+    """At whoever is told the weights of a private training."""
+    key, limit = _kept(case, holder).key, _claimed(case, holder, adversary)
+    for each in case.source.canary_guesses(case, members_of(adversary), holder, key):
+        yield replace(each, limit=limit)
 
 
-def _of_nodes(case: AuditContext, learner: PartyId, holder: PartyId) -> Iterator[_Guesses]:
+def _of_nodes(case: AuditContext, learner: PartyId, holder: PartyId) -> Iterator[Guesses]:
     """At a holder that learns from what nodes perturbed by themselves: of their features, and labels."""
     release, private = case.settings.noise.feature_release, case.settings.noise.label_release
     assert release is not None
@@ -174,11 +148,11 @@ def _of_nodes(case: AuditContext, learner: PartyId, holder: PartyId) -> Iterator
     if features:
         coins, claims = canaries.coins, GaussianClaims() if release.is_gaussian else None
         told = f"features {words} {len(coins)} canaries among them", scores(features, _sums), coins
-        yield _Guesses(*told, release.delta or 0.0, release.epsilon * len(features), claims, claim)
+        yield Guesses(*told, release.delta or 0.0, release.epsilon * len(features), claims, claim)
     if private is not None and labels:
         coins = canaries.label_coins
         told = f"labels {words} {len(coins)} canaries among them", scores(labels, _second_class), coins
-        yield _Guesses(*told, 0.0, private.epsilon * len(labels), claim=claim)
+        yield Guesses(*told, 0.0, private.epsilon * len(labels), claim=claim)
 
 
 def _distinct(released: Sequence[Seen]) -> list[Tensor]:
@@ -204,7 +178,7 @@ def _second_class(rows: Tensor) -> Floats:
     return np.asarray(((label == 2).double() - (label == 1).double()).numpy())
 
 
-def _of_labels(case: AuditContext, gradients: Sequence[Evidence], holder: PartyId) -> Iterator[_Guesses]:
+def _of_labels(case: AuditContext, gradients: Sequence[Evidence], holder: PartyId) -> Iterator[Guesses]:
     """At whoever gets gradients: of one label, where holders learn from perturbed ones."""
     graph, (labels, train, _, _) = case.whole_graph(holder), case.labels(holder)
     canaries = LabelCanaries.of(case.settings, graph, _kept(case, holder).key)
@@ -214,7 +188,7 @@ def _of_labels(case: AuditContext, gradients: Sequence[Evidence], holder: PartyI
             scores = _towards_second(evidence, places, np.setdiff1d(train, places), labels)
             words = f"{evidence.words}, {canaries.count} canaries among the labels"
             claim = "The limit is the ledger's total, of one label."
-            yield _Guesses(words, scores, canaries.coins, 0.0, limit, claim=claim)
+            yield Guesses(words, scores, canaries.coins, 0.0, limit, claim=claim)
 
 
 def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: Nodes) -> Floats:
@@ -230,7 +204,7 @@ def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: No
     return total
 
 
-def _of_votes(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[_Guesses]:
+def _of_votes(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
     """At the label holder, without the dealer: of a holder's edges that vote with noise, from predictions."""
     settings, read = case.settings, case.view(case.settings.data.label_party).predicted
     canaries = inserted_at(case, holder)
@@ -239,7 +213,7 @@ def _of_votes(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[_
     words = f"what is predicted of {canaries.count} nodes, each at the end of a canary among {holder}'s edges"
     scores = voted(read(), canaries.places(holder), classes=settings.outcome.opens_classes_alone)
     limit = _claimed(case, holder)
-    yield _Guesses(words, scores, canaries.coins, 0.0, limit)
+    yield Guesses(words, scores, canaries.coins, 0.0, limit)
 
 
 def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:

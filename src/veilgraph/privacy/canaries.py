@@ -1,10 +1,22 @@
-"""What a run keeps of its canaries, so that all of its sessions have the same, and an audit finds them."""
+"""What a run keeps of its canaries, so that all of its sessions have the same, and an audit finds them.
+
+``protocol.canaries`` says what they are.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.randomness import expand
+from veilgraph.core.types import MASKS
+from veilgraph.graph.party import PartyGraph
 
 
 @dataclass(frozen=True)
@@ -25,3 +37,53 @@ def check_nodes(drawn: int, now: int) -> None:
             key="canaries",
             value=now,
         )
+
+
+@dataclass(frozen=True)
+class DrawnCanaries:
+    """One holder's, for a whole run: coins from 32 secret bytes (``key``), places from the job's hash (``public``)."""
+
+    kind: ClassVar[str]
+    coin: ClassVar[str] = "coins"
+    count: int
+    nodes: int
+    key: bytes = field(repr=False)
+    public: str
+
+    @cached_property
+    def coins(self) -> Tensor:
+        """What an audit guesses, True for in, for high features or for the second class: Tensor[m] bool."""
+        return self._coins(self.coin)
+
+    @property
+    def watched(self) -> Tensor | None:
+        """Tensor[w] int64, the rows whose releases an audit watches; None for none."""
+        return None
+
+    def into(self, graph: PartyGraph) -> PartyGraph:
+        """The holder's graph with its canaries in it; raises ``RunError`` where they are of other nodes."""
+        raise NotImplementedError
+
+    def _coins(self, what: str) -> Tensor:
+        return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
+
+    def _places(self, size: int, after: int = 0) -> Tensor:
+        """Nodes for canaries of a ``size``, all different, ``after`` so many others: Tensor[m, size] int64."""
+        order = self._drawn("places", (self.nodes,)).argsort()
+        return order[after : after + self.count * size].view(self.count, size)
+
+    def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
+        return expand(hashlib.sha256(f"canaries/{self.public}".encode()).digest(), f"{self.kind}/{what}", shape)
+
+
+def in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
+    """The graph with ``edges`` (both directions of each) alone at the ``taken`` nodes, and none of these in a split."""
+    rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
+    weight, relation = rest.edge_weight, rest.edge_relation
+    return replace(
+        rest,
+        edge_index=torch.cat([rest.edge_index, edges], dim=1),
+        edge_weight=None if weight is None else torch.cat([weight, weight.new_ones(edges.shape[1])]),
+        edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(edges.shape[1])]),
+        **{name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None},
+    )

@@ -15,6 +15,8 @@ from veilgraph.privacy.event import Event, GeometricEvent, SampledEvent
 from veilgraph.privacy.settings import PrivacySettings
 
 if TYPE_CHECKING:
+    from veilgraph.graph.party import PartyGraph
+    from veilgraph.privacy.canaries import DrawnCanaries
     from veilgraph.privacy.publisher import HolderLedgers, Publisher
 
 
@@ -159,19 +161,17 @@ class TrainingPlan(ABC):
     """What a holder of private training releases in each of ``steps`` rounds.
 
     Attributes:
+        setting: where a job says it.
         canaries: nodes of each holder that are made up for an audit.
-        leaves: the most neighbours that a node may have, where edges are used; 0: none are.
     """
+
+    setting: ClassVar[str]
 
     steps: int
 
     @property
     @abstractmethod
     def canaries(self) -> int: ...  # noqa: D102 - an attribute
-
-    @property
-    @abstractmethod
-    def leaves(self) -> int: ...  # noqa: D102 - an attribute
 
     @property
     @abstractmethod
@@ -182,6 +182,10 @@ class TrainingPlan(ABC):
     @abstractmethod
     def event(self) -> SampledEvent:
         """What every round does."""
+
+    @abstractmethod
+    def canaries_in(self, graph: PartyGraph, key: bytes, public: str) -> DrawnCanaries:
+        """The canaries in a holder's graph, of its secret ``key`` and the job's hash; ``ConfigError``: too many."""
 
     @abstractmethod
     def publisher(self, holder: HolderLedgers) -> Publisher:

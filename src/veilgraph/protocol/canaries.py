@@ -9,95 +9,27 @@ only as well as the total ε allows. Which nodes they are follows from the job a
 - ``NodeCanaries``, of nodes that perturb their own values: all features as high as the declared range allows, or all as
   low; where labels are released, one of the first two classes by another coin.
 - ``LabelCanaries``, of perturbed labels: training nodes of one of the first two classes, before perturbation.
-- ``TrainedCanaries``, of private training: a node with a label and as many neighbours as its bound allows, or eight.
-  Out is a node that is not there (``zero-out``) or one of opposite features and the next class (``replacement``). Its
-  neighbours have its label and smaller features, so that their terms point where the canary's features say while it is
-  there, and elsewhere when it is not.
+
+Those of a private training are its plan's (``privacy.plan.TrainingPlan``).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.randomness import expand
-from veilgraph.core.types import MASKS, PartyId
+from veilgraph.core.types import PartyId
 from veilgraph.graph.features import compact, is_sparse
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.canaries import check_nodes
-from veilgraph.privacy.event import Neighbours
+from veilgraph.privacy.canaries import DrawnCanaries, check_nodes, in_place
 from veilgraph.protocol.job import JobSettings, perturbing
-
-MOST_LEAVES: Final = 8
-
-
-@dataclass(frozen=True)
-class DrawnCanaries:
-    """One holder's, for a whole run: coins from 32 secret bytes (``key``), places from the job's hash (``public``)."""
-
-    kind: ClassVar[str]
-    coin: ClassVar[str] = "coins"
-    count: int
-    nodes: int
-    key: bytes = field(repr=False)
-    public: str
-
-    @cached_property
-    def coins(self) -> Tensor:
-        """What an audit guesses, True for in, for high features or for the second class: Tensor[m] bool."""
-        return self._coins(self.coin)
-
-    @property
-    def watched(self) -> Tensor | None:
-        """Tensor[w] int64, the rows whose releases an audit watches; None for none."""
-        return None
-
-    def into(self, graph: PartyGraph) -> PartyGraph:
-        """The holder's graph with its canaries in it; raises ``RunError`` where they are of other nodes."""
-        raise NotImplementedError
-
-    def _coins(self, what: str) -> Tensor:
-        return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
-
-    def _places(self, size: int, after: int = 0) -> Tensor:
-        """Nodes for canaries of a ``size``, all different, ``after`` so many others: Tensor[m, size] int64."""
-        order = self._drawn("places", (self.nodes,)).argsort()
-        return order[after : after + self.count * size].view(self.count, size)
-
-    def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
-        return expand(hashlib.sha256(f"canaries/{self.public}".encode()).digest(), f"{self.kind}/{what}", shape)
-
-
-def _in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
-    """The graph with ``edges`` (both directions of each) alone at the ``taken`` nodes, and none of these in a split."""
-    rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
-    weight, relation = rest.edge_weight, rest.edge_relation
-    return replace(
-        rest,
-        edge_index=torch.cat([rest.edge_index, edges], dim=1),
-        edge_weight=None if weight is None else torch.cat([weight, weight.new_ones(edges.shape[1])]),
-        edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(edges.shape[1])]),
-        **{name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None},
-    )
-
-
-def _signs(is_in: Tensor, relation: Neighbours) -> Tensor:
-    """What the features of canaries are multiplied by: 1 in, else 0, or −1 where they are replaced; [m, 1]."""
-    return torch.where(is_in, 1.0, 0.0 if relation == "zero-out" else -1.0).unsqueeze(1)
-
-
-def _largest(features: Tensor) -> float:
-    """The largest magnitude of any value; 1 where all are zero or there are none."""
-    values = features.values() if is_sparse(features) else features
-    return (float(values.abs().max()) if values.numel() else 1.0) or 1.0
 
 
 @dataclass(frozen=True)
@@ -152,7 +84,7 @@ class VoteCanaries(DrawnCanaries):
         if self.party in self.owners:
             pairs = self.places(self.party)[self.coins].T
             edges = torch.cat([pairs, pairs.flip(0)], dim=1)
-        return replace(_in_place(graph, taken, edges), features=self._features(graph.features))
+        return replace(in_place(graph, taken, edges), features=self._features(graph.features))
 
     def _features(self, features: Tensor) -> Tensor:
         changed = features.to_dense().clone()
@@ -257,82 +189,6 @@ def _trained(graph: PartyGraph) -> Tensor:
     return (common.train_mask & (common.labels >= 0)).nonzero().squeeze(1)
 
 
-# Features of neighbours over those of the canary: enough for terms as long as the clip, little beside it.
-_SMALL: Final = 0.25
-
-
-@dataclass(frozen=True)
-class TrainedCanaries(DrawnCanaries):
-    """One holder's, of private training, each with so many neighbours (``leaves``)."""
-
-    kind: ClassVar[str] = "trained canaries"
-    leaves: int
-    relation: Neighbours
-
-    @classmethod
-    def of(cls, job: JobSettings, graph: PartyGraph, key: bytes) -> Self:
-        """Those of a job with a private training, in a holder's graph; as ``VoteCanaries.of``."""
-        plan = job.training_plan
-        leaves = 0 if plan is None else min(plan.leaves, MOST_LEAVES)
-        wanted, most = 0 if plan is None else plan.canaries, graph.num_nodes // (1 + leaves)
-        if plan is None or not 0 < wanted <= most:
-            raise ConfigError(
-                f"averaging.privacy.canaries={wanted} with {leaves} neighbours each take {wanted * (1 + leaves)} "
-                f"nodes, and party {graph.party!r} has {graph.num_nodes}; choose from 1 to {most}"
-            )
-        return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.event.neighbours)
-
-    @cached_property
-    def places(self) -> Tensor:
-        """The nodes of each, the canary first: Tensor[m, 1 + leaves] int64, all different."""
-        return self._places(1 + self.leaves)
-
-    @property
-    @override
-    def watched(self) -> Tensor:
-        return self.places.flatten()
-
-    @override
-    def into(self, graph: PartyGraph) -> PartyGraph:
-        """In or out as their coins say; errors as ``world``."""
-        return self.world(graph, self.coins)
-
-    def world(self, graph: PartyGraph, coins: Tensor) -> PartyGraph:
-        """The graph as other coins, Tensor[m] bool, would have it; raises ``DataError`` where there are no labels."""
-        check_nodes(self.nodes, graph.num_nodes)
-        if graph.labels is None or graph.num_classes is None or graph.train_mask is None:
-            raise DataError(
-                f"party {graph.party!r}: labels: there are none, and a canary is trained on; give a holder's"
-            )
-        places, is_there = self.places, coins if self.relation == "zero-out" else torch.ones_like(coins)
-        centres, everywhere = places[:, 0], places.flatten()
-        taken = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, everywhere, True)
-        chosen = places[is_there]
-        pairs = torch.stack([chosen[:, :1].expand(-1, self.leaves).flatten(), chosen[:, 1:].flatten()])
-        train = graph.train_mask | taken
-        train[centres[~is_there]] = False
-        first = self._drawn("labels", (self.count,)).remainder(graph.num_classes)
-        second = first if self.relation == "zero-out" else (first + 1) % graph.num_classes
-        labels = graph.labels.clone()
-        labels[everywhere] = first.repeat_interleave(1 + self.leaves).to(labels.dtype)
-        labels[centres] = torch.where(is_there, torch.where(coins, first, second), -1).to(labels.dtype)
-        return replace(
-            _in_place(graph, taken, torch.cat([pairs, pairs.flip(0)], dim=1)),
-            features=self._features(graph.features, coins),
-            labels=labels,
-            train_mask=train,
-        )
-
-    def _features(self, features: Tensor, coins: Tensor) -> Tensor:
-        """All columns as large as any value of the holder's, at neighbours a quarter of it, with signs of their own."""
-        changed = features.to_dense().clone()
-        of_centres, of_leaves = torch.where(self._drawn("signs", (2, self.count, changed.shape[1])) < 0, -1.0, 1.0)
-        centres = of_centres * _signs(coins, self.relation)
-        rows = _largest(changed) * torch.stack([centres, *[_SMALL * of_leaves] * self.leaves], dim=1)
-        changed[self.places.flatten()] = rows.flatten(0, 1).to(changed.dtype)
-        return compact(changed) if features.is_sparse_csr else changed
-
-
 def canaries_in_data(job: JobSettings, graph: PartyGraph, key: Callable[[], bytes]) -> DrawnCanaries | None:
     """The canaries that a job has in a holder's data; None where it has none. ``key`` is asked for where it has any.
 
@@ -340,7 +196,7 @@ def canaries_in_data(job: JobSettings, graph: PartyGraph, key: Callable[[], byte
     """
     plan, labels, release, has_labels = job.training_plan, job.label_privacy, job.noise.feature_release, graph.labels
     if plan is not None and plan.canaries and has_labels is not None:
-        return TrainedCanaries.of(job, graph, key())
+        return plan.canaries_in(graph, key(), job.hash())
     if labels is not None and labels.canaries and graph.party in perturbing(job) and has_labels is not None:
         return LabelCanaries.of(job, graph, key())
     if release is not None and release.canaries and graph.party in job.duties.releasing:

@@ -126,22 +126,38 @@ class NoisySeries:
     anew: str = "in every release and"
 
 
+Level = Callable[[float], float]
+"""Power of a test → the least level that it has, by a trade-off: F⁻¹."""
+
+
+class Claims(Protocol):
+    """Trade-offs of more and more loss, of which the largest that is refuted is looked for."""
+
+    def level(self, loss: float) -> Level:
+        """F⁻¹ of a loss above 0: of a larger loss no power needs a larger level."""
+
+    def epsilon(self, loss: float, delta: float) -> float:
+        """The ε that a loss has at δ: of a larger loss no smaller one."""
+
+
 @dataclass(frozen=True, eq=False)
-class Part:
-    """So many alike terms of every canary of private training, [m, W], over the clip, while it is ``inside`` or out."""
+class Guesses:
+    """What an adversary makes of a holder's canaries: scores [m], higher = in, of coins [m]; ``limit``: ε claimed.
 
-    rows: Floats
-    count: int
-    inside: bool
+    ``claims`` are of the ledger's releases, for a larger bound at ``delta``; None: nothing is claimed but ε and δ.
+    """
+
+    words: str
+    scores: Floats
+    coins: Tensor | NDArray[np.bool_]
+    delta: float
+    limit: float | None = None
+    claims: Claims | None = None
+    claim: str = "The limit is the ledger's total."
 
 
-@dataclass(frozen=True, eq=False)
-class Round:
-    """One sum of a private training: ``rest`` [W], what is left of it, over the clip, and the ``deviation`` claimed."""
-
-    rest: Floats
-    deviation: float
-    parts: Sequence[Part]
+Told: TypeAlias = tuple[str, float, str]
+"""The evidence of a check in words, its p-value, and a note."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +208,9 @@ class Audited(Protocol):
 
     def canary_key(self, party: PartyId) -> bytes | None:
         """Of a holder's canaries; None where it has none."""
+
+    def ledger(self, party: PartyId) -> list[dict[str, Any]]:
+        """The entries of a holder's ledger; raises ``DataError`` where that is not here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,13 +389,18 @@ class Source:
             raise DataError("noise is on sums that their learner makes for itself, and sends nobody")
         yield from ()
 
-    def canary_rounds(self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes) -> list[Round]:
-        """A private training's sums, as parties together know them but for a holder's canaries (``key``)."""
-        return []
+    def canary_guesses(
+        self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes
+    ) -> Iterator[Guesses]:
+        """What parties together make of a holder's canaries (``key``) in a private training."""
+        yield from ()
 
-    def drawn(self, view: View) -> list[Tensor]:
-        """Of every sum of a holder's private training, how often each of its terms is in it: Tensor[N] uint8 each."""
-        return []
+    def draws(self, run: Audited, holder: PartyId) -> Told | None:
+        """Whether a holder drew who is in its releases at the rate that its ledger counts with; None: nobody is drawn.
+
+        Raises ``DataError`` where too little is known for the test.
+        """
+        return None
 
     def withstands(self, job: JobSettings, members: Collection[PartyId]) -> bool:
         """Whether what ledgers claim is claimed against these parties together, the server among them."""

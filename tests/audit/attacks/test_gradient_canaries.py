@@ -8,9 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom, multivariate_normal
+from veilgraph_averaging.audit_canaries import Part, Round, gradient_scores
 
-from veilgraph.audit.canaries import gradient_scores
-from veilgraph.protocol.evidence import Part, Round
 from veilgraph.protocol.view import Floats
 
 Coins = NDArray[np.bool_]

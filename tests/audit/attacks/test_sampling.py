@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
+from veilgraph_averaging.audit_draws import sampling
 
 from tests.errors import refused
-from veilgraph.audit.claims import sampling
 from veilgraph.core.errors import DataError
 
 Drawn = NDArray[np.uint8]

@@ -20,10 +20,11 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
 from veilgraph.paradigms.horizontal.tally import Classification
-from veilgraph.protocol.canaries import TrainedCanaries
-from veilgraph.protocol.evidence import OPEN, Audited, Evidence, Noisy, NoisySeries, Part, Round, Source, hidden_of
+from veilgraph.protocol.evidence import OPEN, Audited, Evidence, Guesses, Noisy, NoisySeries, Source, Told, hidden_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.view import Floats, View, numbers
+from veilgraph_averaging.audit_canaries import Part, Round, SampledClaims, gradient_scores
+from veilgraph_averaging.audit_draws import sampling
 from veilgraph_averaging.audit_sums import (
     SURVIVORS,
     VALUES,
@@ -35,6 +36,7 @@ from veilgraph_averaging.audit_sums import (
 )
 from veilgraph_averaging.network import Averaged, FedSgdSettings
 from veilgraph_averaging.node_tasks import Classes
+from veilgraph_averaging.private.canaries import TrainedCanaries
 from veilgraph_averaging.rows import SCORES, TWO
 from veilgraph_averaging.settings import AveragingJob, averaging
 from veilgraph_averaging.tasks import Task
@@ -48,6 +50,7 @@ _TWO: Final = 2
 CLEAN: Final = (Kind.GRADIENT, 0)  # kind and round of what holders note of their sums before the noise
 DRAWN: Final = (Kind.GRADIENT, 1)  # kind and round of what they note of who is in them
 _CENTRE, _LEAF = 0, 1
+_TELLING: Final = 0.01  # p-values below which what is odd is worth a word
 _ROUNDING: Final = 1.0  # what weights told in single precision may hide of a sum, in clips; far more than they do
 
 
@@ -120,18 +123,39 @@ class AveragingSource(Source):
             yield NoisySeries(holders[0], words, found)
 
     @override
-    def canary_rounds(self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes) -> list[Round]:
+    def canary_guesses(
+        self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes
+    ) -> Iterator[Guesses]:
+        """What parties make of the weights: they are granted all but the coins, and what other terms add up to."""
         plan = averaging(run.settings).training_plan
         assert plan is not None
-        parts = _planted(run, holder, key, run.view(members[0]))
-        return [
+        canaries = plan.canaries_in(run.whole_graph(holder), key, run.settings.hash())
+        parts = _planted(run, holder, canaries, run.view(members[0]))
+        rounds = [
             Round(rest, plan.added * math.sqrt(len(holders)), parts(weights))
             for weights, rest, holders in _known_rounds(run, members, holder)
         ]
+        if not rounds:
+            raise DataError("the view has none of its rounds")
+        words = f"weights after {len(rounds)} rounds, {canaries.count} canaries among {holder}'s nodes"
+        scores = gradient_scores(rounds, plan.event.sampling_rate)
+        paid = sum(int(each["count"]) for each in run.ledger(holder))
+        claims = SampledClaims(plan.event, max(len(rounds), paid))
+        yield Guesses(words, scores, canaries.coins, plan.delta, claims=claims)
 
     @override
-    def drawn(self, view: View) -> list[Tensor]:
-        return list(_noted(view, DRAWN).values())
+    def draws(self, run: Audited, holder: PartyId) -> Told | None:
+        if averaging(run.settings).training_plan is None or run.graph(holder).labels is None:
+            return None
+        events = [each["event"] for each in run.ledger(holder)]
+        rates = [float(event["sampling_rate"]) for event in events if "sampling_rate" in event]
+        if not rates:
+            raise DataError("its ledger counts no sampled sum")
+        sums = [each.numpy() for each in _noted(run.view(holder), DRAWN).values()]
+        found = sampling(sums, min(rates))
+        note = f"{found.rate:.3g} of its training nodes are in a sum, and its ledger counts with {min(rates):g}"
+        note += "." if found.p_value > _TELLING else f"; {found.oddest}."
+        return f"who is in {len(sums)} sums of {holder}, by its own notes", found.p_value, note
 
     @override
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
@@ -381,11 +405,10 @@ def _steps(job: AveragingJob, weights: Mapping[Key, Tensor]) -> dict[Key, Tensor
     return found
 
 
-def _planted(run: Audited, holder: PartyId, key: bytes, view: View) -> Callable[[Tensor], list[Part]]:
+def _planted(run: Audited, holder: PartyId, canaries: TrainedCanaries, view: View) -> Callable[[Tensor], list[Part]]:
     """The weights of a round → clipped gradients of a holder's canaries, whichever their coins, over the clip."""
     plan, graph = averaging(run.settings).training_plan, run.whole_graph(holder)
     assert plan is not None
-    canaries = TrainedCanaries.of(run.settings, graph, key)
     network: Averaged = _task_of(view).network(LearningStreams(0, SERVER))
     dtype, clip = next(network.parameters()).dtype, plan.settings.clip
     kinds = list[tuple[Terms, list[int], int, bool]]()

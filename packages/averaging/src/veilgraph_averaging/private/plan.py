@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
@@ -16,8 +16,10 @@ from veilgraph.privacy.publisher import OPEN, HolderLedgers, Publisher
 from veilgraph_averaging.private.settings import SampledSettings
 
 if TYPE_CHECKING:
+    from veilgraph.graph.party import PartyGraph
     from veilgraph.privacy.ledger import Ledger
     from veilgraph.privacy.lifetime_ledger import Account
+    from veilgraph_averaging.private.canaries import TrainedCanaries
     from veilgraph_averaging.private.sampled import SampledPublisher
 
 
@@ -28,6 +30,7 @@ class SampledPlan(TrainingPlan):
     ``joint`` says who makes the noise of a sum together; None: each holder adds all of it.
     """
 
+    setting: ClassVar[str] = "averaging.privacy"
     settings: SampledSettings
     hops: int
     joint: Joint | None = None
@@ -36,11 +39,6 @@ class SampledPlan(TrainingPlan):
     @override
     def canaries(self) -> int:
         return self.settings.canaries
-
-    @property
-    @override
-    def leaves(self) -> int:
-        return (self.settings.degree_bound or 0) if self.hops else 0
 
     @property
     @override
@@ -69,6 +67,13 @@ class SampledPlan(TrainingPlan):
         if joint is None:
             return SampledEvent(*step)
         return JointSampledEvent(*step, holders=joint.holders, colluding=joint.colluding)
+
+    @override
+    def canaries_in(self, graph: PartyGraph, key: bytes, public: str) -> TrainedCanaries:
+        from veilgraph_averaging.private.canaries import TrainedCanaries  # noqa: PLC0415 - loads torch
+
+        bound = (self.settings.degree_bound or 0) if self.hops else 0  # without edges no canary has neighbours
+        return TrainedCanaries.of(graph, key, public, self.canaries, bound, self.settings.neighbours)
 
     @override
     def publisher(self, holder: HolderLedgers) -> Publisher:
