@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from typing_extensions import override
+from veilgraph_averaging.private.mixture import Mixture
 from veilgraph_averaging.private.plan import SampledPlan
 from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import averaging
@@ -21,7 +22,6 @@ from veilgraph_averaging.settings import averaging
 from research.canaries.game import Game, Played, paying
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.event import Neighbours
-from veilgraph.privacy.mixture import Mixture
 from veilgraph.protocol.job_file import parse_job
 
 _TOO_LONG = 10.0

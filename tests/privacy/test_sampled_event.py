@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
+from veilgraph_averaging.private.event import SampledEvent, reach
+from veilgraph_averaging.private.mixture import Mixture, distribution_of
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import SampledEvent, reach
 from veilgraph.privacy.lifetime_costs import epsilon, price, stand_in
-from veilgraph.privacy.mixture import Mixture, distribution_of
 
 DELTA = 1e-5
 CELL = 1e-3

@@ -28,7 +28,7 @@ from veilgraph.core.threads import made_once
 from veilgraph.privacy.event import Event, check_positive, check_whole
 
 if TYPE_CHECKING:
-    from veilgraph.privacy.mixture import Composer
+    from veilgraph.privacy.composer import Composer
 
 MOST_RELEASES: Final = 1 << 32  # ``releases_within`` counts no further
 
@@ -176,7 +176,7 @@ def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
         return None
     import dp_accounting  # noqa: PLC0415 - see the head of this file
 
-    from veilgraph.privacy.mixture import Composer  # noqa: PLC0415 - as above
+    from veilgraph.privacy.composer import Composer  # noqa: PLC0415 - as above
 
     finest = max(_FINEST_STEP, loss_range / _MOST_CELLS)
     interval = max(event.interval(finest) for event, _ in events) if events else finest

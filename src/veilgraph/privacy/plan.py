@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, GeometricEvent, SampledEvent
+from veilgraph.privacy.event import Event, GeometricEvent
 from veilgraph.privacy.settings import PrivacySettings
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class TrainingPlan(ABC):
 
     @property
     @abstractmethod
-    def event(self) -> SampledEvent:
+    def event(self) -> Event:
         """What every round does."""
 
     @abstractmethod

@@ -4,6 +4,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from veilgraph_averaging.private.event import SampledEvent, reach
 from veilgraph_averaging.training import Terms
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
@@ -11,7 +12,6 @@ from tests import nightly
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.averaging.private_jobs import graph, job, network, without
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import SampledEvent, reach
 
 ROUNDS, RATE, NOISE, CLIP, DELTA, TRIALS = 3, 0.5, 10.0, 0.01, 1e-5, 200
 BOUND = 3

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from veilgraph_averaging.aggregation.rounds import HolderRound
 from veilgraph_averaging.plain import PlainAveraging
+from veilgraph_averaging.private.event import JointSampledEvent, SampledEvent
 from veilgraph_averaging.private.plan import SampledPlan
 from veilgraph_averaging.settings import AveragingJob
 from veilgraph_averaging.training import EXTRA, PrivateTraining, opened
@@ -28,7 +29,7 @@ from veilgraph.core.errors import ConfigError, RangeOverflow, VeilgraphError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.mpc.mask import add
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import JointSampledEvent, SampledEvent, from_json, to_json
+from veilgraph.privacy.event import from_json, to_json
 from veilgraph.privacy.lifetime_costs import price
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of

@@ -8,6 +8,7 @@ from itertools import combinations, product
 import pytest
 import torch
 from torch.nn import functional
+from veilgraph_averaging.private.event import reach
 from veilgraph_averaging.private.sampled import SampledSum
 from veilgraph_averaging.training import Terms
 
@@ -18,7 +19,6 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.privacy.aggregation import most_neighbours, too_many_neighbours
-from veilgraph.privacy.event import reach
 
 
 def source(number: int) -> SecretSource:

@@ -11,13 +11,14 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from veilgraph_averaging.private.event import SampledEvent
 
 from tests import nightly
 from tests.errors import refused
 from tests.privacy.lifetime.ledgers import EVENT, NODES, charge, count_of, ledger
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, SampledEvent, Scope
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, Scope
 from veilgraph.privacy.lifetime_costs import EVERYBODY
 from veilgraph.privacy.lifetime_ledger import Budget
 

@@ -18,9 +18,9 @@ from scipy.special import logsumexp
 from scipy.stats import binom, chi2
 
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import SampledEvent
 from veilgraph.protocol.evidence import Level
 from veilgraph.protocol.view import Floats
+from veilgraph_averaging.private.event import SampledEvent
 
 
 @dataclass(frozen=True, eq=False)

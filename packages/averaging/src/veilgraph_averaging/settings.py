@@ -18,11 +18,11 @@ from veilgraph.graph.settings import PartitionSettings
 from veilgraph.nn.local.build import CustomLocal
 from veilgraph.paradigms.horizontal.settings import same_columns
 from veilgraph.privacy.accountant import analytic_multiplier
-from veilgraph.privacy.event import Joint, reach
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of, require
 from veilgraph.protocol.preset import Choice, Said
 from veilgraph_averaging.network import AnyRuleSettings, AtHomeSettings, FedAvgSettings, NetworkSettings
+from veilgraph_averaging.private.event import Joint, reach
 from veilgraph_averaging.private.plan import SampledPlan, sampled_plan
 from veilgraph_averaging.private.settings import SampledSettings
 from veilgraph_averaging.tasks import TASKS, AnyTaskSettings, TaskSettings

@@ -10,9 +10,10 @@ from typing_extensions import override
 
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Joint, JointSampledEvent, Neighbours, SampledEvent, reach
+from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.plan import TrainingPlan
 from veilgraph.privacy.publisher import OPEN, HolderLedgers, Publisher
+from veilgraph_averaging.private.event import Joint, JointSampledEvent, SampledEvent, reach
 from veilgraph_averaging.private.settings import SampledSettings
 
 if TYPE_CHECKING:

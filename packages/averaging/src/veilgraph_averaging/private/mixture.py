@@ -14,8 +14,6 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from dp_accounting import NeighboringRelation
-from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld import pld_pmf as masses
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
@@ -34,21 +32,6 @@ _LARGEST_LOSS: Final = 700.0  # e to the power of more is beyond every float
 # More numbers of sampled terms are told apart in groups only: time and memory grow with them.
 _MOST_COUNTS: Final = 256
 _FAR: Final = 60.0  # standard deviations beyond which nothing is looked for
-
-
-class Composer(PLDAccountant):  # type: ignore[misc]  # dp_accounting has no types
-    """``dp_accounting``'s, in cells of ``interval``, which also takes distributions that it has no event for."""
-
-    def __init__(self, interval: float) -> None:
-        super().__init__(NeighboringRelation.REPLACE_SPECIAL, interval)
-
-    def add(self, distribution: PrivacyLossDistribution) -> None:
-        """Composes with it, of the same interval."""
-        self._pld: PrivacyLossDistribution = self._pld.compose(distribution)
-
-    def deltas(self, epsilons: Values) -> Values:
-        """δ at every ε ≥ 0, either way: [n]. The library takes one ε in numpy, and many cell by cell."""
-        return np.array([self._pld.get_delta_for_epsilon(epsilon) for epsilon in epsilons.tolist()], dtype=np.float64)
 
 
 class Mixture:
