@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_node_dp.canaries import NodeCanaries
 from veilgraph_node_dp.mechanisms import MultiBit
 
 from tests.audit.runs import saved
@@ -22,7 +23,6 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.protocol.canaries import NodeCanaries
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -100,6 +100,14 @@ def test_a_release_that_says_more_than_its_epsilon_is_found(
     assert {key for key, well in passed(bounds(run)).items() if not well} == found
 
 
+def drawn_in(graph: PartyGraph, job: JobSettings) -> NodeCanaries:
+    release = job.noise.feature_release
+    assert release is not None
+    found = release.canaries_in(graph, system_secrets(SEED_BYTES), job.hash())
+    assert isinstance(found, NodeCanaries)
+    return found
+
+
 def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) -> None:
     job = job_in(tmp_path / "data")
     graph = split_for_learner(
@@ -109,7 +117,7 @@ def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) ->
         labels_at="B",
         seed=0,
     )[1]
-    canaries = NodeCanaries.of(job, NODES, system_secrets(SEED_BYTES))
+    canaries = drawn_in(graph, job)
     planted = canaries.into(graph)
     planted.validate()
     assert planted.labels is not None
@@ -122,14 +130,14 @@ def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) ->
     assert torch.equal(planted.features.to_dense()[rest], graph.features.to_dense()[rest])
     assert graph.labels is not None
     assert torch.equal(planted.labels[rest], graph.labels[rest])
-    other = NodeCanaries.of(job, NODES, system_secrets(SEED_BYTES))
+    other = drawn_in(graph, job)
     assert torch.equal(other.places, canaries.places)
     assert not torch.equal(other.coins, canaries.coins)
     assert not torch.equal(canaries.coins, canaries.label_coins)
     with refused(RunError, key="canaries"):
         canaries.into(replace(graph, num_common=600))
     with refused(ConfigError, key="canaries", value=500):
-        NodeCanaries.of(job, 100, system_secrets(SEED_BYTES))
+        drawn_in(replace(graph, num_common=100), job)
 
 
 def test_a_run_without_canaries_says_so_and_lost_ones_stop_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, chisquare, kruskal, random_table, spearmanr
+from scipy.stats import chi2, chisquare, kruskal, spearmanr
 
 from veilgraph.audit.attack import AuditContext
 from veilgraph.audit.finding import Finding, Secret, Skipped
@@ -98,7 +98,6 @@ def _rows_too_long(series: Sequence[Noisy]) -> tuple[float, float]:
 
 
 _FEWEST: Final = 50
-_DRAWS: Final = 20_000
 
 
 def order_p_value(degrees: NDArray[Any], labels: NDArray[Any] | None) -> tuple[float, float]:
@@ -123,27 +122,6 @@ def order_p_value(degrees: NDArray[Any], labels: NDArray[Any] | None) -> tuple[f
         between = sum(len(each) * (each.mean() - everything.mean()) ** 2 for each in groups)
         figures.append(float(np.sqrt(between / ((everything - everything.mean()) ** 2).sum())))
     return min(1.0, max(1, len(p_values) - 1) * min(p_values)), max(figures)
-
-
-def split_p_value(split: NDArray[Any], labels: NDArray[Any], *, seed: int) -> tuple[float, float]:
-    """Whether a split [N] is more, or less, alike over the classes [N] than one drawn without the labels.
-
-    A split by classes is too even, and so many nodes of each class are too uneven where classes are not alike. Tables
-    with the same margins are drawn at random, which makes the test exact. Gives the p-value of both directions, and the
-    share of random splits that are at least as even.
-    """
-    parts, classes = np.unique(split, return_inverse=True)[1], np.unique(labels, return_inverse=True)[1]
-    table = np.zeros((parts.max() + 1, classes.max() + 1))
-    np.add.at(table, (parts, classes), 1)
-    rows, columns = table.sum(axis=1), table.sum(axis=0)
-    if min(table.shape) < 2:
-        raise DataError("classes: there is one class, or one part of the split, alone")
-    expected = np.outer(rows, columns) / table.sum()
-    drawn = random_table(rows.astype(int), columns.astype(int)).rvs(size=_DRAWS, random_state=seed)
-    distances = ((drawn - expected) ** 2 / expected).sum(axis=(1, 2))
-    found = ((table - expected) ** 2 / expected).sum()
-    even, uneven = ((1 + (side <= 1e-9).sum()) / (1 + _DRAWS) for side in (distances - found, found - distances))
-    return float(min(1.0, 2 * min(even, uneven))), float(even)
 
 
 _LOW: Final = 4
@@ -176,7 +154,6 @@ def low_bits_p_value(sums: Iterable[NDArray[np.int64]], *, bits: int, summands: 
 # The checks
 
 _MOST_PASSES: Final = 16
-_SPLIT: Final = 1  # column of perturbed labels that says which split a node is in
 
 Found = Iterator[Finding | Skipped]
 
@@ -254,7 +231,7 @@ def _noise_level(case: AuditContext, view: View) -> Found:
 @_check_of_each("sampling-rate", "noise")
 def _sampling_rate(case: AuditContext, view: View, name: PartyId) -> Told | None:
     """At the server: whether a holder drew who is in its releases as its ledger counts."""
-    return case.source.draws(case, name) if view.party == SERVER else None
+    return case.source.claim("sampling-rate", case, view, name) if view.party == SERVER else None
 
 
 @_check("paid")
@@ -307,17 +284,8 @@ def _low_bits(case: AuditContext, view: View) -> Found:
 
 @_check_of_each("split", "labels")
 def _split(case: AuditContext, view: View, other: PartyId) -> Told | None:
-    """At a learner that is sent labels under randomised response: who is trained on comes in the clear beside them."""
-    seen, labels = view.received(Kind.PERTURBED_LABELS, other), case.graph(other).labels
-    if not seen or labels is None:
-        return None
-    split = seen[-1].tensor()[:, _SPLIT].numpy()
-    if len(labels) != len(split):
-        return None
-    known = labels.numpy() >= 0
-    p_value, even = split_p_value(split[known], labels.numpy()[known], seed=case.seed)
-    note = f"{even:.2%} of splits that were drawn without the labels are as even over the classes as this."
-    return f"which of {other}'s nodes are trained on, or validated with", p_value, note
+    """Whether who is trained on, which comes in the clear, tells of a holder's labels."""
+    return case.source.claim("split", case, view, other)
 
 
 @_check("row-order")

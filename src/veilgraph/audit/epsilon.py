@@ -12,19 +12,17 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from veilgraph.audit.attack import AuditContext, Nodes
-from veilgraph.audit.canaries import GaussianClaims, one_run_epsilon
+from veilgraph.audit.canaries import one_run_epsilon
 from veilgraph.audit.finding import Finding, Skipped, members_of
 from veilgraph.audit.labels import STEPS, directions
 from veilgraph.audit.statistics import Interval
 from veilgraph.core.errors import DataError
-from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.link.view import Seen
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.protocol.canaries import LabelCanaries, NodeCanaries, VoteCanaries
+from veilgraph.protocol.canaries import LabelCanaries, VoteCanaries
 from veilgraph.protocol.evidence import Evidence, Guesses
 from veilgraph.protocol.job import perturbing
 from veilgraph.protocol.view import Floats, numbers
@@ -84,14 +82,14 @@ def _noised(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> It
     settings, members = case.settings, members_of(adversary)
     privacy, private, plan, duties = settings.privacy, settings.label_privacy, settings.training_plan, settings.duties
     if (release := settings.noise.feature_release) is not None:
-        if learner := next((name for name in duties.learning if name in members), None):
+        if {*duties.learning} & {*members}:
             lacking = "the release has no canaries; train it again with some"
-            yield duties.releasing, release.canaries, lacking, partial(_of_nodes, case, learner)
+            yield duties.releasing, release.canaries, lacking, partial(_of_paradigm, case, adversary)
     elif plan is not None:
         if {*members} <= {SERVER, *settings.data.names}:
             trains = [name for name in settings.data.names if case.graph(name).labels is not None]
             lacking = f"{_LACKING} {plan.setting}.canaries"
-            yield trains, plan.canaries, lacking, partial(_of_training, case, adversary)
+            yield trains, plan.canaries, lacking, partial(_of_paradigm, case, adversary)
     elif privacy is not None:
         votes = settings.noise.counts_votes
         if votes and SERVER not in members and settings.data.label_party in members:
@@ -123,59 +121,11 @@ def _claimed(case: AuditContext, holder: PartyId, adversary: str | None = None) 
     return None if total is None or not holds else float(total)
 
 
-def _of_training(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
-    """At whoever is told the weights of a private training."""
+def _of_paradigm(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
+    """At whoever has what only a job's paradigm can read."""
     key, limit = _kept(case, holder).key, _claimed(case, holder, adversary)
     for each in case.source.canary_guesses(case, members_of(adversary), holder, key):
-        yield replace(each, limit=limit)
-
-
-def _of_nodes(case: AuditContext, learner: PartyId, holder: PartyId) -> Iterator[Guesses]:
-    """At a holder that learns from what nodes perturbed by themselves: of their features, and labels."""
-    release, private = case.settings.noise.feature_release, case.settings.noise.label_release
-    assert release is not None
-    kept, view = _kept(case, holder), case.view(learner)
-    canaries = NodeCanaries.of(case.settings, kept.nodes, kept.key)
-    features, labels = (
-        _distinct(view.received(kind, holder)) for kind in (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS)
-    )
-
-    words, claim = f"that {holder}'s nodes perturbed,", "The limit is that of the job, for each different release."
-
-    def scores(given: Sequence[Tensor], score: Callable[[Tensor], Floats]) -> Floats:
-        return np.asarray(np.sum([score(each[canaries.places]) for each in given], axis=0))
-
-    if features:
-        coins, claims = canaries.coins, GaussianClaims() if release.is_gaussian else None
-        told = f"features {words} {len(coins)} canaries among them", scores(features, _sums), coins
-        yield Guesses(*told, release.delta or 0.0, release.epsilon * len(features), claims, claim)
-    if private is not None and labels:
-        coins = canaries.label_coins
-        told = f"labels {words} {len(coins)} canaries among them", scores(labels, _second_class), coins
-        yield Guesses(*told, 0.0, private.epsilon * len(labels), claim=claim)
-
-
-def _distinct(released: Sequence[Seen]) -> list[Tensor]:
-    """Without those that are sent again, byte for byte."""
-    found: list[Tensor] = []
-    for each in (seen.tensor() for seen in released):
-        if not any(each.shape == other.shape and torch.equal(each, other) for other in found):
-            found.append(each)
-    return found
-
-
-def _sums(rows: Tensor) -> Floats:
-    """What a node released, added up over its columns: all of them are high in one of both cases."""
-    if rows.dtype == torch.int64:  # 1 + column, with the value's sign
-        rows = rows.sign()
-    values = rows.double() - 1 if rows.dtype == torch.uint8 else rows.double()
-    return np.asarray(values.sum(dim=1).numpy())
-
-
-def _second_class(rows: Tensor) -> Floats:
-    """1 where the second class was released, −1 where the first, 0 for another or none."""
-    label = rows[:, 0].to(torch.int64)
-    return np.asarray(((label == 2).double() - (label == 1).double()).numpy())
+        yield replace(each, limit=limit) if each.limit is None else each
 
 
 def _of_labels(case: AuditContext, gradients: Sequence[Evidence], holder: PartyId) -> Iterator[Guesses]:

@@ -78,11 +78,6 @@ def linear(in_dim: int, out_dim: int, *, bias: bool) -> nn.Linear:
     return layer
 
 
-def copied_state(network: nn.Module) -> dict[str, Tensor]:
-    """A copy of a network's weights and buffers, by name."""
-    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
-
-
 class ServerSettings(Settings):
     """The server's deep layers; the paper's network is (d, d, |C|) (VFGNN 4.1)."""
 

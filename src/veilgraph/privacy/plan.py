@@ -112,6 +112,10 @@ class NodeRelease(ABC):
     is_gaussian: bool
 
     @abstractmethod
+    def canaries_in(self, graph: PartyGraph, key: bytes, public: str) -> DrawnCanaries:
+        """As ``TrainingPlan.canaries_in``."""
+
+    @abstractmethod
     def publisher(self, holder: HolderLedgers) -> Publisher:
         """The publisher of a holder whose nodes release."""
 

@@ -296,22 +296,6 @@ def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello], enough: int | 
     return start_of(party, points, restarts, [hello.nonce for hello in hellos.values()], enough)
 
 
-def agreed_release(hellos: Mapping[PartyId, Hello], holders: Sequence[PartyId]) -> tuple[int, bool]:
-    """Return the number of the single release that all work with, and whether it is to be made now.
-
-    Where holders state different ones, or one is of another alignment, it is new and numbered above all others. Raises
-    ``RunError``: a party that trained on its release would have to begin again, and does not allow that.
-    """
-    numbers = {holder: hellos[holder].release for holder in holders}
-    held = [number for number in numbers.values() if number > 0]
-    usual = max(numbers.values(), key=held.count)
-    if usual > 0 and held.count(usual) == len(numbers):
-        return usual, False
-    without = [other for other, number in numbers.items() if number != usual or number <= 0]
-    check_leave({other: hello.restarts for other, hello in hellos.items()}, without, "the release that was learnt from")
-    return 1 + max(map(abs, numbers.values())), True
-
-
 def agree_with_people(
     link: Link, holders: Sequence[PartyId], mine: Hello, answer: Answer, timeout_s: float, round_: int = 0
 ) -> dict[PartyId, Hello]:

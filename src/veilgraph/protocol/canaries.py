@@ -6,11 +6,9 @@ only as well as the total ε allows. Which nodes they are follows from the job a
 
 - ``VoteCanaries``, of edges whose ends' classes are counted with noise. Their nodes lose their other edges, and their
   features.
-- ``NodeCanaries``, of nodes that perturb their own values: all features as high as the declared range allows, or all as
-  low; where labels are released, one of the first two classes by another coin.
 - ``LabelCanaries``, of perturbed labels: training nodes of one of the first two classes, before perturbation.
 
-Those of a private training are its plan's (``privacy.plan.TrainingPlan``).
+Those of a private training, and of nodes that perturb their own values, are their plans' (``privacy.plan``).
 """
 
 from __future__ import annotations
@@ -106,49 +104,6 @@ def _counting_first(pairs: Tensor, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class NodeCanaries(DrawnCanaries):
-    """One holder's, of nodes that perturb their own values from ``low`` to ``high``; ``labelled`` releases labels."""
-
-    kind: ClassVar[str] = "node canaries"
-    coin: ClassVar[str] = "features"
-    low: float
-    high: float
-    labelled: PartyId | None
-
-    @classmethod
-    def of(cls, job: JobSettings, nodes: int, key: bytes) -> Self:
-        """Those of a job whose nodes release their features; as ``VoteCanaries.of``."""
-        release, labels = job.noise.feature_release, job.noise.label_release
-        if release is None or not 0 < release.canaries <= nodes:
-            wanted = 0 if release is None else release.canaries
-            raise ConfigError(f"canaries={wanted} must be from 1 to the number of common nodes, {nodes}; choose fewer")
-        holder = None if labels is None else labels.holder
-        return cls(release.canaries, nodes, key, job.hash(), release.low, release.high, holder)
-
-    @cached_property
-    def places(self) -> Tensor:
-        """Their nodes, the same at all holders: Tensor[m] int64."""
-        return self._places(1).flatten()
-
-    @cached_property
-    def label_coins(self) -> Tensor:
-        """Of the labels, True for the second class: Tensor[m] bool."""
-        return self._coins("labels")
-
-    @override
-    def into(self, graph: PartyGraph) -> PartyGraph:
-        check_nodes(self.nodes, graph.common)
-        features = graph.features.to_dense().clone()
-        features[self.places] = torch.where(self.coins, self.high, self.low).to(features.dtype).unsqueeze(1)
-        changed = replace(graph, features=compact(features) if graph.features.is_sparse_csr else features)
-        if self.labelled != graph.party or graph.labels is None:
-            return changed
-        values = graph.labels.clone()
-        values[self.places] = torch.where(values[self.places] >= 0, self.label_coins.to(values.dtype), -1)
-        return replace(changed, labels=values)
-
-
-@dataclass(frozen=True)
 class LabelCanaries(DrawnCanaries):
     """The label holder's, of perturbed labels."""
 
@@ -200,7 +155,7 @@ def canaries_in_data(job: JobSettings, graph: PartyGraph, key: Callable[[], byte
     if labels is not None and labels.canaries and graph.party in perturbing(job) and has_labels is not None:
         return LabelCanaries.of(job, graph, key())
     if release is not None and release.canaries and graph.party in job.duties.releasing:
-        return NodeCanaries.of(job, graph.common, key())
+        return release.canaries_in(graph, key(), job.hash())
     if job.noise.canaries:
         return VoteCanaries.of(job, graph.party, graph.common, key())
     return None

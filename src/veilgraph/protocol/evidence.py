@@ -21,7 +21,7 @@ from veilgraph.core.settings import Registry
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import Check, JobSettings
 from veilgraph.protocol.messages import rows_of
 from veilgraph.protocol.view import Floats, Observations, View, aggregate, numbers
 
@@ -142,9 +142,10 @@ class Claims(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Guesses:
-    """What an adversary makes of a holder's canaries: scores [m], higher = in, of coins [m]; ``limit``: ε claimed.
+    """What an adversary makes of a holder's canaries: scores [m], higher = in, of coins [m].
 
-    ``claims`` are of the ledger's releases, for a larger bound at ``delta``; None: nothing is claimed but ε and δ.
+    ``limit`` is the ε claimed; None: the ledger's total, where that is claimed against the adversary. ``claims`` are of
+    the ledger's releases, for a larger bound at ``delta``; None: nothing is claimed but ε and δ.
     """
 
     words: str
@@ -193,6 +194,7 @@ class Audited(Protocol):
     """A run under audit, as a paradigm reads it: an auditor has all views, all data and all files."""
 
     settings: JobSettings
+    seed: int
 
     def view(self, party: PartyId) -> View:
         """What a party saw."""
@@ -392,11 +394,11 @@ class Source:
     def canary_guesses(
         self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes
     ) -> Iterator[Guesses]:
-        """What parties together make of a holder's canaries (``key``) in a private training."""
+        """What parties together make of a holder's canaries (``key``) that only this paradigm has."""
         yield from ()
 
-    def draws(self, run: Audited, holder: PartyId) -> Told | None:
-        """Whether a holder drew who is in its releases at the rate that its ledger counts with; None: nobody is drawn.
+    def claim(self, check: Check, run: Audited, view: View, holder: PartyId) -> Told | None:
+        """What a check of a holder's claim finds in a view that only this paradigm can read; None: nothing of the kind.
 
         Raises ``DataError`` where too little is known for the test.
         """

@@ -1,57 +1,21 @@
-"""Single releases in a party's part of a run, kept so that they are not repeated, and labels that are perturbed so.
-
-Who learns from a release keeps it. Who releases keeps the very bytes, and sends them again for the same nodes, whatever
-has become of its data: a release that followed every change would show which there were.
-"""
+"""What a release is of, and labels that are perturbed once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.tensor_file import Keeper
+from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.label_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.release_cache import fingerprint
 from veilgraph.protocol.job import JobSettings, perturbed_splits
 
 RELEASE: Final = "release"
-
-
-class KeptRelease:
-    """What one holder keeps of the newest release of all; raises ``RunError`` if its file is damaged.
-
-    ``number`` is negative where it is of another alignment, 0 for none; ``tensors`` what was given, where it holds.
-    """
-
-    def __init__(self, keeper: Keeper, identity: str, graph: PartyGraph) -> None:
-        self._keeper = keeper
-        self._depends_on = depends_on(identity, graph)
-        self.number = 0
-        self.tensors: Mapping[str, Tensor] = {}
-        if (kept := keeper.get(RELEASE)) is None:
-            return
-        tensors, facts = kept
-        try:
-            same, number = facts["depends_on"] == self._depends_on, int(facts["number"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged(keeper, error) from error
-        self.number = number if same else -number
-        self.tensors = tensors if same else {}
-
-    def replace(self, number: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keeps a new release: its number, and what the party was given of it."""
-        self._keeper.put(RELEASE, tensors, {"number": number, "depends_on": self._depends_on})
-
-
-def damaged(keeper: Keeper, what: object) -> RunError:
-    """Of what was kept of the newest release of all."""
-    return RunError(f"{keeper.place(RELEASE)}: damaged ({what}); delete it, and the holders release anew")
 
 
 def depends_on(identity: str, graph: PartyGraph, nodes: Tensor | None = None) -> str:

@@ -19,7 +19,6 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import LearningStreams
@@ -340,20 +339,6 @@ class Role(ABC):
 
     def close(self) -> None:  # noqa: B027  (only some roles have background work)
         """Ends background work."""
-
-
-class IdleRole(Role, ABC):
-    """A party that has nothing to compute in a pass, and no part of the model where it does not say so."""
-
-    def __init__(self, session: RoleContext) -> None:
-        super().__init__(session)
-        self.model = PartyModel(session, {})
-
-    @override
-    def forward(self, step: int, epoch: int | None) -> None: ...
-
-    @override
-    def backward(self, step: int) -> None: ...
 
 
 def build_optimizer(parameters: list[nn.Parameter], rates: Mapping[nn.Parameter, float], settings: JobSettings) -> Adam:

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from veilgraph_node_dp.audit import split_p_value
 
 from tests.errors import refused
-from veilgraph.audit.claims import low_bits_p_value, noise_level, order_p_value, split_p_value
+from veilgraph.audit.claims import low_bits_p_value, noise_level, order_p_value
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.evidence import Noisy
 from veilgraph.protocol.view import Floats

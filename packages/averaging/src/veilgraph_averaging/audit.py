@@ -21,7 +21,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
 from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.evidence import OPEN, Audited, Evidence, Guesses, Noisy, NoisySeries, Source, Told, hidden_of
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import Check, JobSettings
 from veilgraph.protocol.view import Floats, View, numbers
 from veilgraph_averaging.audit_canaries import Part, Round, SampledClaims, gradient_scores
 from veilgraph_averaging.audit_draws import sampling
@@ -144,8 +144,9 @@ class AveragingSource(Source):
         yield Guesses(words, scores, canaries.coins, plan.delta, claims=claims)
 
     @override
-    def draws(self, run: Audited, holder: PartyId) -> Told | None:
-        if averaging(run.settings).training_plan is None or run.graph(holder).labels is None:
+    def claim(self, check: Check, run: Audited, view: View, holder: PartyId) -> Told | None:
+        trains = averaging(run.settings).training_plan is not None and run.graph(holder).labels is not None
+        if check != "sampling-rate" or not trains:
             return None
         events = [each["event"] for each in run.ledger(holder)]
         rates = [float(event["sampling_rate"]) for event in events if "sampling_rate" in event]

@@ -34,14 +34,14 @@ from veilgraph.core.tensor_file import Record
 from veilgraph.graph.features import in_order, is_sparse
 from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.nn.calibration import Calibration, corrected
-from veilgraph.nn.layers import ACTIVATIONS, Adam, copied_state, dropout, linear
+from veilgraph.nn.layers import ACTIVATIONS, Adam, dropout, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.agreement import Point, Start, alone
 from veilgraph.protocol.figures import Scores
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Judge, Judgement, Objective, warn_of_one_class
-from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
+from veilgraph.protocol.role import PartyModel, Role, RoleContext
 from veilgraph_node_dp.choosing import opinion_of, simplest
 from veilgraph_node_dp.mechanisms import AffineFeatures
 from veilgraph_node_dp.publisher import SumPublisher
@@ -224,7 +224,7 @@ def learn(
 ) -> None:
     """Train a network by itself; it then has the weights of its best epoch. ``logits`` are Tensor[N, c] of it."""
     optimizer = Adam(network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay)
-    judgement, best = Judgement(), copied_state(network)
+    judgement, best = Judgement(), _copied_state(network)
     for epoch in range(1, train.epochs + 1):
         optimizer.zero_grad()
         backward(objective.training_loss(logits(dropout(epoch))))
@@ -234,7 +234,7 @@ def learn(
         with torch.no_grad():
             judgement = judgement.after(epoch, objective.score(logits(None)), train.select_by)
         if judgement.best_epoch == epoch:
-            best = copied_state(network)
+            best = _copied_state(network)
         if judgement.stops(train):
             break
     network.load_state_dict(best)
@@ -312,10 +312,20 @@ class _HopNetwork(nn.Module):
         return logits
 
 
-class Bystander(IdleRole):
+class Bystander(Role):
     """A party that takes no part in learning: the server, and the holders that released."""
 
     trains = False
+
+    def __init__(self, session: RoleContext) -> None:
+        super().__init__(session)
+        self.model = PartyModel(session, {})
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None: ...
+
+    @override
+    def backward(self, step: int) -> None: ...
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
@@ -514,3 +524,8 @@ class EdgePrivateLearner(LocalLearner):
             self._learn_after(sums)
         with torch.no_grad():
             return opinion_of(self._objective, self.graph, self._logits_after(sums))[1]
+
+
+def _copied_state(network: nn.Module) -> dict[str, Tensor]:
+    """A copy of a network's weights and buffers, by name."""
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}

@@ -1,23 +1,26 @@
 """What nodes perturbed by themselves, released a single time to the holders that learn (LPGNN, algorithm 1).
 
-A release is kept, so that later sessions on the same nodes release nothing: every holder numbers its releases, and a
-new alignment has a new one. Everything after is computed from released values: it costs no ε.
+Who learns from a release keeps it, so that later sessions on the same nodes release nothing: every holder numbers its
+releases, and a new alignment has a new one. Who releases keeps the very bytes, and sends them again for the same nodes,
+whatever has become of its data: a release that followed every change would show which there were. Everything after is
+computed from released values: it costs no ε.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError
+from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.tensor_file import Keeper
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
-from veilgraph.protocol.agreement import Hello, agreed_release, room_said
+from veilgraph.protocol.agreement import Hello, check_leave, room_said
 from veilgraph.protocol.bounds import agree_within_bounds
-from veilgraph.protocol.releases import KeptRelease, damaged
+from veilgraph.protocol.releases import RELEASE, depends_on
 from veilgraph.protocol.role import RoleContext
 from veilgraph_node_dp.mechanisms import AffineFeatures, FeatureMechanism, MultiBit, feature_mechanism
 from veilgraph_node_dp.publisher import LocalPublisher
@@ -217,6 +220,53 @@ def _broken(what: str) -> ProtocolError:
     return ProtocolError(
         f"released features hold {what}; install the same release of veilgraph at every party", code="released-features"
     )
+
+
+def agreed_release(hellos: Mapping[PartyId, Hello], holders: Sequence[PartyId]) -> tuple[int, bool]:
+    """Return the number of the single release that all work with, and whether it is to be made now.
+
+    Where holders state different ones, or one is of another alignment, it is new and numbered above all others. Raises
+    ``RunError``: a party that trained on its release would have to begin again, and does not allow that.
+    """
+    numbers = {holder: hellos[holder].release for holder in holders}
+    held = [number for number in numbers.values() if number > 0]
+    usual = max(numbers.values(), key=held.count)
+    if usual > 0 and held.count(usual) == len(numbers):
+        return usual, False
+    without = [other for other, number in numbers.items() if number != usual or number <= 0]
+    check_leave({other: hello.restarts for other, hello in hellos.items()}, without, "the release that was learnt from")
+    return 1 + max(map(abs, numbers.values())), True
+
+
+class KeptRelease:
+    """What one holder keeps of the newest release of all; raises ``RunError`` if its file is damaged.
+
+    ``number`` is negative where it is of another alignment, 0 for none; ``tensors`` what was given, where it holds.
+    """
+
+    def __init__(self, keeper: Keeper, identity: str, graph: PartyGraph) -> None:
+        self._keeper = keeper
+        self._depends_on = depends_on(identity, graph)
+        self.number = 0
+        self.tensors: Mapping[str, Tensor] = {}
+        if (kept := keeper.get(RELEASE)) is None:
+            return
+        tensors, facts = kept
+        try:
+            same, number = facts["depends_on"] == self._depends_on, int(facts["number"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(keeper, error) from error
+        self.number = number if same else -number
+        self.tensors = tensors if same else {}
+
+    def replace(self, number: int, tensors: Mapping[str, Tensor]) -> None:
+        """Keeps a new release: its number, and what the party was given of it."""
+        self._keeper.put(RELEASE, tensors, {"number": number, "depends_on": self._depends_on})
+
+
+def damaged(keeper: Keeper, what: object) -> RunError:
+    """Of what was kept of the newest release of all."""
+    return RunError(f"{keeper.place(RELEASE)}: damaged ({what}); delete it, and the holders release anew")
 
 
 def agree_on_release(session: RoleContext, graph: PartyGraph | None) -> Releases:

@@ -27,8 +27,10 @@ from veilgraph_node_dp.feature_settings import FEATURE_MECHANISMS, FeatureReleas
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from veilgraph.graph.party import PartyGraph
     from veilgraph.privacy.ledger import Ledger
     from veilgraph.privacy.release_cache import ReleaseCache
+    from veilgraph_node_dp.canaries import NodeCanaries
     from veilgraph_node_dp.publisher import SumPublisher
 
 TRIED: Final = (0, 2, 4, 8)
@@ -242,6 +244,13 @@ class _NodeRelease(NodeRelease):
 
     settings: FeatureReleaseSettings
     labels: PrivateLabelSettings | None
+
+    @override
+    def canaries_in(self, graph: PartyGraph, key: bytes, public: str) -> NodeCanaries:
+        from veilgraph_node_dp.canaries import NodeCanaries  # noqa: PLC0415 - loads torch
+
+        labelled = None if self.labels is None else self.labels.holder
+        return NodeCanaries.of(graph.common, key, public, self, labelled)
 
     @override
     def publisher(self, holder: HolderLedgers) -> Publisher:
