@@ -207,20 +207,9 @@ def _check_not_negative(name: str, value: float) -> None:
 
 # Less noise protects nothing, and its grid would be finer than float64 resolves within the clip.
 SMALLEST_MULTIPLIER: Final = 1e-9
-LARGEST_MULTIPLIER: Final = 1e100
-
-_MUCH: Final = 1e300  # in place of an infinite ε, which no root finder takes
 
 # On every multiplier, so that the ε computed back from it, rounded up by itself, stays within the wanted one.
 _MARGIN = 1 + 1e-9
-
-_TOLERANCE = 1e-4  # of a multiplier found by numerical accounting, relative
-
-
-def _check_target(epsilon: float, delta: float, releases: int = 1) -> None:
-    check_positive("epsilon", epsilon)
-    _check_delta(delta)
-    check_whole("releases", releases, 1)
 
 
 def analytic_multiplier(epsilon: float, delta: float) -> float:
@@ -228,38 +217,9 @@ def analytic_multiplier(epsilon: float, delta: float) -> float:
 
     Source: Balle & Wang 2018, algorithm 1.
     """
-    _check_target(epsilon, delta)
+    check_positive("epsilon", epsilon)
+    _check_delta(delta)
     low, high = 0.0, 1.0
     while gaussian_delta(epsilon, high) <= delta:
         low, high = high, 2 * high
     return _MARGIN / bisected(low, high, lambda mu: gaussian_delta(epsilon, mu) > delta)[0]
-
-
-def least_multiplier(
-    event_of: Callable[[float], Event], epsilon_total: float, delta: float, releases: int, guess: float = 1.0
-) -> float:
-    """The multiplier with which ``releases`` ≥ 1 releases cost ``epsilon_total`` together, by 1e-4 above the least.
-
-    ``event_of`` is multiplier → event: the more noise, the less it costs. ``guess`` is where to begin; best from above.
-    Raises ``ConfigError``: an argument is out of range, or no noise is enough.
-    """
-    _check_target(epsilon_total, delta, releases)
-    from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
-
-    def excess(multiplier: float) -> float:
-        return min(total({event_of(multiplier): releases}, delta), _MUCH) - epsilon_total
-
-    enough = guess
-    while excess(enough) > 0:
-        if enough > LARGEST_MULTIPLIER:
-            raise ConfigError(f"epsilon={epsilon_total!r}: no noise makes {releases} releases cost as little; raise it")
-        enough *= 2
-    too_little = enough / 2
-    while excess(too_little) <= 0:
-        if too_little < SMALLEST_MULTIPLIER:
-            return too_little
-        enough, too_little = too_little, too_little / 2
-    found = float(brentq(excess, too_little, enough, rtol=_TOLERANCE))
-    while excess(found) > 0:
-        found *= 1 + _TOLERANCE
-    return found

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from typing_extensions import override
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Neighbours
+from veilgraph.privacy.event import Event, Neighbours, check_positive
 from veilgraph.privacy.plan import TrainingPlan
 from veilgraph.privacy.publisher import OPEN, HolderLedgers, Publisher
 from veilgraph_averaging.private.event import Joint, JointSampledEvent, SampledEvent, reach
@@ -127,7 +129,42 @@ sampled_plan = lru_cache(maxsize=16)(SampledPlan)  # the plan of a job, made onc
 @lru_cache(maxsize=64)
 def _least(epsilon: float, delta: float, steps: int, rate: float, terms: int, neighbours: Neighbours) -> float:
     """Rounded up to six digits, so that machines whose last bits differ agree."""
-    found = accountant.least_multiplier(
+    found = least_multiplier(
         lambda multiplier: SampledEvent(multiplier, rate, terms, neighbours), epsilon, delta, steps, 4.0
     )
     return float(f"{found * (1 + 1e-5):.6g}")
+
+
+_MUCH: Final = 1e300  # in place of an infinite ε, which no root finder takes
+_TOLERANCE: Final = 1e-4  # of a multiplier, relative
+_LARGEST_MULTIPLIER: Final = 1e100
+
+
+def least_multiplier(
+    event_of: Callable[[float], Event], epsilon_total: float, delta: float, releases: int, guess: float = 1.0
+) -> float:
+    """The multiplier with which ``releases`` ≥ 1 releases cost ``epsilon_total`` together, by 1e-4 above the least.
+
+    ``event_of`` is multiplier → event: the more noise, the less it costs. ``guess`` is where to begin; best from above.
+    Raises ``ConfigError`` where no noise is enough.
+    """
+    check_positive("epsilon", epsilon_total)
+    from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
+
+    def excess(multiplier: float) -> float:
+        return min(accountant.total({event_of(multiplier): releases}, delta), _MUCH) - epsilon_total
+
+    enough = guess
+    while excess(enough) > 0:
+        if enough > _LARGEST_MULTIPLIER:
+            raise ConfigError(f"epsilon={epsilon_total!r}: no noise makes {releases} releases cost as little; raise it")
+        enough *= 2
+    too_little = enough / 2
+    while excess(too_little) <= 0:
+        if too_little < accountant.SMALLEST_MULTIPLIER:
+            return too_little
+        enough, too_little = too_little, too_little / 2
+    found = float(brentq(excess, too_little, enough, rtol=_TOLERANCE))
+    while excess(found) > 0:
+        found *= 1 + _TOLERANCE
+    return found

@@ -9,7 +9,6 @@ from rich.table import Table
 from typing_extensions import override
 
 from veilgraph.privacy import accountant
-from veilgraph.privacy.accountant import least_multiplier
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.protection import (
     ADD_UP,
@@ -24,7 +23,7 @@ from veilgraph.report.protection import (
 from veilgraph.report.tables import table
 from veilgraph.runtime.store.run_directory import Record
 from veilgraph_averaging.private.event import SampledEvent
-from veilgraph_averaging.private.plan import SampledPlan
+from veilgraph_averaging.private.plan import SampledPlan, least_multiplier
 
 
 class PrivateTraining(Protection[SampledPlan]):
