@@ -202,7 +202,7 @@ def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch:
         "bank": [word("1"), word("2", state="failed", submitted=2.0)],
     }
     ops = SimpleNamespace(jobs=lambda *_: said)
-    monkeypatch.setattr(control, "administrator", lambda kit, connect_s: nullcontext(ops))
+    monkeypatch.setattr(control, "administrator", lambda kit: nullcontext(ops))
     found = control.status(Kit.open(kits / "ops@example.org"))
     assert found.sites == {"bank": "connected", "shop": "not connected", "localhost": "connected"}
     failed, running = found.jobs

@@ -104,8 +104,11 @@ def not_connected(missing: Sequence[PartyId], roles: Roles) -> LinkError:
     return LinkError(f"not connected: {'; and '.join(ways)}", code="not-connected", party=missing[0])
 
 
+_CONNECT_S: Final = 30.0  # longest wait for the broker
+
+
 @contextmanager
-def administrator(kit: Kit, connect_s: float) -> Iterator[Asking]:
+def administrator(kit: Kit, connect_s: float = _CONNECT_S) -> Iterator[Asking]:
     """A connection with an administrator's kit; ``ConfigError`` for another kit, ``LinkError`` as ``connect``."""
     if kit.kind != "administrator":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")

@@ -35,9 +35,7 @@ class SiteCheck:
     says: str = ""
 
 
-def check_sites(
-    kit: Kit, settings: JobSettings, *, within_s: float = WITHIN_S, connect_s: float = 30.0
-) -> tuple[SiteCheck, ...]:
+def check_sites(kit: Kit, settings: JobSettings, *, within_s: float = WITHIN_S) -> tuple[SiteCheck, ...]:
     """Asks every site that is connected; nothing is aligned or trained, and nobody counts a job.
 
     Gives the job's holders in its order, then who deals; each has signed its answer. Raises ``ConfigError``: the job
@@ -46,7 +44,7 @@ def check_sites(
     check_names(settings)
     roles = kit.roles
     sites = sites_of(settings, roles)
-    with administrator(kit, connect_s) as ops:
+    with administrator(kit) as ops:
         said = ops.jobs(sites, _ASK_S)
         there = [site for site in sites if site in said]
         answers = _ask(ops, settings, there, within_s) if there else {}

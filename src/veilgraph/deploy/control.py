@@ -61,10 +61,10 @@ class ProjectStatus:
         return {**roles, "sites": sites, "jobs": [asdict(job) for job in self.jobs]}
 
 
-def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
+def status(kit: Kit) -> ProjectStatus:
     """Who is connected and which jobs there are; raises ``LinkError``: no connection."""
     sites = parties_of(kit.roles)
-    with administrator(kit, connect_s) as ops:
+    with administrator(kit) as ops:
         said = ops.jobs(sites, _ASK_S)
     states: dict[PartyId, State] = {site: "connected" if site in said else "not connected" for site in sites}
     words: dict[str, list[Word]] = {}
@@ -93,7 +93,7 @@ def _status(job_id: str, words: Sequence[Word]) -> JobStatus:
     )
 
 
-def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: float = 30.0) -> str:
+def logs(kit: Kit, job_id: str | None, *, everything: bool = False) -> str:
     """A job's log: at an administrator that of who deals, at a site its own.
 
     Raises ``RunError``: there is no such job or no log of it; ``LinkError``: no connection.
@@ -102,7 +102,7 @@ def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: f
         text = _own_log(kit, job_id)
     else:
         deals = kit.roles.deals
-        with administrator(kit, connect_s) as ops:
+        with administrator(kit) as ops:
             asked = ops.ask([deals], _ASK_S, ask="log", about=_known(kit, ops, job_id))
         if deals not in asked:
             raise RunError(f"{deals} does not answer; start its site: veilgraph net join KIT")
@@ -116,12 +116,12 @@ def _shown(reported: re.Match[str]) -> str:
     return reported[0] if error is None else reported[0].replace(reported[1], f"{type(error).__name__}: {error}")
 
 
-def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
+def stop(kit: Kit, job_id: str | None) -> str:
     """Stops a running job, whose id it returns; its parties keep their checkpoints.
 
     Raises ``RunError``: it does not exist or does not run; ``LinkError``: no connection.
     """
-    with administrator(kit, connect_s) as ops:
+    with administrator(kit) as ops:
         known = _known(kit, ops, job_id)
         answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="stop", about=known)
         if all(answer.refuses for answer in answers.values()):

@@ -96,9 +96,9 @@ class Answer(Exact):
         return _signed(_ANSWER, self, site)
 
 
-def expiry(now: datetime, valid_s: float = VALID_S) -> int:
+def expiry(now: datetime) -> int:
     """When a request that is made now expires."""
-    return int((now + timedelta(seconds=valid_s)).timestamp())
+    return int((now + timedelta(seconds=VALID_S)).timestamp())
 
 
 def read_request(

@@ -132,9 +132,7 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def spend(
-        self, event: Event, channel: str, step: int, count: int = 1, *, content: str = "", by_rows: bool = False
-    ) -> None:
+    def spend(self, event: Event, channel: str, step: int, *, content: str = "", by_rows: bool = False) -> None:
         """Pay for a release, which may be made when this has returned: from what is reserved, else by an entry.
 
         ``content`` names a draw that is kept: ``has_paid`` knows it from then on. ``by_rows``: the lifetime ledger is
@@ -146,10 +144,9 @@ class Ledger:
             RunError: the entry could not be written, now or before.
         """
         with self._lock:
-            missing = count - self._reserved[channel, event]
-            if missing > 0:
-                self._pay(event, channel, step, missing, missing, content, by_rows=by_rows)
-            self._reserved[channel, event] -= count
+            if self._reserved[channel, event] < 1:
+                self._pay(event, channel, step, 1, 1, content, by_rows=by_rows)
+            self._reserved[channel, event] -= 1
 
     def reserve(self, event: Event, channel: str, step: int, count: int) -> int:
         """Pay for several releases with one entry, since every entry waits for the disk; returns how many, at least 1.

@@ -463,6 +463,6 @@ def longest_legend(charts: Sequence[Section]) -> Section | None:
     return max(charts, key=lambda chart: len(chart["lines"]), default=None)
 
 
-def bar(value: float, whole: float, width: float = 100.0) -> float:
-    """Length of a bar: ``width`` where the value is the whole, or more; 0 where there is no whole."""
-    return 0.0 if whole <= 0 else round(width * min(value / whole, 1.0), 1)
+def bar(value: float, whole: float) -> float:
+    """Length of a bar in percent: 100 where the value is the whole, or more; 0 where there is no whole."""
+    return 0.0 if whole <= 0 else round(100 * min(value / whole, 1.0), 1)

@@ -299,9 +299,9 @@ class Machine(ABC):
 class HolderMachine(Machine):
     """One holder's, in a session of ``holders``, in the job's order."""
 
-    def __init__(self, link: Link, holders: Sequence[PartyId], dealer: PartyId = SERVER) -> None:
+    def __init__(self, link: Link, holders: Sequence[PartyId]) -> None:
         super().__init__(holders, link.party)
-        self._holder = Holder(link, self.holders, dealer)
+        self._holder = Holder(link, self.holders, SERVER)
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
