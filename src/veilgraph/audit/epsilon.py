@@ -123,9 +123,8 @@ def _claimed(case: AuditContext, holder: PartyId, adversary: str | None = None) 
 
 def _of_paradigm(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
     """At whoever has what only a job's paradigm can read."""
-    key, limit = _kept(case, holder).key, _claimed(case, holder, adversary)
-    for each in case.source.canary_guesses(case, members_of(adversary), holder, key):
-        yield replace(each, limit=limit) if each.limit is None else each
+    for each in case.source.canary_guesses(case, members_of(adversary), holder, _kept(case, holder).key):
+        yield replace(each, limit=_claimed(case, holder, adversary)) if each.limit is None else each
 
 
 def _of_labels(case: AuditContext, gradients: Sequence[Evidence], holder: PartyId) -> Iterator[Guesses]:

@@ -1,4 +1,4 @@
-"""What a run keeps of its canaries, so that all of its sessions have the same, and an audit finds them.
+"""Canaries, drawn from a secret of a holder, and what a run keeps of them: all of its sessions have the same.
 
 ``protocol.canaries`` says what they are.
 """
