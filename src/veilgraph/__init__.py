@@ -1,4 +1,4 @@
-"""Train a graph neural network together across organisations that share customers but not data.
+"""Train one graph neural network across organisations that cannot share data.
 
     import veilgraph as vg
 

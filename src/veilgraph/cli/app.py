@@ -41,7 +41,7 @@ INTERRUPTED: Final = 130
 
 app = typer.Typer(
     name="veilgraph",
-    help="Train a graph neural network together across organisations that share customers but not data.",
+    help="Train one graph neural network across organisations that cannot share data.",
     epilog="Start with: veilgraph demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
