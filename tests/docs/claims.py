@@ -37,14 +37,13 @@ TELLS: Final = re.compile(
 """Words of sentences that promise that somebody does not learn something."""
 
 NO_PROMISES: Final = {
-    "A single release under DP hides what it should": "a measurement",
     "What stays with the machine that joins": "of one holder's own machines",
     "Declared ranges and categories are taken as public": "a condition",
     "Run veilgraph budget job.yaml, before anything is sent": "advice",
     "Holders send nothing offline but the set-up": "counts bytes",
     "the evidence must tell nothing, and does": "the words of a verdict that something leaks",
     "a newer one is missing or cannot be read": "of a damaged file",
-    "What is not found: a mask that two of three": "what an audit does not find",
+    "a mask that two of three": "what an audit does not find",
     "nothing hides that from itself": "says that there is no protection",
 }
 """Words of a sentence that has a tell and promises nothing → why it is none."""
