@@ -94,9 +94,9 @@ def _line(row: Row, rows: Sequence[Row]) -> str:
 
 def _about_secure() -> list[str]:
     return [
-        "- SecureGNN: VFGNN's network as one, all of it on secret shares: X·W of all columns, the job's hops of "
+        "- SecureGNN is VFGNN's network as one, all of it on secret shares: X·W of all columns, the job's hops of "
         "GraphSAGE with the mean over the united edges, rows to length 1, the server's layer and the output layer. "
-        f"tanh is a cubic fitted on ±{TANH.radius:g} (error up to {TANH.error:.2g}), the sigmoid one on "
+        f"Its tanh is a cubic fitted on ±{TANH.radius:g} (error up to {TANH.error:.2g}), the sigmoid one on "
         f"±{SIGMOID.radius:g} ({SIGMOID.error:.2g}); softmax and the rows' length are SPU's approximations. SGD with "
         "momentum on cross entropy, no dropout. Which nodes are for training is known to both.",
         "- SPU's SEMI2K, a ring of 64 bits with 18 after the point, a process for each holder, brpc over localhost. "
@@ -116,6 +116,6 @@ def _check(what: str, epoch: Mapping[str, Any]) -> str:
     return (
         f"- {what}: median of {epoch['epochs']} epochs under SPU, {epoch['cpu_seconds']:.3g} CPU seconds each, after "
         f"which every weight was within {epoch['difference']:.1g} of the twin's and the farthest had moved "
-        f"{epoch['moved']:.2g}; sharing and compiling before took {epoch['setup_seconds']:.0f} s, a holder up to "
+        f"{epoch['moved']:.2g}. Sharing and compiling before took {epoch['setup_seconds']:.0f} s, a holder up to "
         f"{epoch['peak_bytes'] / 1e9:.1f} GB of memory."
     )
