@@ -43,7 +43,7 @@ LPGNN_LABELS: Final[dict[str, Table]] = {
         note="Features are released with ε = 1, multi-bit, and labels of training and validation nodes by randomised "
         "response, so that a node's total is the sum of both ε. The epoch is chosen by released labels of validation "
         "nodes alone. All columns are the plaintext twin, judged by the true labels of test nodes, which a job with "
-        'private labels never has. "Believed" takes released labels for the true ones. "Corrected" is forward '
+        "private labels never has. *Believed* takes released labels for the true ones. *Corrected* is forward "
         "correction, `denoise_steps: 0`. Then follows Drop with so many `denoise_steps`, and `targets`. The other "
         "settings are those of the shipped jobs, chosen with true labels.",
     )

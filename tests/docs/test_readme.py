@@ -9,12 +9,14 @@ import torch
 import typer
 import yaml
 
+from tests.docs.claims import plain, sentences
 from veilgraph.cli import app
 from veilgraph.core.types import Kind
 from veilgraph.protocol.job_file import parse_job
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOST_WORDS = 40
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -36,6 +38,13 @@ def test_it_is_read_in_a_few_minutes():
     first_screen = README.partition("| paradigm |")[0]
     assert all(each in first_screen for each in ("make demo", "make test", "vg.fit", "run.audit", "veilgraph init"))
     assert README.index("**sealed") < README.index("pip install '.[") < README.index("## Who learns what")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_sentence_is_longer_than_forty_words(page):
+    """Rows of tables are left out."""
+    found = [plain(each) for each in sentences(page.read_text(encoding="utf-8")) if not each.startswith("|")]
+    assert [each for each in found if len(re.findall(r"\w\S*", each)) > MOST_WORDS] == []
 
 
 def test_python_blocks_run_in_order(tmp_path, monkeypatch):
