@@ -90,7 +90,7 @@ NET = "N"
 def with_network(found: Banks, *, knows: bool = False) -> Banks:
     """The same banks and a network that has the payments between them, which they have in their books if they know."""
     graphs, ids = found
-    own, names = network_of(NET, graphs, ids)
+    own, names = network_of(NET, [(graph, ids[graph.party]) for graph in graphs])
     left, kept = list[PartyGraph](), dict[PartyId, list[str]]()
     for graph in graphs:
         inside = graph.with_edges((graph.edge_index < graph.common).all(0)).common_part()

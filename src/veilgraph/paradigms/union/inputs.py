@@ -6,7 +6,7 @@ likes, among more rows than it has nodes: neither their number nor their order i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -59,11 +59,11 @@ def longer(rows: Tensor, count: int) -> Tensor:
     return torch.cat([rows, rows.new_zeros((count - len(rows), rows.shape[1]))])
 
 
-def network_of(party: PartyId, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Named:
+def network_of(party: PartyId, parts: Iterable[Named]) -> Named:
     """The graph of a holder that has the edges of some holders' graphs between nodes of different ones, and its ids."""
     ends = list[list[str]]()
-    for graph in graphs:
-        names = [f"{graph.party}/{text}" if row < graph.common else text for row, text in enumerate(ids[graph.party])]
+    for graph, ids in parts:
+        names = [f"{graph.party}/{text}" if row < graph.common else text for row, text in enumerate(ids)]
         across = graph.edge_index[:, (graph.edge_index >= graph.common).any(0)]
         ends += [[names[row] for row in edge] for edge in across.T.tolist()]
     found, places = np.unique(np.array(ends, dtype=np.str_).reshape(-1, 2), return_inverse=True)
@@ -185,9 +185,8 @@ def union_sizes(
     nodes, training, validation, asked = (sum(getattr(block, name) for block in blocks.values()) for name in names)
     most = max(own for holder, own in neighbours.items() if blocks[holder].size)
     degree = max_degree_of(job, [most + sum(own for holder, own in neighbours.items() if not blocks[holder].size)])
-    of_each = dict.fromkeys(blocks, columns)
     named = asked if job.outcome.predicts_named else None
-    return Sizes(nodes, training, classes, of_each, edges, degree, validation, named, blocks)
+    return Sizes(nodes, training, classes, dict.fromkeys(blocks, columns), edges, degree, validation, named, blocks)
 
 
 def across(edges: Tensor, rows: Tensor, blocks: Mapping[PartyId, Block]) -> Tensor:

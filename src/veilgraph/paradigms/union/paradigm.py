@@ -48,14 +48,11 @@ class _UnionData(SameColumnsData[UnionJob]):
     @override
     def load(self, job: UnionJob) -> Inputs:
         if job.data.graphs is not None:
-            graphs, ids = map(list, zip(*load_named_graphs(job.data), strict=True))
-            return self.accept(job, graphs, {graph.party: each for graph, each in zip(graphs, ids, strict=True)})
-        found = load_at_home(job.data.model_copy(update={"holders": job.owners}), job.seed)
-        parts = {graph.party: (graph, each) for graph, each in found}
-        if job.across is not None:
-            names = {graph.party: each for graph, each in found}
-            parts[job.across] = network_of(job.across, [graph for graph, _ in found], names)
-        whole = [parts[name] for name in job.data.names]
+            whole = load_named_graphs(job.data)
+        else:
+            found = load_at_home(job.data.model_copy(update={"holders": job.owners}), job.seed)
+            made = [] if job.across is None else [network_of(job.across, found)]
+            whole = sorted([*found, *made], key=lambda part: job.data.names.index(part[0].party))
         return self.accept(job, [graph for graph, _ in whole], {graph.party: each for graph, each in whole})
 
     @override

@@ -57,16 +57,7 @@ def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, 
         classes,
         {party: size.neighbours or 0 for party, size in own_sizes.items()},
     )
-    rows = rows_by_id(graphs, ids) if len(graphs) > 1 else {}
-    places = {
-        graph.party: torch.cat(
-            [
-                torch.arange(blocks[graph.party].rows.start, blocks[graph.party].rows.stop),
-                torch.tensor([rows.get(text, NOWHERE) for text in ids[graph.party][graph.common :]], dtype=torch.int64),
-            ]
-        )
-        for graph in graphs
-    }
+    places = places_by_id(graphs, ids)
     confirmed = _confirmed(graphs, places, sizes.nodes) if job.across is None and len(graphs) > 1 else {}
     for graph in graphs:
         party, edges = graph.party, graph.edge_index
@@ -93,10 +84,20 @@ def _confirmed(graphs: Sequence[PartyGraph], places: Mapping[PartyId, Tensor], n
     return found
 
 
-def rows_by_id(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> dict[str, int]:
-    """``holder/id`` of every node → its row, all holders' below each other in the order of their nodes."""
-    names = [f"{graph.party}/{text}" for graph in graphs for text in ids[graph.party][: graph.common]]
-    return {name: row for row, name in enumerate(names)}
+def places_by_id(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> dict[PartyId, Tensor]:
+    """Holder → the row of each node of its graph, int64 [n]: all holders' own stand below each other in their order.
+
+    ``NOWHERE`` of a node behind its own, ``holder/id``, that is none of these.
+    """
+    joined = graphs if len(graphs) > 1 else ()  # alone a holder knows of nobody's nodes
+    own = [f"{graph.party}/{text}" for graph in joined for text in ids[graph.party][: graph.common]]
+    rows, start, places = {name: row for row, name in enumerate(own)}, 0, dict[PartyId, Tensor]()
+    for graph in graphs:
+        others = [rows.get(text, NOWHERE) for text in ids[graph.party][graph.common :]]
+        end = start + graph.common
+        places[graph.party] = torch.cat([torch.arange(start, end), torch.tensor(others, dtype=torch.int64)])
+        start = end
+    return places
 
 
 def begun(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> SealedProgram:
@@ -121,17 +122,13 @@ def pooled(
     job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]], progress: Progress
 ) -> PlainResult:
     """Trains the job's network on all nodes and edges in one place; ``output`` is of every holder's in turn."""
-    rows = rows_by_id(graphs, ids)
-    starts, edges, weights = 0, list[Tensor](), list[Tensor]()
+    places, edges, weights = places_by_id(graphs, ids), list[Tensor](), list[Tensor]()
     owners = [with_no_labels(graph) for graph in graphs if graph.common]
     for graph in graphs:
-        others = [rows.get(text, NOWHERE) for text in ids[graph.party][graph.common :]]
-        places = torch.cat([torch.arange(starts, starts + graph.common), torch.tensor(others, dtype=torch.int64)])
-        found = places[graph.edge_index]
+        found = places[graph.party][graph.edge_index]
         kept = (found != NOWHERE).all(0)
         edges.append(found[:, kept])
         weights += [] if graph.edge_weight is None else [graph.edge_weight[kept]]
-        starts += graph.common
     pairs, weight = _once(edges, weights)
     names = [name for name in ("labels", *MASKS) if all(getattr(graph, name) is not None for graph in owners)]
     whole = replace(
@@ -144,7 +141,7 @@ def pooled(
         num_common=None,
         **{name: torch.cat([getattr(graph, name)[: graph.common] for graph in owners]) for name in names},  # type: ignore[arg-type]
     )
-    return _in_one_place(job, whole, [str(row) for row in range(starts)], progress)
+    return _in_one_place(job, whole, [str(row) for row in range(whole.num_nodes)], progress)
 
 
 def _once(edges: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor | None]:
