@@ -158,7 +158,7 @@ def _check_leave(party: PartyId, points: Mapping[PartyId, Sequence[Point]], rest
     check_leave(restarts, without or others, f"the checkpoints that {judge} has")
 
 
-PROTOCOL_VERSION: Final = 13
+PROTOCOL_VERSION: Final = 14
 MAX_HELLO_BYTES: Final = 1 << 16
 
 MOST_PACKAGES: Final = 32

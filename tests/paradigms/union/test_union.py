@@ -2,6 +2,7 @@
 invents."""
 
 from dataclasses import replace
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import Kind
+from veilgraph.paradigms.horizontal.node_lists import HASH_BYTES
 from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.sealed.plan import Block
-from veilgraph.paradigms.union.addresses import HASH_BYTES, draw_rows
+from veilgraph.paradigms.union.addresses import draw_rows
 from veilgraph.paradigms.union.inputs import Places
 from veilgraph.paradigms.union.twin import begun, together
 from veilgraph.runtime.launch.jobs import predict
@@ -131,13 +133,21 @@ def test_what_a_holder_tells_of_its_edges_is_padded_and_of_shared_ones_alone(tmp
             told = hashes.tensor().numpy().view("V16").ravel()
             assert (told[1:] != told[:-1]).all()  # each once, in the order of the hashes: none of the sender's
             assert sorted(map(bytes, told)) == list(map(bytes, told))
-    predict(run.path)  # a second session has other hashes, and other rows
-    for graph in graphs:
-        view = load_view(run, "B" if graph.party == "A" else "A")
-        for kind in (Kind.NODE_LIST, Kind.NODE_PLACES):
-            first, second = (seen.tensor() for seen in view.received(kind, graph.party))
-            assert first.shape == second.shape
-            assert (first == second).float().mean() < 0.2
+
+
+def test_lists_of_two_sessions_and_of_two_jobs_have_no_hash_in_common(tmp_path: Path) -> None:
+    """Nor rows: who was sent both cannot tell by them which entries are of one edge."""
+    job, found = small_job(), banks()
+    run = trained(job, found, tmp_path / "run", record_views=True)
+    predict(run.path)
+    again = trained(job, found, tmp_path / "again", record_views=True)
+    for sender, receiver in permutations("ABC", 2):
+        views = [load_view(each, receiver) for each in (run, again)]
+        lists = [seen.tensor() for view in views for seen in view.received(Kind.NODE_LIST, sender)]
+        assert [len(told) for told in lists] == [len(lists[0])] * 3
+        assert len(torch.unique(torch.cat(lists), dim=0)) == 3 * len(lists[0])
+        rows = [seen.tensor() for view in views for seen in view.received(Kind.NODE_PLACES, sender)]
+        assert all((first == second).float().mean() < 0.2 for first, second in combinations(rows, 2))
 
 
 def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:

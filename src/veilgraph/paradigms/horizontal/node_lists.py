@@ -46,13 +46,13 @@ def share_secrets(
 
 def node_hashes(key: bytes, ids: Sequence[str]) -> Tensor:
     """BLAKE2b of every id under the key: Tensor[N_p, 16] uint8."""
-    return _hashes(key, (text.encode("utf-8", "surrogatepass") for text in ids))
+    return keyed_hashes(key, (text.encode("utf-8", "surrogatepass") for text in ids))
 
 
 def edge_hashes(key: bytes, nodes: Tensor, edge_index: Tensor) -> Tensor:
     """BLAKE2b of every directed edge, Tensor[2, E_p], under the key: Tensor[E_p, 16] uint8."""
     source, target = (nodes[ends].numpy() for ends in edge_index)
-    return _hashes(key, map(bytes, np.concatenate([source, target], axis=1)))
+    return keyed_hashes(key, map(bytes, np.concatenate([source, target], axis=1)))
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,10 @@ def _receive(link: Link, holders: Sequence[PartyId], which: int) -> tuple[np.nda
     return _keys(torch.cat(lists)), [len(one) for one in lists]
 
 
-def _hashes(key: bytes, texts: Iterable[bytes]) -> Tensor:
-    digests = b"".join(hashlib.blake2b(text, key=key, digest_size=HASH_BYTES).digest() for text in texts)
-    return torch.from_numpy(np.frombuffer(digests, dtype=np.uint8).copy()).view(-1, HASH_BYTES)
+def keyed_hashes(key: bytes, texts: Iterable[bytes], size: int = HASH_BYTES) -> Tensor:
+    """BLAKE2b of every text under the key, of so many bytes: uint8 [n, size]."""
+    digests = b"".join(hashlib.blake2b(text, key=key, digest_size=size).digest() for text in texts)
+    return torch.from_numpy(np.frombuffer(digests, dtype=np.uint8).copy()).view(-1, size)
 
 
 def _keys(hashes: Tensor) -> np.ndarray:

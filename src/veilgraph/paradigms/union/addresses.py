@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,15 +29,15 @@ from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.sealed.hops import shuffled
+from veilgraph.paradigms.horizontal.node_lists import HASH_BYTES, keyed_hashes
 from veilgraph.paradigms.sealed.inputs import edges_once, padded
 from veilgraph.paradigms.sealed.plan import Block
 from veilgraph.paradigms.union.inputs import NOWHERE, Places, across
 
-HASH_BYTES: Final = 16
 _WORD_BYTES: Final = 8
 LISTED_BYTES: Final = HASH_BYTES + _WORD_BYTES
 """Of an edge, or of a row, in what two holders tell each other."""
-_AT_ONCE: Final = 1 << 16  # edges whose ends are named at a time
+_AT_ONCE: Final = 1 << 16  # edges that are hashed at a time, so that what is computed on the way stays in the cache
 Hashes: TypeAlias = NDArray[np.void]
 _HASH: Final = np.dtype((np.void, HASH_BYTES))
 _EDGES, _ROWS = Tag(Kind.NODE_LIST), Tag(Kind.NODE_PLACES)
@@ -77,16 +78,17 @@ def exchange_rows(
     """
     own, block, others = graph.common, blocks[link.party], [holder for holder in blocks if holder != link.party]
     names = [f"{link.party}/{text}".encode() for text in ids[:own]] + [text.encode() for text in ids[own:]]
+    nodes = keyed_hashes(session.encode(), names, 2 * HASH_BYTES).numpy().view(_HASH)
     if not own:
-        return _placed(link, session, graph, names, blocks)
+        return _placed(link, graph, names, nodes[:, 0], blocks)
     drawn = draw_rows(block.size, block, secrets)
     rows = torch.cat([drawn[:own], torch.full((graph.num_nodes - own,), NOWHERE)])
     for other in others:
         if not blocks[other].size:
-            _tell(link, other, _hashed(names[:own], session), rows[:own], drawn[own:], secrets)
+            _tell(link, other, nodes[:own, 0], rows[:own], drawn[own:], secrets)
             return Places(rows, block, own, torch.empty((2, 0), dtype=torch.int64))
     edges, lost = edges_once(graph.edge_index), [torch.empty((2, 0), dtype=torch.int64)]
-    shared = {other: _with(edges, own, names, other, session) for other in others}
+    shared = {other: _with(edges, own, names, nodes, other, session) for other in others}
     for other, mine in shared.items():
         more = padded(len(mine.hashes)) - len(mine.hashes)
         numbers = np.frombuffer(secrets(_WORD_BYTES * more), np.uint64) % np.uint64(block.size)
@@ -106,11 +108,11 @@ def exchange_rows(
     return Places(rows, block, own, torch.cat(lost, 1))
 
 
-def _with(edges: Tensor, own: int, names: Sequence[bytes], other: PartyId, session: str) -> _Edges:
+def _with(edges: Tensor, own: int, names: Sequence[bytes], nodes: Hashes, other: PartyId, session: str) -> _Edges:
     is_other = torch.cat([torch.zeros(own, dtype=torch.bool), _is_at(other, names[own:])])
     ends = edges[:, is_other[edges].any(0)]
-    hashes = _hashed(_named(ends, names), session)
-    order = np.argsort(hashes, kind="stable")
+    hashes = edge_hashes(ends, nodes, session)
+    order = np.argsort(hashes.view(">u8")[::2].astype(np.uint64))  # by the first halves: many times faster
     ends = ends[:, torch.from_numpy(order)]
     comes = is_other[ends[0]]
     return _Edges(ends, hashes[order], torch.where(comes, ends[1], ends[0]), torch.where(comes, ends[0], ends[1]))
@@ -121,18 +123,11 @@ def _is_at(holder: PartyId, names: Sequence[bytes]) -> Tensor:
     return torch.tensor([name.startswith(start) for name in names], dtype=torch.bool)
 
 
-def _named(ends: Tensor, names: Sequence[bytes]) -> Iterator[bytes]:
-    """Names of both ends of every edge; of few edges at a time, as lists of millions take more than their tensors."""
-    for part in torch.split(ends, _AT_ONCE, 1):
-        for source, target in part.T.tolist():
-            yield names[source] + b"\n" + names[target]
-
-
 def _placed(
-    link: Link, session: str, graph: PartyGraph, names: Sequence[bytes], blocks: Mapping[PartyId, Block]
+    link: Link, graph: PartyGraph, names: Sequence[bytes], hashes: Hashes, blocks: Mapping[PartyId, Block]
 ) -> Places:
     """Where all holders' nodes are, as each tells the one that has the edges across."""
-    rows, hashes = torch.full((len(names),), NOWHERE), _hashed(names, session)
+    rows = torch.full((len(names),), NOWHERE)
     for holder, block in blocks.items():
         if block.size:
             told, at = _hear(link, holder, block)
@@ -155,11 +150,22 @@ def _placed(
     return Places(rows, blocks[link.party], 0, lost)
 
 
-def _hashed(texts: Iterable[bytes], session: str) -> Hashes:
-    key, found = session.encode(), bytearray()
-    for text in texts:
-        found += hashlib.blake2b(text, key=key, digest_size=HASH_BYTES).digest()
-    return np.frombuffer(found, _HASH)
+def edge_hashes(ends: Tensor, nodes: Hashes, session: str) -> Hashes:
+    """Return AES(x) XOR x of each directed edge, with x = S(source) XOR T(target): [E], of ``ends`` int64 [2, E].
+
+    ``nodes`` are the hashes S and T of every name, [n, 2]. AES under a key that all parties know stands for a random
+    permutation: only who guesses both names finds x. Were the hash x itself, two edges of one unknown node would show
+    which other ends they have. Source: Guo, Katz, Wang, Yu, Efficient and Secure Multiparty Computation from Fixed-Key
+    Block Ciphers, 2020 (MMO).
+    """
+    words, found = nodes.view(np.uint64).reshape(-1, 2, 2), np.empty((ends.shape[1], 2), np.uint64)
+    cipher = Cipher(algorithms.AES256(hashlib.sha256(session.encode()).digest()), modes.ECB())  # noqa: S305
+    permute = cipher.encryptor().update
+    for at in range(0, len(found), _AT_ONCE):
+        source, target = ends[:, at : at + _AT_ONCE].numpy()
+        x = words[source, 0] ^ words[target, 1]
+        found[at : at + _AT_ONCE] = np.frombuffer(permute(x.tobytes()), np.uint64).reshape(-1, 2) ^ x
+    return found.view(_HASH)[:, 0]
 
 
 def _rows_of(hashes: Hashes, told: Hashes, at: Tensor) -> Tensor:
