@@ -23,12 +23,12 @@ from veilgraph.cli.app import (
 from veilgraph.cli.output import echo, emit, messages, plain, results
 from veilgraph.core.deferred import deferred
 from veilgraph.core.files import fresh_path
-from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import DATASETS
 
 with deferred():
     from veilgraph.protocol import job_file
     from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.paradigm import paradigm_of
     from veilgraph.protocol.party_settings import party_folder, read_party_settings
     from veilgraph.report.tables import party_tables
     from veilgraph.runtime.launch.jobs import RunOptions, align
@@ -65,27 +65,15 @@ def check_party_command(file: Path, job: Path | None = None) -> None:
             param_hint="--job",
         )
     description = show_party(file, settings)
-    emit({"file": file, **plain(description), **({} if settings is None else _in_job(description, settings))})
+    in_job = [] if settings is None else [_in_job(each, settings) for each in description.edges if each.between]
+    emit({"file": file, **plain(description), **({} if settings is None else {"in_job": in_job})})
 
 
-def _owners(job: JobSettings) -> tuple[PartyId, ...]:
-    """The holders of nodes."""
-    return tuple(name for name in job.data.names if name != job.inputs.across)
-
-
-def _in_job(description: describe.PartyDescription, job: JobSettings) -> dict[str, Any]:
-    holders = _owners(job)
-    return {
-        "in_job": [
-            {
-                "file": edges.file,
-                "across": edges.across_in(holders),
-                "others": {name: count for name, count in edges.named().items() if name not in holders},
-            }
-            for edges in description.edges
-            if edges.between
-        ]
-    }
+def _in_job(edges: describe.EdgeDescription, job: JobSettings) -> dict[str, Any]:
+    owners = [name for name in job.data.names if name != job.inputs.across]
+    others = {name: count for name, count in edges.named().items() if name not in owners}
+    _, degree = paradigm_of(job).session.stated(job, job.data.label_party, releases=False)["neighbours"]
+    return {"file": edges.file, "across": edges.across_in(owners), "others": others, "largest_degree": degree}
 
 
 def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> list[str]:
@@ -99,12 +87,16 @@ def _across_words(edges: describe.EdgeDescription, job: JobSettings | None) -> l
     }
     said = [f"{edges.across:,} join nodes of two holders ({_most_named(edges.named())})"]
     said += [f"{count:,} {words}" for words, count in left_out.items() if count]
+    hub, most = edges.hub
     found = [f"{edges.file}: of its edges, in a union job, {'; '.join(said)}"]
+    found += [f"{edges.file}: node {hub} has the most edges, {most:,}, of pairs of nodes once in each direction"]
     if job is not None:
-        used = edges.across_in(_owners(job))
-        others = {name: count for name, count in edges.named().items() if name not in _owners(job)}
+        used, others, limit = (_in_job(edges, job)[name] for name in ("across", "others", "largest_degree"))
         more = f"; {edges.across - used:,} name others, and are left out ({_most_named(others)})" if others else ""
         found.append(f"{edges.file}: {used:,} join nodes of two holders of job {job.name}{more}")
+        refused = (1 << most.bit_length()) + (job.inputs.across is not None) > limit  # a bank states one at least
+        found[1] += f"; job {job.name} computes over {limit:,}, all holders' rounded up to powers of two together"
+        found[1] += f", and fails if it uses all of these: leave out edges of nodes like {hub}" * refused
     return found
 
 

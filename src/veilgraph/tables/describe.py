@@ -76,6 +76,8 @@ class EdgeDescription:
     """Of these the rows that join nodes of different holders, which jobs of paradigm union use, and no other."""
     pairs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """As ``between``, of pairs of two nodes in its directions, each once, those within this holder among them."""
+    hub: tuple[str, int] = ("", 0)
+    """Of its nodes, or of others' where it has none, the one with the most of these pairs, and how many these are."""
 
     def across_in(self, holders: Collection[PartyId]) -> int:
         """How many rows join nodes of different holders, both of them among some."""
@@ -184,7 +186,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     for edge_settings in settings.edges:
         elsewhere = Elsewhere(settings.party, None)
         read = read_edges(edge_settings, base, table.ids, settings.ids, elsewhere)
-        edges.append(_describe_edges(read, table.num_nodes, elsewhere, names_them=names_them))
+        edges.append(_describe_edges(read, table, elsewhere, names_them=names_them))
         files.append(
             FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other + read.outside)
         )
@@ -292,7 +294,7 @@ def _has_relations(edges: Sequence[EdgeSettings]) -> bool:
     return named or len(reaches) > 1 or any(hops is not None for hops in reaches.values())
 
 
-def _describe_edges(table: EdgeTable, nodes: int, elsewhere: Elsewhere, *, names_them: bool) -> EdgeDescription:
+def _describe_edges(table: EdgeTable, nodes: NodeTable, elsewhere: Elsewhere, *, names_them: bool) -> EdgeDescription:
     directed = table.settings.directed
     relations = []
     for place, (name, hops) in enumerate(table.settings.reaches.items()):
@@ -313,20 +315,21 @@ def _describe_edges(table: EdgeTable, nodes: int, elsewhere: Elsewhere, *, names
         )
     both = 0 if directed else int((table.source != table.target).sum())
     added = len(table.source) + both
-    between, pairs = _by_holders(table, nodes, elsewhere)
+    between, pairs, hub = _by_holders(table, nodes, elsewhere)
     across = sum(sum(row.values()) - row.get(source, 0) for source, row in between.items())
-    left = table.outside, table.crowded, table.strangers, between, across, pairs
+    left = table.outside, table.crowded, table.strangers, between, across, pairs, hub
     return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, *left)
 
 
 _ByHolders = dict[str, dict[str, int]]
+_Counted = tuple[_ByHolders, _ByHolders, tuple[str, int]]
 
 
-def _by_holders(table: EdgeTable, nodes: int, elsewhere: Elsewhere) -> tuple[_ByHolders, _ByHolders]:
-    """Rows with an end at another holder, and pairs of two nodes."""
+def _by_holders(table: EdgeTable, nodes: NodeTable, elsewhere: Elsewhere) -> _Counted:
+    """Rows with an end at another holder, pairs of two nodes, and the node with the most of these."""
     others, place = np.unique([name.split("/", 1)[0] for name in elsewhere.ids], return_inverse=True)
     names = [elsewhere.party, *map(str, others)]
-    home = np.concatenate([np.zeros(nodes, np.int64), 1 + place.astype(np.int64)])
+    home = np.concatenate([np.zeros(nodes.num_nodes, np.int64), 1 + place.astype(np.int64)])
 
     def counted(source: NDArray[np.int64], target: NDArray[np.int64]) -> _ByHolders:
         keys, counts = np.unique(home[source] * len(names) + home[target], return_counts=True)
@@ -341,7 +344,10 @@ def _by_holders(table: EdgeTable, nodes: int, elsewhere: Elsewhere) -> tuple[_By
     if not table.settings.directed:
         source, target = np.concatenate([source, target]), np.concatenate([target, source])
     pairs = np.unique((source * len(home) + target)[source != target])
-    return between, counted(pairs // len(home), pairs % len(home))
+    ends = np.bincount(np.concatenate([pairs // len(home), pairs % len(home)]), minlength=1)[: nodes.num_nodes or None]
+    hub = ends.argmax()
+    name = str((nodes.ids if nodes.num_nodes else [*elsewhere.ids, ""])[hub])
+    return between, counted(pairs // len(home), pairs % len(home)), (name, int(ends[hub]))
 
 
 def _count_duplicates(source: Codes, target: Codes, directed: bool) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
@@ -33,6 +34,7 @@ from tests.paradigms.union.banks import (
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.partition import POOLED, split_at_home
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.union.settings import UnionJob
@@ -224,3 +226,21 @@ def test_baselines_are_the_same_network_at_home_and_in_one_place(case: Case) -> 
 def test_what_a_union_does_not_have_is_refused_by_name(change: Settings, key: str) -> None:
     with refused(ConfigError, key=key):
         small_job(3, change)
+
+
+def test_a_hub_trains_as_in_one_place(tmp_path: Path) -> None:
+    """A's first account is paid by more of B's than half of the range holds, so that A states all of it."""
+    payers = 1 << 17
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.arange(payers + 10) % 2
+    whole = Data(x=torch.randn(len(labels), 2, generator=generator) + labels[:, None], y=labels)
+    whole.edge_index = torch.stack([torch.arange(10, len(labels)), torch.zeros(payers, dtype=torch.int64)])
+    place = torch.arange(len(labels)) // 2 % 5
+    whole.train_mask, whole.val_mask, whole.test_mask = place < 2, place == 2, place > 2
+    found = split_at_home(PartyGraph.from_data(POOLED, whole), "AB", torch.arange(len(labels)) // 10 > 0)
+    joint: Banks = [graph for graph, _ in found], {graph.party: ids for graph, ids in found}
+    job = job_of(joint, JOINT, {"model": {"network": "linear"}})
+    run, expected = trained(job, joint, tmp_path / "run"), of_twin(job, joint)
+    assert (expected["A"][0] - expected["A"][1:]).abs().min() > ALMOST  # of what it is paid by, which others are not
+    for party, own in expected.items():
+        assert (predicted(run, party) - own).abs().max() < ALMOST / 10

@@ -28,12 +28,13 @@ from tests.paradigms.union.banks import (
 from tests.paradigms.union.banks import job_of as in_memory
 from tests.roles.federation import merge
 from veilgraph.cli.app import app
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.protocol.costs import size_of
+from veilgraph.protocol.job import InputRules
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -207,7 +208,10 @@ def test_a_party_file_without_nodes_says_whose_nodes_its_edges_join(less: str, t
 
 @pytest.mark.parametrize("party", ["A", NET])
 def test_check_says_how_many_edges_go_to_others(party: str, tmp_path: Path) -> None:
-    found = banks() if party == "A" else with_network(banks())
+    (a, *others), ids = banks()
+    all_pay_one = torch.stack([torch.arange(a.common), torch.full((a.common,), a.common)])  # of another's
+    more = replace(a, edge_index=torch.unique(torch.cat([a.edge_index, all_pay_one], 1), dim=1))
+    found = ([more, *others], ids) if party == "A" else with_network(banks())
     said = CliRunner().invoke(app, ["data", "check", str(written(found, tmp_path)[party]), "--json"])
     assert said.exit_code == 0, said.output
     graph = by_name(found)[party]
@@ -215,6 +219,33 @@ def test_check_says_how_many_edges_go_to_others(party: str, tmp_path: Path) -> N
     content = json.loads(said.stdout)
     assert content["nodes"] == graph.common
     assert content["edges"][0]["across"] == int((across * (1 + graph.edge_index[0] % 2)).sum())
+    name, most = content["edges"][0]["hub"]
+    degrees = torch.bincount(graph.edge_index.flatten())[: graph.common or graph.num_nodes]
+    assert most == degrees.max() == size_of(graph, InputRules(joins_others=True)).neighbours
+    assert degrees[found[1][party].index(name)] == most
+
+
+@pytest.mark.parametrize("party", ["A", NET])
+def test_check_says_whether_a_job_computes_over_the_node_with_the_most_edges(
+    party: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a network's nodes, which have an edge at a bank as well, it does not where these alone fill the range."""
+    found = banks() if party == "A" else with_network(banks())
+    most = size_of(by_name(found)[party], InputRules(joins_others=True)).neighbours or 0
+    files = written(found, tmp_path, leakage=[*REVEALED, "listed-nodes"])
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job_of(files).model_dump(mode="json", exclude_unset=True)))
+    for limit, fails in ((most, True), (1 << most.bit_length(), party == NET), (2 << most.bit_length(), False)):
+        for place in ("sealed.inputs", "union.paradigm"):
+            monkeypatch.setattr(f"veilgraph.paradigms.{place}.LARGEST_DEGREE", limit)
+        arguments = ["data", "check", str(files[party]), "--job", str(tmp_path / "job.yaml"), "--json"]
+        assert json.loads(CliRunner().invoke(app, arguments).stdout)["in_job"][0]["largest_degree"] == limit
+        words = " ".join(CliRunner().invoke(app, arguments[:-1]).output.split())
+        assert f"has the most edges, {most}, of pairs" in words
+        assert f"computes over {limit}," in words
+        assert ("leave out edges of nodes like" in words) == fails
+        if fails:
+            with refused(DataError, key="model.max_degree"):
+                train(job_of(files), tmp_path / f"run-{limit}")
 
 
 @pytest.fixture

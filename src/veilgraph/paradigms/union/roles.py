@@ -13,7 +13,7 @@ from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.horizontal.roles import worth
-from veilgraph.paradigms.sealed.inputs import neighbours_told, padded, plan_of
+from veilgraph.paradigms.sealed.inputs import max_degree_of, neighbours_told, padded, plan_of
 from veilgraph.paradigms.sealed.plan import OwnData, Sizes
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder, SealedRole, check_learning
 from veilgraph.paradigms.union.addresses import exchange_rows
@@ -95,12 +95,14 @@ class UnionNetwork(_UnionRole, SealedHolder):
     @override
     def hello(self) -> Hello:
         size = size_of(self.graph, self._job.inputs)
+        told = neighbours_told(self._job, self.graph.party, size.neighbours or 0)
+        max_degree_of(self._job, [told])  # before others refuse what it states
         own = {
             "nodes": 0,
             "rows": padded(size.nodes) if size.nodes else 0,
             "features": size.columns if size.nodes else 0,
             "edges": padded(size.edges),
-            "neighbours": neighbours_told(self._job, self.graph.party, size.neighbours or 0),
+            "neighbours": told,
         }
         return super().hello().model_copy(update=own)
 
