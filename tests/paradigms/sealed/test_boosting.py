@@ -26,16 +26,6 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 BLOCKS: Settings = merge(STANDARD, {"model": {"blocks": ["own", "boosting"]}, "train": {"learning_rate": 0.125}})
 
 
-@pytest.fixture
-def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a score is of hangs on no number of trees."""
-
-    def fewer(max_iter: int, **rest: Any) -> HistGradientBoostingClassifier:
-        return HistGradientBoostingClassifier(max_iter=min(max_iter, 8), **rest)
-
-    monkeypatch.setattr("sklearn.ensemble.HistGradientBoostingClassifier", fewer)
-
-
 def examples(nodes: int = 60, classes: int = 2, seed: int = 1) -> Examples:
     rows = torch.randn(nodes, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return Examples(rows, ((rows[:, 0] * rows[:, 1] > 0).long() + torch.arange(nodes) * (classes > 2)) % classes)

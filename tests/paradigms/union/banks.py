@@ -34,7 +34,7 @@ JUDGED: Settings = {"train": {"select_by": "auc", "evaluate_every": 1}}
 UNDIRECTED: Settings = {"model": {"directed": False, "blocks": ["own", "pooled.1", "each.1"]}}
 BOOSTED: Settings = {"model": {"blocks": ["own", "boosting", "pooled.10"]}}
 ACROSS: Settings = {"across": "N"}
-JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 20}}
+JOINT: Settings = {"model": {"blocks": ["own", "each.1"]}, "train": {"epochs": 6, "learning_rate": 0.5}}
 
 
 def banks(holders: int = 3, *, accounts: int = 30, directed: bool = True, seed: int = 1) -> Banks:

@@ -29,6 +29,8 @@ from veilgraph.paradigms.union.inputs import both_ways, put_in
 from veilgraph.paradigms.union.twin import pooled
 from veilgraph.protocol.paradigm import PARADIGMS
 
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 HOME: Settings = {"model": {"network": "linear", "blocks": ["own", "neighbours"]}}
 
 

@@ -46,6 +46,8 @@ from veilgraph.runtime.launch.jobs import predict
 from veilgraph.runtime.store.predictions import Predictions, load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 MOST = 5
 NAMED: Settings = {"named_nodes": MOST}
 ALL: Settings = {"named_nodes": None}

@@ -45,6 +45,8 @@ from veilgraph.runtime.launch.jobs import predict, resume
 from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 BATCHES: Settings = {"train": {"batch_size": 8, "select_by": "accuracy", "evaluate_every": 3}}
 AT_HOME: Settings = {"model": {"network": "linear", "blocks": ["own"]}, "output": "classes"}
 COUNTED = {"masked_wire", "masked_bits", "placement", "masked_rows", "mask_share", "control"}
