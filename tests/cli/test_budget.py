@@ -265,6 +265,7 @@ VOTES = """
 paradigm: sealed
 data: {dataset: synthetic, holders: 3}
 model: {edge_slots: 400}
+train: {epochs: 2}
 privacy: {unit: edge, epsilon_total: 0.5}
 """
 

@@ -117,7 +117,12 @@ def test_sealed_columns_of_any_size_fit_and_a_rate_that_does_not_is_found(tmp_pa
 
 
 def test_check_of_tables_says_what_noise_leaves_of_votes(raw: Path) -> None:
-    noise = {"paradigm": "sealed", "model.edge_slots": 128, "privacy": "{unit: edge, epsilon_total: 4}"}
+    noise = {
+        "paradigm": "sealed",
+        "train.epochs": 4,
+        "model.edge_slots": 128,
+        "privacy": "{unit: edge, epsilon_total: 4}",
+    }
     said = veilgraph("check", raw / "job.yaml", *(word for key in noise for word in ("--set", f"{key}={noise[key]}")))
     assert said.exit_code == 1  # the shop's limits do not say that it accepts votes
     assert "noise leaves at most 97% of what votes add without it (2.4 votes a node by model.edge_slots" in said.stdout

@@ -209,7 +209,7 @@ def test_without_a_part_it_is_as_if_that_were_not_there() -> None:
 
 def test_a_sealed_way_trains_the_network_of_its_own_job() -> None:
     """Which trials there are hangs on how columns are scaled, which they are before a comparison begins."""
-    train_settings = {"epochs": 40, "evaluate_every": 20}
+    train_settings = {"epochs": 8, "evaluate_every": 4}
     data = {"dataset": "synthetic", "feature_scaling": "standard"}
     job = small(paradigm="sealed", data=data, model={}, train=train_settings, output="margins")
     inputs = inputs_of(job)

@@ -13,6 +13,7 @@ import yaml
 from veilgraph_datasets import payments_tables, published_schemas
 from veilgraph_datasets.settings import PaymentsSettings
 from veilgraph_datasets.transfers import BANK_FACTS, CURRENCIES, LAWFUL, METHODS
+from veilgraph_wizard import sampling
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.datasets.payments import SMALL, small_world
@@ -147,6 +148,12 @@ def test_a_schema_is_asked_for_by_its_name(tmp_path: Path) -> None:
         payments_tables.export_payments(PaymentsSettings(**SMALL), tmp_path / "out", 0)
 
 
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts look at fewer rows of tables that are alike from end to end: each row is read in every form there is."""
+    monkeypatch.setattr(sampling, "ROWS", 200)
+
+
 def party(folder: Path, name: str, *tables: str) -> Path:
     """A bank's party file, by commands alone."""
     transfers, nodes, file = folder / name / "transactions.csv", folder / name / "nodes.csv", folder / f"{name}.yaml"
@@ -174,16 +181,19 @@ def party(folder: Path, name: str, *tables: str) -> Path:
 def trained(folder: Path, *files: Path) -> dict[str, Any]:
     """What a job of these party files comes to, after few steps."""
     job, run = folder / "job.yaml", folder / "run"
-    calls: list[Words] = [("init", *files, "--out", job), ("check", job)]
-    calls.append(("train", job, "--out", run, "--set", "train.epochs=2"))
+    few: Words = ("--set", "train.epochs=2")
+    calls: list[Words] = [("init", *files, "--out", job), ("check", job, *few), ("train", job, "--out", run, *few)]
     for words in calls:
         result = veilgraph(*words)
         assert result.exit_code == 0, (words, result.output)
     assert yaml.safe_load(job.read_text(encoding="utf-8"))["paradigm"] == "union"
     summary: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert summary["alone"].keys() == {file.stem for file in files} - {"network"}
+    assert all(own.keys() >= {"together", "alone"} for own in summary["alone"].values())
     return summary
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_amlworld_from_csv_to_a_result_without_an_edited_file(aml: Path) -> None:
     files = [party(aml, name, "accounts.csv") for name in ("010", "020", "030")]
     settings = [read_party_settings(file) for file in files]
@@ -195,6 +205,7 @@ def test_amlworld_from_csv_to_a_result_without_an_edited_file(aml: Path) -> None
     assert 0 <= trained(aml, *files)["test_auc"] <= 1
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_pets_from_csv_to_a_result_across_a_network_without_an_edited_file(pets: Path) -> None:
     files = [party(pets, name, "accounts.csv") for name in ("BANK1", "BANK2", "BANK3")]
     for file in files:
