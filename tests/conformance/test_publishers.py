@@ -36,7 +36,7 @@ class TestOfCounts(PublisherConformance):
 class TestOfSums(PublisherConformance):
     def make(self, ledger: Ledger) -> Publisher:
         self.numbers = count(1)
-        plan = SumPlan("A", SumPrivacySettings(unit="edge", epsilon_total=1.0), 20, 60)
+        plan = SumPlan("A", SumPrivacySettings(unit="edge", epsilon_total=1.0), 2, 60)
         return plan.paid_by(ledger, None, ReleaseCache(ledger))
 
     def pass_through(self, publisher: Publisher, step: int) -> object:

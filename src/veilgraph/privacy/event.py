@@ -234,7 +234,7 @@ def from_json(data: object) -> Event:
     if not isinstance(data, Mapping):
         raise ConfigError(f"event={data!r}: an event is a mapping with kind and fields; write it with to_json")
     kind = data.get("kind")
-    for name, value, known in (("kind", kind, tuple(EVENTS)), ("unit", data.get("unit", "node"), get_args(Unit))):
+    for name, value, known in (("kind", kind, EVENTS), ("unit", data.get("unit", "node"), get_args(Unit))):
         if value not in known:
             raise ConfigError(
                 f"{name}={value!r} of an event is none of {', '.join(known)}: an unknown release cannot be accounted "
