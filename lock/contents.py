@@ -26,9 +26,12 @@ SOURCES = (
         "README.md",
         "SECURITY.md",
     ),
-    *("constraints.txt", "pyproject.toml", "deploy/*", "docs/*.md", "docs/*.svg", "lock/*", "packages/datasets/*"),
-    *("packages/averaging/*", "packages/machines/*", "packages/node_dp/*", "packages/testing/*", "packages/wizard/*"),
-    "src/*",
+    *("constraints.txt", "pyproject.toml", "deploy/*", "docs/*.md", "docs/*.svg", "lock/*", "src/*"),
+    *(
+        f"packages/{name}/{part}"
+        for name in ("averaging", "datasets", "machines", "node_dp", "testing", "wizard")
+        for part in ("pyproject.toml", "src/*")
+    ),
 )
 """Patterns of the tracked files that a source distribution has."""
 

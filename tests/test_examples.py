@@ -1,9 +1,10 @@
 """Tests over many examples: the machine's speed decides none of them."""
 
 import ast
-from pathlib import Path
 
 from hypothesis import settings
+
+from tests.modules import ROOT, all_modules
 
 
 def test_no_example_has_a_deadline() -> None:
@@ -14,10 +15,9 @@ def test_no_example_has_a_deadline() -> None:
 
 
 def test_only_the_common_settings_name_a_deadline() -> None:
-    folder = Path(__file__).parent
-    texts = {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
+    texts = {path: path.read_text(encoding="utf-8") for path in all_modules()}
     naming = {
-        path.relative_to(folder).as_posix()
+        path.relative_to(ROOT).as_posix()
         for path, text in texts.items()
         if "deadline" in text or "_profile" in text  # parsing all of them takes seconds
         for node in ast.walk(ast.parse(text))

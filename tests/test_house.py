@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.modules import ROOT, all_modules
 from veilgraph.nn.combine import COMBINES
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -101,16 +102,17 @@ def test_asking_is_noticed(tmp_path: Path) -> None:
     assert asks(path, frozenset({"x"})) == [1]
 
 
-TESTS = Path(__file__).parent
+def is_of_tests(module: str) -> bool:
+    return module.startswith(("tests", "packages"))
 
 
 def test_no_test_module_is_imported() -> None:
     """What several need is in a plain module beside them, or a fixture of a conftest."""
     found = {
-        f"{path.relative_to(TESTS)}: {module}"
-        for path in TESTS.rglob("*.py")
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in all_modules()
         for module, name in facts(path).imported
-        if any(part.startswith("test_") for part in (*module.split(".")[1:], name)) and module.startswith("tests")
+        if any(part.startswith("test_") for part in (*module.split(".")[1:], name)) and is_of_tests(module)
     }
     assert found == set()
 
@@ -126,8 +128,8 @@ def is_private(name: str) -> bool:
 
 def test_no_test_replaces_a_private_name_or_imports_one() -> None:
     found = {
-        f"{path.relative_to(TESTS)}: {name}"
-        for path in TESTS.rglob("*.py")
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in all_modules()
         for name in (
             *facts(path).replaced,
             *(name for module, name in facts(path).imported if module.startswith("veilgraph")),
@@ -159,5 +161,5 @@ def test_replacing_a_private_name_is_noticed(tmp_path: Path) -> None:
 
 
 def test_few_errors_are_known_by_their_words() -> None:
-    found = sum(facts(path).matches for path in TESTS.rglob("*.py"))
+    found = sum(facts(path).matches for path in all_modules())
     assert found <= MATCHED

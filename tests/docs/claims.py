@@ -120,6 +120,11 @@ def claims() -> tuple[Claim, ...]:
     return tuple(found)
 
 
+def file_of(test: str) -> Path:
+    """A file of tests, as a row names it: below ``tests``, or a distribution's."""
+    return ROOT / test if test.startswith("packages/") else ROOT / "tests" / test
+
+
 def _skips(node: ast.AST) -> bool:
     """Whether a decorator, a statement or a value is ``pytest.mark.skip`` or ``pytest.skip``, called or not."""
     while isinstance(node, ast.Expr | ast.Call):
@@ -130,7 +135,7 @@ def _skips(node: ast.AST) -> bool:
 @cache
 def _running(file: str) -> frozenset[str]:
     """Tests of a file, those in classes left out, that no ``skip`` without a condition keeps from running."""
-    body = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8")).body
+    body = ast.parse(file_of(file).read_text(encoding="utf-8")).body
     marks = [
         node.value for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
     ]
@@ -147,4 +152,4 @@ def _running(file: str) -> frozenset[str]:
 def runs(test: str) -> bool:
     """Whether ``file::function`` is a test that is there and runs."""
     file, _, name = test.partition("::")
-    return (ROOT / "tests" / file).is_file() and name in _running(file)
+    return file_of(file).is_file() and name in _running(file)

@@ -18,6 +18,7 @@ from tests.docs.claims import (
     ROOT,
     TELLS,
     claims,
+    file_of,
     page_sentences,
     plain,
     runs,
@@ -143,7 +144,7 @@ def test_a_promise_without_a_mark_would_be_found() -> None:
 
 def test_the_attackers_of_the_threat_model_have_files_of_tests() -> None:
     text = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(?:tests/)?(\w+/)?(test_\w+)(?:\.py)?`", text.split("### Attackers")[1].split("\n## ")[0])
+    named = re.findall(r"`(?:tests/)?([\w/]+/)?(test_\w+)(?:\.py)?`", text.split("### Attackers")[1].split("\n## ")[0])
     assert len(named) > 30
     for folder, file in named:
-        assert (ROOT / "tests" / (folder or "attacks") / f"{file}.py").is_file(), file
+        assert file_of(f"{folder or 'attacks/'}{file}.py").is_file(), file

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from veilgraph_datasets.world import PaymentsWorld
 
+from packages.datasets.tests.payments import small_world
 from research import payments_jobs
 from research.payments import ALARMS, ALL, TEST
 from tests import nightly
-from tests.datasets.payments import small_world
 from veilgraph.paradigms.horizontal.twin import parts_of
 from veilgraph.protocol.paradigm import paradigm_of
 

@@ -9,7 +9,7 @@ from veilgraph.paradigms.union.roles import UnionHolder
 
 @pytest.fixture(autouse=True, scope="package")
 def _no_bank_trains_alone() -> Iterator[None]:
-    """A third of a small run's time goes into what its banks reach alone; `tests/datasets` holds that they say it."""
+    """What banks reach alone takes a third of a small run's time; `packages/datasets/tests` hold that it is said."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(UnionHolder, "alone", lambda _: None)
         yield

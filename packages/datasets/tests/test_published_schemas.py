@@ -15,8 +15,8 @@ from veilgraph_datasets.settings import PaymentsSettings
 from veilgraph_datasets.transfers import BANK_FACTS, CURRENCIES, LAWFUL, METHODS
 from veilgraph_wizard import sampling
 
+from packages.datasets.tests.payments import SMALL, small_world
 from tests.cli.commands import one_error, usage_error, veilgraph
-from tests.datasets.payments import SMALL, small_world
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.protocol.party_settings import read_party_settings

@@ -17,9 +17,9 @@ from veilgraph_embeddings.report import page_of
 from veilgraph_embeddings.settings import parse_embed_job
 from veilgraph_embeddings.sources import world_of
 
+from packages.embeddings.tests.worlds import QUICK, crossed, job, rows_by_id
 from tests.cli.commands import one_error
 from tests.cli.commands import veilgraph as command
-from tests.embeddings.worlds import QUICK, crossed, job, rows_by_id
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
 

@@ -12,8 +12,8 @@ from veilgraph_machines.local import distribute
 from veilgraph_machines.rendezvous import lead, open_door
 from veilgraph_machines.secret import new_secret
 
+from packages.machines.tests.several import DIM, Machines, check, graph_of, models, result_of
 from tests.errors import refused
-from tests.machines.several import DIM, Machines, check, graph_of, models, result_of
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.nn.local.model import LOCAL_MODELS
 

@@ -12,8 +12,8 @@ from veilgraph_datasets import payments_tables
 from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph_datasets.transfers import LAWFUL
 
+from packages.datasets.tests.payments import SMALL, small_world
 from tests import nightly
-from tests.datasets.payments import SMALL, small_world
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.graph.build import BuiltGraph, build_graph, read_table

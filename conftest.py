@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Most tests are about one mechanism, in the network of its paper: its figures stay, whatever presets come to choose.
 preset.DEFAULT = preset.PAPER
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "tests"
 _MACHINES = count()
 KEYS = 16
 """So many keys of a size are made in a process before the first comes again."""

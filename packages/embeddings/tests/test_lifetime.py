@@ -24,9 +24,9 @@ from veilgraph_embeddings.methods.plain import AutoencoderSettings
 from veilgraph_embeddings.settings import EmbedJob, parse_embed_job
 from veilgraph_embeddings.sources import world_of
 
+from packages.embeddings.tests.worlds import QUICK
 from tests import about
 from tests.cli.commands import veilgraph as command
-from tests.embeddings.worlds import QUICK
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError

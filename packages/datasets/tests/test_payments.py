@@ -21,9 +21,9 @@ from veilgraph_datasets.transfers import LAWFUL, SECONDS_A_DAY, Communities, dra
 from veilgraph_datasets.world import BANK_COLUMNS, UNKNOWN
 
 import veilgraph as vg
+from packages.datasets.tests.payments import SHAPES, SMALL, check_money, pairs_of, small_world
 from research.payments import NEEDS_GRAPH, WHO, findings, with_neighbours
 from tests import nightly
-from tests.datasets.payments import SHAPES, SMALL, check_money, pairs_of, small_world
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import load_parties, load_parts

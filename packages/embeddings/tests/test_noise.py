@@ -12,7 +12,7 @@ from veilgraph_embeddings.methods.noise import Noise, NoiseSettings
 from veilgraph_embeddings.release import CHANNEL, Door
 from veilgraph_embeddings.world import World
 
-from tests.embeddings.worlds import crossed, job, world
+from packages.embeddings.tests.worlds import crossed, job, world
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import BudgetSpent, ConfigError

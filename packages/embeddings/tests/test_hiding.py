@@ -14,7 +14,7 @@ from veilgraph_embeddings.making import Made, given, held_out, make
 from veilgraph_embeddings.measure import told
 from veilgraph_embeddings.world import World
 
-from tests.embeddings.worlds import crossed, job, world
+from packages.embeddings.tests.worlds import crossed, job, world
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.protocol.view import Floats
 

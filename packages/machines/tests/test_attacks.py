@@ -16,8 +16,8 @@ from veilgraph_machines.rendezvous import follow, lead, open_door
 from veilgraph_machines.secret import new_secret, read_secret, tls_context, write_secret
 from veilgraph_machines.worker import serve
 
+from packages.machines.tests.several import check
 from tests.cli.commands import one_error, veilgraph
-from tests.machines.several import check
 from tests.paradigms.cutting import wait_for
 from veilgraph.core.errors import ConfigError, LinkError
 
