@@ -37,19 +37,13 @@ TOKENS = ("A", "B", "A~B", "broker~example~org", "ops@example~org", "Z", "A.B", 
 
 @pytest.fixture(scope="module")
 def kits() -> Kits:
-    made = Kits()
-    for name in NAMES:
-        made.issue(name)
-    return made
+    return Kits(*NAMES)
 
 
 @pytest.fixture(scope="module")
 def broker(kits: Kits) -> Iterator[Broker]:
-    made = Broker(kits)
-    made.configure()
-    made.start()
-    yield made
-    made.kill()
+    with Broker(kits).running() as made:
+        yield made
 
 
 class Raw:
@@ -243,32 +237,22 @@ def test_only_the_projects_valid_certificates_are_admitted(kits: Kits, broker: B
     ("start", "end"), [(-2 * DAY, -timedelta(hours=1)), (timedelta(hours=1), DAY)], ids=["expired", "not yet valid"]
 )
 def test_a_certificate_out_of_its_time_is_refused_though_it_is_pinned(start: timedelta, end: timedelta) -> None:
-    kits = Kits()
-    for name in ("A", "B"):
-        kits.issue(name)
+    kits = Kits("A", "B")
     kits.issue("A", start=NOW + start, end=NOW + end)
-    own = Broker(kits)
-    own.configure()
-    own.start()
-    assert admitted(own, "B")
-    assert not admitted(own, "A")
-    own.kill()
+    with Broker(kits).running() as own:
+        assert admitted(own, "B")
+        assert not admitted(own, "A")
 
 
 def test_a_reload_ends_what_was_revoked_and_disturbs_nobody_else() -> None:
     """The participant that leaves, and the stolen key of one that goes on with another."""
-    kits = Kits()
-    for name in ("A", "B", "C"):
-        kits.issue(name)
+    kits = Kits("A", "B", "C")
     old, stolen = kits.certificates(), kits.identities["B"]
     kits.put("stolen", stolen)
     kits.issue("B")
     renewed = {**kits.certificates(), "B": [stolen.certificate, kits.identities["B"].certificate]}
-    own = Broker(kits)
-    own.configure(all_to_all(renewed))
-    own.start()
     assert len(old) == 3
-    with ExitStack() as stack:
+    with Broker(kits).running(all_to_all(renewed)) as own, ExitStack() as stack:
         a, b, c, thief = (stack.enter_context(closing(Raw(own, name))) for name in ("A", "B", "C", "stolen"))
         for end in (a, b, c, thief):
             assert b"PONG" in end.ask(b"")
@@ -279,7 +263,6 @@ def test_a_reload_ends_what_was_revoked_and_disturbs_nobody_else() -> None:
         assert b"PONG" in b.ask(b"PUB vg.C.B.job 2\r\nhi\r\n")
         assert re.findall(rb"MSG (\S+) ", c.ask(b"")) == [b"vg.C.B.job"]
         assert [admitted(own, name) for name in ("A", "stolen", "B", "C")] == [False, False, True, True]
-    own.kill()
 
 
 def test_one_certificate_cannot_take_all_connections(broker: Broker) -> None:
@@ -391,15 +374,15 @@ def test_no_other_port_is_open(broker: Broker) -> None:
 
 
 def test_a_holder_may_not_use_the_subject_of_requests(kits: Kits) -> None:
-    own = Broker(kits)
     everybody = all_to_all({name: each for name, each in kits.certificates().items() if name in ("A", "B")})
-    own.configure({**everybody, "A": replace(everybody["A"], asks=False)})
-    own.start()
-    with closing(Raw(own, "A")) as a, closing(Raw(own, "B")) as b:
+    with (
+        Broker(kits).running({**everybody, "A": replace(everybody["A"], asks=False)}) as own,
+        closing(Raw(own, "A")) as a,
+        closing(Raw(own, "B")) as b,
+    ):
         assert b"-ERR" not in a.ask(b"PUB vg.B.A.job 2\r\nhi\r\n")
         assert b"-ERR" in a.ask(b"PUB vg.B.A.requests 2\r\nhi\r\n")
         assert b"-ERR" not in b.ask(b"PUB vg.A.B.requests 2\r\nhi\r\n"), "the control: it is an administrator"
-    own.kill()
 
 
 def test_a_broker_holds_more_for_one_than_all_peers_may_send_it(kits: Kits) -> None:

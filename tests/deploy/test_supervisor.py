@@ -66,9 +66,7 @@ class Network:
     """A broker, three sites and an administrator."""
 
     def __init__(self, folder: Path) -> None:
-        self.kits = Kits()
-        for name in (*SITES, "absent"):
-            self.kits.issue(name)
+        self.kits = Kits(*SITES, "absent")
         ops = PROJECT.identity(OPS, role=ADMINISTRATOR)
         self.kits.identities[OPS] = self.kits.put(OPS, ops)
         self.broker = Broker(self.kits)

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 import pytest
 from cryptography import x509
@@ -46,11 +47,13 @@ def all_to_all(certificates: Mapping[str, Sequence[x509.Certificate]]) -> dict[s
 class Kits:
     """A folder with roots, and a certificate and a key for each name."""
 
-    def __init__(self) -> None:
+    def __init__(self, *names: str) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="veilgraph-nats-"))
         self.identities: dict[str, Identity] = {}
         (self.path / "project.pem").write_bytes(pem(PROJECT.root))
         (self.path / "brokers.pem").write_bytes(pem(BROKERS.root))
+        for name in names:
+            self.issue(name)
 
     def put(self, name: str, identity: Identity, file: str | None = None) -> Identity:
         stem = file or name
@@ -104,6 +107,16 @@ class Broker:
             said = len(self.said())
             self.process.send_signal(signal.SIGHUP)
             wait_until(lambda: "Reloaded server configuration" in self.said()[said:], self.said)
+
+    @contextmanager
+    def running(self, participants: Mapping[str, Participant] | None = None) -> Iterator[Self]:
+        """Runs while the block lasts."""
+        self.configure(participants)
+        self.start()
+        try:
+            yield self
+        finally:
+            self.kill()
 
     def start(self) -> None:
         assert BINARY is not None

@@ -28,10 +28,7 @@ JOBS = (f"job-{number}" for number in count())
 
 @cache
 def broker() -> Broker:
-    kits = Kits()
-    for party in PARTIES:
-        kits.issue(party)
-    made = Broker(kits)
+    made = Broker(Kits(*PARTIES))
     made.configure()
     made.start()
     return made

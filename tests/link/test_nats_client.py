@@ -23,19 +23,13 @@ SUBJECT = "vg.A.*.job"
 
 @pytest.fixture(scope="module")
 def kits() -> Kits:
-    made = Kits()
-    made.issue("A")
-    made.issue("B")
-    return made
+    return Kits("A", "B")
 
 
 @pytest.fixture(scope="module")
 def broker(kits: Kits) -> Iterator[Broker]:
-    made = Broker(kits)
-    made.configure()
-    made.start()
-    yield made
-    made.kill()
+    with Broker(kits).running() as made:
+        yield made
 
 
 def first(connection: Connection) -> tuple[str, bytes]:
