@@ -29,6 +29,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import sealed
+from veilgraph.paradigms.sealed.stacking import fitted
 from veilgraph.paradigms.sealed.twin import chosen_twin, in_one_place, trained_twin
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -232,7 +233,7 @@ def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
     )
     likely = trained_twin(like, [everything]).predict()
     assert likely is not None
-    assert torch.equal(result.output, logits_of(likely))
+    assert torch.equal(result.output, fitted(logits_of(likely), everything)[1])
     assert result.summary["best_epoch"] == 3
     alone = paradigm_of(job).baselines.alone(inputs, "B", lambda records: None)
     assert alone is not None

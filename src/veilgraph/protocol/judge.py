@@ -93,6 +93,10 @@ class Objective:
     ``transition`` is Tensor[c, c], P(label of the graph = j | true label = i), where those of the training and
     validation nodes were perturbed: losses are corrected for it. Raises ``DataError`` where there are no labels or
     masks.
+
+    Attributes:
+        classes: C.
+        weights: Tensor[C] of classes in the loss; None: all alike.
     """
 
     def __init__(
@@ -107,9 +111,9 @@ class Objective:
         self.classes = graph.num_classes or int(labels.max()) + 1
         self._transition = transition
         self._select_by = settings.select_by
-        self._weights = None
+        self.weights: Tensor | None = None
         if settings.class_weights == "balanced":
-            self._weights = balanced_weights(labels[train], self.classes).to(dtype)
+            self.weights = balanced_weights(labels[train], self.classes).to(dtype)
 
     def training_loss(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over the training nodes, weighted by class where the job says so.
@@ -125,7 +129,7 @@ class Objective:
 
     def calibration(self, probabilities: Tensor) -> Calibration | None:
         """What the validation nodes correct probabilities Tensor[N, C] of all nodes by."""
-        return fitted(probabilities[self._val], self._labels[self._val], self._weights, self._transition)
+        return fitted(probabilities[self._val], self._labels[self._val], self.weights, self._transition)
 
     @property
     def val_nodes(self) -> Tensor:
@@ -170,7 +174,7 @@ class Objective:
     def _entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self._transition is not None:
             return corrected_cross_entropy(logits, labels, self._transition)
-        return functional.cross_entropy(logits, labels, weight=self._weights)
+        return functional.cross_entropy(logits, labels, weight=self.weights)
 
 
 def calibration_at(

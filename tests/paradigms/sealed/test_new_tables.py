@@ -27,6 +27,7 @@ from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
+from veilgraph.paradigms.sealed.stacking import stacked
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.messages import causes
 from veilgraph.runtime.launch.jobs import predict, train
@@ -96,13 +97,17 @@ class Tables:
 
     def twin(self, graphs: dict[PartyId, PartyGraph]) -> Callable[[torch.Tensor | None], torch.Tensor]:
         job = sealed(RunDirectory.open(self.run).settings)
-        kept = RunDirectory.open(self.run).party("A").keeper.get("boosting")
-        examples = None if kept is None else Examples.of(kept.tensors)
+        keeper = RunDirectory.open(self.run).party("A").keeper
+        kept, own = keeper.get("boosting"), keeper.get("stacking")
+        examples = None if kept is None else Examples(**kept.tensors)
+        assert (own is None) == job.outcome.predicts_named
 
         def one(asked: torch.Tensor | None) -> torch.Tensor:
             found = predicting_twin(job, [graphs[name] for name in "AB"], weights(self.run), asked, examples).predict()
             assert found is not None
-            return logits_of(found).softmax(1)
+            return (logits_of(found) if own is None else stacked(logits_of(found), graphs["A"], **own.tensors)).softmax(
+                1
+            )
 
         return one
 

@@ -6,7 +6,6 @@ other nodes. Later predictions fit the same trees to the training nodes as they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,11 +35,6 @@ class Examples:
     def tensors(self) -> dict[str, Tensor]:
         """To be kept."""
         return {"rows": self.rows, "labels": self.labels}
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Examples:
-        """What was kept; ``KeyError`` where something is not there."""
-        return cls(tensors["rows"], tensors["labels"])
 
     def folds(self) -> NDArray[np.int64]:
         """The fold of each training node: equal rows are in one, and no label has a say: [T]."""

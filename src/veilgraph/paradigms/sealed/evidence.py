@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.stacking import Regression, Said
 from veilgraph.privacy.geometric import variance
 
 _Floats = npt.NDArray[np.float64]
@@ -33,9 +34,9 @@ _MOST_VOTES: Final = 400
 _FAR: Final = 40.0  # times 1/ε: noise is farther out with a chance of e^-40
 _WIDEST: Final = 20_000  # counts on either side that are told apart, so that 1/ε may be up to 500
 _LEAST: Final = 1e-12  # of a probability, before its logarithm
-_USUAL: Final = np.array([1.0, 0.25])
+_USUAL: Final = (1.0, 0.25)
 """Weights where no validation node says other ones: a node's votes are less independent than the law above has them."""
-_RIDGE, _NODES = 1e-2, 1.0  # on how far weights are from these, and how many nodes that counts as
+_RIDGE: Final = 1e-2  # on how far weights are from these
 _TRUSTED: Final = 4.0  # nodes of each predicted class that count as rightly predicted, before any is looked at
 LEAST_LEFT: Final = 0.2  # of what votes add: what is less was at most 0.1 points wherever it was measured
 _BY_NOISE: Final = 2.0  # how much more the noise's variance counts than the votes' own: by docs/sealed-privacy.json
@@ -83,8 +84,10 @@ def with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known, *, c
     said = of_classes(scores.argmax(1), known) if classes_alone else scores.log_softmax(1)
     own, judged = said.numpy(), known.of("val") & (known.labels >= 0)
     told = likelihood(votes.numpy(), epsilon, known, own.argmax(1))
-    weights = _fitted(own[judged], told[judged], known.labels[judged])
-    return torch.from_numpy(weights[0] * own + weights[1] * told)
+    both, weights = Said([own, told], np.empty((len(own), 0))), np.array(_USUAL)
+    if judged.any():
+        weights = Regression(known.labels[judged], np.ones(known.classes)).fitted(both.of(judged), _USUAL, _RIDGE)
+    return torch.from_numpy(both.sums(weights))
 
 
 def of_classes(predicted: Tensor, known: Known) -> Tensor:
@@ -157,23 +160,3 @@ def _shares(known: Known, predicted: npt.NDArray[np.int64]) -> _Floats:
     counts = np.eye(known.classes) + 1 / known.classes
     np.add.at(counts, (labels[target[kept]], opinions[source[kept]]), 1.0)
     return np.asarray(counts / counts.sum(1, keepdims=True))
-
-
-def _fitted(own: _Floats, told: _Floats, labels: npt.NDArray[np.int64]) -> _Floats:
-    """Two weights, near the usual ones where there are few rows: with those the labels are most probable."""
-    from scipy.optimize import minimize  # noqa: PLC0415 - as above
-    from scipy.special import log_softmax  # noqa: PLC0415
-
-    if not len(labels):
-        return _USUAL
-    places, ridge = np.arange(len(labels)), _RIDGE + _NODES / len(labels)
-
-    def loss(weights: _Floats) -> tuple[float, _Floats]:
-        logs = log_softmax(weights[0] * own + weights[1] * told, axis=1)
-        error = np.exp(logs)
-        error[places, labels] -= 1
-        slope = np.array([(error * each).sum() for each in (own, told)]) / len(labels)
-        beside = weights - _USUAL
-        return float(-logs[places, labels].mean() + ridge * (beside**2).sum() / 2), slope + ridge * beside
-
-    return np.asarray(minimize(loss, _USUAL, jac=True, method="L-BFGS-B").x)

@@ -41,6 +41,7 @@ from veilgraph.paradigms.sealed.inputs import (
 from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes, epsilon_of
 from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
+from veilgraph.paradigms.sealed.stacking import fitted, stacked
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.figures import CLASS_MEASURES, Scores
@@ -324,6 +325,8 @@ class SealedRole(Role):
 _SURE = 30.0  # the logit of a class that alone is known
 _DATA = "data"
 _EXAMPLES = "boosting"
+_STACKED = "stacking"
+_KEPT_TENSORS = {_EXAMPLES: {"rows", "labels"}, _STACKED: {"weights"}}
 _NOISE = "noise-id"
 _TABLES = "tables"
 
@@ -545,18 +548,22 @@ class SealedLabelHolder(SealedHolder, Judge):
         return {self.session.link.party: own}
 
     def _kept_examples(self) -> Examples:
+        return Examples(
+            **self._kept(_EXAMPLES, f"the training nodes that trees of the block {BOOSTING} were fitted to")
+        )
+
+    def _kept(self, name: str, what: str) -> Mapping[str, Tensor]:
+        """What the training kept at this party, of exactly the tensors that a prediction needs."""
         keeper = self.session.keeper
-        try:
-            kept = keeper.get(_EXAMPLES)
-            return Examples.of({} if kept is None else kept.tensors)
-        except KeyError as error:
+        kept = keeper.get(name)
+        if kept is None or set(kept.tensors) != _KEPT_TENSORS[name]:
             raise RunError(
-                f"{keeper.place(_EXAMPLES)}: the training nodes that trees of the block {BOOSTING} were fitted to are "
-                "not there; give the files of this party's own run, or train anew",
+                f"{keeper.place(name)}: {what} are not there; give the files of this party's own run, or train anew",
                 code="lost",
-                key=BOOSTING,
+                key=name,
                 party=self.session.link.party,
-            ) from error
+            )
+        return kept.tensors
 
     @override
     def keep(self) -> None:
@@ -585,6 +592,18 @@ class SealedLabelHolder(SealedHolder, Judge):
         if self._job.privacy is not None:
             combined = self._with_votes(self.logits)
             self.logits = combined if self._job.output == "margins" else self._sure_of(combined.argmax(1))
+        elif self._job.output == "margins" and self.predicted is None:
+            self.logits = self._stacked(self.logits)
+
+    def _stacked(self, scores: Tensor) -> Tensor:
+        """Logits with what this holder's own edges add, as the training found; a prediction has its weights."""
+        graph = self.labelled()
+        if self._trains:
+            weights, found = fitted(scores, graph, self._objective.weights)
+            self.session.keeper.put(_STACKED, {"weights": weights}, {})
+            return found
+        weights = self._kept(_STACKED, "the weights of its own edges beside the network")["weights"]
+        return stacked(scores, graph, weights)
 
     def _scores(self, found: Tensor) -> Tensor:
         return logits_of(found) if self._job.output == "margins" else self._sure_of(found[:, 0].round().long())

@@ -27,6 +27,7 @@ from veilgraph.paradigms.sealed.inputs import (
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.stacking import fitted
 from veilgraph.protocol.judge import Judgement, Objective
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 
@@ -131,7 +132,8 @@ def in_one_place(
     """Trains the job's network on one graph, with numbers that are not rounded; ``progress`` is called after every
     step.
 
-    Steps are judged as in the job, by all validation nodes or not at all. Margins are known, whatever its ``output``.
+    Steps are judged as in the job, by all validation nodes or not at all. Margins are known, whatever its ``output``,
+    and stacked.
     ``program`` is of that graph, begun; None: of a sealed job.
     """
     program = program or _begun_alone(job, graph)
@@ -154,7 +156,7 @@ def in_one_place(
             best = logits if judgement.best_epoch == epoch else best
         metrics.append(record)
         progress(metrics)
-    output = _logits(program) if best is None else best
+    output = fitted(_logits(program) if best is None else best, graph, objective.weights)[1]
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
         "best_epoch": judgement.best_epoch or len(metrics),

@@ -1,0 +1,204 @@
+"""What a label holder's own edges add to margins is used where validation nodes show it, and nowhere else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from tests.errors import refused
+from tests.paradigms.sealed.dense import STANDARD
+from tests.paradigms.sealed.programs import saved, small_graphs, small_job
+from tests.roles.federation import Settings, merge
+from veilgraph.core.errors import RunError
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.stacking import fitted, stacked
+from veilgraph.protocol.judge import average_precision
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.run_directory import RunDirectory
+
+NODES = 600
+MARGINS: Settings = merge(STANDARD, {"output": "margins", "train": {"epochs": 2}})
+
+
+def rings(seed: int, *, alike: float = 0.9, classes: int = 2) -> PartyGraph:
+    """One node in five is not of class 0; edges to nodes of another class are left out with that probability."""
+    draw = torch.Generator().manual_seed(seed)
+    labels = (torch.rand(NODES, generator=draw) < 0.2) * torch.randint(1, classes, (NODES,), generator=draw)
+    ends = torch.randint(NODES, (2, 3 * NODES), generator=draw)
+    kept = (labels[ends[0]] == labels[ends[1]]) | (torch.rand(3 * NODES, generator=draw) > alike)
+    split = torch.randint(3, (NODES,), generator=draw)
+    train_mask, val_mask, test_mask = (split == place for place in range(3))
+    return PartyGraph(
+        "A", torch.zeros(NODES, 1), ends[:, kept], None, labels, train_mask, val_mask, test_mask, num_classes=classes
+    )
+
+
+def guesses(graph: PartyGraph, seed: int = 0) -> Tensor:
+    """Logits that tell a little of a label, and all of a training node's."""
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    known = one_hot(graph.labels, graph.num_classes or 0).double()
+    noise = torch.randn(known.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return 0.5 * known + noise + 4 * known * graph.train_mask[:, None]
+
+
+def precision(logits: Tensor, graph: PartyGraph) -> float:
+    assert graph.labels is not None
+    found = average_precision(logits[graph.test_mask], graph.labels[graph.test_mask])
+    assert found is not None
+    return found
+
+
+def test_own_edges_find_who_deals_with_its_like() -> None:
+    gained = []
+    for seed in range(4):
+        graph = rings(seed)
+        logits = guesses(graph)
+        gained.append(precision(fitted(logits, graph)[1], graph) - precision(logits, graph))
+    assert min(gained) > 0.1
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_edges_that_tell_nothing_change_nothing(classes: int) -> None:
+    """Edges between any two nodes, of ten draws: those that seem to tell something are few, and change little."""
+    lost, taken = [], 0
+    for seed in range(10):
+        graph = rings(seed, alike=0.0, classes=classes)
+        logits = guesses(graph)
+        weights, found = fitted(logits, graph)
+        assert bool(len(weights)) == (found is not logits)
+        taken += bool(len(weights))
+        right = [each.argmax(1)[graph.test_mask] == graph.labels[graph.test_mask] for each in (logits, found)]  # type: ignore[index]
+        lost.append(float(right[0].double().mean() - right[1].double().mean()))
+    assert taken <= 3
+    assert max(lost) < 0.03
+
+
+def columns(logits: Tensor, graph: PartyGraph) -> tuple[list[Tensor], Tensor]:
+    """As the page has them, by loops."""
+    labels, trained = graph.labels, graph.train_mask
+    assert labels is not None
+    assert trained is not None
+    logs, classes = logits.log_softmax(1), logits.shape[1]
+    usual = one_hot(labels[trained], classes).double().mean(0)
+    found, told = [logs, torch.zeros_like(logs), torch.zeros_like(logs), torch.zeros_like(logs)], torch.zeros(NODES)
+    for node in range(NODES):
+        near = graph.edge_index[0][graph.edge_index[1] == node]
+        near = near[near != node]
+        own, others = near[trained[near]], near[~trained[near]]
+        found[1][node] = (logs[others].sum(0) + usual.log()) / (1 + len(others)) - usual.log()
+        found[2][node] = ((logs[others].exp().sum(0) + usual) / (1 + len(others)) / usual).log()
+        found[3][node] = ((one_hot(labels[own], classes).sum(0) + usual) / usual).log()
+        told[node] = len(own)
+    slope = told.double().log1p()
+    return found, torch.stack([torch.ones(NODES), slope - slope.mean()], 1)
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_weights_are_those_of_least_loss_on_validation_nodes(*, balanced: bool) -> None:
+    graph = rings(1, classes=3)
+    assert graph.labels is not None
+    assert graph.val_mask is not None
+    logits, by_class = guesses(graph), torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64) if balanced else None
+    weights, found = fitted(logits, graph, by_class)
+    said, slopes = columns(logits, graph)
+    at, judged = weights.clone().requires_grad_(), graph.val_mask
+    total = sum(at[place] * each for place, each in enumerate(said)) + slopes @ at[4:].reshape(2, 3)
+    begun = torch.tensor([1.0] + [0.0] * 9, dtype=torch.float64)
+    loss = cross_entropy(total[judged], graph.labels[judged], weight=by_class)
+    (loss + (at - begun).square().sum() / 2 / int(judged.sum())).backward()
+    assert at.grad is not None
+    assert float(at.grad.abs().max()) < 1e-4
+    assert torch.allclose(found[~judged], total.detach()[~judged])
+    assert torch.allclose(stacked(logits, graph, weights), total.detach())
+    assert not torch.allclose(found[judged], total.detach()[judged], atol=1e-3), "by weights without their fold"
+    assert torch.equal(stacked(logits, graph, torch.empty(0)), logits)
+
+
+def test_what_is_not_known_beforehand_moves_nothing() -> None:
+    """Labels of test nodes, logits of trained neighbours, and whom a node that is no holder's deals with."""
+    graph = rings(2)
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert graph.test_mask is not None
+    logits = guesses(graph)
+    found = fitted(logits, graph)[1]
+    labels = torch.where(graph.test_mask, 1 - graph.labels, graph.labels)
+    assert torch.equal(fitted(logits, replace(graph, labels=labels))[1], found)
+    moved = logits + torch.where(graph.train_mask, 3.0, 0.0)[:, None] * torch.tensor([1.0, -1.0])
+    assert torch.equal(fitted(moved, graph)[1][~graph.train_mask], found[~graph.train_mask])
+    least = int(graph.val_mask.nonzero()[20]) if graph.val_mask is not None else 0
+    own = replace(graph, num_common=None)
+    few = fitted(logits[: least + 1], own)[1]
+    inside = (graph.edge_index <= least).all(0)
+    cut = replace(graph, edge_index=graph.edge_index[:, inside])
+    assert torch.equal(fitted(logits[: least + 1], cut)[1], few)
+
+
+def test_found_classes_are_in_every_fold() -> None:
+    """One validation node in five is of class 1, and none of the four after it."""
+    graph = rings(4)
+    assert graph.labels is not None
+    assert graph.val_mask is not None
+    kinds = [(graph.val_mask & (graph.labels == label)).nonzero()[:, 0] for label in (1, 0)]
+    ones = kinds[0][: len(kinds[1]) // 4]
+    order = torch.cat([torch.stack([ones, *kinds[1][: 4 * len(ones)].reshape(4, -1)], 1).ravel(), torch.arange(NODES)])
+    order = order[[place for place, node in enumerate(order.tolist()) if node not in order[:place]]]
+    assert order.sort().values.tolist() == list(range(NODES))
+    masks = {name: getattr(graph, name)[order] for name in ("train_mask", "test_mask")}
+    judged = torch.arange(NODES) < 5 * len(ones)
+    moved = replace(
+        graph, edge_index=order.argsort()[graph.edge_index], labels=graph.labels[order], val_mask=judged, **masks
+    )
+    assert len(fitted(guesses(graph)[order], moved)[0])
+
+
+def test_a_loss_that_classes_weights_make_less_is_not_enough() -> None:
+    graph = rings(5, alike=0.3, classes=3)
+    logits = guesses(graph)
+    assert len(fitted(logits, graph)[0])
+    assert not len(fitted(logits, graph, torch.tensor([0.01, 5.0, 5.0], dtype=torch.float64))[0])
+
+
+@pytest.mark.parametrize("lacks", ["edges", "labels", "validation nodes", "more than 19 of these"])
+def test_without_evidence_logits_stay(lacks: str) -> None:
+    graph = rings(3)
+    assert graph.val_mask is not None
+    logits = guesses(graph)
+    without = {
+        "edges": graph.with_edges(torch.empty(0, dtype=torch.int64)),
+        "labels": replace(graph, labels=None, train_mask=None, val_mask=None, test_mask=None),
+        "validation nodes": replace(graph, val_mask=torch.zeros(NODES, dtype=torch.bool)),
+        "more than 19 of these": replace(graph, val_mask=graph.val_mask & (graph.val_mask.cumsum(0) < 20)),
+    }
+    weights, found = fitted(logits, without[lacks])
+    assert found is logits
+    assert not len(weights)
+
+
+def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = torch.tensor([1.0, 0, 0, 2.0, *[0.0] * 6], dtype=torch.float64)
+    monkeypatch.setattr(
+        "veilgraph.paradigms.sealed.roles.fitted", lambda logits, graph, _: (weights, stacked(logits, graph, weights))
+    )
+    found = train(
+        saved(tmp_path / "graphs", small_job(2, MARGINS), small_graphs(nodes=40, training=20)), tmp_path / "run"
+    )
+    before = found.predictions.uncalibrated
+    keeper = RunDirectory.open(found.path).party("A").keeper
+    assert float((predict(found.path).uncalibrated - before).abs().max()) < 4e-3
+    keeper.put("stacking", {"weights": torch.empty(0, dtype=torch.float64)}, {})
+    assert float((predict(found.path).uncalibrated - before).abs().max()) > 2e-2
+    assert RunDirectory.open(found.path).party("B").keeper.get("stacking") is None
+    keeper.put("stacking", {"other": weights}, {})
+    with refused(RunError, code="lost", key="stacking", party="A"):
+        predict(found.path)
+
+
+@pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}])
+def test_where_margins_of_all_nodes_are_not_told_nothing_is_kept(job: Settings, tmp_path: Path) -> None:
+    run = train(saved(tmp_path / "graphs", small_job(2, merge(MARGINS, job)), small_graphs()), tmp_path / "run").path
+    assert RunDirectory.open(run).party("A").keeper.get("stacking") is None
