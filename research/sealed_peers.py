@@ -1,7 +1,8 @@
 """What `sealed` reaches beside `vertical`, one holder alone and pooled tables, by defaults alone.
 
 ``python -m research.sealed_peers --seeds 5`` measures what ``docs/sealed-peers.json`` lacks, and goes on where it was
-cut off; ``--sets digits,cora`` that alone; ``--write`` puts the tables into docs/sealed.md and docs/payments.md.
+cut off; ``--sets digits,cora`` that alone, and so ``--ways``; ``--write`` puts the tables into docs/sealed.md and
+docs/payments.md.
 Networks are the protocols' twins.
 """
 
@@ -37,6 +38,7 @@ from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.settings import sealed
+from veilgraph.paradigms.sealed.stacking import fitted
 from veilgraph.paradigms.sealed.twin import chosen_twin
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.job import JobSettings
@@ -50,6 +52,8 @@ PAGE: Final = DOCS / "sealed.md"
 BEGIN: Final = "### What it reaches\n"
 END: Final = "\n- Test nodes"
 """Of the page, around the table."""
+STACKING_BEGIN: Final = "### What stacking adds\n"
+STACKING_END: Final = "\n- Seeds"
 WORLDS_PAGE: Final = DOCS / "payments.md"
 WORLDS_BEGIN: Final = "### What each finds there\n"
 WORLDS_END: Final = "\n- AUC"
@@ -87,21 +91,36 @@ def _job(each: Set, seed: int, paradigm: str) -> JobSettings:
     return parse_job(content)
 
 
-def _sealed(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+def _sealed(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Tensor:
     job = sealed(_job(each, seed, "sealed"))
     chosen = chosen_twin if job.data.feature_scaling == "standard" else chosen_words_twin
     found = chosen(job, graphs).predict()
     assert found is not None
-    return _scores(job, graphs[0], logits_of(found))
+    return logits_of(found)
 
 
-def _vertical(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
+def _vertical(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Tensor:
     job = _job(each, seed, "vertical")
-    return fit(PlainNetwork(job, graphs, job.data.label_party)).summary
+    return fit(PlainNetwork(job, graphs, job.data.label_party)).output
 
 
-def _network_alone(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
-    return isolated(_job(each, seed, "vertical"), graphs, "A").summary
+def _network_alone(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Tensor:
+    return isolated(_job(each, seed, "vertical"), graphs, "A").output
+
+
+def _as_they_are(
+    logits: Callable[[Set, int, Sequence[PartyGraph]], Tensor], each: Set, seed: int, graphs: Sequence[PartyGraph]
+) -> Mapping[str, Any]:
+    return _scores(_job(each, seed, "sealed"), graphs[0], logits(each, seed, graphs))
+
+
+def _stacked(
+    logits: Callable[[Set, int, Sequence[PartyGraph]], Tensor], each: Set, seed: int, graphs: Sequence[PartyGraph]
+) -> Mapping[str, Any]:
+    """With A's own edges beside them."""
+    job, own = _job(each, seed, "sealed"), graphs[0].common_part()
+    weights = Objective(own, job.train, torch.float64).weights
+    return _scores(job, graphs[0], fitted(logits(each, seed, graphs).double(), own, weights)[1])
 
 
 def _pyg(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:
@@ -141,17 +160,24 @@ def _scores(job: JobSettings, graph: PartyGraph, logits: Tensor) -> Mapping[str,
 
 Way = Callable[[Set, int, Sequence[PartyGraph]], Mapping[str, Any]]
 WAYS: Final[Mapping[str, Way]] = {
-    "sealed": _sealed,
-    "vertical": _vertical,
+    "sealed": partial(_stacked, _sealed),
+    "vertical": partial(_as_they_are, _vertical),
     "pooled: PyG": _pyg,
     "pooled: boosting": _pooled,
     "pooled: apart": _apart,
     "pooled: columns": _columns,
-    "A alone": _network_alone,
+    "A alone": partial(_as_they_are, _network_alone),
     "A: boosting": partial(_alone, "A"),
 }
 OTHERS: Final[Mapping[str, Way]] = {f"{holder}: boosting": partial(_alone, holder) for holder in ("B", "C")}
 """Of holders that are lent the labels."""
+STACKING: Final[Mapping[str, Way]] = {
+    "sealed, network alone": partial(_as_they_are, _sealed),
+    "A alone, stacked": partial(_stacked, _network_alone),
+    "vertical, stacked": partial(_stacked, _vertical),
+}
+"""What stacking adds to, and adds elsewhere."""
+_EVERY: Final = {**WAYS, **OTHERS, **STACKING}
 
 
 def measure(each: Set, seeds: Sequence[int], ways: Sequence[str], found: dict[str, list[float | None]]) -> None:
@@ -161,13 +187,13 @@ def measure(each: Set, seeds: Sequence[int], ways: Sequence[str], found: dict[st
             key = f"{each.name}/{way}/{seed}"
             if key in found:
                 continue
-            job = _job(each, seed, "vertical" if way in ("vertical", "A alone") else "sealed")
+            job = _job(each, seed, "vertical" if way.startswith(("vertical", "A alone")) else "sealed")
             if each is _CARDS:
                 graphs = organisations(Path(os.environ["VEILGRAPH_DATA"]), seed)
             else:
                 graphs = list(paradigm_of(job).data.load(job).graphs)
             started = time.perf_counter()
-            summary = (WAYS[way] if way in WAYS else OTHERS[way])(each, seed, graphs)
+            summary = _EVERY[way](each, seed, graphs)
             found[key] = [value and round(value, 4) for value in (summary[_NAMES[each.figure]], summary.get("test_ap"))]
             content = {"version": __version__, "torch": torch.__version__, "test": found}
             write_whole(FIGURES, (json.dumps(content, indent=1) + "\n").encode())
@@ -184,6 +210,23 @@ def table(found: Mapping[str, list[float | None]]) -> list[str]:
             seeds = "/".join(dict.fromkeys(str(len(values)) for values in of.values() if values))
             cells = [each.name, figure, seeds, *(_shown(values) for values in of.values())]
             lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def stacking_table(found: Mapping[str, list[float | None]]) -> list[str]:
+    """Markdown: a row for each set; of each way without stacking and with, over the seeds that have both."""
+    pairs = [("sealed, network alone", "sealed"), ("A alone", "A alone, stacked"), ("vertical", "vertical, stacked")]
+    heads = [head for _, way in pairs for head in (way.removesuffix(", stacked"), "stacked")]
+    lines = [f"| data set | seeds | {' | '.join(heads)} |", f"|---|---:|{'---:|' * len(heads)}"]
+    for each in ALL:
+        cells, counts = [], []
+        for pair in pairs:
+            seeds = [key.split("/")[2] for key in found if key.startswith(f"{each.name}/{pair[1]}/")]
+            both = [seed for seed in seeds if f"{each.name}/{pair[0]}/{seed}" in found]
+            cells += [_shown([found[f"{each.name}/{way}/{seed}"] for seed in both]) for way in pair]
+            counts += [str(len(both))]
+        if counts[0] != "0":
+            lines.append(f"| {' | '.join([each.name, '/'.join(dict.fromkeys(counts)), *cells])} |")
     return lines
 
 
@@ -220,11 +263,12 @@ def main() -> None:
     found = json.loads(FIGURES.read_text(encoding="utf-8"))["test"] if FIGURES.exists() else {}
     if arguments.write:
         _put(PAGE, BEGIN, table(found), END)
+        _put(PAGE, STACKING_BEGIN, stacking_table(found), STACKING_END)
         _put(WORLDS_PAGE, WORLDS_BEGIN, worlds_table(found), WORLDS_END)
         return
     for each in ALL:
         if each.name in re.split(",(?! )", arguments.sets):
-            measure(each, range(FIRST_SEED, FIRST_SEED + arguments.seeds), arguments.ways.split(","), found)
+            measure(each, range(FIRST_SEED, FIRST_SEED + arguments.seeds), re.split(",(?! )", arguments.ways), found)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from torch import Tensor
+from veilgraph_averaging.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph_averaging.settings import AveragingJob, averaging
 
 from tests.attacks.sums import Seen, watching
@@ -19,7 +20,6 @@ from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
-from veilgraph.mpc.survivors import RecordedSum, SumId, SurvivorRecord, begin_new_rounds
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
@@ -99,11 +99,12 @@ def test_who_was_late_is_in_rounds_with_new_weights_and_in_none_with_the_old(tmp
 
 def test_a_record_of_sums_over_other_tables_is_of_weights_alone() -> None:
     keeper, old, new = MemoryKeeper(), torch.zeros(3), torch.ones(3)
-    record = SurvivorRecord("A", NAMES, keeper)
+    record = SurvivorRecord("A", NAMES, keeper, "before")
     for epoch in (1, 2):
         record.add(SumId.of("weights", epoch, old + 2 * epoch), ["A", "B", "C"])
-    begin_new_rounds(keeper)
-    record = SurvivorRecord("A", NAMES, keeper)
+    with refused(ProtocolError, code="other-weights"):
+        RecordedSum(SurvivorRecord("A", NAMES, keeper, "before"), SumId.of("weights", 1, new)).check_weights()
+    record = SurvivorRecord("A", NAMES, keeper, "after")
     fresh = RecordedSum(record, SumId.of("weights", 1, new))
     fresh.check_weights()
     fresh.check(NAMES)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from veilgraph_averaging import training
+from veilgraph_averaging.aggregation.survivors import SurvivorRecord
 from veilgraph_averaging.settings import AveragingJob
 
 from tests import nightly
@@ -23,7 +24,6 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.mpc.survivors import SurvivorRecord
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.launch.site import mark
 from veilgraph.runtime.store.checkpoints import Checkpoints

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -54,6 +54,10 @@ class Kept(NamedTuple):
 
     tensors: Mapping[str, Tensor]
     facts: Record
+
+
+OPENED: Final = "survivors"
+"""Name of what a party keeps of sums that it helped to open: a run that has it has begun."""
 
 
 class Keeper(ABC):

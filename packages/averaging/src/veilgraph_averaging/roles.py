@@ -19,7 +19,6 @@ from veilgraph.link.collectives import gather, receive_as
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import SecretRounding
-from veilgraph.mpc.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.layers import FACT_BITS
 from veilgraph.paradigms.horizontal.roles import REMEDY, worth
@@ -33,6 +32,7 @@ from veilgraph_averaging import training
 from veilgraph_averaging import twin as baselines
 from veilgraph_averaging.aggregation.keys import Signatures
 from veilgraph_averaging.aggregation.summing import GONE, Group, SummingHolder, SummingServer
+from veilgraph_averaging.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph_averaging.network import Personalised
 from veilgraph_averaging.private.sampled import SampledPublisher
 from veilgraph_averaging.settings import averaging
@@ -121,7 +121,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         signatures = Signatures.agree(session.link, session.holders, session.secrets, round_=_SIGNING)
         group = Group(start.session, session.holders, self._job.threshold)
         if self._job.records_survivors:
-            self._record = SurvivorRecord(session.link.party, session.holders, session.keeper)
+            self._record = SurvivorRecord(session.link.party, session.holders, session.keeper, session.alignment)
             if start.number > 1:
                 session.link.send(SERVER, RECORDS, self._record.rows())
         rounding = SecretRounding(session.rounding_key)

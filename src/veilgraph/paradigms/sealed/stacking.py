@@ -9,11 +9,10 @@ A regression on validation nodes (stacked generalisation, Wolpert 1992) adds up,
 
 with one weight for each of the first four, and a shift and a slope for every class. π are the shares of classes among
 training nodes, and what a node without neighbours has. A trained node's label is in its logits: such neighbours count
-by their labels, and only others by their logits.
+by their labels, and only others by their logits. Nobody else is asked, and nothing is told.
 
-Nobody else is asked, and nothing is told. Logits stay as they are unless five-fold cross-validation shows, by more than
-a standard error of the loss, that edges add to what a scale and shifts of the logits reach; and does not show fewer
-nodes right, or of two classes a lower average precision.
+Logits stay as they are unless five-fold cross-validation shows, by more than a standard error of the loss, that edges
+add to what a scale and shifts of the logits reach, with no fewer nodes right, or of two classes no lower precision.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
-from veilgraph.mpc.survivors import begin_new_rounds
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.agreement import check_leave
 from veilgraph.protocol.aligning import rebuild, split_by_labels
@@ -139,7 +138,6 @@ def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None
         [*(store.path / name for name in (_ALIGNMENT, _ENCODING, _PROFILE, _TABLES)), store.graph_path, store.ids_path]
     )
     store.save_seed(seed)
-    begin_new_rounds(store.keeper)
     if prepared.built is not None:
         save_party(prepared.built.graph, store.graph_path)
         store.save_ids(*_ids(prepared.built))

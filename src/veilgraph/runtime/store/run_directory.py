@@ -66,11 +66,10 @@ from veilgraph.core.files import (
     write_json,
     write_whole,
 )
-from veilgraph.core.tensor_file import FolderKeeper, Record, load_tensors, save_tensors
+from veilgraph.core.tensor_file import OPENED, FolderKeeper, Record, load_tensors, save_tensors
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph.link.view import ViewFile
-from veilgraph.mpc.survivors import RECORD
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import read_job
@@ -320,7 +319,7 @@ class PartyStore:
 
     def has_trained(self) -> bool:
         """Whether there is anything of a training here: checkpoints, a model, or a record of sums that were opened."""
-        return self.checkpoints.has_trained() or self.keeper.path(RECORD).is_file()
+        return self.checkpoints.has_trained() or self.keeper.path(OPENED).is_file()
 
     def has_seed(self) -> bool:
         """Whether the party has a learning seed already."""

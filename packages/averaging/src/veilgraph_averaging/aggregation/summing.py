@@ -28,10 +28,10 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.collectives import Shape, gather_present, receive_as
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.mask import SecretRounding, encoded_for_sum
-from veilgraph.mpc.survivors import UNRECORDED, RecordedSum
 from veilgraph_averaging.aggregation.keys import OFFER_BYTES, SEALED_BYTES, SIGNATURE_BYTES, Round, Signatures
 from veilgraph_averaging.aggregation.rounds import HolderRound, Received, ServerRound
 from veilgraph_averaging.aggregation.shamir import ELEMENT_BYTES
+from veilgraph_averaging.aggregation.survivors import UNRECORDED, RecordedSum
 
 GONE: Final = (PeerFailed, LinkTimeout)  # what sending to a holder that has dropped out raises
 

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ProtocolError
-from veilgraph.core.tensor_file import Keeper
+from veilgraph.core.tensor_file import OPENED, Keeper
 from veilgraph.core.types import PartyId
 
-RECORD: Final = "survivors"  # name in a holder's keeper
 What = Literal["weights", "facts", "scores"]
 _LEAVE: Final = (
     "give leave: limits.restart: true in a holder's party file, or, with all parties on this machine, veilgraph resume "
@@ -47,17 +46,23 @@ class SumId(NamedTuple):
 
 
 class SurvivorRecord:
-    """One party's, of one run. Raises ``RunError`` where what was kept is damaged."""
+    """One party's, of one run. Raises ``RunError`` where what was kept is damaged.
 
-    def __init__(self, party: PartyId, holders: Sequence[PartyId], keeper: Keeper) -> None:
-        self.party, self._holders, self._keeper = party, tuple(holders), keeper
+    Sums over tables of another ``alignment`` are known by weights alone: only new weights get new survivors.
+    """
+
+    def __init__(self, party: PartyId, holders: Sequence[PartyId], keeper: Keeper, alignment: str = "") -> None:
+        self.party, self._holders, self._keeper, self._alignment = party, tuple(holders), keeper, alignment
         self.sums: dict[SumId, tuple[PartyId, ...]] = {}
         # A row: the sum's name, −1 for no epoch, and whose values are in it.
         self._form = np.dtype(
             [("what", "u1"), ("epoch", "<i8"), ("weights", f"V{_DIGEST}"), ("of", "?", (len(holders),))]
         )
-        if (kept := keeper.get(RECORD)) is not None:
-            self.merge(kept.tensors[RECORD], party)
+        if (kept := keeper.get(OPENED)) is not None:
+            rows = kept.tensors[OPENED].clone()
+            if kept.facts.get("alignment") != alignment:
+                rows[:, 1:9] = 255  # the epoch: -1
+            self.merge(rows, party)
 
     @property
     def width(self) -> int:
@@ -99,15 +104,7 @@ class SurvivorRecord:
             self._save()
 
     def _save(self) -> None:
-        self._keeper.put(RECORD, {RECORD: self.rows()}, {})
-
-
-def begin_new_rounds(keeper: Keeper) -> None:
-    """Know the recorded sums by weights alone, for rounds over other tables: only new weights get new survivors."""
-    if (kept := keeper.get(RECORD)) is not None:
-        rows = kept.tensors[RECORD].clone()
-        rows[:, 1:9] = 255  # the epoch: -1
-        keeper.put(RECORD, {RECORD: rows}, {})
+        self._keeper.put(OPENED, {OPENED: self.rows()}, {"alignment": self._alignment})
 
 
 class RecordedSum:
