@@ -56,8 +56,7 @@ class Kept(NamedTuple):
     facts: Record
 
 
-OPENED: Final = "survivors"
-"""Name of what a party keeps of sums that it helped to open: a run that has it has begun."""
+OPENED: Final = "survivors"  # name of what a party keeps of sums that it helped to open: its run has begun
 
 
 class Keeper(ABC):

@@ -7,6 +7,7 @@ nodes, and whatever it changes between two predictions.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -601,6 +602,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         if self._trains:
             weights, found = fitted(scores, graph, self._objective.weights)
             self.session.keeper.put(_STACKED, {"weights": weights}, {})
+            logging.getLogger("veilgraph").info("stacking: own edges add%s", "" if len(weights) else " nothing")
             return found
         weights = self._kept(_STACKED, "the weights of its own edges beside the network")["weights"]
         return stacked(scores, graph, weights)

@@ -74,10 +74,7 @@ class Regression:
         return np.asarray(found * self.by_class[self.labels])
 
     def fitted(self, said: Said, begun: Sequence[float] = (1.0,), pull: float = 0.0) -> Floats:
-        """Weights for ``Said.sums`` of least mean loss plus (1/n + pull)/2 of their squared distance from ``begun``.
-
-        Those that ``begun`` does not name begin at 0.
-        """
+        """Weights for ``Said.sums`` of least mean loss plus (1/n + pull)/2 times |weights − (begun, 0, …, 0)|²."""
         from scipy.optimize import minimize  # noqa: PLC0415 - as above
         from scipy.special import softmax  # noqa: PLC0415
 

@@ -132,9 +132,8 @@ def in_one_place(
     """Trains the job's network on one graph, with numbers that are not rounded; ``progress`` is called after every
     step.
 
-    Steps are judged as in the job, by all validation nodes or not at all. Margins are known, whatever its ``output``,
-    and stacked.
-    ``program`` is of that graph, begun; None: of a sealed job.
+    Steps are judged as in the job, by all validation nodes or not at all. Margins are known, and stacked, whatever its
+    ``output``. ``program`` is of that graph, begun; None: of a sealed job.
     """
     program = program or _begun_alone(job, graph)
     objective = Objective(graph, job.train, torch.float64)
