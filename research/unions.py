@@ -29,11 +29,15 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.inputs import plan_of
 from veilgraph.paradigms.sealed.program import logits_of
+from veilgraph.paradigms.sealed.stacking import fitted
 from veilgraph.paradigms.sealed.twin import taken
+from veilgraph.paradigms.union.inputs import both_ways
 from veilgraph.paradigms.union.settings import UnionJob, union
 from veilgraph.paradigms.union.twin import alone, begun, pooled
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judge import Objective
 from veilgraph.protocol.paradigm import PARADIGMS
 
 FIGURES: Final = Path(__file__).parents[1] / "docs" / "unions.json"
@@ -143,11 +147,19 @@ def every_way(job: UnionJob) -> tuple[Sequence[PartyGraph], dict[str, dict[Party
 def together(
     job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]
 ) -> dict[PartyId, Tensor]:
-    """Logits of every bank's own accounts."""
+    """Logits of every bank's own accounts, with what its own edges add at home."""
     told = taken(job, begun(job, graphs, ids)).predict()
     assert told is not None
-    sizes = [graph.common for graph in graphs]
-    return dict(zip((graph.party for graph in graphs), torch.split(logits_of(told), sizes), strict=True))
+    parts = torch.split(logits_of(told), [graph.common for graph in graphs])
+    return {graph.party: stacked(job, graph, part) for graph, part in zip(graphs, parts, strict=True)}
+
+
+def stacked(job: UnionJob, graph: PartyGraph, logits: Tensor) -> Tensor:
+    """As its bank does it."""
+    if graph.labels is None:
+        return logits
+    own = both_ways(graph, plan_of(job))
+    return fitted(logits, own, Objective(own.common_part(), job.train, torch.float64).weights)[1]
 
 
 def judged(graphs: Sequence[PartyGraph], logits: Mapping[PartyId, Tensor]) -> dict[str, float]:
