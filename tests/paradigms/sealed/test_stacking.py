@@ -163,13 +163,16 @@ def test_a_loss_that_classes_weights_make_less_is_not_enough() -> None:
     assert not len(fitted(logits, graph, torch.tensor([0.01, 5.0, 5.0], dtype=torch.float64))[0])
 
 
-@pytest.mark.parametrize("lacks", ["edges", "labels", "validation nodes", "more than 19 of these"])
+@pytest.mark.parametrize(
+    "lacks", ["edges", "edges between own nodes", "labels", "validation nodes", "more than 19 of these"]
+)
 def test_without_evidence_logits_stay(lacks: str) -> None:
     graph = rings(3)
     assert graph.val_mask is not None
     logits = guesses(graph)
     without = {
         "edges": graph.with_edges(torch.empty(0, dtype=torch.int64)),
+        "edges between own nodes": replace(graph, edge_index=graph.edge_index + torch.tensor([[0], [NODES]])),
         "labels": replace(graph, labels=None, train_mask=None, val_mask=None, test_mask=None),
         "validation nodes": replace(graph, val_mask=torch.zeros(NODES, dtype=torch.bool)),
         "more than 19 of these": replace(graph, val_mask=graph.val_mask & (graph.val_mask.cumsum(0) < 20)),

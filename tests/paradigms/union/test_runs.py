@@ -241,7 +241,7 @@ def test_a_hub_trains_as_in_one_place(tmp_path: Path) -> None:
     whole.train_mask, whole.val_mask, whole.test_mask = place < 2, place == 2, place > 2
     found = split_at_home(PartyGraph.from_data(POOLED, whole), "AB", torch.arange(len(labels)) // 10 > 0)
     joint: Banks = [graph for graph, _ in found], {graph.party: ids for graph, ids in found}
-    job = job_of(joint, JOINT, {"model": {"network": "linear"}})
+    job = job_of(joint, JOINT, {"model": {"network": "linear"}, "train": {"select_by": "last"}})
     run, expected = trained(job, joint, tmp_path / "run"), of_twin(job, joint)
     assert (expected["A"][0] - expected["A"][1:]).abs().min() > ALMOST  # of what it is paid by, which others are not
     for party, own in expected.items():

@@ -34,6 +34,7 @@ Floats = npt.NDArray[np.float64]
 _Labels = npt.NDArray[np.int64]
 _FOLDS: Final = 5
 _FEWEST: Final = 20  # validation nodes
+_LEAST_GAIN: Final = 1e-3  # of the mean loss: two fits of one loss differ by less
 _LEAST: Final = 1e-12  # of a share, before its logarithm
 
 
@@ -120,17 +121,16 @@ def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) ->
     """
     nothing, (nodes, classes) = (torch.empty(0, dtype=torch.float64), logits), logits.shape
     labels, val = graph.labels, graph.val_mask
-    if labels is None or val is None or graph.train_mask is None or not graph.num_edges:
+    if labels is None or val is None or graph.train_mask is None or val[:nodes].sum() < _FEWEST:
         return nothing
     judged = np.flatnonzero(val[:nodes].numpy())
-    if len(judged) < _FEWEST:
-        return nothing
     whole, known = _said(logits, graph), labels.numpy()[judged]
     said = whole.of(judged)
     regression = Regression(known, np.ones(classes) if by_class is None else by_class.double().numpy())
     found = regression.across_folds(said)
     gained = regression.likely(found) - regression.likely(regression.across_folds(said.alone()))
-    if gained.mean() <= gained.std() / len(gained) ** 0.5 or _rank(found, known) < _rank(said.columns[0], known):
+    least = max(gained.std() / len(gained) ** 0.5, _LEAST_GAIN)
+    if gained.mean() <= least or _rank(found, known) < _rank(said.columns[0], known):
         return nothing
     weights = regression.fitted(said)
     logits = torch.from_numpy(whole.sums(weights))
