@@ -236,7 +236,7 @@ def _sampling_rate(case: AuditContext, view: View, name: PartyId) -> Told | None
 
 @_check("paid")
 def _paid(case: AuditContext, view: View) -> Found:
-    """At who is sent them: releases that went out against those that the ledgers have."""
+    """Compare the distinct releases that a party received with those that each sender's ledger has paid for."""
     settings = case.settings
 
     def compared(holder: PartyId, releases: int, unpaid: int) -> Finding:

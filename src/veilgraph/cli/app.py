@@ -202,7 +202,7 @@ def add_installed() -> None:
 
 
 def refuse_given(context: typer.Context, names: Sequence[str], why: str) -> None:
-    """Refuse parameters of a command that have no meaning here, where they are given; ``why`` says the way out."""
+    """Raise ``BadParameter`` if one of these parameters is given, as it means nothing here; ``why``: the way out."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":

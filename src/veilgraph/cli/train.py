@@ -357,7 +357,7 @@ def compare_command(
             ["out", "seeds", "recall_at", "party", "alone", "overrides"],
             f"is of a job alone, and {what} is a run's directory; leave it out, or give the job file",
         )
-        _compare_run(what)
+        _compare_with_baselines(what)
         return
     settings = read_settings(what, overrides)
 
@@ -394,7 +394,7 @@ def compare_command(
     emit({"directory": path, **found.model_dump(mode="json"), "verdict": verdict})
 
 
-def _compare_run(run: Path) -> None:
+def _compare_with_baselines(run: Path) -> None:
     directory = RunDirectory.open(run)
     with _bars(directory.settings) as bars:
         compared = compare(directory, bars.stage)

@@ -6,8 +6,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
@@ -81,15 +81,16 @@ def join(
             )
             raise ConfigError(f"{option} is the leave of who deals, and this kit is {kit.name}'s: {instead}")
     runs = runs or kit.runs
-    alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
     watch, stopped = SiteWatch(), threading.Event()
-    with (
-        alone,
-        _private(kit, runs),
-        kit.key_file.opened(kit.passphrase),
-        stopped_by_signals(stopped.set),
-        watched(metrics, partial(_pages, kit, runs, watch), report),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first"))
+        kit.key_file.close()  # removes what a killed site left of an opened key
+        for folder in (kit.path, runs):
+            if folder.exists():
+                check_private(folder)
+        stack.enter_context(kit.key_file.opened(kit.passphrase))
+        stack.enter_context(stopped_by_signals(stopped.set))
+        stack.enter_context(watched(metrics, partial(_pages, kit, runs, watch), report))
         leave = {"current_list": current_list, "restarts": restarts, "allows_audit": allows_audit}
         kit.prepare(SiteFile(party_file=party_file, runs=runs, **leave))
         if kit.kind != "broker":  # it is no participant, and meets none
@@ -190,16 +191,6 @@ def _pages(kit: Kit, runs: Path, watch: SiteWatch) -> Mapping[str, Callable[[], 
     from veilgraph.deploy.metrics.site import WatchedSite  # noqa: PLC0415
 
     return pages(WatchedSite(kit, runs, watch))
-
-
-@contextmanager
-def _private(kit: Kit, runs: Path) -> Iterator[None]:
-    """Refuses a kit or a folder of runs that others may use; what a killed site left of an opened key is removed."""
-    kit.key_file.close()
-    for folder in (kit.path, runs):
-        if folder.exists():
-            check_private(folder)
-    yield
 
 
 def _check(kit: Kit, party_file: Path | None) -> None:

@@ -366,7 +366,7 @@ def classes_of(party: PartyId, data: pyg.Data, labels: Tensor | None) -> int | N
 
 
 def targets_of(party: PartyId, data: pyg.Data) -> Tensor | None:
-    """``y`` as one number per node, Tensor[N], where it is of floating point; None where it is not, or not there."""
+    """``y`` as one target per node, Tensor[N] of its floating dtype; None where it has another dtype, or is missing."""
     targets = data.y
     if not isinstance(targets, Tensor) or not targets.is_floating_point():
         return None

@@ -225,7 +225,7 @@ class NatsLink(MailboxLink):
     def _tend(self, route: _Route) -> float:
         """Does what is due for a peer; returns the seconds until something may be due again."""
         now, peer, has_room = time.monotonic(), route.peer, self._mailbox.has_room(route.peer.name)
-        for receipt in route.owed(now, of_pieces=has_room):
+        for receipt in route.due_receipts(now, of_pieces=has_room):
             self._publish(route, _RECEIPT, receipt)
         if peer.failure is None and peer.silent():
             peer.fail_silent(self._trouble)
@@ -295,11 +295,11 @@ class NatsLink(MailboxLink):
     def _take_frame(self, route: _Route, frame: bytes | bytearray | memoryview) -> None:
         kind, number, index, _ = stated_head(frame)
         if kind == FrameKind.PIECE and (number, index) != route.peer.assembly.expected:
-            route.owe_newest()
+            route.queue_newest_receipt()
             return
         receipt = bytes(frame[:HEAD_BYTES]) + route.peer.take(frame)
         if kind != FrameKind.PING:
-            route.owe(kind, receipt, len(frame))
+            route.queue_receipt(kind, receipt, len(frame))
 
 
 class _Route:
@@ -373,7 +373,7 @@ class _Route:
         with self.changed:
             self._repeats, self.greet_at = True, 0.0
         self.wake.set()
-        self.owe_newest()
+        self.queue_newest_receipt()
 
     def take_receipt(self, content: memoryview) -> None:
         """Forgets what the peer has; ``ProtocolError`` where it is not the peer's receipt."""
@@ -431,8 +431,8 @@ class _Route:
 
     # Of what this end takes
 
-    def owe(self, kind: int, receipt: bytes, size: int) -> None:
-        """Has a receipt sent: for pieces after ``_RECEIPT_S``, or once a quarter of the window came."""
+    def queue_receipt(self, kind: int, receipt: bytes, size: int) -> None:
+        """Have a receipt sent: at once, for a piece after ``_RECEIPT_S``, or once a quarter of the window came."""
         with self.changed:
             if FrameKind.PIECE not in self._owed:
                 self._due_at, self._owed_bytes = time.monotonic() + _RECEIPT_S, 0
@@ -444,15 +444,15 @@ class _Route:
             if kind == FrameKind.PIECE or (kind == FrameKind.CONFIRMATION and not self._newest):
                 self._newest = receipt
 
-    def owe_newest(self) -> None:
-        """Has the newest receipt sent again: the peer then knows what it must send again."""
+    def queue_newest_receipt(self) -> None:
+        """Have the newest receipt sent again: the peer then knows what it must send again."""
         with self.changed:
             if self._newest:
                 self._owed.setdefault(FrameKind.PIECE, self._newest)
                 self._due_at = 0.0
                 self.wake.set()
 
-    def owed(self, now: float, *, of_pieces: bool) -> Sequence[bytes]:
+    def due_receipts(self, now: float, *, of_pieces: bool) -> Sequence[bytes]:
         """Receipts to be sent now; who gets none of pieces sends no more than a window."""
         with self.changed:
             of_pieces &= now >= self._due_at

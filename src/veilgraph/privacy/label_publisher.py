@@ -19,7 +19,7 @@ LABELS: Final = "labels"  # channel of the ledger
 
 
 class LabelPublisher(PaidPublisher):
-    """The door of a holder that learns from perturbed labels; embeddings and gradients of these go through.
+    """The publisher of a holder that learns from perturbed labels; embeddings and gradients of these go through.
 
     ``labels`` are Tensor[n] int64, of the nodes of whose labels others are told anything (``learned_from``).
     """

@@ -51,7 +51,7 @@ LOG, TAN = function_of("log"), function_of("tan")
 
 
 def granularity(scale: float) -> float:
-    """The grid's step for noise of a scale in [1e-100, 1e100]: a power of two in (scale·2^-21, scale·2^-20]."""
+    """Grid step, a power of two in (scale·2^-21, scale·2^-20]; ``ConfigError``: scale is not in [1e-100, 1e100]."""
     if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
         raise ConfigError(
             f"noise scale={scale!r} must lie in [{SMALLEST_SCALE:g}, {LARGEST_SCALE:g}]: change clip or multiplier",

@@ -13,7 +13,7 @@ from veilgraph.core.settings import Settings, settled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.event import Neighbours
 from veilgraph.protocol.job import JobSettings, adds_noise
-from veilgraph.protocol.messages import PARADIGMS, RevelationName, bounded, causes, statements, wider
+from veilgraph.protocol.messages import PARADIGMS, RevelationName, bounded_revelations, causes, statements, wider
 
 REASON_CHARACTERS: Final = 2000  # no reason for a refusal is longer
 
@@ -248,7 +248,7 @@ def _too_costly(
             f"{limit} about labels and the job bounds nothing that is told of them: set label_privacy.epsilon "
             "(paradigms vertical, horizontal and averaging), or remove the limit"
         )
-    why = PARADIGMS[job.paradigm].guarantee.unbounded(job)
+    why = PARADIGMS[job.paradigm].guarantee.unbounded_revelations(job)
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
 
 
@@ -281,7 +281,7 @@ def _reasons(
         yield f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={says}"
     yield None if nodes is None else too_few(limits, nodes)
     # The longest last: its end is what may be cut off.
-    accepted, contained, by_noise = {*limits.leakage}, wider(job), bounded(job)
+    accepted, contained, by_noise = {*limits.leakage}, wider(job), bounded_revelations(job)
     if limits.max_epsilon is not None and costly is None:
         accepted |= by_noise
     found = {name: cause for name, cause in {**besides, **causes(job, party)}.items() if name not in accepted}

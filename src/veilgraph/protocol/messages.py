@@ -306,8 +306,8 @@ def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
     return found
 
 
-def bounded(job: JobSettings) -> frozenset[str]:
-    """Names of what comes of a job's noised values alone, so that a finite ε bounds what it tells."""
+def bounded_revelations(job: JobSettings) -> frozenset[str]:
+    """Names of the revelations that a job makes through noised messages alone, so that a finite ε bounds them."""
     rows = list(_rows(job))
     bare = {told.name for row in rows if not row.is_bounded for told in row.reveals}
     return frozenset(told.name for row in rows for told in row.reveals) - bare

@@ -44,13 +44,13 @@ def learned_graph(session: RoleContext, graph: PartyGraph) -> tuple[PartyGraph, 
     """Perturb a holder's labels of its common nodes for a job with ``label_privacy``, and pay before they are there.
 
     Gives the graph with them, and Tensor[c, c] float64, P(label of it = j | true label = i). Raises ``ConfigError``
-    where its session has no door that perturbs labels, and ``BudgetSpent`` where a budget does not allow them.
+    where its session has no ``LabelPublisher``, and ``BudgetSpent`` where a budget does not allow them.
     """
-    door = session.publisher
-    if not isinstance(door, LabelPublisher):
-        raise ConfigError(f"label_privacy: {session.link.party} has no door that perturbs labels; give its session one")
-    learned = with_perturbed(graph, door.perturbed(), perturbed_splits(session.settings))
-    return learned, door.response.transition()
+    publisher = session.publisher
+    if not isinstance(publisher, LabelPublisher):
+        raise ConfigError(f"label_privacy: {session.link.party} has no LabelPublisher; give its session one")
+    learned = with_perturbed(graph, publisher.perturbed(), perturbed_splits(session.settings))
+    return learned, publisher.response.transition()
 
 
 def noised_labels(job: JobSettings) -> str:

@@ -137,7 +137,7 @@ class RoleContext:
     refuses: str = ""
     """Why this party does not take part, told to all before work; empty when it does."""
     publisher: Publisher = OPEN
-    """The door through which anything of a holder's data leaves it."""
+    """Pays for what a holder releases of its data."""
     keeper: Keeper = field(default_factory=MemoryKeeper)
     """Of what the party may need again in later sessions."""
     custom: CustomModel | None = None

@@ -315,7 +315,7 @@ def _describe_edges(table: EdgeTable, nodes: NodeTable, elsewhere: Elsewhere, *,
         )
     both = 0 if directed else int((table.source != table.target).sum())
     added = len(table.source) + both
-    between, pairs, hub = _by_holders(table, nodes, elsewhere)
+    between, pairs, hub = _count_by_holders(table, nodes, elsewhere)
     across = sum(sum(row.values()) - row.get(source, 0) for source, row in between.items())
     left = table.outside, table.crowded, table.strangers, between, across, pairs, hub
     return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, *left)
@@ -325,8 +325,8 @@ _ByHolders = dict[str, dict[str, int]]
 _Counted = tuple[_ByHolders, _ByHolders, tuple[str, int]]
 
 
-def _by_holders(table: EdgeTable, nodes: NodeTable, elsewhere: Elsewhere) -> _Counted:
-    """Rows with an end at another holder, pairs of two nodes, and the node with the most of these."""
+def _count_by_holders(table: EdgeTable, nodes: NodeTable, elsewhere: Elsewhere) -> _Counted:
+    """Rows with an end at another holder, and distinct pairs, by both ends' holders; the node with most pairs."""
     others, place = np.unique([name.split("/", 1)[0] for name in elsewhere.ids], return_inverse=True)
     names = [elsewhere.party, *map(str, others)]
     home = np.concatenate([np.zeros(nodes.num_nodes, np.int64), 1 + place.astype(np.int64)])

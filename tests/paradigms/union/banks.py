@@ -18,7 +18,7 @@ from veilgraph.paradigms.sealed.program import logits_of
 from veilgraph.paradigms.sealed.twin import taken
 from veilgraph.paradigms.union.inputs import network_of
 from veilgraph.paradigms.union.settings import UnionJob, union
-from veilgraph.paradigms.union.twin import begun, together
+from veilgraph.paradigms.union.twin import begun, joint_context
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.launch.jobs import train
@@ -119,7 +119,7 @@ def predicted(run: RunDirectory, party: PartyId) -> Tensor:
 def of_twin(job: UnionJob, found: Banks) -> dict[PartyId, Tensor]:
     inputs = PARADIGMS["union"].data.accept(job, *found)
     program = taken(job, begun(job, inputs.graphs, inputs.ids))
-    blocks = together(job, inputs.graphs, inputs.ids).sizes.blocks
+    blocks = joint_context(job, inputs.graphs, inputs.ids).sizes.blocks
     told = program.predict()
     assert told is not None
     logits = logits_of(told) if job.output == "margins" else torch.nn.functional.one_hot(told[:, 0].long()) * 30.0

@@ -28,7 +28,7 @@ from veilgraph.paradigms.sealed.plan import OwnData
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.union.inputs import NOWHERE, Places
 from veilgraph.paradigms.union.settings import UnionJob
-from veilgraph.paradigms.union.twin import begun, together
+from veilgraph.paradigms.union.twin import begun, joint_context
 
 ROUNDING = 1e-3
 """Of margins of a step: what two predictions of the same books may differ by."""
@@ -36,7 +36,7 @@ ROUNDING = 1e-3
 
 def margins(job: UnionJob, found: Banks, weights: Mapping[str, Tensor], party: PartyId) -> Tensor:
     """What a bank learns of its own nodes in a prediction with these weights: [n]."""
-    context = together(job, *found)
+    context = joint_context(job, *found)
     program = SealedProgram(PlainMachine(list(context.data)), context)
     program.enter(trains=False)
     program.restore(weights, training=False)

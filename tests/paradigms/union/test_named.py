@@ -39,7 +39,7 @@ from veilgraph.paradigms.sealed.program import TRIAL, SealedProgram
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedRole
 from veilgraph.paradigms.union.inputs import blocks_of
 from veilgraph.paradigms.union.roles import UnionNetwork
-from veilgraph.paradigms.union.twin import together
+from veilgraph.paradigms.union.twin import joint_context
 from veilgraph.protocol.messages import causes
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.runtime.launch.jobs import predict
@@ -112,7 +112,7 @@ def test_a_prediction_opens_what_was_named_and_sends_what_a_plan_counts(tmp_path
     job = job_of(found, NAMED)
     run = trained(job, found, tmp_path / "run")
     inputs = PARADIGMS["union"].data.accept(job, *found)
-    context = together(job, inputs.graphs, inputs.ids)
+    context = joint_context(job, inputs.graphs, inputs.ids)
     asked = {"A": torch.tensor([7, 2]), "C": torch.tensor([4])}
     named(run, found, {party: rows.tolist() for party, rows in asked.items()})
     sizes = of_asked(context, {party: len(rows) for party, rows in asked.items()})
@@ -137,7 +137,7 @@ def test_the_twin_opens_the_named_rows_of_what_it_would_open_of_all() -> None:
     found = banks()
     job = job_of(found)
     inputs = PARADIGMS["union"].data.accept(job, *found)
-    context = together(job, inputs.graphs, inputs.ids)
+    context = joint_context(job, inputs.graphs, inputs.ids)
     machine = PlainMachine(list(by_name(found)))
     trained_program = SealedProgram(machine, context)
     trained_program.enter(trains=True)

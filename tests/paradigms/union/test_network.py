@@ -35,7 +35,7 @@ from veilgraph.paradigms.horizontal.node_lists import HASH_BYTES
 from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.union.inputs import Places
 from veilgraph.paradigms.union.roles import UnionHolder, UnionNetwork
-from veilgraph.paradigms.union.twin import together
+from veilgraph.paradigms.union.twin import joint_context
 from veilgraph.runtime.launch.jobs import predict
 
 
@@ -182,7 +182,7 @@ def test_no_node_has_more_edges_than_its_bank_and_the_network_say_together() -> 
     """Roots of degrees are computed up to that number, and wrong beyond it."""
     found = with_network(banks())
     job = job_of(found, JOINT)
-    context = together(job, *found)
+    context = joint_context(job, *found)
     ways = (False, True)
     degrees = torch.stack([own.degrees(context.sizes.nodes, ways) for own in context.data.values()])
     assert 1 + degrees[:-1].max() < 1 + degrees.sum(0).max() <= context.sizes.max_degree

@@ -32,7 +32,7 @@ from veilgraph.paradigms.sealed.inputs import padded
 from veilgraph.paradigms.sealed.plan import Block
 from veilgraph.paradigms.union.addresses import draw_rows
 from veilgraph.paradigms.union.inputs import Places
-from veilgraph.paradigms.union.twin import begun, together
+from veilgraph.paradigms.union.twin import begun, joint_context
 from veilgraph.runtime.launch.jobs import predict
 
 
@@ -42,7 +42,7 @@ def test_a_step_is_judged_by_pairs_of_all_holders_nodes() -> None:
     program.step(0)
     found = program.score(1)
     assert found is not None
-    data = together(job, graphs, ids).data.values()
+    data = joint_context(job, graphs, ids).data.values()
     labels = [own.judged_labels for own in data if own.judged_labels is not None]
     order = torch.cat([(torch.arange(len(own)) + 0.5) / len(own) for own in labels]).argsort(stable=True)
     truth = torch.cat(labels)[order]

@@ -202,6 +202,8 @@ def check_rule(job: AveragingJob, graph: PartyGraph) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Ball:
+    """The subgraph that a node's gradient is computed from; ``place`` is the node's row in it."""
+
     features: FixedInput
     adjacency: Adjacency
     place: int
@@ -241,7 +243,7 @@ class Terms:
     def gradient(self, network: Averaged, number: int) -> Tensor:
         """Of the loss of one training node in all weights that are averaged: Tensor[W] of the weights' dtype."""
         if number not in self._balls:
-            self._balls[number] = self._ball(self._nodes[number])
+            self._balls[number] = self._extract_ball(self._nodes[number])
         ball = self._balls[number]
         logits = network(ball.features, ball.adjacency, None)[ball.place : ball.place + 1]
         loss, weights = functional.cross_entropy(logits, ball.label), network.shared()
@@ -251,7 +253,7 @@ class Terms:
         """Number of a training node → ``gradient``, by these weights."""
         return lambda number: self.gradient(network, number)
 
-    def _ball(self, node: int) -> _Ball:
+    def _extract_ball(self, node: int) -> _Ball:
         graph, nodes = self._graph, self.ball(node)
         place = {each: at for at, each in enumerate(nodes)}
         edges = np.sort(np.concatenate([self._into(self._incoming.data, each) for each in nodes]))

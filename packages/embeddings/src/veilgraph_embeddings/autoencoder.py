@@ -138,7 +138,7 @@ def train(world: World, training: Training, streams: LearningStreams, told: Told
     generator = streams.generator("steps")
     for epoch in range(1, training.epochs + 1):
         code = parts.code()
-        parts.sharpen(code.detach(), generator)
+        parts.train_adversaries(code.detach(), generator)
         losses = parts.losses(code, generator)
         total = torch.stack(list(losses.values())).sum() if losses else code.sum() * 0
         parts.step(total)
@@ -170,15 +170,15 @@ class _Parts:
         self.discriminator = _network(training.dim, 1)
         rate = training.learning_rate
         self.optimizer = torch.optim.Adam([*self.encoder.parameters(), *self.decoder.parameters()], rate)
-        self.sharpening = torch.optim.Adam([*self.adversary.parameters(), *self.discriminator.parameters()], rate)
+        self.adversaries = torch.optim.Adam([*self.adversary.parameters(), *self.discriminator.parameters()], rate)
 
     def code(self) -> Tensor:
         """Z'."""
         found: Tensor = self.encoder(self.x, self.adjacency)
         return found
 
-    def sharpen(self, code: Tensor, generator: torch.Generator) -> None:
-        """Trains the adversary and the discriminator on codes as they are."""
+    def train_adversaries(self, code: Tensor, generator: torch.Generator) -> None:
+        """Take ``adversary_steps`` steps of the adversary and the discriminator; ``code``: detached, Tensor[N, dim]."""
         if not (self.weights.hide or self.weights.prior):
             return
         for _ in range(self.training.adversary_steps):
@@ -189,9 +189,9 @@ class _Parts:
                 drawn = self.discriminator(torch.randn((len(some), code.shape[1]), generator=generator))
                 made = self.discriminator(code[some])
                 loss = loss + _is(drawn, 1.0) + _is(made, 0.0)
-            self.sharpening.zero_grad()
+            self.adversaries.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            self.sharpening.step()
+            self.adversaries.step()
 
     def losses(self, code: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         """The parts of the encoder's and the decoder's loss, weighted."""

@@ -51,7 +51,7 @@ def publisher_of(
 
 
 class LocalPublisher(PaidPublisher):
-    """One holder's door of features that its nodes perturb, and of labels where it releases these.
+    """One holder's publisher of features that its nodes perturb, and of labels where it releases these.
 
     A release is of all its nodes at once, each by itself: its ε is every node's, not their sum. ``response`` is None
     where labels are not released, ``ledger`` in a plaintext simulation; labels without a cache of their own have that

@@ -77,7 +77,7 @@ def read_choice(text: str) -> tuple[str, Choice]:
 
 
 def choice_of(key: str, said: Choice | str | Sequence[Value]) -> Choice:
-    """What a key may be, of text as in ``read_choice`` or of the values themselves; raises as it does."""
+    """What a key may be, from text as in ``read_choice`` or from the values themselves; raises as it does."""
     if isinstance(said, Span | Options):
         return said
     if not isinstance(said, str):

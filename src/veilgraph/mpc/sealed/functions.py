@@ -150,7 +150,7 @@ def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FIN
     powers = [4**k for k in range(1, math.ceil(math.log(max(most, 4), 4)) + 1)]
     apart = joined([degree.plus(-power)[None] for power in powers])
     reached = machine.value(~machine.negative(apart))
-    half, quarter = _stepped(machine, reached, 2, bits), _stepped(machine, reached, 4, _QUARTER_BITS)
+    half, quarter = _inverse_power(machine, reached, 2, bits), _inverse_power(machine, reached, 4, _QUARTER_BITS)
     scaled = times(machine, degree, quarter, ERROR_BITS)
     line = scaled.scaled(-_LINE[1], ERROR_BITS)
     root = machine.open(machine.split(line), line.bits - ERROR_BITS).plus(_LINE[0])
@@ -161,8 +161,8 @@ def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FIN
     return times(machine, root, half, bits)
 
 
-def _stepped(machine: Machine, reached: Summands, base: int, bits: int) -> Wire:
-    """base^(−k), where k is how many of the bits are set."""
+def _inverse_power(machine: Machine, reached: Summands, base: int, bits: int) -> Wire:
+    """base^(−k) with ``bits``, where the first k of the bits, [K, N], are set and no other: each adds a step."""
     steps = [(base ** -(k + 1) - base**-k) for k in range(reached.shape[0])]
     total = reached[0].scaled(steps[0], bits)
     for row, step in enumerate(steps[1:], 1):

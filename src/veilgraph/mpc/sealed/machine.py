@@ -74,7 +74,7 @@ class Machine(ABC):
         )
 
     def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
-        """What one holder knows, floating or integers, None at others, becomes a wire of Z_2^64. One round."""
+        """The owner's floating or whole numbers, None at others, as a wire of Z_2^64 in units of 2^−bits. One round."""
         size = tuple(shape)
         forms: list[Form] = [(size, torch.int64)]
 

@@ -183,7 +183,7 @@ class SealedRole(Role):
         return Hello(job=session.settings.hash(), restarts=session.restarts, alignment=session.alignment)
 
     def machine(self, dealing: Dealing) -> Machine:
-        """On which this party runs the program, of all that it computes in this session."""
+        """The machine on which this party runs the program; ``dealing`` is all that it computes in this session."""
         raise NotImplementedError
 
     def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:

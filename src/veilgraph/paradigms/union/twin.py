@@ -36,8 +36,8 @@ from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 
 
-def together(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Context:
-    """What all holders know and put in, as the twin has it, in the order of their nodes."""
+def joint_context(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Context:
+    """The twin's context: all holders' sizes, plan and inputs, at the rows that ``places_by_id`` gives nodes."""
     plan, data, counts = plan_of(job), dict[PartyId, OwnData](), dict[PartyId, tuple[int, int]]()
     classes = max(graph.num_classes or 0 for graph in graphs)
     for graph in graphs:
@@ -102,7 +102,7 @@ def places_by_id(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[st
 
 def begun(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> SealedProgram:
     """Its program before the first step."""
-    context = together(job, graphs, ids)
+    context = joint_context(job, graphs, ids)
     program = SealedProgram(PlainMachine(list(context.data)), context)
     program.enter(trains=True)
     program.begin()

@@ -55,8 +55,8 @@ _SPARSE: Final = (
 """Words: many columns, few of them there at a node."""
 
 
-def _without_meaning(said: Said) -> set[str]:
-    """Keys that mean nothing beside what the job says, or another thing than was chosen for."""
+def _unsuited_presets(said: Said) -> set[str]:
+    """Keys whose presets do not suit the job: they have no effect beside ``said``, or were chosen for others."""
     found = set[str]()
     if said.get("model.initial.method", "collaborative") != "collaborative":  # Adam learns W
         found |= {"model.initial.learning_rate", "model.initial.weight_decay"}
@@ -96,7 +96,7 @@ class VerticalJob(JobSettings):
         apart = set[str](both if any(key in said for key in both) else ())
         usual = "row" if said.get("data.dataset") in OF_WORDS else "standard"
         offered = _SPARSE if said.get("data.feature_scaling", usual) == "row" else _DENSE
-        apart |= _without_meaning(said)
+        apart |= _unsuited_presets(said)
         yield from (choice for choice in offered if choice.key not in apart)
 
     def _check_unused(self) -> None:

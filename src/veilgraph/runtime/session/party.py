@@ -129,7 +129,7 @@ class Session:
     """A party at work, in one session.
 
     What crosses ``link`` is counted and, where the run says so, kept and timed: ``record`` is of what it sends,
-    ``evidence`` are statements of that. ``publisher`` is the door while it is open.
+    ``evidence`` are statements of that. ``publisher`` is set while its ledgers are open.
     """
 
     part: SessionSpec
@@ -172,7 +172,7 @@ def run_party(part: SessionSpec, link: Link, recorder: RecordedLink) -> None:
             part.auditor(part.run, part.party, session.link)
             session.tell()
             return
-        aligned = _aligned(session)
+        aligned = _load_data(session)
         if part.work == "align":
             session.tell()
             return
@@ -213,7 +213,8 @@ def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[S
         evidence.close()
 
 
-def _aligned(session: Session) -> Aligned:
+def _load_data(session: Session) -> Aligned:
+    """Read and align the party's tables, or load the graph that the run has."""
     part, store, settings = session.part, session.part.store, session.part.settings
     if settings.data.from_tables:
         own = Preparation(session.link, settings, LearningStreams(store.seed(), part.party), part.organisation)
@@ -237,7 +238,7 @@ def _log_lifetime(part: SessionSpec) -> None:
 
 @contextmanager
 def _published(part: SessionSpec, aligned: Aligned) -> Iterator[tuple[Aligned, Publisher]]:
-    """The party's data, with canaries where the job has any, and the door through which anything of them leaves."""
+    """The party's data, with canaries where the job has any, and the publisher of what it releases."""
     store, settings, begun = part.store, part.settings, part.work != "train"
     watched = None
     if aligned.graph is not None:

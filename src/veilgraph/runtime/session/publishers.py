@@ -47,7 +47,7 @@ def publisher_of(
     alignment: str = "",
     lasting: LifetimeAccount | None = None,
 ) -> Iterator[Publisher]:
-    """A holder's publisher with its ledger open; an open door where nothing has a price, and at the server.
+    """A holder's publisher with its ledger open; ``OPEN`` where nothing has a price, and at the server.
 
     A ledger must be there if anything was kept of a run that has ``begun`` before. ``limit`` is the largest total ε
     that the party accepts, beside the job's budget; ``alignment`` gave the rows their order. ``lasting`` is its ledger
@@ -59,13 +59,15 @@ def publisher_of(
         DataError: the data do not say how many classes there are, or which nodes are trained with.
     """
     with ExitStack() as opened:
-        holder = None if graph is None else _Holder(store, settings, graph, limit, begun, alignment, lasting, opened)
-        yield OPEN if holder is None else holder.door()
+        if graph is None:
+            yield OPEN
+        else:
+            yield _SessionLedgers(store, settings, graph, limit, begun, alignment, lasting, opened).publisher()
 
 
 @dataclass(frozen=True)
-class _Holder(HolderLedgers):
-    """Whose door is opened; the attributes are the arguments of ``publisher_of``, and what closes all it opens."""
+class _SessionLedgers(HolderLedgers):
+    """A holder's ledgers; the attributes are the arguments of ``publisher_of``, and what closes all that it opens."""
 
     store: PartyStore
     settings: JobSettings
@@ -76,8 +78,8 @@ class _Holder(HolderLedgers):
     lasting: LifetimeAccount | None
     opened: ExitStack
 
-    def door(self) -> Publisher:
-        """The door of what the holder's job has it release; an open one where that is nothing."""
+    def publisher(self) -> Publisher:
+        """The publisher of what the job has this holder release; ``OPEN`` if that is nothing."""
         settings, graph, duties = self.settings, self.graph, self.settings.duties
         release, labels, training = settings.noise.feature_release, settings.label_privacy, settings.training_plan
         if release is not None and graph.party not in duties.summing:

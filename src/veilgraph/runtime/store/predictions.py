@@ -88,7 +88,7 @@ class Predictions:
         return self.probabilities if self.own is None else self.own
 
     def of(self, places: Sequence[int]) -> Predictions:
-        """Those in some places, in the order given."""
+        """The predictions in some rows, in the order given."""
         chosen = torch.tensor(places, dtype=torch.int64)
         ids, alike = (
             None if each is None else tuple(each[place] for place in places) for each in (self.ids, self.alike)

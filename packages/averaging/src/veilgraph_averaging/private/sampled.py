@@ -104,7 +104,7 @@ CHANNEL: Final = "sampled gradients"
 
 
 class SampledPublisher(PaidPublisher):
-    """One holder's door of private training: ``steps`` noisy sums, each an ``event``.
+    """One holder's publisher of private training: ``steps`` noisy sums, each an ``event``.
 
     The party's ledger for life, the ``account``, pays before the first round of a session for all that the run has
     left: after a crash it counts too much. The run's ledger, None in a simulation, counts rounds, and lets no more be
