@@ -76,7 +76,7 @@ def read_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     try:
         key = load_pem_private_key(content, passphrase)
     except TypeError as error:
-        seal = "no passphrase; seal it with veilgraph cert passphrase"
+        seal = "no passphrase, and one was given; seal it with veilgraph cert passphrase"
         wrong = "a passphrase; give it" if passphrase is None else seal
         raise DataError(f"{path}: the private key has {wrong}") from error
     except (ValueError, UnsupportedAlgorithm) as error:

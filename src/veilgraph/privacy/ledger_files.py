@@ -106,8 +106,8 @@ class ChainedFile(Generic[Head, Paid]):
 
         Raises ``RunError``: a line is damaged, changed or missing; ``OSError``.
         """
-        if self.path.stat().st_size < self._read_bytes:
-            raise RunError(f"{self.path}: it has become shorter; {self.way_out}")
+        if (size := self.path.stat().st_size) < self._read_bytes:
+            raise RunError(f"{self.path}: has {size} bytes, and had {self._read_bytes}: lines are gone; {self.way_out}")
         with self.path.open("rb") as file:
             file.seek(self._read_bytes)
             new = file.read().splitlines(keepends=True)

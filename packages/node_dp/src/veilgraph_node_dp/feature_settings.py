@@ -46,7 +46,7 @@ class FeatureReleaseSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.low >= self.high:
-            raise ValueError(f"low={self.low} must be below high={self.high}: features of one value need no release")
+            raise ValueError(f"low={self.low} must be below high={self.high}, as one value needs no release; mend one")
         mechanism = FEATURE_MECHANISMS[self.mechanism]
         if self.sampled is not None and not mechanism.has_sampled:
             names = ", ".join(name for name, each in FEATURE_MECHANISMS.items() if each.has_sampled)

@@ -52,7 +52,7 @@ class FeatureMechanism(ABC):
         if not (self.low < self.high and math.isfinite(self.high - self.low)):
             raise ConfigError(
                 f"range=[{self.low!r}, {self.high!r}] must be finite with low < high: features of one value need no "
-                "release"
+                "release; mend one of them"
             )
         check_whole("features", self.features, 1)
 

@@ -211,7 +211,7 @@ class Machine(ABC):
         if self.noise is None or math.isinf(epsilon):
             return summands
         if summands.bits:
-            raise ValueError(f"bits={summands.bits}: noise is whole numbers, and so is what it is added to; open it")
+            raise ValueError(f"bits={summands.bits}: noise is whole numbers, so bits must be 0; give whole numbers")
         return replace(summands, part=summands.part + two_sided(summands.shape, epsilon, self.noise))
 
     def negative(self, wire: Wire) -> Bit:

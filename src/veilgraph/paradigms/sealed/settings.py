@@ -69,7 +69,7 @@ class SealedModelSettings(Settings):
     @model_validator(mode="after")
     def _check_blocks(self) -> Self:
         if self.blocks is not None and len(set(self.blocks)) < len(self.blocks):
-            raise ValueError(f"blocks={list(self.blocks)}: each is there once; leave the second one out")
+            raise ValueError(f"blocks={list(self.blocks)}: each may be listed once; leave the repeated one out")
         return self
 
 
@@ -245,8 +245,8 @@ def _check_private(job: SealedJob, privacy: VotePrivacySettings) -> None:
     ]
     if apart:
         raise ValueError(
-            f"model.blocks={list(job.model.blocks or ())} with privacy in a sealed job: of others' edges nothing is "
-            f"used but votes, and {listed(apart)} would use them; leave them out"
+            f"model.blocks={list(job.model.blocks or ())} with privacy in a sealed job: noise protects votes "
+            f"over others' edges alone, and {listed(apart)} would use these edges otherwise; leave them out"
         )
     if job.model.edge_slots is None:
         raise ValueError(

@@ -244,12 +244,13 @@ def transfer(role: Role, checkpoints: Checkpoints, start: Start, state: Callable
         content = torch.cat([tensors[name].double().reshape(-1) for name in sorted(tensors)])
         broadcast(link, start.behind, _TENSORS, content)
     elif link.party in start.behind:
-        told = receive_as(link, giver, _JUDGEMENT, (6,), torch.int64).view(torch.float64).tolist()
-        epoch, score, loss, since, stopped, final = told
+        received = receive_as(link, giver, _JUDGEMENT, (6,), torch.int64)
+        epoch, score, loss, since, stopped, final = received.view(torch.float64).tolist()
         epochs = range(role.session.settings.train.epochs + 1)
         if epoch not in epochs or since not in epochs or {stopped, final} - {0, 1}:
             raise ProtocolError(
-                f"{giver} gives a checkpoint with judgement {told}, which is none of this job; ask it what it runs",
+                f"{giver}'s checkpoint has best epoch {epoch:g} and {since:g} evaluations since, of 0 to {epochs[-1]}, "
+                f"and flags {stopped:g} and {final:g}, of 0 or 1; ask {giver} which release of veilgraph it runs",
                 code="checkpoint",
                 party=giver,
             )
