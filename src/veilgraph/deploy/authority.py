@@ -167,7 +167,7 @@ def revoke(
         raise ConfigError("--serial, --leaves: whose? Give the participant's name, too")
     with locked(authority.path, f"{authority.path} is in use: another command is signing; wait for it"):
         root, key, before = authority.root(), authority.key(), authority.revoked()
-        chosen = [] if name is None else _chosen(authority, name, serials)
+        chosen = [] if name is None else _chosen_certificates(authority, name, serials)
         numbers = {certificate.serial_number for certificate in chosen} | set(serials)
         builder = (
             x509.CertificateRevocationListBuilder()
@@ -218,7 +218,7 @@ def read_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(content)
 
 
-def _chosen(authority: Authority, name: str, serials: Sequence[int]) -> list[x509.Certificate]:
+def _chosen_certificates(authority: Authority, name: str, serials: Sequence[int]) -> list[x509.Certificate]:
     issued = authority.issued()
     named = [certificate for certificate in issued if common_name(certificate) == name]
     if not named:

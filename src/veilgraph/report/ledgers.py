@@ -105,7 +105,7 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
     ``total`` is once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number;
     ``about``: what the ledger's total is about, where the job's releases are about something else.
     """
-    event, releases = _foreseen(job, party, nodes)
+    event, releases = _planned_releases(job, party, nodes)
     if releases == 0:
         return {"total": _finite(ledger.total()), "jobs": None, "about": None}
     if event is None:
@@ -139,7 +139,8 @@ def outlook_note(facts: Record, ledger: Lifetime) -> str:
     )
 
 
-def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int]:
+def _planned_releases(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int]:
+    """What one release of a party is, None for an infinite ε, and how many the job plans; (None, 0) without any."""
     if job.training_plan is not None:
         return job.training_plan.event, job.training_plan.steps
     if job.label_privacy is not None:

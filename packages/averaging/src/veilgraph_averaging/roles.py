@@ -241,14 +241,14 @@ class AveragingServer(_AveragingRole):
         if (earlier := session.keeper.get(BEGINNING)) is not None:
             self._begin(earlier.tensors)
         if self._job.records_survivors:
-            self._record = self._records(start.number)
+            self._record = self._merge_records(start.number)
         group = Group(start.session, session.holders, self._job.threshold)
         self._summing = SummingServer(session.link, group, self._job.averaging.patience_s)
         self._tell(self._network.vector())
         return start
 
-    def _records(self, session: int) -> SurvivorRecord:
-        """The record of all holders' records, where a session goes on from another."""
+    def _merge_records(self, session: int) -> SurvivorRecord:
+        """One record of all holders' records, which they send it; an empty one in a run's first session."""
         link, holders = self.session.link, self.session.holders
         found = SurvivorRecord(link.party, holders, MemoryKeeper())
         if session > 1:

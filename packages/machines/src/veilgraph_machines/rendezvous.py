@@ -123,7 +123,7 @@ def follow(host: str, port: int, rank: int, secret: bytes) -> MachineGroup:
     try:
         connections[LEADER] = _connect(context, _reach(host, port), LEADER)
         facts = _received(connections[LEADER], GREETING_S)
-        count, timeout_s = _checked(facts, rank), float(facts["timeout_s"])
+        count, timeout_s = _check_admission(facts, rank), float(facts["timeout_s"])
         with ExitStack() as stack:
             door = None
             if rank < count - 1:
@@ -171,8 +171,8 @@ def _connect(context: ssl.SSLContext, reached: socket.socket, expected: int) -> 
     return connection
 
 
-def _checked(facts: Note, rank: int) -> int:
-    """M, if there is a place for this machine."""
+def _check_admission(facts: Note, rank: int) -> int:
+    """Return M, the party's machines; raise if the leader has another release, or no place for ``rank``."""
     release = str(facts.get("release"))
     if release != release_here():
         raise ConfigError(

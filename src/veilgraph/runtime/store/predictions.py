@@ -176,7 +176,7 @@ class Predictions:
         return found
 
     def records(self) -> list[dict[str, Any]]:
-        """``found`` of each node after what names it: its ``id``, without ids its ``node``, or a name's words."""
+        """A dict for each node: its ``id``, without ids its ``node``, or a name's words; then what ``found`` gives."""
         words = [[node] for node in self.nodes.tolist()] if self.ids is None else map(self._words, self.ids)
         named = (dict(zip(self._named_by(), each, strict=True)) for each in words)
         return [name | found for name, found in zip(named, self.found(), strict=True)]

@@ -47,7 +47,7 @@ class TrafficLog:
         self._settings, self._store, self._phase, self._recorder = settings, store, phase, recorder
         self._path = store.path / SENDING
         self._recorded: Sequence[TrafficEntry] = ()
-        self._close_killed()
+        self._append_killed()
 
     def note(self, spent: Spent | None = None) -> None:
         """Keeps the counts so far, and what the party's releases come to; None where it has no publisher."""
@@ -89,7 +89,8 @@ class TrafficLog:
                 found.append(replace(entry, messages=messages, bytes=size))
         return found
 
-    def _close_killed(self) -> None:
+    def _append_killed(self) -> None:
+        """Append what a killed session had noted as sent, and remove its note."""
         if not self._path.is_file():
             return
         with undamaged(self._path, "it holds what a killed session sent: keep a copy, and remove it"):
