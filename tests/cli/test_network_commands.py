@@ -237,6 +237,29 @@ def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None
     assert said.startswith("bank could not connect in 1 s; is the server running")
 
 
+def test_join_refuses_a_kit_and_a_folder_of_runs_that_others_may_use(kits: Path, party: Path, tmp_path: Path) -> None:
+    bank, runs = shutil.copytree(kits / "bank", tmp_path / "bank"), tmp_path / "runs"
+    runs.mkdir(mode=0o700)
+    for folder in (bank, runs):
+        folder.chmod(0o750)
+        said = one_error(veilgraph("net", "join", bank, "--party", party, "--runs", runs, "--connect", "1"))
+        assert said.startswith(f"{folder}: ")
+        assert "chmod" in said
+        folder.chmod(0o700)
+
+
+def test_join_removes_the_link_to_a_key_that_a_killed_site_left(
+    kits: Path, party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_key, "COST", 16)
+    monkeypatch.setenv("VEILGRAPH_PASSPHRASE", "four words of a dictionary")
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    assert veilgraph("cert", "passphrase", bank).exit_code == 0
+    Kit.open(bank).key_file.plain.symlink_to("/proc/self/fd/0")
+    said = one_error(veilgraph("net", "join", bank, "--party", party, "--connect", "1"))
+    assert said.startswith("bank could not connect in 1 s")
+
+
 def test_metrics_are_for_this_machine_unless_others_are_let_in(kits: Path, party: Path) -> None:
     before = sorted(kits.rglob("*"))
     join = ("net", "join", kits / "bank", "--party", party)

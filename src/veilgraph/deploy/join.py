@@ -84,7 +84,7 @@ def join(
     watch, stopped = SiteWatch(), threading.Event()
     with ExitStack() as stack:
         stack.enter_context(locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first"))
-        kit.key_file.close()  # removes what a killed site left of an opened key
+        kit.key_file.close()  # a killed site left a link, and check_private refuses links
         for folder in (kit.path, runs):
             if folder.exists():
                 check_private(folder)
