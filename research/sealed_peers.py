@@ -120,7 +120,8 @@ def _stacked(
     """With A's own edges beside them."""
     job, own = _job(each, seed, "sealed"), graphs[0].common_part()
     weights = Objective(own, job.train, torch.float64).weights
-    return _scores(job, graphs[0], fitted(logits(each, seed, graphs).double(), own, weights)[1])
+    found = logits(each, seed, graphs).double()
+    return _scores(job, graphs[0], fitted(found, own, weights).logits(found, own))
 
 
 def _pyg(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Mapping[str, Any]:

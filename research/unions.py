@@ -159,7 +159,7 @@ def stacked(job: UnionJob, graph: PartyGraph, logits: Tensor) -> Tensor:
     if graph.labels is None:
         return logits
     own = both_ways(graph, plan_of(job))
-    return fitted(logits, own, Objective(own.common_part(), job.train, torch.float64).weights)[1]
+    return fitted(logits, own, Objective(own.common_part(), job.train, torch.float64).weights).logits(logits, own)
 
 
 def judged(graphs: Sequence[PartyGraph], logits: Mapping[PartyId, Tensor]) -> dict[str, float]:

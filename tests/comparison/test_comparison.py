@@ -233,7 +233,8 @@ def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
     )
     likely = trained_twin(like, [everything]).predict()
     assert likely is not None
-    assert torch.equal(result.output, fitted(logits_of(likely), everything)[1])
+    logits = logits_of(likely)
+    assert torch.equal(result.output, fitted(logits, everything).logits(logits, everything))
     assert result.summary["best_epoch"] == 3
     alone = paradigm_of(job).baselines.alone(inputs, "B", lambda records: None)
     assert alone is not None

@@ -367,7 +367,7 @@ def test_in_one_place_a_mean_is_taken_where_the_job_takes_one(scaling: str) -> N
             found, expected = in_one_place(job, graph, lambda _: None).output, chosen_twin(alone, [graph]).predict()
             own = trained_twin(alone, [graph], 4).predict(), trained_twin(alone, [graph], 2).predict()
             assert expected is not None
-            told = fitted(logits_of(expected), graph)[1]
+            told = fitted(logits_of(expected), graph).logits(logits_of(expected), graph)
             assert float((found - told).diff(dim=1).abs().max()) < 1e-3, seed
             means += all(each is None or not torch.allclose(expected, each, atol=1e-3) for each in own)
     assert bool(means) == (scaling == "standard")

@@ -27,7 +27,7 @@ from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.program import SealedProgram, logits_of
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
-from veilgraph.paradigms.sealed.stacking import stacked
+from veilgraph.paradigms.sealed.stacking import Stacking
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.messages import causes
 from veilgraph.runtime.launch.jobs import predict, train
@@ -105,9 +105,8 @@ class Tables:
         def one(asked: torch.Tensor | None) -> torch.Tensor:
             found = predicting_twin(job, [graphs[name] for name in "AB"], weights(self.run), asked, examples).predict()
             assert found is not None
-            return (logits_of(found) if own is None else stacked(logits_of(found), graphs["A"], **own.tensors)).softmax(
-                1
-            )
+            logits = logits_of(found)
+            return (logits if own is None else Stacking(**own.tensors).logits(logits, graphs["A"])).softmax(1)
 
         return one
 

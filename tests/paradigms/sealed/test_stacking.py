@@ -14,7 +14,7 @@ from tests.paradigms.sealed.programs import saved, small_graphs, small_job
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import RunError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.stacking import fitted, stacked
+from veilgraph.paradigms.sealed.stacking import Stacking, fitted
 from veilgraph.protocol.judge import average_precision
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -45,6 +45,12 @@ def guesses(graph: PartyGraph, seed: int = 0) -> Tensor:
     return 0.5 * known + noise + 4 * known * graph.train_mask[:, None]
 
 
+def stacked(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Weights of all validation nodes, and logits."""
+    found = fitted(logits, graph, by_class)
+    return found.weights[-1:].ravel(), found.logits(logits, graph)
+
+
 def precision(logits: Tensor, graph: PartyGraph) -> float:
     assert graph.labels is not None
     found = average_precision(logits[graph.test_mask], graph.labels[graph.test_mask])
@@ -57,7 +63,7 @@ def test_own_edges_find_who_deals_with_its_like() -> None:
     for seed in range(4):
         graph = rings(seed)
         logits = guesses(graph)
-        gained.append(precision(fitted(logits, graph)[1], graph) - precision(logits, graph))
+        gained.append(precision(stacked(logits, graph)[1], graph) - precision(logits, graph))
     assert min(gained) > 0.1
 
 
@@ -68,7 +74,7 @@ def test_edges_that_tell_nothing_change_nothing(classes: int) -> None:
     for seed in range(10):
         graph = rings(seed, alike=0.0, classes=classes)
         logits = guesses(graph)
-        weights, found = fitted(logits, graph)
+        weights, found = stacked(logits, graph)
         assert bool(len(weights)) == (found is not logits)
         taken += bool(len(weights))
         right = [each.argmax(1)[graph.test_mask] == graph.labels[graph.test_mask] for each in (logits, found)]  # type: ignore[index]
@@ -103,7 +109,7 @@ def test_weights_are_those_of_least_loss_on_validation_nodes(*, balanced: bool) 
     assert graph.labels is not None
     assert graph.val_mask is not None
     logits, by_class = guesses(graph), torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64) if balanced else None
-    weights, found = fitted(logits, graph, by_class)
+    weights, found = stacked(logits, graph, by_class)
     said, slopes = columns(logits, graph)
     at, judged = weights.clone().requires_grad_(), graph.val_mask
     total = sum(at[place] * each for place, each in enumerate(said)) + slopes @ at[4:].reshape(2, 3)
@@ -113,9 +119,8 @@ def test_weights_are_those_of_least_loss_on_validation_nodes(*, balanced: bool) 
     assert at.grad is not None
     assert float(at.grad.abs().max()) < 1e-4
     assert torch.allclose(found[~judged], total.detach()[~judged])
-    assert torch.allclose(stacked(logits, graph, weights), total.detach())
+    assert torch.allclose(of_all(weights).logits(logits, graph), total.detach())
     assert not torch.allclose(found[judged], total.detach()[judged], atol=1e-3), "by weights without their fold"
-    assert torch.equal(stacked(logits, graph, torch.empty(0)), logits)
 
 
 def test_what_is_not_known_beforehand_moves_nothing() -> None:
@@ -125,17 +130,17 @@ def test_what_is_not_known_beforehand_moves_nothing() -> None:
     assert graph.train_mask is not None
     assert graph.test_mask is not None
     logits = guesses(graph)
-    found = fitted(logits, graph)[1]
+    found = stacked(logits, graph)[1]
     labels = torch.where(graph.test_mask, 1 - graph.labels, graph.labels)
-    assert torch.equal(fitted(logits, replace(graph, labels=labels))[1], found)
+    assert torch.equal(stacked(logits, replace(graph, labels=labels))[1], found)
     moved = logits + torch.where(graph.train_mask, 3.0, 0.0)[:, None] * torch.tensor([1.0, -1.0])
-    assert torch.equal(fitted(moved, graph)[1][~graph.train_mask], found[~graph.train_mask])
+    assert torch.equal(stacked(moved, graph)[1][~graph.train_mask], found[~graph.train_mask])
     least = int(graph.val_mask.nonzero()[20]) if graph.val_mask is not None else 0
     own = replace(graph, num_common=None)
-    few = fitted(logits[: least + 1], own)[1]
+    few = stacked(logits[: least + 1], own)[1]
     inside = (graph.edge_index <= least).all(0)
     cut = replace(graph, edge_index=graph.edge_index[:, inside])
-    assert torch.equal(fitted(logits[: least + 1], cut)[1], few)
+    assert torch.equal(stacked(logits[: least + 1], cut)[1], few)
 
 
 def test_found_classes_are_in_every_fold() -> None:
@@ -153,14 +158,14 @@ def test_found_classes_are_in_every_fold() -> None:
     moved = replace(
         graph, edge_index=order.argsort()[graph.edge_index], labels=graph.labels[order], val_mask=judged, **masks
     )
-    assert len(fitted(guesses(graph)[order], moved)[0])
+    assert len(stacked(guesses(graph)[order], moved)[0])
 
 
 def test_a_loss_that_classes_weights_make_less_is_not_enough() -> None:
     graph = rings(5, alike=0.3, classes=3)
     logits = guesses(graph)
-    assert len(fitted(logits, graph)[0])
-    assert not len(fitted(logits, graph, torch.tensor([0.01, 5.0, 5.0], dtype=torch.float64))[0])
+    assert len(stacked(logits, graph)[0])
+    assert not len(stacked(logits, graph, torch.tensor([0.01, 5.0, 5.0], dtype=torch.float64))[0])
 
 
 @pytest.mark.parametrize(
@@ -177,23 +182,44 @@ def test_without_evidence_logits_stay(lacks: str) -> None:
         "validation nodes": replace(graph, val_mask=torch.zeros(NODES, dtype=torch.bool)),
         "more than 19 of these": replace(graph, val_mask=graph.val_mask & (graph.val_mask.cumsum(0) < 20)),
     }
-    weights, found = fitted(logits, without[lacks])
+    weights, found = stacked(logits, without[lacks])
     assert found is logits
     assert not len(weights)
 
 
+def of_all(weights: Tensor) -> Stacking:
+    """As of another day's validation nodes."""
+    none = torch.empty(0, dtype=torch.int64)
+    return Stacking(weights.repeat(6, 1), none, none)
+
+
+def test_a_validation_node_has_the_same_logits_while_nodes_are_judged_as_they_were() -> None:
+    graph = rings(1)
+    assert graph.val_mask is not None
+    logits = guesses(graph)
+    found = fitted(logits, graph)
+    assert found.folds.bincount().tolist() == pytest.approx([len(found.folds) / 5] * 5, abs=1)
+    first = found.logits(logits, graph)
+    assert torch.equal(Stacking(**vars(found)).logits(logits, graph), first)
+    one = int(found.judged[0])
+    fewer = graph.val_mask.clone()
+    fewer[one] = False
+    later = found.logits(logits, replace(graph, val_mask=fewer))
+    assert torch.equal(later[~graph.val_mask], first[~graph.val_mask])
+    assert torch.equal(later, of_all(found.weights[-1]).logits(logits, graph))
+    assert not torch.allclose(later[one], first[one], atol=1e-3)
+
+
 def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = torch.tensor([1.0, 0, 0, 2.0, *[0.0] * 6], dtype=torch.float64)
-    monkeypatch.setattr(
-        "veilgraph.paradigms.sealed.roles.fitted", lambda logits, graph, _: (weights, stacked(logits, graph, weights))
-    )
+    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fitted", lambda *_: of_all(weights))
     found = train(
         saved(tmp_path / "graphs", small_job(2, MARGINS), small_graphs(nodes=40, training=20)), tmp_path / "run"
     )
     before = found.predictions.uncalibrated
     keeper = RunDirectory.open(found.path).party("A").keeper
     assert float((predict(found.path).uncalibrated - before).abs().max()) < 4e-3
-    keeper.put("stacking", {"weights": torch.empty(0, dtype=torch.float64)}, {})
+    keeper.put("stacking", vars(of_all(weights)) | {"weights": torch.empty((0, 0), dtype=torch.float64)}, {})
     assert float((predict(found.path).uncalibrated - before).abs().max()) > 2e-2
     assert RunDirectory.open(found.path).party("B").keeper.get("stacking") is None
     keeper.put("stacking", {"other": weights}, {})

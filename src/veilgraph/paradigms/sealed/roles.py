@@ -42,7 +42,7 @@ from veilgraph.paradigms.sealed.inputs import (
 from veilgraph.paradigms.sealed.plan import BOOSTING, Context, OwnData, Sizes, epsilon_of
 from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram, logits_of
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.stacking import fitted, stacked
+from veilgraph.paradigms.sealed.stacking import Stacking, fitted
 from veilgraph.protocol.agreement import Hello, Point, Start, agreed_start
 from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.figures import CLASS_MEASURES, Scores
@@ -327,7 +327,7 @@ _SURE = 30.0  # the logit of a class that alone is known
 _DATA = "data"
 _EXAMPLES = "boosting"
 _STACKED = "stacking"
-_KEPT_TENSORS = {_EXAMPLES: {"rows", "labels"}, _STACKED: {"weights"}}
+_KEPT_TENSORS = {_EXAMPLES: {"rows", "labels"}, _STACKED: {"weights", "judged", "folds"}}
 _NOISE = "noise-id"
 _TABLES = "tables"
 
@@ -600,12 +600,12 @@ class SealedLabelHolder(SealedHolder, Judge):
         """Logits with what this holder's own edges add, as the training found; a prediction has its weights."""
         graph = self.labelled()
         if self._trains:
-            weights, found = fitted(scores, graph, self._objective.weights)
-            self.session.keeper.put(_STACKED, {"weights": weights}, {})
-            logging.getLogger("veilgraph").info("stacking: own edges add%s", "" if len(weights) else " nothing")
-            return found
-        weights = self._kept(_STACKED, "the weights of its own edges beside the network")["weights"]
-        return stacked(scores, graph, weights)
+            found = fitted(scores, graph, self._objective.weights)
+            self.session.keeper.put(_STACKED, vars(found), {})
+            logging.getLogger("veilgraph").info("stacking: own edges add%s", "" if len(found.weights) else " nothing")
+        else:
+            found = Stacking(**self._kept(_STACKED, "the weights of its own edges beside the network"))
+        return found.logits(scores, graph)
 
     def _scores(self, found: Tensor) -> Tensor:
         return logits_of(found) if self._job.output == "margins" else self._sure_of(found[:, 0].round().long())

@@ -59,6 +59,13 @@ class Said:
         total = sum(weight * column for weight, column in zip(of_columns, self.columns, strict=True))
         return np.asarray(total + self.slopes @ of_slopes.reshape(self.slopes.shape[1], self.columns[0].shape[1]))
 
+    def sums_by(self, weights: Sequence[Floats] | Floats, folds: _Labels) -> Floats:
+        """Logits [n, C], of each node by the weights of its fold."""
+        found = np.empty(self.columns[0].shape)
+        for fold, own in enumerate(weights):
+            found[folds == fold] = self.of(folds == fold).sums(own)
+        return found
+
 
 @dataclass(frozen=True)
 class Regression:
@@ -96,46 +103,62 @@ class Regression:
 
         return np.asarray(minimize(loss, start, jac=True, method="L-BFGS-B").x)
 
-    def across_folds(self, said: Said) -> Floats:
-        """Logits [n, C] of every node by weights fitted without its fold; every class is spread over all folds."""
-        folds, found = np.empty(len(self.labels), dtype=np.int64), np.empty(said.columns[0].shape)
-        folds[np.argsort(self.labels, kind="stable")] = np.arange(len(folds)) % _FOLDS
-        for fold in range(_FOLDS):
-            others = folds != fold
-            found[~others] = said.of(~others).sums(
-                Regression(self.labels[others], self.by_class).fitted(said.of(others))
-            )
-        return found
+    def across_folds(self, said: Said, folds: _Labels) -> Floats:
+        """Weights [folds, K], each fitted without the nodes of its fold."""
+        kept = (folds != fold for fold in range(_FOLDS))
+        return np.stack([Regression(self.labels[rows], self.by_class).fitted(said.of(rows)) for rows in kept])
 
 
-def stacked(logits: Tensor, graph: PartyGraph, weights: Tensor) -> Tensor:
-    """Logits [N, C] of the first N nodes of a holder's graph, by weights that were fitted: float64."""
-    return torch.from_numpy(_said(logits, graph).sums(weights.numpy())) if len(weights) else logits
+@dataclass(frozen=True)
+class Stacking:
+    """What a training found: ``weights``, float64 [folds + 1, K], the last of all validation nodes; or none.
 
-
-def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Weights of least loss on a holder's validation nodes, float64, and its first N nodes' logits by them, [N, C].
-
-    A validation node's are by weights that were fitted without its fold. No weights, and logits as they are, where
-    edges add nothing. ``by_class``, Tensor[C], are the classes' weights in the training loss; they count here too.
+    ``judged`` are the validation nodes, int64 [V], and ``folds`` their folds, int64 [V]: where nodes are judged as they
+    were, each has weights that were fitted without it, in later predictions too.
     """
-    nothing, (nodes, classes) = (torch.empty(0, dtype=torch.float64), logits), logits.shape
-    labels, val = graph.labels, graph.val_mask
+
+    weights: Tensor
+    judged: Tensor
+    folds: Tensor
+
+    def logits(self, logits: Tensor, graph: PartyGraph) -> Tensor:
+        """With what a holder's edges add, float64 [N, C], of its first N nodes' [N, C]."""
+        if not len(self.weights):
+            return logits
+        said, (*of_folds, whole) = _said(logits, graph), self.weights.numpy()
+        found, val = said.sums(whole), graph.val_mask
+        if val is not None and torch.equal(val[: len(logits)].nonzero()[:, 0], self.judged):
+            judged = self.judged.numpy()
+            found[judged] = said.of(judged).sums_by(of_folds, self.folds.numpy())
+        return torch.from_numpy(found)
+
+
+def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) -> Stacking:
+    """Of least loss on the validation nodes among a holder's first N, by their logits [N, C]; none where edges add
+    nothing.
+
+    ``by_class``, Tensor[C], are the classes' weights in the training loss; they count here too.
+    """
+    (nodes, classes), labels, val = logits.shape, graph.labels, graph.val_mask
+    none = Stacking(torch.empty((0, 0), dtype=torch.float64), *[torch.empty(0, dtype=torch.int64)] * 2)
     if labels is None or val is None or graph.train_mask is None or val[:nodes].sum() < _FEWEST:
-        return nothing
-    judged = np.flatnonzero(val[:nodes].numpy())
-    whole, known = _said(logits, graph), labels.numpy()[judged]
-    said = whole.of(judged)
+        return none
+    judged = val[:nodes].nonzero()[:, 0]
+    said, known, folds = (
+        _said(logits, graph).of(judged.numpy()),
+        labels[judged].numpy(),
+        np.empty(len(judged), np.int64),
+    )
+    folds[np.argsort(known, kind="stable")] = np.arange(len(folds)) % _FOLDS  # every class is in all of them
     regression = Regression(known, np.ones(classes) if by_class is None else by_class.double().numpy())
-    found = regression.across_folds(said)
-    gained = regression.likely(found) - regression.likely(regression.across_folds(said.alone()))
+    weights, alone = regression.across_folds(said, folds), regression.across_folds(said.alone(), folds)
+    found = said.sums_by(weights, folds)
+    gained = regression.likely(found) - regression.likely(said.alone().sums_by(alone, folds))
     least = max(gained.std() / len(gained) ** 0.5, _LEAST_GAIN)
     if gained.mean() <= least or _rank(found, known) < _rank(said.columns[0], known):
-        return nothing
-    weights = regression.fitted(said)
-    logits = torch.from_numpy(whole.sums(weights))
-    logits[judged] = torch.from_numpy(found)
-    return torch.from_numpy(weights), logits
+        return none
+    whole = np.vstack([weights, regression.fitted(said)])
+    return Stacking(torch.from_numpy(whole), judged, torch.from_numpy(folds))
 
 
 def _rank(logits: Floats, labels: _Labels) -> float:

@@ -155,7 +155,8 @@ def in_one_place(
             best = logits if judgement.best_epoch == epoch else best
         metrics.append(record)
         progress(metrics)
-    output = fitted(_logits(program) if best is None else best, graph, objective.weights)[1]
+    output = _logits(program) if best is None else best
+    output = fitted(output, graph, objective.weights).logits(output, graph)
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
         "best_epoch": judgement.best_epoch or len(metrics),
