@@ -225,8 +225,8 @@ def stacking_table(found: Mapping[str, list[float | None]]) -> list[str]:
             seeds = [key.split("/")[2] for key in found if key.startswith(f"{each.name}/{pair[1]}/")]
             both = [seed for seed in seeds if f"{each.name}/{pair[0]}/{seed}" in found]
             cells += [_shown([found[f"{each.name}/{way}/{seed}"] for seed in both]) for way in pair]
-            counts += [str(len(both))]
-        if counts[0] != "0":
+            counts += [str(len(both))] if both else []
+        if counts:
             lines.append(f"| {' | '.join([each.name, '/'.join(dict.fromkeys(counts)), *cells])} |")
     return lines
 
