@@ -248,7 +248,7 @@ def _too_costly(
             f"{limit} about labels and the job bounds nothing that is told of them: set label_privacy.epsilon "
             "(paradigms vertical, horizontal and averaging), or remove the limit"
         )
-    why = PARADIGMS[job.paradigm].guarantee.unbounded_revelations(job)
+    why = PARADIGMS[job.paradigm].guarantee.unbounded(job)
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
 
 
