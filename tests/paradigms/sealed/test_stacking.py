@@ -1,5 +1,6 @@
 """What a label holder's own edges add to margins is used where validation nodes show it, and nowhere else."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from veilgraph.protocol.judge import average_precision
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
-NODES = 600
+NODES = 900
+EVEN = torch.tensor([1 / 3, 1 / 3, 1 / 3, 0.5], dtype=torch.float64)
+"""Shares of three classes, and how many neighbours are trained on."""
 MARGINS: Settings = merge(STANDARD, {"output": "margins", "train": {"epochs": 2}})
 
 
@@ -32,7 +35,15 @@ def rings(seed: int, *, alike: float = 0.9, classes: int = 2) -> PartyGraph:
     split = torch.randint(3, (NODES,), generator=draw)
     train_mask, val_mask, test_mask = (split == place for place in range(3))
     return PartyGraph(
-        "A", torch.zeros(NODES, 1), ends[:, kept], None, labels, train_mask, val_mask, test_mask, num_classes=classes
+        "A",
+        torch.zeros(NODES, 1),
+        ends[:, kept].unique(dim=1),
+        None,
+        labels,
+        train_mask,
+        val_mask,
+        test_mask,
+        num_classes=classes,
     )
 
 
@@ -119,7 +130,7 @@ def test_weights_are_those_of_least_loss_on_validation_nodes(*, balanced: bool) 
     assert at.grad is not None
     assert float(at.grad.abs().max()) < 1e-4
     assert torch.allclose(found[~judged], total.detach()[~judged])
-    assert torch.allclose(of_all(weights).logits(logits, graph), total.detach())
+    assert torch.allclose(of_all(weights, fitted(logits, graph).usual).logits(logits, graph), total.detach())
     assert not torch.allclose(found[judged], total.detach()[judged], atol=1e-3), "by weights without their fold"
 
 
@@ -162,15 +173,30 @@ def test_found_classes_are_in_every_fold() -> None:
 
 
 def test_a_loss_that_classes_weights_make_less_is_not_enough() -> None:
-    graph = rings(5, alike=0.3, classes=3)
-    logits = guesses(graph)
-    assert len(stacked(logits, graph)[0])
-    assert not len(stacked(logits, graph, torch.tensor([0.01, 5.0, 5.0], dtype=torch.float64))[0])
+    graph = rings(7, classes=3)
+    assert len(fitted(guesses(graph), graph).weights)
+    assert not len(fitted(guesses(graph), graph, torch.tensor([0.05, 3.0, 3.0], dtype=torch.float64)).weights)
 
 
-@pytest.mark.parametrize(
-    "lacks", ["edges", "edges between own nodes", "labels", "validation nodes", "more than 19 of these"]
-)
+def test_a_hundred_validation_nodes_and_ten_of_a_second_class_are_enough() -> None:
+    """Edges tell most of these, and logits next to nothing."""
+    graph = rings(1, alike=0.98)
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert graph.val_mask is not None
+    logits = guesses(graph) * torch.where(graph.train_mask, 1.0, 0.2)[:, None]
+    found = graph.val_mask & (graph.labels == 1)
+    for most, of, are in (
+        (99, graph.val_mask, False),
+        (100, graph.val_mask, True),
+        (9, found, False),
+        (10, found, True),
+    ):
+        few = replace(graph, val_mask=graph.val_mask & ~(of & (of.cumsum(0) > most)))
+        assert bool(len(fitted(logits, few).weights)) == are, most
+
+
+@pytest.mark.parametrize("lacks", ["edges", "edges between own nodes", "labels", "validation nodes"])
 def test_without_evidence_logits_stay(lacks: str) -> None:
     graph = rings(3)
     assert graph.val_mask is not None
@@ -180,17 +206,16 @@ def test_without_evidence_logits_stay(lacks: str) -> None:
         "edges between own nodes": replace(graph, edge_index=graph.edge_index + torch.tensor([[0], [NODES]])),
         "labels": replace(graph, labels=None, train_mask=None, val_mask=None, test_mask=None),
         "validation nodes": replace(graph, val_mask=torch.zeros(NODES, dtype=torch.bool)),
-        "more than 19 of these": replace(graph, val_mask=graph.val_mask & (graph.val_mask.cumsum(0) < 20)),
     }
     weights, found = stacked(logits, without[lacks])
     assert found is logits
     assert not len(weights)
 
 
-def of_all(weights: Tensor) -> Stacking:
+def of_all(weights: Tensor, usual: Tensor) -> Stacking:
     """As of another day's validation nodes."""
     none = torch.empty(0, dtype=torch.int64)
-    return Stacking(weights.repeat(6, 1), none, none)
+    return Stacking(weights.repeat(6, 1), none, none, usual)
 
 
 def test_a_validation_node_has_the_same_logits_while_nodes_are_judged_as_they_were() -> None:
@@ -206,25 +231,71 @@ def test_a_validation_node_has_the_same_logits_while_nodes_are_judged_as_they_we
     fewer[one] = False
     later = found.logits(logits, replace(graph, val_mask=fewer))
     assert torch.equal(later[~graph.val_mask], first[~graph.val_mask])
-    assert torch.equal(later, of_all(found.weights[-1]).logits(logits, graph))
+    assert torch.equal(later, of_all(found.weights[-1], found.usual).logits(logits, graph))
     assert not torch.allclose(later[one], first[one], atol=1e-3)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
+def test_labels_that_are_gone_later_call_nobody_what_they_were(share: float) -> None:
+    """With training labels of the rarer class taken away, there is less evidence of it, and not more."""
+    graph = rings(6)
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    logits = guesses(graph)
+    found = fitted(logits, graph)
+    assert len(found.weights)
+    gone = graph.train_mask & (graph.labels == 1)
+    gone &= gone.cumsum(0) <= share * int(gone.sum())
+    later = found.logits(logits, replace(graph, train_mask=graph.train_mask & ~gone))
+    before = found.logits(logits, graph)
+    assert int(later.argmax(1).sum()) <= int(before.argmax(1).sum())
+
+
+def test_an_edge_that_is_recorded_twice_counts_once() -> None:
+    graph = rings(7)
+    twice = replace(graph, edge_index=graph.edge_index.repeat(1, 3))
+    assert torch.equal(fitted(guesses(graph), twice).weights, fitted(guesses(graph), graph).weights)
+
+
+SOUND = vars(Stacking(torch.ones(6, 10, dtype=torch.float64), torch.arange(4), torch.arange(4), EVEN))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": torch.full((6, 10), float("nan"), dtype=torch.float64)},
+        {"weights": torch.ones(2, 10, dtype=torch.float64)},
+        {"weights": torch.ones(6, 8, dtype=torch.float64)},
+        {"weights": torch.ones(6, 10)},
+        {"weights": torch.ones(10, dtype=torch.float64)},
+        {"folds": torch.arange(4) + 5},
+        {"folds": torch.arange(3)},
+        {"judged": torch.arange(4.0)},
+        {"usual": torch.ones(3, dtype=torch.float64)},
+        {"usual": torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)},
+    ],
+)
+def test_what_no_training_keeps_is_known(change: Mapping[str, Tensor]) -> None:
+    assert Stacking(**SOUND).is_of(3)
+    assert not Stacking(**{**SOUND, **change}).is_of(3)
 
 
 def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = torch.tensor([1.0, 0, 0, 2.0, *[0.0] * 6], dtype=torch.float64)
-    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fitted", lambda *_: of_all(weights))
+    monkeypatch.setattr("veilgraph.paradigms.sealed.roles.fitted", lambda *_: of_all(weights, EVEN))
     found = train(
         saved(tmp_path / "graphs", small_job(2, MARGINS), small_graphs(nodes=40, training=20)), tmp_path / "run"
     )
     before = found.predictions.uncalibrated
     keeper = RunDirectory.open(found.path).party("A").keeper
     assert float((predict(found.path).uncalibrated - before).abs().max()) < 4e-3
-    keeper.put("stacking", vars(of_all(weights)) | {"weights": torch.empty((0, 0), dtype=torch.float64)}, {})
+    keeper.put("stacking", vars(of_all(weights, EVEN)) | {"weights": torch.empty((0, 0), dtype=torch.float64)}, {})
     assert float((predict(found.path).uncalibrated - before).abs().max()) > 2e-2
     assert RunDirectory.open(found.path).party("B").keeper.get("stacking") is None
-    keeper.put("stacking", {"other": weights}, {})
-    with refused(RunError, code="lost", key="stacking", party="A"):
-        predict(found.path)
+    for damaged in ({"other": weights}, {**SOUND, "weights": weights}):
+        keeper.put("stacking", damaged, {})
+        with refused(RunError, code="lost", key="stacking", party="A"):
+            predict(found.path)
 
 
 @pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}])

@@ -32,10 +32,6 @@ class Examples:
     rows: Tensor
     labels: Tensor
 
-    def tensors(self) -> dict[str, Tensor]:
-        """To be kept."""
-        return {"rows": self.rows, "labels": self.labels}
-
     def folds(self) -> NDArray[np.int64]:
         """The fold of each training node: equal rows are in one, and no label has a say: [T]."""
         _, which = np.unique(self.rows.numpy(), axis=0, return_inverse=True)

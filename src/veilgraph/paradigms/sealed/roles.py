@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -327,7 +327,6 @@ _SURE = 30.0  # the logit of a class that alone is known
 _DATA = "data"
 _EXAMPLES = "boosting"
 _STACKED = "stacking"
-_KEPT_TENSORS = {_EXAMPLES: {"rows", "labels"}, _STACKED: {"weights", "judged", "folds"}}
 _NOISE = "noise-id"
 _TABLES = "tables"
 
@@ -516,6 +515,8 @@ class SealedHolder(SealedRole):
 class SealedLabelHolder(SealedHolder, Judge):
     """Has labels as well, and learns what the job says of every node."""
 
+    _stacking: Stacking
+
     def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session, graph)
         self._examples: Examples | None = None
@@ -545,21 +546,26 @@ class SealedLabelHolder(SealedHolder, Judge):
         self._classes, seen = sizes.classes, self.labelled()
         if BOOSTING in plan_of(self._job).blocks:
             self._examples = examples_of(self._job, seen) if self._learns else self._kept_examples()
+        if self._stacks and not self._learns:
+            self._stacking = self._kept_stacking(sizes.classes)
         own = with_scores(self._own, seen, self._job, self._examples, sizes.classes)
         return {self.session.link.party: own}
 
     def _kept_examples(self) -> Examples:
-        return Examples(
-            **self._kept(_EXAMPLES, f"the training nodes that trees of the block {BOOSTING} were fitted to")
-        )
+        what = f"the training nodes that trees of the block {BOOSTING} were fitted to"
+        return Examples(**self._kept(_EXAMPLES, what, lambda kept: set(kept) == {"rows", "labels"}))
 
-    def _kept(self, name: str, what: str) -> Mapping[str, Tensor]:
-        """What the training kept at this party, of exactly the tensors that a prediction needs."""
-        keeper = self.session.keeper
-        kept = keeper.get(name)
-        if kept is None or set(kept.tensors) != _KEPT_TENSORS[name]:
+    def _kept_stacking(self, classes: int) -> Stacking:
+        names, what = set(Stacking.__dataclass_fields__), f"weights of its own edges, as of {classes} classes,"
+        return Stacking(**self._kept(_STACKED, what, lambda k: set(k) == names and Stacking(**k).is_of(classes)))
+
+    def _kept(self, name: str, what: str, sound: Callable[[Mapping[str, Tensor]], bool]) -> Mapping[str, Tensor]:
+        """What the training kept at this party, in the form that a prediction needs."""
+        kept = self.session.keeper.get(name)
+        if kept is None or not sound(kept.tensors):
             raise RunError(
-                f"{keeper.place(name)}: {what} are not there; give the files of this party's own run, or train anew",
+                f"{self.session.keeper.place(name)}: {what} are not there; give the files of this party's own run, or "
+                "train a new one, as after a run of an earlier release",
                 code="lost",
                 key=name,
                 party=self.session.link.party,
@@ -571,7 +577,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         """Keeps what the trees are fitted to beside: later predictions fit them again."""
         super().keep()
         if self._learns and self._examples is not None:
-            self.session.keeper.put(_EXAMPLES, self._examples.tensors(), {})
+            self.session.keeper.put(_EXAMPLES, vars(self._examples), {})
 
     @override
     def declines(self) -> str:
@@ -593,19 +599,21 @@ class SealedLabelHolder(SealedHolder, Judge):
         if self._job.privacy is not None:
             combined = self._with_votes(self.logits)
             self.logits = combined if self._job.output == "margins" else self._sure_of(combined.argmax(1))
-        elif self._job.output == "margins" and self.predicted is None:
+        elif self._stacks:
             self.logits = self._stacked(self.logits)
+
+    @property
+    def _stacks(self) -> bool:
+        return self._job.output == "margins" and self.predicted is None and self._job.privacy is None
 
     def _stacked(self, scores: Tensor) -> Tensor:
         """Logits with what this holder's own edges add, as the training found; a prediction has its weights."""
         graph = self.labelled()
         if self._trains:
-            found = fitted(scores, graph, self._objective.weights)
+            found = self._stacking = fitted(scores, graph, self._objective.weights)
             self.session.keeper.put(_STACKED, vars(found), {})
             logging.getLogger("veilgraph").info("stacking: own edges add%s", "" if len(found.weights) else " nothing")
-        else:
-            found = Stacking(**self._kept(_STACKED, "the weights of its own edges beside the network"))
-        return found.logits(scores, graph)
+        return self._stacking.logits(scores, graph)
 
     def _scores(self, found: Tensor) -> Tensor:
         return logits_of(found) if self._job.output == "margins" else self._sure_of(found[:, 0].round().long())

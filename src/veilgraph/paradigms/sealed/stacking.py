@@ -33,9 +33,9 @@ from veilgraph.protocol.judge import average_precision
 Floats = npt.NDArray[np.float64]
 _Labels = npt.NDArray[np.int64]
 _FOLDS: Final = 5
-_FEWEST: Final = 20  # validation nodes
+_FEWEST: Final = 100  # validation nodes
+_FEWEST_OF_SECOND: Final = 10  # of the second largest class among these
 _LEAST_GAIN: Final = 1e-3  # of the mean loss: two fits of one loss differ by less
-_LEAST: Final = 1e-12  # of a share, before its logarithm
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,6 @@ class Said:
     def of(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Said:
         """Some of the nodes."""
         return Said([column[rows] for column in self.columns], self.slopes[rows])
-
-    def alone(self) -> Said:
-        """What the network says, and a shift of every class."""
-        return Said(self.columns[:1], self.slopes[:, :1])
 
     def sums(self, weights: Floats) -> Floats:
         """Logits [n, C]; ``weights`` are one for each column, then those of slopes [K, C]."""
@@ -96,10 +92,11 @@ class Regression:
             error[np.arange(len(shares)), self.labels] -= 1
             error *= shares[:, None]
             slopes = np.concatenate([[(error * each).sum() for each in said.columns], (said.slopes.T @ error).ravel()])
-            drawn = (1 / len(shares) + pull) * away
-            return float(
-                away @ drawn / 2 - self.likely(logits).sum() / self.by_class[self.labels].sum()
-            ), slopes + drawn
+            likely, drawn = (
+                self.likely(logits).sum() / self.by_class[self.labels].sum(),
+                (1 / len(shares) + pull) * away,
+            )
+            return float(away @ drawn / 2 - likely), slopes + drawn
 
         return np.asarray(minimize(loss, start, jac=True, method="L-BFGS-B").x)
 
@@ -113,19 +110,29 @@ class Regression:
 class Stacking:
     """What a training found: ``weights``, float64 [folds + 1, K], the last of all validation nodes; or none.
 
-    ``judged`` are the validation nodes, int64 [V], and ``folds`` their folds, int64 [V]: where nodes are judged as they
-    were, each has weights that were fitted without it, in later predictions too.
+    ``judged`` are the validation nodes, int64 [V], and ``folds`` their folds, int64 [V]: while rows and nodes that are
+    judged are as they were, each has weights that were fitted without it. ``usual``, float64 [C + 1], are the classes'
+    shares of training nodes, and the mean of log(1 + n): later labels move what is counted, and not what it is held to.
     """
 
     weights: Tensor
     judged: Tensor
     folds: Tensor
+    usual: Tensor
+
+    def is_of(self, classes: int) -> bool:
+        """Whether its tensors are of the form of a job of so many classes."""
+        rows, many = (_FOLDS + 1, 4 + 2 * classes) if len(self.weights) else (0, 0), (len(self.judged),)
+        forms = [(torch.float64, rows), (torch.int64, many), (torch.int64, many), (torch.float64, (classes + 1,))]
+        sound = [(each.dtype, tuple(each.shape)) for each in vars(self).values()] == forms
+        sound = sound and bool(((self.folds >= 0) & (self.folds < _FOLDS)).all() and (self.usual[:-1] > 0).all())
+        return sound and bool(torch.cat([self.weights.ravel(), self.usual]).isfinite().all())
 
     def logits(self, logits: Tensor, graph: PartyGraph) -> Tensor:
         """With what a holder's edges add, float64 [N, C], of its first N nodes' [N, C]."""
         if not len(self.weights):
             return logits
-        said, (*of_folds, whole) = _said(logits, graph), self.weights.numpy()
+        said, (*of_folds, whole) = _said(logits, graph, self.usual.numpy()), self.weights.numpy()
         found, val = said.sums(whole), graph.val_mask
         if val is not None and torch.equal(val[: len(logits)].nonzero()[:, 0], self.judged):
             judged = self.judged.numpy()
@@ -140,25 +147,26 @@ def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) ->
     ``by_class``, Tensor[C], are the classes' weights in the training loss; they count here too.
     """
     (nodes, classes), labels, val = logits.shape, graph.labels, graph.val_mask
-    none = Stacking(torch.empty((0, 0), dtype=torch.float64), *[torch.empty(0, dtype=torch.int64)] * 2)
-    if labels is None or val is None or graph.train_mask is None or val[:nodes].sum() < _FEWEST:
+    nobody, usual = torch.empty(0, dtype=torch.int64), _usual(graph, nodes, classes)
+    none = Stacking(torch.empty((0, 0), dtype=torch.float64), nobody, nobody, torch.from_numpy(usual))
+    if labels is None or val is None or graph.train_mask is None:
         return none
     judged = val[:nodes].nonzero()[:, 0]
-    said, known, folds = (
-        _said(logits, graph).of(judged.numpy()),
-        labels[judged].numpy(),
-        np.empty(len(judged), np.int64),
-    )
+    counts = labels[judged].bincount(minlength=classes).sort().values
+    if len(judged) < _FEWEST or counts[-2] < _FEWEST_OF_SECOND:
+        return none
+    said, known = _said(logits, graph, usual).of(judged.numpy()), labels[judged].numpy()
+    network, folds = Said(said.columns[:1], said.slopes[:, :1]), np.empty(len(judged), np.int64)
     folds[np.argsort(known, kind="stable")] = np.arange(len(folds)) % _FOLDS  # every class is in all of them
     regression = Regression(known, np.ones(classes) if by_class is None else by_class.double().numpy())
-    weights, alone = regression.across_folds(said, folds), regression.across_folds(said.alone(), folds)
+    weights, alone = regression.across_folds(said, folds), regression.across_folds(network, folds)
     found = said.sums_by(weights, folds)
-    gained = regression.likely(found) - regression.likely(said.alone().sums_by(alone, folds))
+    gained = regression.likely(found) - regression.likely(network.sums_by(alone, folds))
     least = max(gained.std() / len(gained) ** 0.5, _LEAST_GAIN)
-    if gained.mean() <= least or _rank(found, known) < _rank(said.columns[0], known):
+    if not gained.mean() > least or _rank(found, known) < _rank(said.columns[0], known):
         return none
     whole = np.vstack([weights, regression.fitted(said)])
-    return Stacking(torch.from_numpy(whole), judged, torch.from_numpy(folds))
+    return Stacking(torch.from_numpy(whole), judged, torch.from_numpy(folds), torch.from_numpy(usual))
 
 
 def _rank(logits: Floats, labels: _Labels) -> float:
@@ -166,23 +174,35 @@ def _rank(logits: Floats, labels: _Labels) -> float:
     return float((logits.argmax(1) == labels).mean()) if precision is None else precision
 
 
-def _said(logits: Tensor, graph: PartyGraph) -> Said:
-    assert graph.labels is not None
-    assert graph.train_mask is not None
-    logs, (nodes, classes) = logits.double().log_softmax(1).numpy(), logits.shape
-    labels, trained = graph.labels[:nodes].numpy(), graph.train_mask[:nodes].numpy()
+def _counts(graph: PartyGraph, nodes: int, classes: int) -> tuple[csr_array, Floats]:
+    """Who is a source of whose edges among the first N nodes, [N, N], and training labels, one-hot [N, C]."""
     source, target = graph.edge_index.numpy()
     kept = (source != target) & (source < nodes) & (target < nodes)
-    adjacency = csr_array((np.ones(int(kept.sum())), (target[kept], source[kept])), (nodes, nodes))
-    own, others = np.zeros((nodes, classes)), (~trained).astype(np.float64)[:, None]
-    own[trained, labels[trained]] = 1
-    usual = np.maximum(own.sum(0) / max(1, trained.sum()), _LEAST)
-    counts, judging = adjacency @ own, 1 + adjacency @ others
-    told = np.log1p(counts.sum(1))
+    near = csr_array((np.ones(int(kept.sum())), (target[kept], source[kept])), (nodes, nodes))
+    near.data[:] = 1  # whatever one has recorded twice
+    own = np.zeros((nodes, classes))
+    if graph.labels is not None and graph.train_mask is not None:
+        trained = graph.train_mask[:nodes].numpy()
+        own[trained, graph.labels[:nodes].numpy()[trained]] = 1
+    return near, own
+
+
+def _usual(graph: PartyGraph, nodes: int, classes: int) -> Floats:
+    """As ``Stacking.usual``; a class without training nodes has half of one."""
+    near, own = _counts(graph, nodes, classes)
+    shares = np.maximum(own.sum(0), 0.5) / max(1.0, own.sum())
+    return np.append(shares, np.log1p((near @ own).sum(1)).mean())
+
+
+def _said(logits: Tensor, graph: PartyGraph, kept: Floats) -> Said:
+    logs, (nodes, classes) = logits.double().log_softmax(1).numpy(), logits.shape
+    near, own = _counts(graph, nodes, classes)
+    others, usual = 1 - own.sum(1, keepdims=True), kept[:-1]
+    counts, judging = near @ own, 1 + near @ others
     columns = [
         logs,
-        (adjacency @ (others * logs) + np.log(usual)) / judging - np.log(usual),
-        np.log((adjacency @ (others * np.exp(logs)) + usual) / judging / usual),
+        (near @ (others * logs) + np.log(usual)) / judging - np.log(usual),
+        np.log((near @ (others * np.exp(logs)) + usual) / judging / usual),
         np.log((counts + usual) / usual),
     ]
-    return Said(columns, np.stack([np.ones(nodes), told - told.mean()], 1))
+    return Said(columns, np.stack([np.ones(nodes), np.log1p(counts.sum(1)) - kept[-1]], 1))
