@@ -69,6 +69,17 @@ def test_a_label_is_in_no_score_of_its_own_node() -> None:
         assert not torch.equal(others, scores)
 
 
+@pytest.mark.usefixtures("few_trees")
+def test_a_row_that_differs_by_rounding_is_the_training_nodes_own() -> None:
+    known = examples()
+    known = Examples(
+        torch.cat([known.rows, torch.zeros(1, 4, dtype=torch.float64)]), torch.cat([known.labels, known.labels[:1]])
+    )
+    scores = known.scores(known.rows, 2)
+    assert torch.equal(known.scores(known.rows - 1e-15, 2), scores)
+    assert not torch.equal(known.scores(known.rows + 1e-6, 2), scores)
+
+
 def test_equal_rows_are_in_one_fold() -> None:
     rows = examples().rows
     folds = Examples(rows.repeat(2, 1), torch.zeros(120, dtype=torch.int64)).folds()

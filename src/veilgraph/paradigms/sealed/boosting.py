@@ -40,11 +40,11 @@ class Examples:
     def scores(self, rows: Tensor, classes: int) -> Tensor:
         """Make log p_c − log p_0 for the classes c = 1 … C − 1 of rows, float64 [N, W]: float64 [N, C − 1].
 
-        A row that is among the training nodes' is scored by the trees fitted without its fold.
+        A row that is among the training nodes', but for how its sums are rounded, is scored by trees without its fold.
         """
         examples, labels, folds = self.rows.numpy(), self.labels.numpy(), self.folds()
-        fold_of = {row.tobytes(): fold for row, fold in zip(examples, folds, strict=True)}
-        of = np.array([fold_of.get(row.tobytes(), FOLDS) for row in rows.numpy()])
+        fold_of = {row.tobytes(): fold for row, fold in zip(examples.round(9) + 0.0, folds, strict=True)}
+        of = np.array([fold_of.get(row.tobytes(), FOLDS) for row in rows.numpy().round(9) + 0.0])
         found = np.zeros((len(of), classes))
         for fold in np.unique(of):
             kept = folds != fold
