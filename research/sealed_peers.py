@@ -1,8 +1,8 @@
 """What `sealed` reaches beside `vertical`, one holder alone and pooled tables, by defaults alone.
 
 ``python -m research.sealed_peers --seeds 5`` measures what ``docs/sealed-peers.json`` lacks, and goes on where it was
-cut off; ``--sets digits,cora`` that alone, and so ``--ways``; ``--write`` puts the tables into docs/sealed.md and
-docs/payments.md.
+cut off; ``--sets digits,cora`` that alone, and so ``--ways``; ``--fresh``: of seeds that nothing was chosen on;
+``--write`` puts the tables into docs/sealed.md and docs/payments.md.
 Networks are the protocols' twins.
 """
 
@@ -54,6 +54,8 @@ END: Final = "\n- Test nodes"
 """Of the page, around the table."""
 STACKING_BEGIN: Final = "### What stacking adds\n"
 STACKING_END: Final = "\n- Seeds"
+FRESH_BEGIN: Final = "**Seeds that nothing was chosen on:**\n"
+FRESH_END: Final = "\n- Measured with"
 WORLDS_PAGE: Final = DOCS / "payments.md"
 WORLDS_BEGIN: Final = "### What each finds there\n"
 WORLDS_END: Final = "\n- AUC"
@@ -77,6 +79,8 @@ _TABLES: Final = tuple(
 )
 """Words as an organisation brings them: columns of a table, of which a job does not know that they are words."""
 ALL: Final = (*SETS, *WORLDS, *_WORDS, _CARDS, *_TABLES)
+FRESH: Final = 40
+"""The first seed on which nothing was chosen, nor looked at before."""
 _MANY: Final = 20_000
 """Nodes, from which on the grid of torch_geometric is smaller."""
 _NAMES: Final = {"auc": "test_auc", "accuracy": "test_accuracy"}
@@ -111,7 +115,7 @@ def _network_alone(each: Set, seed: int, graphs: Sequence[PartyGraph]) -> Tensor
 def _as_they_are(
     logits: Callable[[Set, int, Sequence[PartyGraph]], Tensor], each: Set, seed: int, graphs: Sequence[PartyGraph]
 ) -> Mapping[str, Any]:
-    return _scores(_job(each, seed, "sealed"), graphs[0], logits(each, seed, graphs))
+    return _scores(_job(each, seed, "sealed"), graphs[0], logits(each, seed, graphs).double())
 
 
 def _stacked(
@@ -205,7 +209,7 @@ def table(found: Mapping[str, list[float | None]]) -> list[str]:
     """Markdown: a row for each set with anything measured, AUC with average precision behind it, or accuracy."""
     lines = [f"| data set | figure | seeds | {' | '.join(WAYS)} |", f"|---|---|---:|{'---:|' * len(WAYS)}"]
     for each in ALL:
-        of = {way: [v for k, v in found.items() if k.startswith(f"{each.name}/{way}/")] for way in WAYS}
+        of = {way: _measured(found, each, way) for way in WAYS}
         if of["sealed"]:
             figure = "AUC (AP)" if each.figure == "auc" else "accuracy"
             seeds = "/".join(dict.fromkeys(str(len(values)) for values in of.values() if values))
@@ -214,7 +218,11 @@ def table(found: Mapping[str, list[float | None]]) -> list[str]:
     return lines
 
 
-def stacking_table(found: Mapping[str, list[float | None]]) -> list[str]:
+def _measured(found: Mapping[str, list[float | None]], each: Set, way: str) -> list[list[float | None]]:
+    return [found[f"{each.name}/{way}/{seed}"] for seed in range(FRESH) if f"{each.name}/{way}/{seed}" in found]
+
+
+def stacking_table(found: Mapping[str, list[float | None]], *, fresh: bool) -> list[str]:
     """Markdown: a row for each set; of each way without stacking and with, over the seeds that have both."""
     pairs = [("sealed, network alone", "sealed"), ("A alone", "A alone, stacked"), ("vertical", "vertical, stacked")]
     heads = [head for _, way in pairs for head in (way.removesuffix(", stacked"), "stacked")]
@@ -222,8 +230,8 @@ def stacking_table(found: Mapping[str, list[float | None]]) -> list[str]:
     for each in ALL:
         cells, counts = [], []
         for pair in pairs:
-            seeds = [key.split("/")[2] for key in found if key.startswith(f"{each.name}/{pair[1]}/")]
-            both = [seed for seed in seeds if f"{each.name}/{pair[0]}/{seed}" in found]
+            seeds = [int(key.split("/")[2]) for key in found if key.startswith(f"{each.name}/{pair[1]}/")]
+            both = [seed for seed in seeds if f"{each.name}/{pair[0]}/{seed}" in found and (seed >= FRESH) == fresh]
             cells += [_shown([found[f"{each.name}/{way}/{seed}"] for seed in both]) for way in pair]
             counts += [str(len(both))] if both else []
         if counts:
@@ -235,7 +243,7 @@ def worlds_table(found: Mapping[str, list[float | None]]) -> list[str]:
     """Markdown: a row for each way, a column for each world of payments."""
     lines = [f"| | {' | '.join(each.name for each in WORLDS)} |", f"|---|{'---:|' * len(WORLDS)}"]
     for way in (*WAYS, *OTHERS):
-        values = [[v for k, v in found.items() if k.startswith(f"{each.name}/{way}/")] for each in WORLDS]
+        values = [_measured(found, each, way) for each in WORLDS]
         lines.append(f"| {way} | {' | '.join(map(_shown, values))} |")
     return lines
 
@@ -258,18 +266,21 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(each.name for each in ALL))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--fresh", action="store_true", help=f"of seeds from {FRESH} on")
     parser.add_argument("--write", action="store_true", help="measure nothing, and put the tables into the pages")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found = json.loads(FIGURES.read_text(encoding="utf-8"))["test"] if FIGURES.exists() else {}
     if arguments.write:
         _put(PAGE, BEGIN, table(found), END)
-        _put(PAGE, STACKING_BEGIN, stacking_table(found), STACKING_END)
+        _put(PAGE, STACKING_BEGIN, stacking_table(found, fresh=False), STACKING_END)
+        _put(PAGE, FRESH_BEGIN, stacking_table(found, fresh=True), FRESH_END)
         _put(WORLDS_PAGE, WORLDS_BEGIN, worlds_table(found), WORLDS_END)
         return
     for each in ALL:
         if each.name in re.split(",(?! )", arguments.sets):
-            measure(each, range(FIRST_SEED, FIRST_SEED + arguments.seeds), re.split(",(?! )", arguments.ways), found)
+            first = FRESH if arguments.fresh else FIRST_SEED
+            measure(each, range(first, first + arguments.seeds), re.split(",(?! )", arguments.ways), found)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What a label holder's own edges add to margins is used where validation nodes show it, and nowhere else."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from tests.errors import refused
 from tests.paradigms.sealed.dense import STANDARD
+from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import RunError
@@ -196,6 +198,14 @@ def test_a_hundred_validation_nodes_and_ten_of_a_second_class_are_enough() -> No
         assert bool(len(fitted(logits, few).weights)) == are, most
 
 
+def test_rounding_is_no_evidence() -> None:
+    """Two fits of one loss, where no edge joins own nodes, differ by rounding, which may be alike at all nodes."""
+    for seed in range(12):
+        graph = rings(seed, classes=3)
+        apart = replace(graph, edge_index=graph.edge_index + torch.tensor([[0], [NODES]]))
+        assert not len(fitted(guesses(graph, seed), apart).weights), seed
+
+
 @pytest.mark.parametrize("lacks", ["edges", "edges between own nodes", "labels", "validation nodes"])
 def test_without_evidence_logits_stay(lacks: str) -> None:
     graph = rings(3)
@@ -235,9 +245,9 @@ def test_a_validation_node_has_the_same_logits_while_nodes_are_judged_as_they_we
     assert not torch.allclose(later[one], first[one], atol=1e-3)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
-def test_labels_that_are_gone_later_call_nobody_what_they_were(share: float) -> None:
-    """With training labels of the rarer class taken away, there is less evidence of it, and not more."""
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_labels_that_are_gone_later_move_their_neighbours_alone(share: float) -> None:
+    """Were shares of classes counted anew, all nodes would move, and many would be called what is hardly known."""
     graph = rings(6)
     assert graph.labels is not None
     assert graph.train_mask is not None
@@ -247,8 +257,11 @@ def test_labels_that_are_gone_later_call_nobody_what_they_were(share: float) -> 
     gone = graph.train_mask & (graph.labels == 1)
     gone &= gone.cumsum(0) <= share * int(gone.sum())
     later = found.logits(logits, replace(graph, train_mask=graph.train_mask & ~gone))
-    before = found.logits(logits, graph)
-    assert int(later.argmax(1).sum()) <= int(before.argmax(1).sum())
+    near = torch.zeros(NODES, dtype=torch.bool)
+    near[graph.edge_index[1][gone[graph.edge_index[0]]]] = True
+    moved = (later - found.logits(logits, graph)).abs().amax(1)
+    assert bool((moved[~near] == 0).all())
+    assert float(moved[near].max()) > 0.1
 
 
 def test_an_edge_that_is_recorded_twice_counts_once() -> None:
@@ -298,7 +311,18 @@ def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatc
             predict(found.path)
 
 
-@pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}])
-def test_where_margins_of_all_nodes_are_not_told_nothing_is_kept(job: Settings, tmp_path: Path) -> None:
+PRIVATE: Settings = merge(voting(), {"train": {"select_by": "last"}, "model": {"blocks": ["pooled.10"]}})
+
+
+@pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}, PRIVATE])
+def test_jobs_that_do_not_stack_keep_nothing_and_predict_again(job: Settings, tmp_path: Path) -> None:
     run = train(saved(tmp_path / "graphs", small_job(2, merge(MARGINS, job)), small_graphs()), tmp_path / "run").path
     assert RunDirectory.open(run).party("A").keeper.get("stacking") is None
+    predict(run, nodes=[1] if "named_nodes" in job else None)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_loss_that_is_no_number_is_no_evidence() -> None:
+    graph = rings(1)
+    for weight in (math.inf, math.nan):
+        assert not len(fitted(guesses(graph), graph, torch.tensor([1.0, weight], dtype=torch.float64)).weights)
