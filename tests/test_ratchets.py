@@ -26,7 +26,7 @@ from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 59_091
+MOST_LINES = 59_090
 MOST_CODE = 40_000
 MOST_FILES = 266
 MEMBERS: dict[type, int] = {

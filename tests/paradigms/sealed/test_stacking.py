@@ -19,6 +19,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.stacking import Stacking, fitted
 from veilgraph.protocol.judge import average_precision
+from veilgraph.report.tables import run_table
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -299,6 +300,12 @@ def test_a_prediction_has_the_weights_of_its_training(tmp_path: Path, monkeypatc
     found = train(
         saved(tmp_path / "graphs", small_job(2, MARGINS), small_graphs(nodes=40, training=20)), tmp_path / "run"
     )
+    assert found.summary["stacked"] == 1.0
+    rows = [list(column.cells) for column in run_table(found.summary).columns]
+    assert (
+        dict(zip(*([str(cell) for cell in cells] for cells in rows), strict=True))["own edges added to margins at home"]
+        == "yes"
+    )
     before = found.predictions.uncalibrated
     keeper = RunDirectory.open(found.path).party("A").keeper
     assert float((predict(found.path).uncalibrated - before).abs().max()) < 4e-3
@@ -316,7 +323,9 @@ PRIVATE: Settings = merge(voting(), {"train": {"select_by": "last"}, "model": {"
 
 @pytest.mark.parametrize("job", [{"output": "classes"}, {"named_nodes": 3}, PRIVATE])
 def test_jobs_that_do_not_stack_keep_nothing_and_predict_again(job: Settings, tmp_path: Path) -> None:
-    run = train(saved(tmp_path / "graphs", small_job(2, merge(MARGINS, job)), small_graphs()), tmp_path / "run").path
+    found = train(saved(tmp_path / "graphs", small_job(2, merge(MARGINS, job)), small_graphs()), tmp_path / "run")
+    assert "stacked" not in found.summary
+    run = found.path
     assert RunDirectory.open(run).party("A").keeper.get("stacking") is None
     predict(run, nodes=[1] if "named_nodes" in job else None)
 

@@ -22,10 +22,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.stacking import Regression, Said
+from veilgraph.paradigms.sealed.stacking import Floats, Regression, Said
 from veilgraph.privacy.geometric import variance
-
-_Floats = npt.NDArray[np.float64]
 
 _RATES: Final = np.linspace(0.05, 0.95, 8)
 """Quantiles of degrees that stand for all of them."""
@@ -102,7 +100,7 @@ def of_classes(predicted: Tensor, known: Known) -> Tensor:
     return torch.from_numpy(np.log(counts / counts.sum(1, keepdims=True))[found])
 
 
-def likelihood(votes: _Floats, epsilon: float, known: Known, predicted: npt.NDArray[np.int64]) -> _Floats:
+def likelihood(votes: Floats, epsilon: float, known: Known, predicted: npt.NDArray[np.int64]) -> Floats:
     """The log-likelihood of every row of votes under each class, up to a constant: [R, C]; 0 at training nodes."""
     counted = ~known.of("train")
     found = np.zeros(votes.shape)
@@ -116,7 +114,7 @@ def likelihood(votes: _Floats, epsilon: float, known: Known, predicted: npt.NDAr
     return found
 
 
-def _log_likelihood(values: npt.NDArray[np.int64], epsilon: float, shares: _Floats, rates: _Floats) -> _Floats:
+def _log_likelihood(values: npt.NDArray[np.int64], epsilon: float, shares: Floats, rates: Floats) -> Floats:
     from scipy.special import gammaln, xlogy  # noqa: PLC0415 - slow to import, and one party asks for it
 
     classes, least, n = len(shares), int(values.min()), np.arange(_MOST_VOTES + 1)
@@ -135,7 +133,7 @@ def _log_likelihood(values: npt.NDArray[np.int64], epsilon: float, shares: _Floa
     return found - math.log(len(rates))
 
 
-def _rates(known: Known, counted: npt.NDArray[np.bool_]) -> _Floats:
+def _rates(known: Known, counted: npt.NDArray[np.bool_]) -> Floats:
     """Rates of votes in all, with mean 1: as own degrees are spread, or as those of a graph without own edges."""
     degrees = torch.bincount(known.graph.edge_index[1], minlength=known.graph.num_nodes)
     own = (degrees if known.rows is None else degrees[known.rows]).numpy()[counted]
@@ -143,7 +141,7 @@ def _rates(known: Known, counted: npt.NDArray[np.bool_]) -> _Floats:
     return np.asarray(np.maximum(spread / spread.mean(), 0.05))
 
 
-def _shares(known: Known, predicted: npt.NDArray[np.int64]) -> _Floats:
+def _shares(known: Known, predicted: npt.NDArray[np.int64]) -> Floats:
     """Shares of classes among neighbours of training nodes of each class, over own edges: [C, C].
 
     A neighbour is of its label where it is trained on, else of its predicted class, where it has one.

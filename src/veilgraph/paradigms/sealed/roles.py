@@ -7,7 +7,6 @@ nodes, and whatever it changes between two predictions.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -610,9 +609,8 @@ class SealedLabelHolder(SealedHolder, Judge):
         """Logits with what this holder's own edges add, as the training found; a prediction has its weights."""
         graph = self.labelled()
         if self._trains:
-            found = self._stacking = fitted(scores, graph, self._objective.weights)
-            self.session.keeper.put(_STACKED, vars(found), {})
-            logging.getLogger("veilgraph").info("stacking: own edges add%s", "" if len(found.weights) else " nothing")
+            self._stacking = fitted(scores, graph, self._objective.weights)
+            self.session.keeper.put(_STACKED, vars(self._stacking), {})
         return self._stacking.logits(scores, graph)
 
     def _scores(self, found: Tensor) -> Tensor:
@@ -657,6 +655,8 @@ class SealedLabelHolder(SealedHolder, Judge):
         if self.predicted is not None or not self._objective.classes:  # named nodes alone, or no labels
             return Scores(CLASS_MEASURES, math.nan, math.nan, dict.fromkeys([*names, *ranks, "val_f1", "test_f1"]))
         found = self._objective.score(self.logits.detach(), everything=everything)
+        if self._stacks:
+            found = replace(found, values={**found.values, "stacked": float(len(self._stacking.weights) > 0)})
         if self._job.output == "margins":
             return found
         return replace(found, values={**found.values, **dict.fromkeys(name for name in ranks if name in found.values)})

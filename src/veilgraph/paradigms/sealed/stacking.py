@@ -135,8 +135,7 @@ class Stacking:
         said, (*of_folds, whole) = _said(logits, graph, self.usual.numpy()), self.weights.numpy()
         found, val = said.sums(whole), graph.val_mask
         if val is not None and torch.equal(val[: len(logits)].nonzero()[:, 0], self.judged):
-            judged = self.judged.numpy()
-            found[judged] = said.of(judged).sums_by(of_folds, self.folds.numpy())
+            found[self.judged.numpy()] = said.of(self.judged.numpy()).sums_by(of_folds, self.folds.numpy())
         return torch.from_numpy(found)
 
 
