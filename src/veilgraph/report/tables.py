@@ -96,8 +96,8 @@ def run_table(summary: Record, measures: Measures = CLASS_MEASURES) -> Table:
         found.add_row(f"{title} {main.title}", main.shown(summary.get(f"{split}_{main.name}")))
     if alone := summary.get("without_releases"):
         found.add_row("test accuracy without what was released (ε → 0)", ACCURACY.shown(alone["test_accuracy"]))
-    if "stacked" in summary:
-        found.add_row("own edges added to margins at home", "yes" if summary["stacked"] else "no, they add nothing")
+    if (stacked := summary.get("stacked")) is not None:
+        found.add_row("own edges added to margins at home", "yes" if stacked else "no, they add nothing")
     for figure in measures.figures[1:]:
         if (value := summary.get(f"test_{figure.name}")) is not None:  # AUC is undefined where test nodes lack a class
             found.add_row(f"test {figure.title}", figure.shown(value) if figure.is_share else f"{value:.3f}")

@@ -61,7 +61,7 @@ def worth(together: Scores, alone: PlainResult | None) -> Record | None:
     """As ``Judge.alone``: a holder's own nodes judged by the model of all, and by its own; None without one."""
     if alone is None:
         return None
-    return {"together": dict(together.values), "alone": {name: alone.summary[name] for name in together.values}}
+    return {"together": dict(together.values), "alone": {name: alone.summary.get(name) for name in together.values}}
 
 
 def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWidths]) -> int:

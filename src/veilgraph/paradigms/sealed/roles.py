@@ -650,10 +650,10 @@ class SealedLabelHolder(SealedHolder, Judge):
         if self._learns:
             name = "val_auc" if self._job.train.select_by == "auc" else "val_accuracy"
             return _OneNumber(CLASS_MEASURES, math.nan, 0.0, {name: self._right})
-        names = [f"{split}_accuracy" for split in ("train", "val", "test")]
+        names = ["train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1"] + ["stacked"] * self._stacks
         ranks = [f"{split}_{name}" for name in ("auc", "ap") for split in ("val", "test")]
         if self.predicted is not None or not self._objective.classes:  # named nodes alone, or no labels
-            return Scores(CLASS_MEASURES, math.nan, math.nan, dict.fromkeys([*names, *ranks, "val_f1", "test_f1"]))
+            return Scores(CLASS_MEASURES, math.nan, math.nan, dict.fromkeys([*names, *ranks]))
         found = self._objective.score(self.logits.detach(), everything=everything)
         if self._stacks:
             found = replace(found, values={**found.values, "stacked": float(len(self._stacking.weights) > 0)})
