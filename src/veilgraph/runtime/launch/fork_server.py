@@ -33,7 +33,7 @@ FORKS: Final = sys.platform == "linux"
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a party's process begins with: ``arguments`` of ``main``, standard error, descriptors no other keeps."""
+    """How to start a party's process: arguments of ``main``, descriptors of stderr and of what it alone inherits."""
 
     arguments: Sequence[str]
     output: int
@@ -41,17 +41,17 @@ class WorkerSpec:
 
 
 class ForkServer:
-    """The launching process's view of it: ``ends`` is the file in which the server writes how each party ended."""
+    """A running fork server, as its launcher sees it: it writes "index code" of each party that ended into ``ends``."""
 
     def __init__(self, parties: Sequence[str], process: subprocess.Popen[bytes], ends: IO[bytes]) -> None:
         self._parties, self._process, self._ends = tuple(parties), process, ends
 
     def runs(self) -> bool:
-        """Whether a party still runs."""
+        """Whether the server runs, which ends with its last party."""
         return self._process.poll() is None
 
     def codes(self) -> dict[str, int]:
-        """Party → exit code, negative for a signal, of those that have ended; of a dead server for the others."""
+        """Party → exit code (negative: signal) of those that ended; after the server died, its code for the others."""
         died = None if self.runs() else self._process.returncode
         # not by read: the position in the file is the server's as well
         lines = os.pread(self._ends.fileno(), 1 << 16, 0).split(b"\n")[:-1]
@@ -62,9 +62,9 @@ class ForkServer:
 
 @contextmanager
 def spawn_workers(module: str, specs: Mapping[str, WorkerSpec]) -> Iterator[ForkServer]:
-    """Runs ``module``'s ``main(arguments)`` in a process for each party; at the end of the block all have ended.
+    """Run ``module.main(arguments)`` in a process of its own for each party; end them all at the end of the block.
 
-    Their standard input ends with this process. At first the server writes to the first one's standard error.
+    Their standard input ends with this process. The server itself writes to the first party's standard error.
     """
     with tempfile.TemporaryFile() as ends, tempfile.TemporaryFile() as plan:
         parties = {party: asdict(spec) for party, spec in specs.items()}
@@ -76,7 +76,7 @@ def spawn_workers(module: str, specs: Mapping[str, WorkerSpec]) -> Iterator[Fork
         told = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
         with subprocess.Popen(
             [sys.executable, "-m", "veilgraph.runtime.launch.fork_server", str(plan.fileno()), *told],
-            pass_fds=[ends.fileno(), plan.fileno(), *_descriptors(specs.values())],
+            pass_fds=[ends.fileno(), plan.fileno(), *_all_descriptors(specs.values())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=next(iter(specs.values())).output,
@@ -91,17 +91,17 @@ def spawn_workers(module: str, specs: Mapping[str, WorkerSpec]) -> Iterator[Fork
                     process.kill()
 
 
-def _descriptors(specs: Iterable[WorkerSpec]) -> set[int]:
+def _all_descriptors(specs: Iterable[WorkerSpec]) -> set[int]:
     return {each for spec in specs for each in (spec.output, *spec.keeps)}
 
 
 def main(arguments: list[str]) -> int:
-    """Gives spec to the parties and notes how each ends; in a party's process, runs that and returns its exit code."""
+    """Fork a process for each party of the plan in descriptor ``arguments[0]``, and log their ends; a fork returns."""
     with open(int(arguments[0]), "rb") as file:  # noqa: PTH123 - a descriptor
         plan = json.load(file)
     module, ends = plan["module"], plan["ends"]
     specs = {party: WorkerSpec(**spec) for party, spec in plan["workers"].items()}
-    inherited = _descriptors(specs.values()) | {ends}
+    inherited = _all_descriptors(specs.values()) | {ends}
     if plan["forks"]:
         import_module(module)
         gc.freeze()  # what is there is shared, and not looked through again by each party
@@ -127,7 +127,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _child_main(party: str, module: str, arguments: list[str]) -> int:
-    """A party's life: under its name, and with nothing that was drawn before its spec to be drawn again."""
+    """Name this process after its party, reseed torch and NumPy, and return the exit code of ``module.main``."""
     ctypes.CDLL(None).prctl(15, party.encode())  # PR_SET_NAME: what top and ps call it
     for library in ("torch", "numpy.random"):  # Python's own generators do so by themselves
         if library in sys.modules:
@@ -137,7 +137,7 @@ def _child_main(party: str, module: str, arguments: list[str]) -> int:
 
 
 def _reap(running: dict[int, int], ends: int) -> None:
-    """Notes how each process ends, as "number code" lines; kills them all when it is told to end itself."""
+    """Wait for all of ``running`` (pid → index), writing "index code" lines to ``ends``; on SIGTERM kill them."""
     while running:
         if signal.sigwait({signal.SIGCHLD, signal.SIGTERM}) == signal.SIGTERM:
             for pid in running:

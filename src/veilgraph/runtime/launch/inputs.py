@@ -61,14 +61,14 @@ _BRINGS: Final = (
 def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, object]:
     """Holder → what it brings, in the order of ``names`` where these are stated.
 
-    Raises ``ConfigError``: it is of another type, or of other holders than the job's; ``DataError``: of fewer than two.
+    Raises ``ConfigError``: a wrong type or name, too many holders, or others than ``names``; ``DataError``: under two.
     """
     found: list[tuple[object, object]]
     if isinstance(parties, Mapping):
         found = list(parties.items())
     elif isinstance(parties, list | tuple):
-        others = zip(_names_of_list(parties, names), parties, strict=True)
-        found = [(other if (own := _own_name(each)) is None else own, each) for other, each in others]
+        others = zip(_names_by_position(parties, names), parties, strict=True)
+        found = [(other if (own := _party_of_graph(each)) is None else own, each) for other, each in others]
     else:
         raise wrong_type(
             "parties",
@@ -91,8 +91,8 @@ def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, o
     return brought if names is None else {name: brought[name] for name in names}
 
 
-def _names_of_list(parties: Sequence[object], names: Sequence[PartyId] | None) -> Sequence[PartyId]:
-    if names is None or all(_own_name(each) is not None for each in parties):
+def _names_by_position(parties: Sequence[object], names: Sequence[PartyId] | None) -> Sequence[PartyId]:
+    if names is None or all(_party_of_graph(each) is not None for each in parties):
         return holder_names(len(parties))
     if len(names) != len(parties):
         raise ConfigError(
@@ -103,7 +103,7 @@ def _names_of_list(parties: Sequence[object], names: Sequence[PartyId] | None) -
     return names
 
 
-def _own_name(brought: object) -> PartyId | None:
+def _party_of_graph(brought: object) -> PartyId | None:
     graph = brought.graph if isinstance(brought, HorizontalPart) else brought
     return graph.party if isinstance(graph, PartyGraph) else None
 
@@ -152,8 +152,8 @@ def _is_tables(name: PartyId, brought: object) -> bool:
     return path.suffix in PARTY_FILE_SUFFIXES
 
 
-def _graph(name: PartyId, brought: object, *, aligned: bool) -> tuple[PartyGraph, GivenVector | None]:
-    """A holder's graph, under its name, and its rows' ids where it has some and they are not ``aligned``."""
+def _load_graph(name: PartyId, brought: object, *, aligned: bool) -> tuple[PartyGraph, GivenVector | None]:
+    """Load, or convert, what a holder brings to its graph; and its rows' ids, None where ``aligned`` or without any."""
     ids: GivenVector | None = None
     if isinstance(brought, str | os.PathLike):
         path = path_of("parties", brought)
@@ -187,7 +187,7 @@ _NO_IDS: Final = (
 
 
 def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
-    """Gives every holder its own, in its part of the run."""
+    """Write each holder's graph, ids, place of its lifetime ledger, and tables into its part of the run."""
     for graph in inputs.graphs:
         store = run.party(graph.party)
         save_party(graph, store.graph_path)
@@ -212,7 +212,7 @@ def gather_inputs(
     out: Path,
     ledgers: GivenLedgers | None = None,
 ) -> Inputs:
-    """Reads what the job names, or takes what is given in its place.
+    """Return a job's data: ``parties`` with their ``ids``, or what the job names. Nothing is written to ``out``.
 
     Raises ``ConfigError``: a party refuses the job, or it cannot take what is given; ``DataError``: data break a rule.
     """
@@ -222,11 +222,11 @@ def gather_inputs(
             raise ConfigError(f"ids: they are for parties= {_NO_IDS}")
     if parties is not None:
         brought = by_name(parties, settings.data.holders if isinstance(settings.data.holders, tuple) else None)
-        of = _of_tables if _bring_tables(brought) else _of_graphs
+        of = _inputs_from_tables if _bring_tables(brought) else _inputs_from_graphs
         return of(settings, brought, ids, RunDirectory(out), lifetimes.named(ledgers, list(brought)))
     named, data = lifetimes.named(ledgers, settings.data.names), paradigm_of(settings).data
     if settings.data.from_tables:
-        _check_tables_say(named, settings.data.names)
+        _refuse_named_ledgers(named, settings.data.names)
         return Inputs(accepted_by_parties(settings))
     if settings.data.graphs is None and named:
         raise ConfigError(
@@ -237,10 +237,10 @@ def gather_inputs(
     loaded = data.load(settings)
     _check_used(settings, loaded.graphs)
     data.check_graphs(settings, loaded.graphs)
-    return _paying(loaded, settings.data.graphs or {}, named, loaded.ids)
+    return _with_ledgers(loaded, settings.data.graphs or {}, named, loaded.ids)
 
 
-def _of_graphs(
+def _inputs_from_graphs(
     settings: JobSettings,
     brought: Mapping[PartyId, object],
     ids: GivenIds | None,
@@ -248,7 +248,7 @@ def _of_graphs(
     named: Mapping[PartyId, LedgerPlace],
 ) -> Inputs:
     aligned, data = settings.is_aligned, paradigm_of(settings).data
-    read = {name: _graph(name, each, aligned=aligned) for name, each in brought.items()}
+    read = {name: _load_graph(name, each, aligned=aligned) for name, each in brought.items()}
     graphs = [graph for graph, _ in read.values()]
     label_party = data.label_party(settings, graphs)
     for graph in graphs:
@@ -256,30 +256,31 @@ def _of_graphs(
             graph.validate()
     _check_used(settings, graphs)
     own_ids = {name: found for name, (_, found) in read.items() if found is not None}
-    names = _names(graphs, {**own_ids, **(ids or {})}, all_of_them=not aligned)
+    names = _ids_by_holder(graphs, {**own_ids, **(ids or {})}, all_of_them=not aligned)
     paths = {name: run.party_path(name) / "graph.safetensors" for name in brought}
-    inputs = data.accept(_brought(settings, "graphs", paths, label_party), graphs, {} if aligned else names)
+    inputs = data.accept(_with_paths(settings, "graphs", paths, label_party), graphs, {} if aligned else names)
     data.check_graphs(inputs.settings, inputs.graphs)
     saved = {name: path_of("parties", each) for name, each in brought.items() if isinstance(each, str | os.PathLike)}
-    inputs = _paying(inputs, saved, named, names)
+    inputs = _with_ledgers(inputs, saved, named, names)
     if aligned and (idle := sorted(set(names) - set(inputs.ledgers))):
         raise ConfigError(f"ids: {idle[0]!r} has no ledger for life, and ids are {_NO_IDS}, or name one", value=idle[0])
     return inputs
 
 
 def lasting_of(inputs: Inputs, ledgers: Mapping[PartyId, object] | None) -> list[PartyId]:
-    """The holders that have a ledger for life: what they bring is described by a party file, saved, or it is named."""
+    """Holders with a lifetime ledger: named in ``ledgers``, of a party file, or beside the graph that they saved."""
     data = inputs.settings.data
     described = set(data.names) - set(inputs.tables) if data.from_tables else set[PartyId]()
     return [name for name in data.names if name in {*described, *inputs.ledgers, *(ledgers or ())}]
 
 
-def _paying(
+def _with_ledgers(
     inputs: Inputs,
     saved: Mapping[PartyId, Path],
     named: Mapping[PartyId, LedgerPlace],
     ids: Mapping[PartyId, Sequence[str]],
 ) -> Inputs:
+    """Add the lifetime ledgers, ``named`` or beside a ``saved`` graph; ``ConfigError``: one forbids the job."""
     settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
     beside = {name: lifetimes.beside(path) for name, path in saved.items()}
     for name in settings.data.names:
@@ -319,8 +320,8 @@ def _check_used(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
                 raise ConfigError(words, code="hops", value=hops, party=party)
 
 
-def _names(graphs: Sequence[PartyGraph], found: GivenIds, *, all_of_them: bool) -> dict[PartyId, list[str]]:
-    """Holders' ids, as they were ``found``; ``all_of_them`` where each must have some."""
+def _ids_by_holder(graphs: Sequence[PartyGraph], found: GivenIds, *, all_of_them: bool) -> dict[PartyId, list[str]]:
+    """Holder → its rows' ids as text; ``ConfigError``: an unknown holder, or one without ids if ``all_of_them``."""
     holders = [graph.party for graph in graphs]
     if unknown := sorted(set(found) - set(holders)):
         raise ConfigError(f"ids: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name")
@@ -333,7 +334,7 @@ def _names(graphs: Sequence[PartyGraph], found: GivenIds, *, all_of_them: bool) 
     return {party: checked_ids(party, found[party], count) for party, count in counts.items() if party in found}
 
 
-def _check_tables_say(named: Mapping[PartyId, LedgerPlace], described: Sequence[PartyId]) -> None:
+def _refuse_named_ledgers(named: Mapping[PartyId, LedgerPlace], described: Sequence[PartyId]) -> None:
     if twice := [name for name in described if name in named]:
         raise ConfigError(
             f"ledgers: the party file of {twice[0]!r} says where its ledger is (ledger) and what it may come to "
@@ -343,15 +344,15 @@ def _check_tables_say(named: Mapping[PartyId, LedgerPlace], described: Sequence[
         )
 
 
-def _of_tables(
+def _inputs_from_tables(
     settings: JobSettings,
     brought: Mapping[PartyId, object],
     ids: GivenIds | None,
     run: RunDirectory,
     named: Mapping[PartyId, LedgerPlace],
 ) -> Inputs:
-    """The job for tables: those in memory are going to be in their holders' parts of the run, with a party file."""
-    _check_tables_say(named, [name for name, each in brought.items() if not isinstance(each, Tables)])
+    """The inputs of a job of tables; those in memory get the paths at which ``save_inputs`` will write them."""
+    _refuse_named_ledgers(named, [name for name, each in brought.items() if not isinstance(each, Tables)])
     if stated := [name for name, place in named.items() if place.limits is not None]:
         raise ConfigError(
             f"ledgers.{stated[0]}: vg.Tables has limits= of its own; give them there, and here the folder alone",
@@ -373,12 +374,12 @@ def _of_tables(
         else:
             paths[name] = path_of("parties", each).absolute()
             found[name] = Organisation.read(paths[name], name)
-    label_party = paradigm_of(settings).data.labels_at(settings, list(found), _labelled(found))
-    inputs = Inputs(_accepted(_brought(settings, "parties", paths, label_party), found), tables=in_memory)
+    label_party = paradigm_of(settings).data.labels_at(settings, list(found), _label_holders(found))
+    inputs = Inputs(_unless_refused(_with_paths(settings, "parties", paths, label_party), found), tables=in_memory)
     return replace(inputs, passing=lifetimes.without(inputs.settings, lasting_of(inputs, named)))
 
 
-def _labelled(found: Mapping[PartyId, Organisation]) -> list[PartyId]:
+def _label_holders(found: Mapping[PartyId, Organisation]) -> list[PartyId]:
     return [name for name, each in found.items() if each.settings.nodes.label is not None]
 
 
@@ -387,7 +388,7 @@ def _tables_folder(run: RunDirectory, party: PartyId) -> Path:
 
 
 def accepted_by_parties(settings: JobSettings) -> JobSettings:
-    """The job with its party files' absolute paths, once every party accepts it, before a run directory is made.
+    """Return the job with absolute paths of its party files, if the limits in each accept it.
 
     Raises ``ConfigError``: a holder has no party file, or refuses.
     """
@@ -401,11 +402,11 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"parties": paths})})
     found = {name: Organisation.read(path, name) for name, path in paths.items()}
     data = settings.data.model_copy(update={"label_holder": settings.data.label_party})
-    paradigm_of(settings).data.labels_at(settings.model_copy(update={"data": data}), list(paths), _labelled(found))
-    return _accepted(settings, found)
+    paradigm_of(settings).data.labels_at(settings.model_copy(update={"data": data}), list(paths), _label_holders(found))
+    return _unless_refused(settings, found)
 
 
-def _accepted(settings: JobSettings, found: Mapping[PartyId, Organisation]) -> JobSettings:
+def _unless_refused(settings: JobSettings, found: Mapping[PartyId, Organisation]) -> JobSettings:
     for name, organisation in found.items():
         reason = refusal_of(organisation, settings, named=True)
         if reason is not None:
@@ -413,8 +414,8 @@ def _accepted(settings: JobSettings, found: Mapping[PartyId, Organisation]) -> J
     return settings
 
 
-def _brought(settings: JobSettings, key: str, paths: Mapping[PartyId, object], label_party: PartyId) -> JobSettings:
-    """The job for what is given directly: its ``data`` names the holders, and where the run keeps what they bring."""
+def _with_paths(settings: JobSettings, key: str, paths: Mapping[PartyId, object], label_party: PartyId) -> JobSettings:
+    """Return the job with ``data[key]`` set to each holder's path, and with its holders and label holder."""
     content = settings.model_dump(mode="json")
     content["data"].update(dict.fromkeys(("dataset", *DESCRIPTIONS, "graphs", "parties")))
     kept = {name: str(path) for name, path in paths.items()}

@@ -56,7 +56,7 @@ Progress = Callable[[list[Record]], None]
 
 
 def check_job(settings: object, key: str = "settings") -> None:
-    """Refuses what are no job's settings: of another type, or of no paradigm."""
+    """Raise ``ConfigError`` unless ``settings`` is a job of a known paradigm; ``key`` is the argument's name."""
     if not isinstance(settings, JobSettings):
         raise wrong_type(key, settings, "a job", "give vg.Job(...); veilgraph.fit takes a dict and a path too")
     if not isinstance(settings, JOBS.get(settings.paradigm, ())):
@@ -70,7 +70,7 @@ def check_job(settings: object, key: str = "settings") -> None:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a job is worked on at this machine; none of it is the job's.
+    """How a job is run on this machine; none of it is part of the job.
 
     Attributes:
         custom: for ``model.local.model: custom``, makes a user's local model for a width.
@@ -104,11 +104,11 @@ class RunOptions:
 
     @property
     def wire(self) -> str:
-        """The name of what joins the parties."""
+        """Name of the link between the parties: ``link``, or the default for threads or for processes."""
         return (IN_PROCESSES if self.processes else IN_THREADS) if self.link is None else self.link
 
     def check(self, settings: JobSettings) -> None:
-        """Refuse what a job cannot be worked on with. Raises ``ConfigError``: names the option."""
+        """Raise ``ConfigError`` where ``custom`` or ``machines`` does not fit a job; it names the option."""
         if settings.inputs.is_custom != (self.custom is not None):
             raise ConfigError(
                 f"custom={self.custom!r}: a custom local model is passed from Python as custom=<function of the "
@@ -128,7 +128,7 @@ class RunOptions:
 
 
 def _check_warm_start(settings: JobSettings, earlier: Path) -> RunDirectory:
-    """The earlier run, if a job can begin with its weights: ``ConfigError``, or ``RunError`` if it is not complete."""
+    """Open the run whose weights a job begins with; ``ConfigError``: another paradigm; ``RunError``: not complete."""
     fault = ""
     if not paradigm_of(settings).begins_with_weights:
         fault = f"jobs of paradigm={settings.paradigm} begin with weights that are drawn; leave it out"
@@ -176,7 +176,7 @@ def train(
 ) -> TrainResult:
     """Train a job from the start; arguments and errors are those of ``veilgraph.fit``.
 
-    ``out`` is made here. ``study``: all data are here, and no ledger for life counts it.
+    ``out`` is made here. ``study``: do not warn of holders without a lifetime ledger.
     """
     out = path_of("out", out)
     earlier_path = None if begin_with is None else path_of("begin_with", begin_with, "a run")
@@ -190,7 +190,7 @@ def train(
     settings = inputs.settings
     options.check(settings)
     earlier = None if earlier_path is None else _check_warm_start(settings, earlier_path)
-    run = _created(out, inputs, private_seeds=private_seeds, warns=parties is not None and not study)
+    run = _create_run(out, inputs, private_seeds=private_seeds, warns=parties is not None and not study)
     if earlier is not None:
         tensors, _ = load_tensors(earlier.party(SERVER).model_path)
         run.party(SERVER).keeper.put(BEGINNING, tensors, {"run": str(earlier.path)})
@@ -203,9 +203,9 @@ def train(
 
 
 def resume(path: str | Path, options: RunOptions | None = None, *, restart: bool = False) -> TrainResult:
-    """Go on with a run that was cut off, bit-identical with the same ``machines``; as ``api.runs.Run.resume``.
+    """Finish a run that was cut off, bit-identical with the same ``machines``; a complete run is only read.
 
-    What ``restart`` replaces is kept until there is something newer at every party.
+    ``restart``: begin again where need be; what that replaces stays until there is something newer at every party.
     """
     path = path_of("path", path, "a run")
     check_flags(restart=restart)
@@ -224,7 +224,7 @@ def predict(
     *,
     ids: Sequence[str] | None = None,
 ) -> Predictions:
-    """Predict with a complete run; arguments and errors are those of ``api.runs.Run.predict``.
+    """Predict all nodes, or ``nodes`` or ``ids`` in their order, with a complete run; errors as ``Run.predict``.
 
     In an organisation's own part of a run its newest joint inference is read; ``RunError`` where that is elsewhere.
     """
@@ -285,15 +285,15 @@ def align(
     if inputs is None or not inputs.settings.data.from_tables:
         raise ConfigError("data.parties: only tables are aligned; name each holder's party file (.yaml)")
     settings = inputs.settings
-    run = _created(out, inputs, private_seeds=False, warns=parties is not None)
+    run = _create_run(out, inputs, private_seeds=False, warns=parties is not None)
     _run(run, "align", options)
     graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
     counts = {name: graph.num_nodes if settings.is_aligned else graph.common for name, graph in graphs.items()}
     return counts if not settings.is_aligned else counts | {"": graphs[settings.data.names[0]].common}
 
 
-def _created(out: Path, inputs: Inputs, *, private_seeds: bool, warns: bool) -> RunDirectory:
-    """A fresh run with what its parties begin with; ``warns`` of those that have no ledger for life."""
+def _create_run(out: Path, inputs: Inputs, *, private_seeds: bool, warns: bool) -> RunDirectory:
+    """Make a run's directory, with inputs and seeds; ``warns``: log which holders have no lifetime ledger."""
     run = RunDirectory.create(out, inputs.settings)
     save_inputs(inputs, run)
     for party in (*inputs.settings.data.names, SERVER):
@@ -313,7 +313,7 @@ def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> Train
     report = options.progress or (lambda records: None)
 
     def tick() -> None:
-        said[0] = said[0] or _told_views(run)
+        said[0] = said[0] or _warn_of_views(run)
         report(run.metrics())
 
     tick()
@@ -328,8 +328,8 @@ def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> Train
     return _result(run)
 
 
-def _told_views(run: RunDirectory) -> bool:
-    """Says how large recorded views will be, and how to delete them, once all graphs are there; whether they are."""
+def _warn_of_views(run: RunDirectory) -> bool:
+    """Log how large recorded views will be, once all holders' graphs are saved; return whether it was logged."""
     settings, size, stores = run.settings, run.party(SERVER).view_size(), list(map(run.party, run.settings.data.names))
     if size is None or not all(store.graph_path.is_file() for store in stores):
         return False

@@ -92,7 +92,7 @@ def run_threads(
 def run_processes(
     module: str, arguments: Mapping[PartyId, Sequence[str]], tick: Tick, wire: str = IN_PROCESSES
 ) -> None:
-    """Runs a module's ``main`` for every party in an operating-system process of its own; as ``run_threads``.
+    """Runs a module's ``main`` for every party in an operating-system process of its own; errors as ``run_threads``.
 
     It gets its arguments and, appended, the descriptor of a file for the error that it fails with (``report_failure``),
     the wire and its invitation. It inherits no other descriptor but a standard input that ends with this process.
@@ -128,7 +128,7 @@ def run_processes(
 def _wait(
     running: Callable[[], bool], failed: Callable[[], bool], tick: Tick, explained: Callable[[], bool] = lambda: True
 ) -> None:
-    """Waits until nothing runs any more, or for the grace period after something failed; longer for why it did."""
+    """Call ``tick`` until nothing runs, or ``GRACE_S`` after a failure, ``CAUSE_S`` while it is not ``explained``."""
     since = None
     while running():
         if since is None and failed():
@@ -142,7 +142,7 @@ def _wait(
 
 
 def first_cause(failures: Iterable[BaseException], silent: Sequence[PartyId]) -> BaseException:
-    """What to tell the user: the first cause; and of a timeout, who fell silent and not who only waited for it."""
+    """Choose the failure that caused the others; if that is a timeout, return one that names the ``silent`` parties."""
     cause = min(failures, key=_rank)
     if isinstance(cause, LinkTimeout) and silent:
         return LinkTimeout(f"nothing more came from {', '.join(silent)}; {cause}", code="silent", party=silent[0])
@@ -150,19 +150,19 @@ def first_cause(failures: Iterable[BaseException], silent: Sequence[PartyId]) ->
 
 
 def _explains(error: BaseException) -> bool:
-    """Whether it is more than the word that another party is gone."""
+    """Whether an error says more than that another party failed."""
     return _rank(error) < _rank(PeerFailed(""))
 
 
 def _rank(error: BaseException) -> int:
-    """Causes before consequences: a party's own error, too few left, one that died, what followed from a failure."""
+    """Rank causes first: 0 a party's own error, 1 too few left, 2 a process died, 3 another party's failure."""
     if not isinstance(error, PeerFailed):
         return 1 if getattr(error, "code", "") == "too-few" else 0
     return 2 if error.code == PROCESS_DIED else 3
 
 
 def share_cores(parties: int) -> None:
-    """Gives each data holder on this machine its part of the cores: more threads than cores spin for each other."""
+    """Set this process's torch threads to cores / (``parties`` - 1), so that as many holders share the cores."""
     torch.set_num_threads(max(1, available_cores() // max(1, parties - 1)))
 
 
@@ -180,13 +180,13 @@ def keep_freed_memory() -> None:
 
 
 def report_failure(error: VeilgraphError, report: int) -> int:
-    """Tells the launcher, by the descriptor of a file, what this process failed with; returns the exit code."""
+    """Write an error as JSON to the descriptor ``report``, for the launcher; return this process's exit code."""
     os.write(report, error.to_json().encode())
     return _FAILED
 
 
 def end_with_launcher() -> None:
-    """Ends this party's process when the launcher is gone: its standard input ends with it."""
+    """Start a thread that ends this process when its standard input ends, as it does with the launcher."""
 
     def watch() -> None:
         os.read(0, 1)  # not through sys.stdin: its lock would be held when the interpreter ends
@@ -196,7 +196,7 @@ def end_with_launcher() -> None:
 
 
 def reported_failure(party: PartyId, code: int, report: IO[bytes], output: IO[bytes]) -> VeilgraphError:
-    """What a process that ended with ``code``, negative for a signal, failed with, as it reported or by its stderr."""
+    """The error of a process that ended with ``code`` (negative: signal): what it reported, else ``PeerFailed``."""
     report.seek(0)
     said = error_of_json(report.read()) if code == _FAILED else None
     if said is not None:

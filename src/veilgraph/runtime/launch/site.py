@@ -50,11 +50,11 @@ def learning_secret(folder: Path) -> bytes:
 
 
 def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> str:
-    """What a party states of a job, whatever its name, and its tables: 64 hexadecimal digits; or "".
+    """Derive a mark from a party's secret, a job (not its name) and its tables: 64 hex digits, or "" for new draws.
 
-    There are none where its draws are to be new. Jobs that add noise are never repeated: the same values under other
-    noise would say more of them. Nor are jobs whose sums may lack holders: over other survivors the same values would
-    show a single holder's. Raises ``DataError`` where a table cannot be read.
+    It is "" with ``seed: fresh``, and in jobs that add noise: the same values under other noise would say more of them.
+    So too where sums may lack holders: over other survivors the same values would show a single holder's. Raises
+    ``DataError`` where a table cannot be read.
     """
     if (
         adds_noise(job)
@@ -63,21 +63,21 @@ def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> 
     ):
         return ""
     tables = "" if organisation is None else organisation.digest()
-    return derive_key(secret, f"mark/{_hash(job)}/{tables}").hex()
+    return derive_key(secret, f"mark/{_hash_without_name(job)}/{tables}").hex()
 
 
 def learning_seed(
     secret: bytes, job: JobSettings, organisation: Organisation | None, marks: Mapping[PartyId, str]
 ) -> int:
-    """The party's seed for a new run; where a party stated no mark (party → its own, in the job's order), a new one."""
+    """The party's seed for a run: the job's if ``seed: job``, random if a mark is "", else of secret, job and marks."""
     if organisation is not None and organisation.settings.seed == "job":
         return job.seed
     if not all(marks.values()):
         return private_seed()
-    return seed_of(derive_key(secret, f"seed/{_hash(job)}/{json.dumps(list(marks.items()))}"))
+    return seed_of(derive_key(secret, f"seed/{_hash_without_name(job)}/{json.dumps(list(marks.items()))}"))
 
 
-def _hash(job: JobSettings) -> str:
+def _hash_without_name(job: JobSettings) -> str:
     return job.model_copy(update={"name": ""}).hash()
 
 
@@ -169,14 +169,14 @@ def take_part(
 
 
 def own_organisation(party: PartyId, party_file: Path | None) -> Organisation:
-    """What a holder brings, of its site's party file; raises ``ConfigError`` where it joined without one."""
+    """Read a holder's party file; raises ``ConfigError`` where its site joined without one."""
     if party_file is None:
         raise ConfigError(f"{party} has no party file; join again with: veilgraph net join KIT --party party.yaml")
     return Organisation.read(party_file, party)
 
 
 def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
-    """What a submitted job asks of this party; raises ``ConfigError`` where the engine's id of the job is none."""
+    """The submitted job as its consent is asked for; raises ``ConfigError`` where ``job_id`` is malformed."""
     with settled("the engine's id of the job", "; submit it anew"):
         return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
 
@@ -201,7 +201,7 @@ log = logging.getLogger("veilgraph")
 
 
 class Checked(BaseModel):
-    """What a site says; as ``Hello``, but read leniently, for it may be of another release."""
+    """A site's answer to a check, like a ``Hello``; unknown fields are ignored, for it may be of another release."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -218,14 +218,14 @@ class Checked(BaseModel):
 
     @classmethod
     def withheld(cls) -> Self:
-        """Of a site whose own log alone says what stands against the job."""
+        """The answer of a site that has something against the job, and says what in its own log alone."""
         return cls(version=PROTOCOL_VERSION, unsaid=True)
 
 
 def check_here(
     runs: Path, settings: JobSettings, party: PartyId, *, party_file: Path | None, job_id: str, consent: Path
 ) -> Checked:
-    """Holds a job to a party's limits, consent and runs, and its tables to their rules; nothing is counted or begun."""
+    """Check a job against a party's limits, consent and runs, and read its tables; no job is counted or begun."""
     try:
         if not settings.data.is_apart or party not in (*settings.data.names, SERVER):
             raise ConfigError(f"data.holders: across organisations a job names its holders, {party} among them")
@@ -266,7 +266,7 @@ def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, 
 
 
 def _check_tables(settings: JobSettings, own: Organisation) -> None:
-    """Reads a holder's tables by its party file; of the job only who has the labels is asked."""
+    """Read a holder's tables; raises ``DataError``: one breaks a rule, or the job expects labels and it names none."""
     nodes, party = own.settings.nodes, own.settings.party
     released = settings.noise.label_release
     labelled = settings.data.label_party if released is None else released.holder

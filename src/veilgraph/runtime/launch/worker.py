@@ -23,7 +23,7 @@ _WORKS: dict[str, SimulatedWork] = {work: work for work in ("align", "train", "r
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the party and returns the exit code."""
+    """Run the party named by RUN WORK PARTY MACHINES REPORT WIRE ...; return 0, or the code of a reported failure."""
     path, work, party, machines, report, wire, *invitation = arguments
     end_with_launcher()
     keep_freed_memory()

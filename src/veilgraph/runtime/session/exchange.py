@@ -53,11 +53,11 @@ class LedgerHead(Exact):
 
 
 class PeerHeads:
-    """One party's: its own, and those that it heard of, in one session.
+    """Heads of lifetime ledgers that a party knows in a session: its own, and the last of each peer (``folder/heard``).
 
-    What other sessions have heard since this one first looked tells nothing of this one, in which others may have
-    spoken before. ``own`` is None without a ledger in this job, ``folder`` on one machine, where nothing is kept;
-    ``releases``: the job releases anything, so that every holder has a ledger in it.
+    A peer's head is read once a session, so that one which another session writes meanwhile is not held against it.
+    ``own`` is None without a ledger in this job, ``folder`` on one machine, where nothing is kept. ``releases``: the
+    job releases anything, so that every holder has a ledger in it.
     """
 
     def __init__(self, party: PartyId, own: Lifetime | None, folder: Path | None, *, releases: bool) -> None:
@@ -66,7 +66,7 @@ class PeerHeads:
         self._first: dict[PartyId, LedgerHead | None] = {}
 
     def own(self) -> LedgerHead | None:
-        """Of its own ledger as it is now."""
+        """The head of the party's own ledger as it is now; None without a ledger in this job."""
         if self._own is None:
             return None
         lines = self._own.lines
@@ -74,36 +74,36 @@ class PeerHeads:
             return _head_after(lines, lines.count)
 
     def heard(self, party: PartyId) -> LedgerHead | None:
-        """What it had last heard of another's when this session first looked; ``RunError`` where that is damaged."""
+        """The last head of a peer's ledger before this session; None for none. ``RunError``: its file is damaged."""
         if party not in self._first:
-            self._first[party] = self._kept(party)
+            self._first[party] = self._read_head(party)
         return self._first[party]
 
     def keep(self, said: Mapping[PartyId, LedgerHead | None]) -> None:
-        """Keeps what it heard in this session, unless another has heard of more: on the disk when this returns."""
+        """Write peers' heads of this session to disk, unless one of another ledger, or of as many lines, is there."""
         if self._folder is None or not any(said.values()):
             return
         with locked(private_folder(self._folder), f"{self._folder} is in use", wait_s=math.inf):
             for party, head in said.items():
-                path, kept = self._path(party), self._kept(party)
+                path, kept = self._head_path(party), self._read_head(party)
                 if path is None or head is None:
                     continue
                 if kept is None or (head.ledger == kept.ledger and head.lines > kept.lines):
                     write_whole(path, head.model_dump_json().encode())
 
-    def _kept(self, party: PartyId) -> LedgerHead | None:
-        path = self._path(party)
+    def _read_head(self, party: PartyId) -> LedgerHead | None:
+        path = self._head_path(party)
         if path is None or not path.is_file():
             return None
         with undamaged(path, f"restore it, or delete it, and what {party} brings next is believed"):
             return LedgerHead.model_validate_json(path.read_bytes())
 
     def fault_of(self, party: PartyId, now: LedgerHead | None) -> str:
-        """What another's ledger has against it by what was heard of it before; empty for nothing."""
+        """Why a peer's head is refused: its ledger is another or shorter than the one heard of; empty if it is not."""
         told = self.heard(party)
         if told is None or not self._releases:
             return ""
-        path = self._path(party)
+        path = self._head_path(party)
         if now is None or now.ledger != told.ledger:
             # The file for all to read: where the kit lies is its owner's own.
             shown = "" if path is None else "/".join(path.parts[-3:])
@@ -122,7 +122,7 @@ class PeerHeads:
         return ""
 
     def fault_of_memory(self, party: PartyId, heard: LedgerHead | None) -> str:
-        """What this party's own ledger has against it by what another heard of it; empty for nothing."""
+        """Why the head that ``party`` ``heard`` of this party's own ledger does not fit it; empty where it fits."""
         if heard is None or self._own is None:
             return ""
         lines = self._own.lines
@@ -137,7 +137,7 @@ class PeerHeads:
             )
         return ""
 
-    def _path(self, party: PartyId) -> Path | None:
+    def _head_path(self, party: PartyId) -> Path | None:
         return None if self._folder is None else self._folder / f"{party}.json"
 
 
@@ -155,7 +155,7 @@ _Said = TypeVar("_Said", bound=Exact)
 
 
 class Opening(Exact):
-    """What a party says first."""
+    """The message of rounds 5 and 7: the sender's newest statement, and how far its lifetime ledger is."""
 
     statement: Statement | None = None
     """Its newest; null where it has nothing on record in this run."""
@@ -168,13 +168,13 @@ class Opening(Exact):
 
     @model_serializer(mode="wrap")
     def _without_nulls(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Of a job that releases nothing it says nothing of lifetime ledgers."""
+        """Leave out fields of lifetime ledgers that are null, as in jobs that release nothing."""
         stated: dict[str, Any] = all_of(self)
         return {key: value for key, value in stated.items() if value is not None or not key.startswith("lifetime")}
 
 
 class Verdict(Exact):
-    """What a party says to another's statement."""
+    """The message of rounds 6 and 8: a countersignature under the receiver's statement, or a refusal."""
 
     countersignature: Countersignature | None = None
     """Null where there was no statement, or the sender refuses."""
@@ -183,7 +183,7 @@ class Verdict(Exact):
 
 
 class RecordExchange:
-    """One party's side of it, for one session, of its part of the run (``folder``).
+    """A party's exchange of statements with all others in one session; ``folder`` is its part of the run.
 
     ``identity`` is None on one machine, where nothing is signed; ``names`` has names in certificates, where these are
     others. Raises ``RunError`` where a record cannot be read.
@@ -215,11 +215,12 @@ class RecordExchange:
         self._time = datetime.now(UTC).isoformat(timespec="seconds")
 
     def close(self) -> None:
-        """States what was recorded since the newest statement, for others in the next session, if not refused."""
+        """Add a statement of what was recorded since the newest one, for the next session, if ``open`` succeeded."""
         if self.opened:
-            self._sign()
+            self._add_statement()
 
-    def _sign(self) -> None:
+    def _add_statement(self) -> None:
+        """Add a signed statement of the party's records to its evidence, unless the newest one is current."""
         if self._file.is_current():
             return
         self._file.begin()
@@ -234,14 +235,14 @@ class RecordExchange:
         self._file.add([statement.signed(self._identity)])
 
     def open(self, link: Link) -> None:
-        """States the party's records and hears the others', before anything of the data is sent.
+        """Exchange openings and verdicts (rounds 5, 6), before anything of the data is sent.
 
         Raises ``RunError``: somebody's records are not what they were; at every party, with the reasons.
         """
         file = self._file
         reason = file.fault or file.changed()
         if not reason:
-            self._sign()
+            self._add_statement()
         head = self._peer_heads.own()
 
         def opening_to(party: PartyId) -> Opening:
@@ -254,16 +255,16 @@ class RecordExchange:
             if party != SERVER:
                 yield self._peer_heads.fault_of(party, opening.lifetime)
 
-        self._state(link, _OPENING, opening_to, f"{reason}; {_WAY_OUT}" if reason else "", faults_by)
+        self._exchange_openings(link, _OPENING, opening_to, f"{reason}; {_WAY_OUT}" if reason else "", faults_by)
         self.opened = True
 
     def tell(self, link: Link) -> None:
-        """States what the party has recorded, and hears the others; ``RunError`` where their records have changed."""
-        self._sign()
+        """Exchange statements of this session's records (rounds 7, 8); ``RunError``: somebody's have changed."""
+        self._add_statement()
         opening = Opening(statement=self._file.newest, lifetime=self._peer_heads.own())
-        self._state(link, _STATEMENT, lambda _: opening)
+        self._exchange_openings(link, _STATEMENT, lambda _: opening)
 
-    def _state(
+    def _exchange_openings(
         self,
         link: Link,
         round_: int,
@@ -271,8 +272,8 @@ class RecordExchange:
         own_fault: str = "",
         faults: Callable[[PartyId, Opening], Iterable[str]] = lambda party, opening: (),
     ) -> None:
-        """Say and hear openings; in the next round countersign, or refuse. Keeps what was heard, if nobody refuses."""
-        openings, reasons, file = self._exchange(link, round_, Opening, say), [own_fault], self._file
+        """Exchange openings, then countersignatures; record them. ``RunError`` at every party if one has a fault."""
+        openings, reasons, file = self._exchange_hellos(link, round_, Opening, say), [own_fault], self._file
         for party, opening in openings.items():
             reasons += [self._fault_of_statement(party, opening.statement), *faults(party, opening)]
         refuses = printable(joined(reasons), REASON_CHARACTERS)
@@ -284,7 +285,7 @@ class RecordExchange:
             given = Countersignature.of(statement, self._party, self._time)
             return Verdict(countersignature=given.signed(self._identity))
 
-        verdicts = self._exchange(link, round_ + 1, Verdict, verdict)
+        verdicts = self._exchange_hellos(link, round_ + 1, Verdict, verdict)
         refusals = {self._party: refuses} | {party: verdict.refuses for party, verdict in verdicts.items()}
         if words := [f"{party} refuses the job: {why}" for party, why in refusals.items() if why]:
             raise RunError("; ".join(words), code="refused")
@@ -299,6 +300,7 @@ class RecordExchange:
         self._peer_heads.keep({party: opening.lifetime for party, opening in openings.items()})
 
     def _fault_of_statement(self, party: PartyId, statement: Statement | None) -> str:
+        """Why a peer's statement is refused: its signature, or an older one that it contradicts; empty if it is not."""
         told = self._file.heard(party)
         if statement is None:
             if told is None:
@@ -310,24 +312,25 @@ class RecordExchange:
             return f"{party}'s {statement}: {error}; {_WAY_OUT}"
         return "" if told is None else self._fault_since(told, statement)
 
-    def _fault_since(self, told: Statement, now: Statement) -> str:
+    def _fault_since(self, old: Statement, now: Statement) -> str:
         party = now.party
-        if now.number < told.number or (now.number == told.number and now.digest() != told.digest()):
+        if now.number < old.number or (now.number == old.number and now.digest() != old.digest()):
             return (
-                f"{party} gives its {now}, and {self._party} heard its {told}: {party}'s part of the run is an older "
+                f"{party} gives its {now}, and {self._party} heard its {old}: {party}'s part of the run is an older "
                 f"copy or another one; {_WAY_OUT}"
             )
-        for name, extent, before in zip(RECORDS, now.extents, told.extents, strict=True):
+        for name, extent, before in zip(RECORDS, now.extents, old.extents, strict=True):
             if extent.lines < before.lines:
                 return (
-                    f"{party}'s {name} has {extent.lines} lines, and {self._party} heard of {before.lines} in {told}: "
+                    f"{party}'s {name} has {extent.lines} lines, and {self._party} heard of {before.lines} in {old}: "
                     f"{_WAY_OUT}"
                 )
             if extent.lines == before.lines and extent.head != before.head:
-                return f"{party}'s {name} is not the one that {self._party} heard of in {told}: {_WAY_OUT}"
+                return f"{party}'s {name} is not the one that {self._party} heard of in {old}: {_WAY_OUT}"
         return ""
 
     def _fault_of_memory(self, party: PartyId, heard: Statement | None) -> str:
+        """Why this party's records are not those of its statement that ``party`` ``heard``; empty where they are."""
         if heard is None:
             return ""
         try:
@@ -352,7 +355,7 @@ class RecordExchange:
                 return
         raise ProtocolError(fault, code="countersignature", party=party)
 
-    def _exchange(
+    def _exchange_hellos(
         self, link: Link, round_: int, schema: type[_Said], say: Callable[[PartyId], _Said]
     ) -> dict[PartyId, _Said]:
         tag = Tag(Kind.HELLO, 0, round_)

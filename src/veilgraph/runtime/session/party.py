@@ -61,7 +61,7 @@ Auditor = Callable[[RunDirectory, PartyId, Link], None]
 
 @dataclass(frozen=True)
 class SessionSpec:
-    """What a party brings to a piece of work.
+    """One party's session: of which run, what work it does, and what it brings.
 
     Attributes:
         machines: of the holder, where several share its local part.
@@ -95,7 +95,7 @@ class SessionSpec:
 
     @cached_property
     def may_restart(self) -> bool:
-        """Whether it would begin again from nothing, as things were when it was first asked."""
+        """Whether training may begin again from nothing: by ``restarts``, to predict, or if it trained nothing."""
         return self.restarts or self.work == "predict" or not self.store.has_trained()
 
     @cached_property
@@ -112,12 +112,12 @@ class SessionSpec:
 
     @cached_property
     def place(self) -> LedgerPlace | None:
-        """Where the ledger is of a holder that brings a graph; None for none, and where a party file says it."""
+        """Where the lifetime ledger of a holder's graph is; None without one, with a party file, and at the server."""
         return None if self.organisation is not None or self.party == SERVER else kept(self.store)
 
     @property
     def limit(self) -> float | None:
-        """The largest total ε that the party itself accepts."""
+        """The largest total ε that the party itself accepts; None where it states none."""
         if self.organisation is not None:
             return self.organisation.settings.limits.max_epsilon
         limits = None if self.place is None else limits_in(self.place.folder)
@@ -140,7 +140,7 @@ class Session:
     publisher: Publisher = OPEN
 
     def tell(self) -> None:
-        """Once nothing of its data will be sent any more: what it sent goes on record, and the others hear of it."""
+        """Record what was sent, and exchange statements of it; to be called once no more of its data is sent."""
         self.record.end_block(self.publisher.spent())
         self.evidence.tell(self.link)
 
@@ -159,12 +159,12 @@ _TRAFFIC: Final[dict[Phase, str]] = {
 
 
 def run_party(part: SessionSpec, link: Link, recorder: RecordedLink) -> None:
-    """What one party does from beginning to end, once the job is agreed on; ``link`` is closed at the end.
+    """Run one party's session from beginning to end, once the job is agreed on; ``link`` is closed at the end.
 
     It reads and writes its own part of the run; a holder that learns the scores also writes metrics.jsonl, where it has
     a run directory of its own or labels. ``recorder`` counts what crosses the wire, beneath or in place of ``link``.
     """
-    with _opened(part, link, recorder) as session:
+    with _open_session(part, link, recorder) as session:
         if part.work == "audit":
             if part.auditor is None:
                 raise ConfigError("work=audit is done across organisations: give an auditor")
@@ -176,15 +176,15 @@ def run_party(part: SessionSpec, link: Link, recorder: RecordedLink) -> None:
         if part.work == "align":
             session.tell()
             return
-        with _published(part, aligned) as (aligned, session.publisher):
+        with _with_publisher(part, aligned) as (aligned, session.publisher):
             _log_lifetime(part)
             compute(session, aligned)
             _log_lifetime(part)
 
 
 @contextmanager
-def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[Session]:
-    """Opens what a session needs; at its end, however it ends, what was sent is on record."""
+def _open_session(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[Session]:
+    """Exchange statements, and yield the session; at its end, however it ends, record traffic, view and trace."""
     store = part.store
     phase: Phase = "train" if part.work == "resume" else part.work
     trace: AnyTrace = NO_TRACE
@@ -237,8 +237,8 @@ def _log_lifetime(part: SessionSpec) -> None:
 
 
 @contextmanager
-def _published(part: SessionSpec, aligned: Aligned) -> Iterator[tuple[Aligned, Publisher]]:
-    """The party's data, with canaries where the job has any, and the publisher of what it releases."""
+def _with_publisher(part: SessionSpec, aligned: Aligned) -> Iterator[tuple[Aligned, Publisher]]:
+    """Yield the party's data, with canaries where the job has any, and the publisher of what it releases."""
     store, settings, begun = part.store, part.settings, part.work != "train"
     watched = None
     if aligned.graph is not None:
@@ -263,7 +263,7 @@ def run_simulated(
     custom: CustomModel | None = None,
     machines: Machines | None = None,
 ) -> None:
-    """What one party does where all parties share a machine and a run directory."""
+    """Run one party's session where all parties share this machine and ``run``; with tables, agree on the job first."""
     settings, recorder = run.settings, RecordedLink(link)
     organisation = None
     if settings.data.from_tables:
@@ -279,9 +279,9 @@ TOLD_EVERY_S: Final = 30.0
 
 
 def compute(session: Session, aligned: Aligned) -> None:
-    """Trains, or predicts, with the other parties."""
+    """Train or predict with the other parties; write what the ledger comes to and, at a judge, the predictions."""
     part, store = session.part, session.part.store
-    context, paradigm = _context(session, aligned), paradigm_of(part.settings)
+    context, paradigm = _role_context(session, aligned), paradigm_of(part.settings)
     aligned = paradigm.session.release(context, aligned)
     role = paradigm.session.role(context, aligned)
     with spread(role, part.machines), closing(role):
@@ -312,7 +312,7 @@ def compute(session: Session, aligned: Aligned) -> None:
 
 
 def _compare_with_alone(role: Judge, part: SessionSpec) -> None:
-    """Note what the holder reaches by itself; a run that is complete stays so where that fails."""
+    """Write what the holder reaches by itself to alone.json; an error is logged alone, since the run is complete."""
     try:
         found = role.alone()
     except VeilgraphError as error:
@@ -323,6 +323,7 @@ def _compare_with_alone(role: Judge, part: SessionSpec) -> None:
 
 
 def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted) -> list[str] | None:
+    """A name for each row of predictions: its own, of several nodes their ids joined by tabs, or the node's id."""
     if predicted.names is not None:
         return list(predicted.names)
     if predicted.rows is not None:
@@ -335,7 +336,7 @@ def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted)
     return common if predicted.nodes is None else [common[node] for node in predicted.nodes.tolist()]
 
 
-def _context(session: Session, aligned: Aligned) -> RoleContext:
+def _role_context(session: Session, aligned: Aligned) -> RoleContext:
     part, store = session.part, session.part.store
     names = part.work == "predict" and part.settings.outcome.predicts_named and aligned.graph is not None
     return RoleContext(
@@ -429,10 +430,10 @@ def _train(session: Session, role: Role, held: list[Point]) -> None:
         save_tensors(store.released_path, released, {})
     store.checkpoints.settle()
     settle()
-    write_json(store.path / "result.json", _result(role, started, judgement))
+    write_json(store.path / "result.json", _result_record(role, started, judgement))
 
 
-def _result(role: Role, started: int, judgement: Judgement) -> Record:
+def _result_record(role: Role, started: int, judgement: Judgement) -> Record:
     found: Record = {}
     if isinstance(role, Judge):
         found = {"nodes": role.graph.common, "best_epoch": judgement.best_epoch, **role.scores(everything=True).values}

@@ -80,19 +80,19 @@ def prepare(store: PartyStore, own: Preparation, *, anew: bool, restarts: bool) 
         rebuilt = rebuild(own, store.ids() or (), load_party(store.graph_path).common)
     hides = anew and adds_noise(job) and not job.is_aligned
     offers = not hides and (rebuilt is not None or not changed)
-    if (kept := _kept(store, own, offers=offers, restarts=restarts)) is not None:
+    if (kept := _agree_on_kept(store, own, offers=offers, restarts=restarts)) is not None:
         if reads_again:
             _note_drift(store.path, party, [], len(own.then))
-        return kept if rebuilt is None else _anew(store, kept.identity, rebuilt, own)
+        return kept if rebuilt is None else _with_drift(store, kept.identity, rebuilt, own)
     if anew:
         prepared = paradigm_of(job).session.prepare(own)
         built = prepared.built
-        return Aligned(prepared.identity) if built is None else _anew(store, prepared.identity, built, own)
+        return Aligned(prepared.identity) if built is None else _with_drift(store, prepared.identity, built, own)
     # Another seed, but for the job's own, at a later reading: other values under one would show what changed.
     begun, seed = store.has_trained() or (store.path / _ALIGNMENT).is_file(), store.seed()
     seed = private_seed() if begun and seed >= PUBLIC_SEEDS else seed
     prepared = paradigm_of(job).session.prepare(replace(own, streams=LearningStreams(seed, party)))
-    _keep(store, prepared, digest, seed)
+    _write_prepared(store, prepared, digest, seed)
     if prepared.built is None:
         return Aligned(prepared.identity)
     # Read back, as a resumed session has it: how products round may depend on where in memory a matrix lies.
@@ -100,7 +100,7 @@ def prepare(store: PartyStore, own: Preparation, *, anew: bool, restarts: bool) 
 
 
 def _with_encoding(store: PartyStore, own: Preparation) -> Preparation:
-    """With the encoding of features and the profiles that were kept in training."""
+    """Add the feature encoding and the profiles that training kept; ``RunError``: missing or damaged."""
     encoding, profile = store.path / _ENCODING, store.path / _PROFILE
     with undamaged(encoding, "predict with a run trained from tables", "missing or damaged"):
         own = replace(own, encoding=FeatureEncoding.from_json(encoding.read_text(encoding="utf-8")))
@@ -108,8 +108,8 @@ def _with_encoding(store: PartyStore, own: Preparation) -> Preparation:
         return replace(own, then=PROFILES.validate_json(profile.read_bytes()))
 
 
-def _anew(store: PartyStore, identity: str, built: BuiltGraph, own: Preparation) -> Aligned:
-    """The party's data as they are now, with how they have moved since training, which it refuses by its party file."""
+def _with_drift(store: PartyStore, identity: str, built: BuiltGraph, own: Preparation) -> Aligned:
+    """Compare tables with those of training; write the drift, and refuse the data where it exceeds ``drift.refuse``."""
     assert own.organisation is not None
     aligned = _aligned(own, identity, built.graph, _ids(built))
     limits, party = own.organisation.settings.drift, own.link.party
@@ -132,8 +132,8 @@ def kept_identity(store: PartyStore) -> str:
     return read_json(path, AlignmentFacts, DAMAGED_ALIGNMENT)["identity"] if path.is_file() else ""
 
 
-def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None:
-    """The identity goes first and comes last: without it nothing counts as kept. Checkpoints of other graphs go too."""
+def _write_prepared(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None:
+    """Set old files and checkpoints aside, then write the new: the identity last, without which nothing counts."""
     store.checkpoints.set_aside_with(
         [*(store.path / name for name in (_ALIGNMENT, _ENCODING, _PROFILE, _TABLES)), store.graph_path, store.ids_path]
     )
@@ -148,8 +148,8 @@ def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None
     write_json(store.path / _ALIGNMENT, facts)
 
 
-def _kept(store: PartyStore, own: Preparation, *, offers: bool, restarts: bool) -> Aligned | None:
-    """What an earlier session kept, if all parties have the same and all offer to use it again."""
+def _agree_on_kept(store: PartyStore, own: Preparation, *, offers: bool, restarts: bool) -> Aligned | None:
+    """Return what an earlier session kept, if all parties offer the same; else None, or ``RunError`` if one insists."""
     link, everybody = own.link, (*own.job.data.names, SERVER)
     mine = kept_identity(store) if offers else ""
     said = text_tensor(mine if restarts else mine + _HELD)
@@ -174,6 +174,7 @@ def _ids(built: BuiltGraph) -> _Ids:
 
 
 def _aligned(own: Preparation, identity: str, graph: PartyGraph, ids: _Ids) -> Aligned:
+    """The graph as aligned data, with class names, and why the organisation refuses the job with it, if it does."""
     assert own.organisation is not None
     settings = own.organisation.settings
     refuses = split_by_labels(own.job, settings)
@@ -188,7 +189,7 @@ _LOGGED: Final = 12
 
 
 def _note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: int) -> None:
-    """Warn of what has moved since training, of so many columns and relations, and keep it in a part of the run."""
+    """Log columns and relations that moved since training; write them, and how many were compared, to drift.json."""
     for each in found[:_LOGGED]:
         log.warning("%s: has moved since training: %s", party, each)
     if len(found) > _LOGGED:
@@ -198,6 +199,6 @@ def _note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: 
 
 
 def read_drift(folder: Path) -> Record:
-    """What ``_note_drift`` kept; nothing before the first prediction. Raises ``RunError`` where it is damaged."""
+    """Read drift.json: made_at, compared, moved; empty before the first prediction. ``RunError``: it is damaged."""
     path = folder / DRIFT
     return read_json(path, Record, "predict anew") if path.is_file() else {}

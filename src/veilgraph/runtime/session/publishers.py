@@ -67,7 +67,7 @@ def publisher_of(
 
 @dataclass(frozen=True)
 class _SessionLedgers(HolderLedgers):
-    """A holder's ledgers; the attributes are the arguments of ``publisher_of``, and what closes all that it opens."""
+    """A holder's ledgers; the attributes are arguments of ``publisher_of``, and ``opened`` closes what it opens."""
 
     store: PartyStore
     settings: JobSettings
@@ -86,13 +86,13 @@ class _SessionLedgers(HolderLedgers):
             return release.publisher(self) if graph.party in duties.releasing else OPEN
         if labels is not None:
             learns = graph.party in perturbing(settings) and graph.labels is not None
-            return self._perturbed_labels(labels) if learns else OPEN
+            return self._label_publisher(labels) if learns else OPEN
         if training is not None:
             return training.publisher(self)
         plan = paradigm_of(settings).privacy.plan(settings, graph.party, graph.common)
         return OPEN if plan is None else plan.publisher(self)
 
-    def _perturbed_labels(self, private: LabelPrivacySettings) -> Publisher:
+    def _label_publisher(self, private: LabelPrivacySettings) -> Publisher:
         common = self.graph.common_part()
         nodes = nodes_perturbed(common, perturbed_splits(self.settings))
         if common.labels is None or common.num_classes is None:
@@ -100,8 +100,8 @@ class _SessionLedgers(HolderLedgers):
                 f"party {common.party!r}: num_classes: label_privacy needs to know how many classes there are"
             )
         response = LabelResponse(private.epsilon, common.num_classes)
-        ledger = self._ledger(_NO_DELTA, None, self.account(None), expected=self._has_trained)
-        cache = self._cache(ledger, self._keys[nodes.numpy()], nodes=nodes)
+        ledger = self._open_ledger(_NO_DELTA, None, self.account(None), expected=self._has_trained)
+        cache = self._open_cache(ledger, self._row_keys[nodes.numpy()], nodes=nodes)
         return LabelPublisher(response, common.labels[nodes], ledger, system_secrets, cache)
 
     @override
@@ -110,7 +110,7 @@ class _SessionLedgers(HolderLedgers):
     ) -> Ledger:
         expected = self._has_trained or _has_released(self.store)
         if delta is None:
-            return self._ledger(_NO_DELTA, budget, self.account(None), expected=expected)
+            return self._open_ledger(_NO_DELTA, budget, self.account(None), expected=expected)
         path, nodes = self.store.path / LEDGER, self.graph.common
         kept = delta_at(path) if follows else None
         if kept is not None and kept * nodes >= 1:
@@ -119,31 +119,31 @@ class _SessionLedgers(HolderLedgers):
                 f"{1 / nodes:.3g}; begin a new run"
             )
         delta = delta if kept is None else kept
-        return self._ledger(delta, budget, self.account(delta) if lasting else None, expected=expected)
+        return self._open_ledger(delta, budget, self.account(delta) if lasting else None, expected=expected)
 
     @override
     def caches(self, ledger: Ledger, labelled: Tensor | None) -> tuple[ReleaseCache, ReleaseCache]:
-        keys = self._keys[: self.graph.common]
-        cache = self._cache(ledger, keys, self.settings.data.feature_scaling, nodes=labelled)
+        keys = self._row_keys[: self.graph.common]
+        cache = self._open_cache(ledger, keys, self.settings.data.feature_scaling, nodes=labelled)
         if labelled is None or self.lasting is None:
             return cache, cache
-        return cache, self._cache(ledger, keys[labelled.numpy()])
+        return cache, self._open_cache(ledger, keys[labelled.numpy()])
 
     @override
     def ordered(self, ledger: Ledger, *follows: object) -> tuple[Tensor | None, ReleaseCache]:
-        keys, order, common = self._keys, None, self.graph.common
+        keys, order, common = self._row_keys, None, self.graph.common
         if self.lasting is not None:
             order = order_of(keys, common)
             keys, order = keys[order.numpy()], order[:common]
-        return order, self._cache(ledger, keys[:common], self.settings.data.feature_scaling, *follows, whole=True)
+        return order, self._open_cache(ledger, keys[:common], self.settings.data.feature_scaling, *follows, whole=True)
 
     @property
     def _has_trained(self) -> bool:
         return self.begun and _has_trained(self.store)
 
     @cached_property
-    def _keys(self) -> Keys:
-        """What each row goes by in a ledger for life."""
+    def _row_keys(self) -> Keys:
+        """Key of each row in the lifetime ledger, or its row number without one: uint64[N]."""
         count = self.graph.num_nodes
         return np.arange(count, dtype=np.uint64) if self.lasting is None else self.lasting.each_key(count)
 
@@ -151,13 +151,13 @@ class _SessionLedgers(HolderLedgers):
     def account(self, delta: float | None) -> Account | None:
         return None if self.lasting is None else self.lasting.account(self.settings, delta)
 
-    def _ledger(self, delta: float, budget: float | None, account: Account | None, *, expected: bool) -> Ledger:
+    def _open_ledger(self, delta: float, budget: float | None, account: Account | None, *, expected: bool) -> Ledger:
         most, job = min((each for each in (budget, self.limit) if each is not None), default=None), self.settings.hash()
         return self.opened.enter_context(
             Ledger.open(self.store.path / LEDGER, delta, most, job=job, expected=expected, lifetime=account)
         )
 
-    def _cache(
+    def _open_cache(
         self,
         ledger: Ledger,
         keys: Keys,
@@ -165,7 +165,7 @@ class _SessionLedgers(HolderLedgers):
         nodes: Tensor | None = None,
         whole: bool = False,
     ) -> ReleaseCache:
-        """What is sent again: what the run released, of ``nodes`` or all; for life, what any job did of ``keys``."""
+        """Cache of releases: this run's, of ``nodes`` or all; with a lifetime ledger every job's, by ``keys``."""
         if (account := ledger.account) is None or self.lasting is None:
             return RunCache(ledger, self.store.keeper, depends_on(self.alignment, self.graph, nodes))
         canaries = self.store.canaries()  # which no other run is sent
@@ -175,8 +175,8 @@ class _SessionLedgers(HolderLedgers):
         return LifetimeCache(account, keys, ledger, snapshot=snapshot, whole=whole, by_place=by_place)
 
 
-def _kept_canaries(store: PartyStore, *, expected: bool) -> Canaries | None:
-    """What is on the disk before the first release, and the same in all sessions of a run; ``RunError`` if missing."""
+def _load_canaries(store: PartyStore, *, expected: bool) -> Canaries | None:
+    """Load the run's canaries, None where there are none; ``RunError`` where they are ``expected`` and missing."""
     kept = store.canaries()
     if kept is None and expected:
         raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
@@ -196,7 +196,7 @@ def with_canaries(
         return graph, None
     if kept is not None:
         check_nodes(kept.nodes, made.nodes)
-    elif _kept_canaries(store, expected=begun and (_has_trained(store) or _has_released(store))) is None:
+    elif _load_canaries(store, expected=begun and (_has_trained(store) or _has_released(store))) is None:
         store.save_canaries(Canaries(made.count, made.nodes, made.key))
     return made.into(graph), made.watched
 
@@ -206,23 +206,23 @@ def _has_trained(store: PartyStore) -> bool:
 
 
 def _has_released(store: PartyStore) -> bool:
-    """Whether a holder that releases once keeps others' part of it: its own bytes are kept before they are paid for."""
+    """Whether a single release is complete here: a holder's own part alone is on disk before it is paid for."""
     return store.keeper.path(RELEASE).is_file()
 
 
 @dataclass(frozen=True)
 class LifetimeAccount:
-    """What a party has beyond a run: its ledger of all jobs, and the ids of its graph's rows; None: nobody told any."""
+    """A party's lifetime ledger, and the ids of its graph's rows; None where they have none."""
 
     ledger: Lifetime
     ids: Sequence[str] | None
 
     def each_key(self, nodes: int) -> Keys:
-        """What each row goes by: its node's key, or its place; of so many."""
+        """Key of each row, uint64[nodes]: a keyed hash of its id or, without ids, its number."""
         return np.arange(nodes, dtype=np.uint64) if self.ids is None else self.ledger.each_key(self.ids)
 
     def account(self, settings: JobSettings, delta: float | None) -> Account:
-        """What a job pays from at ``delta``, None where each ε is pure; raises ``RunError`` for people of another."""
+        """The account a job pays from at ``delta``, None for pure ε; ``RunError``: another ledger has these people."""
         keys = EVERYBODY
         if self.ids is not None:
             self.ledger.lines.check_people(self.ids)

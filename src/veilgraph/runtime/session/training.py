@@ -49,14 +49,14 @@ def fit(
 ) -> tuple[int, Judgement]:
     """Trains one party's part and leaves the best weights in the role, after a last inference with them.
 
-    Gives the epoch that it went on from and, at the label holder, the judgement. The newest checkpoint that all parties
-    hold of those ``held`` is taken. ``begin`` gets its epoch, 0 for a fresh start, and the last that the job can reach;
+    Returns the epoch that it resumed from and the judgement (with scores at the label holder). It resumes from the
+    newest point ``held`` by all parties. ``begin`` gets its epoch, 0 for a fresh start, and the last one within reach;
     ``log`` each epoch's record; ``done`` its number, and whether it has a checkpoint.
     """
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
     start, last = agreed.epoch, last_epoch(role, agreed.epoch)
-    transfer(role, checkpoints, agreed, lambda: _state(role, role.model.weights()))
+    transfer(role, checkpoints, agreed, lambda: _snapshot(role, role.model.weights()))
     checkpoints.begin(agreed)
     role.keep()
     begin(start, last)
@@ -64,7 +64,7 @@ def fit(
         return start, Judgement()
     model = role.model
     model.best, judgement, stop = (
-        _resumed(role, checkpoints, agreed.point) if start else (_clone(model.weights()), Judgement(), False)
+        _load_checkpoint(role, checkpoints, agreed.point) if start else (_clone(model.weights()), Judgement(), False)
     )
     if settings.select_by == "last" and start == last:  # where the budget ends training, nothing may have been judged
         model.best, judgement = _clone(model.weights()), replace(judgement, best_epoch=last)
@@ -76,7 +76,7 @@ def fit(
             # For the epochs up to the next checkpoint, from where a session that is cut off goes on.
             paid = min(last, math.ceil(epoch / settings.checkpoint_every) * settings.checkpoint_every)
             role.session.publisher.expect(paid - epoch + 1, step)
-        step, record = _epoch(role, step, epoch)
+        step, record = _train_epoch(role, step, epoch)
         ended = epoch
         checkpoints.confirm(everybody=role.in_lockstep)
         if epoch % settings.evaluate_every == 0 or epoch == last:
@@ -95,13 +95,13 @@ def fit(
         kept = epoch % settings.checkpoint_every == 0
         if kept:
             with trace.span("checkpoint", epoch=epoch):
-                checkpoints.save(epoch, _state(role, model.best), {"judgement": asdict(judgement), "stopped": stop})
+                checkpoints.save(epoch, _snapshot(role, model.best), {"judgement": asdict(judgement), "stopped": stop})
         done(epoch, kept)
     model.load_weights(model.best)
     role.finish()
     role.infer_only()
     infer(role, step)
-    checkpoints.finish(ended, _best(model.best), {"judgement": asdict(judgement), "stopped": True})
+    checkpoints.finish(ended, _with_best_prefix(model.best), {"judgement": asdict(judgement), "stopped": True})
     return start, judgement
 
 
@@ -122,12 +122,12 @@ def last_epoch(role: Role, start: int) -> int:
     return last
 
 
-def _resumed(role: Role, checkpoints: Checkpoints, point: Point) -> tuple[dict[str, Tensor], Judgement, bool]:
-    """Puts a checkpoint into the role: its best weights, the judgement, and whether training had stopped."""
+def _load_checkpoint(role: Role, checkpoints: Checkpoints, point: Point) -> tuple[dict[str, Tensor], Judgement, bool]:
+    """Load a checkpoint into the role; return its best weights, the judgement, and whether training had stopped."""
     path, tensors, facts = checkpoints.load(point)
     try:
         if is_final(facts):
-            role.model.load_weights(best := _under(tensors, BEST))
+            role.model.load_weights(best := _under_prefix(tensors, BEST))
             return best, Judgement(**facts["judgement"]), True
         return _restore(role, tensors), Judgement(**facts["judgement"]), bool(facts["stopped"])
     except RunError as error:
@@ -139,8 +139,8 @@ def _resumed(role: Role, checkpoints: Checkpoints, point: Point) -> tuple[dict[s
         ) from error
 
 
-def _epoch(role: Role, step: int, epoch: int) -> tuple[int, Record]:
-    """The training steps of an epoch; the number of the next, and the epoch's record, at a judge with its mean loss."""
+def _train_epoch(role: Role, step: int, epoch: int) -> tuple[int, Record]:
+    """Train an epoch from ``step`` on; return the next step and a record (step_seconds, at a judge loss)."""
     batches = training_batches(role.session.settings, role.nodes, epoch)
     started, losses = time.perf_counter(), []
     for batch in batches:
@@ -176,7 +176,7 @@ def infer(role: Role, step: int) -> int:
 
 
 def judge_epoch(role: Role, epoch: int, judgement: Judgement, record: Record) -> tuple[Judgement, bool]:
-    """The judgement after this evaluation; parties without labels learn two bits of it."""
+    """Judge this epoch into ``record``, or learn two bits of that: improved, stop. Return the judgement and stop."""
     session, settings = role.session, role.session.settings
     tag, label_party = Tag(Kind.CONTROL, epoch), settings.data.label_party
     if isinstance(role, Judge):
@@ -198,32 +198,33 @@ def _clone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def _state(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _snapshot(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
     state = {_STATE + name: tensor for name, tensor in role.model.state().items()}
-    state.update(_best(best))
+    state.update(_with_best_prefix(best))
     if role.model.optimizer is not None:
         for index, values in role.model.optimizer.state_dict()["state"].items():
             state.update({f"{_OPTIMIZER}{index}/{key}": value for key, value in values.items()})
     return state
 
 
-def _best(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_best_prefix(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {BEST + name: tensor for name, tensor in weights.items()}
 
 
 def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    role.model.load_state(_under(state, _STATE))
+    """Load weights and the optimizer's moments of a checkpoint into the role; return its best weights."""
+    role.model.load_state(_under_prefix(state, _STATE))
     if role.model.optimizer is not None:
         moments: dict[int, dict[str, Tensor]] = {}
-        for name, value in _under(state, _OPTIMIZER).items():
+        for name, value in _under_prefix(state, _OPTIMIZER).items():
             index, key = name.split("/")
             moments.setdefault(int(index), {})[key] = value
         groups = role.model.optimizer.state_dict()["param_groups"]
         role.model.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    return _under(state, BEST)
+    return _under_prefix(state, BEST)
 
 
-def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _under_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
@@ -232,7 +233,7 @@ _JUDGEMENT: Final = Tag(Kind.AVERAGED, 0, 2)
 
 
 def transfer(role: Role, checkpoints: Checkpoints, start: Start, state: Callable[[], Mapping[str, Tensor]]) -> None:
-    """The first holder with a start's checkpoint gives it to those behind; ``state`` has the shapes of what comes."""
+    """Send the start's checkpoint from the first holder that has it to those behind; ``state`` has its shapes."""
     if not start.behind:
         return
     link, holders = role.session.link, role.session.holders

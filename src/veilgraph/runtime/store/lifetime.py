@@ -46,9 +46,9 @@ _IDS: Final = "ledger_ids"
 
 
 def limits_in(folder: Path) -> LimitSettings | None:
-    """What a ledger's folder says that it may come to; None where it says nothing. Errors as ``parse_limits``."""
+    """Read the limits in a ledger's folder (limits.yaml); None where there are none. Errors as ``parse_limits``."""
     path = folder / LIMITS_FILE
-    return _limits(read_yaml(path, "file of limits"), str(path)) if path.is_file() else None
+    return _parse_ledger_limits(read_yaml(path, "file of limits"), str(path)) if path.is_file() else None
 
 
 def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPlace]:
@@ -79,7 +79,7 @@ def place(name: PartyId, said: object, party: str) -> LedgerPlace:
         raise ConfigError(f"{name}: says no folder; give {{'folder': 'ledgers/bank', 'max_epsilon': 1.0}}", key=name)
     folder = path_of(name, said[_FOLDER], "a ledger's folder").resolve()
     stated = {key: value for key, value in said.items() if key != _FOLDER}
-    limits = _limits(stated, name) if stated else None
+    limits = _parse_ledger_limits(stated, name) if stated else None
     kept = limits_in(folder)
     if limits is not None and kept is not None and limits != kept:
         raise ConfigError(
@@ -92,7 +92,7 @@ def place(name: PartyId, said: object, party: str) -> LedgerPlace:
 
 
 def beside(path: Path) -> LedgerPlace:
-    """That of a saved graph, without being asked. Raises ``DataError`` where there is no such graph."""
+    """The default ledger of a saved graph: ledger/<party> beside its file. Raises ``DataError``: no graph is there."""
     party = saved_name(path)
     name = party if re.fullmatch(NAME_PATTERN, party) else sha256(party.encode("utf-8", "surrogatepass")).hexdigest()
     return LedgerPlace(real_file(path).parent / "ledger" / name, party)
@@ -111,7 +111,7 @@ def check_apart(places: Mapping[PartyId, LedgerPlace]) -> None:
 
 
 def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
-    """Refuse to pay for a saved graph from elsewhere, where its ``own`` ledger has begun or says a limit."""
+    """Raise ``ConfigError`` if a saved graph is to pay from elsewhere, and its ``own`` ledger has entries or limits."""
     begun = any((own.folder / each).exists() for each in (FILE, LIMITS_FILE))
     if begun and own.folder.resolve() != said.folder:
         raise ConfigError(
@@ -136,8 +136,8 @@ def check_limits(places: Mapping[PartyId, LedgerPlace], settings: JobSettings, n
             )
 
 
-class _Kept(BaseModel):
-    """What a party's part of a run says of its ledger; ``ids``: those of its rows are beside it."""
+class _PlaceFile(BaseModel):
+    """Content of ledger_place.json: where the ledger is, whose, and whether the rows' ids are in a file beside it."""
 
     folder: Path
     party: str
@@ -145,28 +145,28 @@ class _Kept(BaseModel):
 
 
 def keep(store: PartyStore, found: LedgerPlace) -> None:
-    """Keeps in a party's part of a run where its ledger is, and its limits in that ledger's folder."""
+    """Write a ledger's place, and its ids, into a party's part of a run; its limits into the ledger's folder."""
     keep_limits(found)
     if found.ids is not None:
         store.keeper.put(_IDS, pack_ids(found.ids), {})
-    about = _Kept(folder=found.folder, party=found.party, ids=found.ids is not None)
+    about = _PlaceFile(folder=found.folder, party=found.party, ids=found.ids is not None)
     write_whole(store.path / _PLACE, about.model_dump_json().encode())
 
 
 def keep_limits(found: LedgerPlace) -> None:
-    """Has a ledger's folder say from now on what the ledger may come to, where it does not yet."""
+    """Write a place's limits into the ledger's folder (limits.yaml), unless limits are there already."""
     if found.limits is not None and limits_in(found.folder) is None:
         said = found.limits.model_dump(mode="json", include=found.limits.model_fields_set)
         write_whole(private_folder(found.folder) / LIMITS_FILE, yaml.safe_dump(said, sort_keys=False).encode())
 
 
 def kept(store: PartyStore) -> LedgerPlace | None:
-    """Where a party's ledger is; None: its run's, or as its party file says. ``RunError`` for what is damaged."""
+    """Read the place that ``keep`` wrote; None where it wrote none. Raises ``RunError``: a file is damaged."""
     path = store.path / _PLACE
     if not path.is_file():
         return None
     with undamaged(path, "restore it, or begin a new run"):
-        said, ids = _Kept.model_validate_json(path.read_bytes()), None
+        said, ids = _PlaceFile.model_validate_json(path.read_bytes()), None
         if said.ids:
             held = store.keeper.get(_IDS)
             ids = unpack_ids({} if held is None else held.tensors)
@@ -176,7 +176,7 @@ def kept(store: PartyStore) -> LedgerPlace | None:
 
 
 def check_kept(run: RunDirectory, settings: JobSettings) -> None:
-    """Refuse to go on with a run that a holder's ledger does not allow any more; errors as ``check_limits``."""
+    """Refuse to go on with a run whose job a holder's ledger no longer allows; errors as ``check_limits``."""
     found = {name: kept(run.party(name)) for name in settings.data.names}
     check_limits({name: each for name, each in found.items() if each is not None}, settings)
 
@@ -189,7 +189,7 @@ def without(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
     return [name for name in passing if largest_epsilon(settings, name) > 0 or is_noised(settings, name)]
 
 
-def _limits(said: object, source: str) -> LimitSettings:
+def _parse_ledger_limits(said: object, source: str) -> LimitSettings:
     if isinstance(said, Mapping) and (others := [key for key in said if key not in LIMITS]):
         raise ConfigError(
             f"{source}: {others[0]!r} is no limit of a ledger, which has {', '.join(LIMITS)}; leave it out, or "
@@ -223,7 +223,7 @@ def lifetime_at(place: LedgerPlace, marks: Path | None = None) -> Lifetime:
 
 
 def both(budget: Budget, limits: LimitSettings | None) -> Budget:
-    """A party's budget within the limits of the ledger's folder, or ``ConfigError`` for limits about other things."""
+    """The tighter of a party's budget and its folder's limits; ``ConfigError``: their units or neighbours differ."""
     if limits is None:
         return budget
     other = _budget_of(limits)

@@ -79,16 +79,16 @@ class Predictions:
         return self.ids if self.alike is None else self.alike
 
     def rows(self) -> dict[str, int]:
-        """Where each id is, as the holder's own table has it or as holders compare it."""
+        """Id → its row here; ids both as the holder's own table has them and as holders compare them."""
         return {text: row for ids in (self.alike, self.ids) if ids for row, text in enumerate(ids)}
 
     @property
     def uncalibrated(self) -> Tensor:
-        """``own``, or the same."""
+        """Tensor[n, C]: the network's own probabilities; ``probabilities`` where nothing calibrated them."""
         return self.probabilities if self.own is None else self.own
 
     def of(self, places: Sequence[int]) -> Predictions:
-        """The predictions in some rows, in the order given."""
+        """The predictions at some positions from 0 to n - 1 (not node numbers), in the order given."""
         chosen = torch.tensor(places, dtype=torch.int64)
         ids, alike = (
             None if each is None else tuple(each[place] for place in places) for each in (self.ids, self.alike)
@@ -125,7 +125,7 @@ class Predictions:
             f"the {len(self.ids)} nodes of the newest joint inference, which all holders know (in paradigm horizontal: "
             "a holder whose part is here); mend it, or let the parties predict anew"
         )
-        return self.of(_places_of(ids, self.rows(), which))
+        return self.of(_rows_of_ids(ids, self.rows(), which))
 
     def names(self) -> list[str]:
         """Each node's id, or its row where there are no ids."""
@@ -147,22 +147,22 @@ class Predictions:
         labels = [csv_cell(label) for label in self.class_labels()]
         separator = "p" if self.class_names is None else "p_"
         shown = [] if self.classes_alone else [f"{separator}{label}" for label in labels]
-        writer.writerow([*self._named_by(), *self.columns, *(["class", *shown] if labels else [])])
+        writer.writerow([*self._key_columns(), *self.columns, *(["class", *shown] if labels else [])])
         told = [values.tolist() for values in self.columns.values()]
         columns = self.names(), self.classes.tolist(), self.probabilities.tolist()
         for row, (name, predicted, chances) in enumerate(zip(*columns, strict=True)):
             found = [labels[predicted], *(f"{chance:.6f}" for chance in chances if shown)] if labels else []
-            writer.writerow([*map(csv_cell, self._words(name)), *(f"{each[row]:.6g}" for each in told), *found])
+            writer.writerow([*map(csv_cell, self._split_name(name)), *(f"{each[row]:.6g}" for each in told), *found])
         return text.getvalue()
 
-    def _named_by(self) -> tuple[str, ...]:
+    def _key_columns(self) -> tuple[str, ...]:
         return self.keys or ("node" if self.ids is None else "id",)
 
-    def _words(self, name: str) -> list[str]:
+    def _split_name(self, name: str) -> list[str]:
         return name.split(SEPARATOR) if self.keys else [name]
 
     def found(self, decimals: int | None = None) -> list[dict[str, Any]]:
-        """What is predicted of each node: ``class``, ``probabilities`` of so many decimals where opened, columns."""
+        """A dict for each node: ``class``, ``probabilities`` (to ``decimals``) if the job opens them, and columns."""
         labels, found = self.class_labels(), [dict[str, Any]() for _ in self.nodes]
         for each, predicted, chances in zip(found, self.classes.tolist(), self.probabilities.tolist(), strict=True):
             if labels:
@@ -177,8 +177,8 @@ class Predictions:
 
     def records(self) -> list[dict[str, Any]]:
         """A dict for each node: its ``id``, without ids its ``node``, or a name's words; then what ``found`` gives."""
-        words = [[node] for node in self.nodes.tolist()] if self.ids is None else map(self._words, self.ids)
-        named = (dict(zip(self._named_by(), each, strict=True)) for each in words)
+        words = [[node] for node in self.nodes.tolist()] if self.ids is None else map(self._split_name, self.ids)
+        named = (dict(zip(self._key_columns(), each, strict=True)) for each in words)
         return [name | found for name, found in zip(named, self.found(), strict=True)]
 
 
@@ -234,20 +234,20 @@ def load_predictions(store: PartyStore) -> Predictions:
 
 
 def calibration_in(facts: Record) -> Calibration | None:
-    """What the facts of a model or of predictions say; None of those that have none, as older runs'."""
+    """Read the calibration in a model's or predictions' facts; None where there is none, as in older runs."""
     found = facts.get(CALIBRATION)
     return None if found is None else Calibration(float(found["scale"]), tuple(found["shifts"]))
 
 
 def reading(run: RunDirectory) -> PartyId:
-    """The holder whose predictions are the run's: the label holder (or reporter), or whose part of a run this is."""
+    """The holder whose predictions are the run's: the only scoring one whose part is here, else the label holder."""
     settings = run.settings
     here = [party for party in settings.duties.scoring if settings.data.is_apart and run.party_path(party).is_dir()]
     return settings.data.label_party if len(here) != 1 else here[0]
 
 
 def joined(predictions: Sequence[Predictions]) -> Predictions:
-    """Those of several holders of a horizontal run: each node as the first has it that knows it, numbered on."""
+    """Join predictions of several holders (horizontal): one for each id, of the first that has it; nodes from 0 on."""
     first, *_ = predictions
     alike = [text for each in predictions for text in each.compared or ()]
     places = {text: place for place, text in reversed(list(enumerate(alike)))}  # the first of each
@@ -268,7 +268,7 @@ def joined(predictions: Sequence[Predictions]) -> Predictions:
 
 
 def checked_nodes(nodes: Sequence[int], count: int) -> list[int]:
-    """The nodes as numbers. Raises ``ConfigError`` where one is no whole number from 0 to ``count`` − 1."""
+    """The nodes as a list of int. Raises ``ConfigError`` where one is no whole number from 0 to ``count`` − 1."""
     checked = []
     for node in nodes:
         try:
@@ -290,7 +290,7 @@ _OTHERS: Final = "others"
 
 
 def name_in_run(run: RunDirectory, nodes: Sequence[int] | None, ids: Sequence[str] | None) -> None:
-    """Keeps what the next prediction of a run in one place is of; ``ConfigError`` where nothing is named.
+    """Write which nodes the next prediction of a run on this machine is of; ``ConfigError`` where none is named.
 
     ``nodes`` are the label holder's; where several holders name nodes of their own, each is given the ``ids``, and
     names those that are its own.
@@ -305,7 +305,7 @@ def name_in_run(run: RunDirectory, nodes: Sequence[int] | None, ids: Sequence[st
 def name_nodes(
     store: PartyStore, nodes: Sequence[int] | None, ids: Sequence[str] | None, *, among_others: bool = False
 ) -> None:
-    """Keeps, at a holder that names, what the next prediction is of; ``ConfigError`` where nothing is named.
+    """Write, in one holder's part of a run, which nodes the next prediction is of; ``ConfigError`` where none is named.
 
     ``among_others``: ids that it does not have are another's.
     """
@@ -322,7 +322,7 @@ def name_nodes(
 
 
 def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[str] | None = None) -> int:
-    """At a holder that names, of a run across organisations: says what the next joint inference is of; how many.
+    """Write which nodes the next inference across organisations is of, at a holder that may; return how many.
 
     Raises ``RunError``: it is not such a holder's part; ``ConfigError``: no node is named, or the job predicts all.
     """
@@ -343,7 +343,7 @@ def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[
 
 
 def named_nodes(store: PartyStore, aligned: Aligned) -> Tensor | None:
-    """What was named, as rows of the common nodes: Tensor[R] int64; None where nothing was, as at all other parties.
+    """The nodes named for this prediction, as rows of the common nodes: Tensor[R] int64; None where none were named.
 
     Raises ``ConfigError``: a node is not among the common ones. Nobody else learns which.
     """
@@ -358,7 +358,7 @@ def named_nodes(store: PartyStore, aligned: Aligned) -> Tensor | None:
         missing = pack_ids([text for text in ids if text not in rows], _MISSING)
         store.keeper.put(_KEPT, {**kept.tensors, **missing}, kept.facts)
         ids = [text for text in ids if text in rows]
-    named = _places_of(ids, rows, f"the {common} nodes that all holders know now; name others")
+    named = _rows_of_ids(ids, rows, f"the {common} nodes that all holders know now; name others")
     return torch.tensor(named, dtype=torch.int64)
 
 
@@ -372,7 +372,7 @@ def check_named(run: RunDirectory) -> None:
         raise ConfigError(words, key="ids", value=unknown[0])
 
 
-def _places_of(ids: Sequence[str], rows: Mapping[str, int], which: str) -> list[int]:
+def _rows_of_ids(ids: Sequence[str], rows: Mapping[str, int], which: str) -> list[int]:
     if unknown := [text for text in ids if text not in rows]:
         words = f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among {which}"
         raise ConfigError(words, value=unknown[0])
@@ -380,5 +380,5 @@ def _places_of(ids: Sequence[str], rows: Mapping[str, int], which: str) -> list[
 
 
 def forget_named(store: PartyStore) -> None:
-    """Once they are predicted."""
+    """Delete the file that says which nodes the next prediction is of."""
     store.keeper.path(_KEPT).unlink(missing_ok=True)

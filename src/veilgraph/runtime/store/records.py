@@ -32,7 +32,7 @@ _WAY_OUT: Final = "restore a copy of the file that has every line"
 
 
 class Beginning(Exact):
-    """Whose evidence a file holds."""
+    """First line of an evidence file: whose it is, and of which run."""
 
     evidence: Literal[1] = 1
     run: str
@@ -53,7 +53,7 @@ class _Line(Exact):
     countersignature: Countersignature | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_one(self) -> Self:
         if sum(part is not None for part in (self.begins, self.statement, self.countersignature)) != 1:
             raise ValueError("not one of beginning, statement and countersignature")
         return self
@@ -64,7 +64,7 @@ _PARTS: Final = {Beginning: "begins", Statement: "statement", Countersignature: 
 
 @dataclass
 class Attested:
-    """What is in the file.
+    """The content of a party's evidence file.
 
     Attributes:
         own: the party's statements, oldest first; ``places`` says after how many lines of the file each stands.
@@ -79,7 +79,7 @@ class Attested:
     countersignatures: list[Countersignature] = field(default_factory=list)
 
     def add(self, line: Statement | Countersignature, place: int) -> None:
-        """One more line, the one after ``place`` others."""
+        """Add a line of the file, which stands after ``place`` others, to the list that it belongs to."""
         if isinstance(line, Countersignature):
             self.countersignatures.append(line)
         elif line.party == self.beginning.party:
@@ -90,7 +90,7 @@ class Attested:
 
 
 def _parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
-    """Reads an evidence.jsonl. The ``RunError`` names the first line that is none."""
+    """Parse lines of an evidence.jsonl; ``RunError`` names the first that breaks the chain or has another form."""
     check_chain(path, lines)
     found: Attested | None = None
     for number, text in enumerate(lines, start=1):
@@ -111,13 +111,13 @@ def _parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
 
 
 def certified_names(folder: Path) -> Mapping[PartyId, str]:
-    """Party → its certificate's name, as its evidence begins, if another; ``RunError`` as ``_parse_evidence``."""
+    """Read party → the name in its certificate, if another, from a folder's evidence; ``RunError``: it is damaged."""
     lines = whole_lines(folder / EVIDENCE)[:1]
     return _parse_evidence(folder / EVIDENCE, lines).beginning.names if lines else {}
 
 
 def who_deals(folders: Iterable[Path]) -> str | None:
-    """The name in party ``server``'s certificate, by the first of these folders that has evidence; or ``RunError``."""
+    """The name in party ``server``'s certificate, from the first folder whose evidence has it; else None."""
     return next((name for folder in folders if (name := certified_names(folder).get(SERVER))), None)
 
 
@@ -128,7 +128,7 @@ def _heads_of(folder: Path, name: str, beginning: Beginning) -> Heads:
 
 
 def difference(statement: Statement, records: Sequence[Heads], before: Statement | None = None) -> str:
-    """In what records are not those that a statement was about; empty where they are."""
+    """Where records lack lines of a statement, or changed since; empty where they match. ``before``: one that did."""
     for place, (name, extent, heads) in enumerate(zip(RECORDS, statement.extents, records, strict=True)):
         head = heads.head(extent.lines)
         if head is None:
@@ -162,7 +162,7 @@ class RecordLog:
         except RunError as error:
             self.fault = str(error)
             return
-        self.fault = _foreign(found.beginning, beginning)
+        self.fault = _fault_of_beginning(found.beginning, beginning)
         if not self.fault:
             self.found = found
 
@@ -172,16 +172,16 @@ class RecordLog:
         return self.found.own[-1] if self.found.own else None
 
     def heard(self, party: PartyId) -> Statement | None:
-        """The newest statement that it heard of another party."""
+        """The newest statement received of another party; None for none."""
         found = self.found.heard.get(party)
         return found[-1] if found else None
 
     def records(self) -> list[Heads]:
-        """The party's records as they are now."""
+        """Heads of the party's records as they are now, in the order of ``RECORDS``."""
         return [_heads_of(self._folder, name, self.found.beginning) for name in RECORDS]
 
     def changed(self) -> str:
-        """In what the records are not those that the party stated last; empty where they are."""
+        """Where the records do not match the party's newest statement, with file and line; empty where they match."""
         records, before = self.records(), None
         if self.newest is None or not difference(self.newest, records):
             return ""
@@ -197,7 +197,7 @@ class RecordLog:
         return ""
 
     def stated(self) -> list[Extent]:
-        """What the party can state now."""
+        """Lines and head of each of the party's records as they are now, for its next statement."""
         return [Extent(lines=heads.lines, head=heads.head(heads.lines) or "") for heads in self.records()]
 
     def is_current(self) -> bool:
@@ -237,7 +237,7 @@ class RecordLog:
         self._lines += len(said)
 
 
-def _foreign(kept: Beginning, expected: Beginning) -> str:
+def _fault_of_beginning(kept: Beginning, expected: Beginning) -> str:
     if (kept.run, kept.party) != (expected.run, expected.party):
         return f"{EVIDENCE}: of {kept.party!r} in run {kept.run[:12]!r}; {_WAY_OUT}"
     if bool(kept.roots) != bool(expected.roots):
@@ -253,7 +253,7 @@ _DISCLOSURES, _LEDGER, _ = RECORDS
 
 @dataclass(frozen=True)
 class Witness:
-    """Who has heard how long a record was, and countersigned that at a time."""
+    """A peer's countersignature: at ``time`` the record had at least ``lines`` lines."""
 
     party: PartyId
     lines: int
@@ -287,7 +287,7 @@ def verify(run: RunDirectory, roots: tuple[x509.Certificate, ...] = ()) -> list[
     parties = [party for party in (*run.settings.data.names, SERVER) if run.party_path(party).is_dir()]
     if not parties:
         raise RunError(f"{run.path}: no party's part of the run is here; give the directory of a run that has begun")
-    checks = {party: _Check(run, party, roots) for party in parties}
+    checks = {party: _RecordCheck(run, party, roots) for party in parties}
     found = [record for check in checks.values() for record in check.records()]
     for listener in checks.values():
         for speaker in checks.values():
@@ -295,7 +295,9 @@ def verify(run: RunDirectory, roots: tuple[x509.Certificate, ...] = ()) -> list[
     return found
 
 
-class _Check:
+class _RecordCheck:
+    """The checks of one party's evidence and records; those of its constructor and methods raise ``RunError``."""
+
     def __init__(self, run: RunDirectory, party: PartyId, roots: tuple[x509.Certificate, ...]) -> None:
         self._folder, self._party, self._run = run.party_path(party), party, run.settings.hash()
         self._path = self._folder / EVIDENCE
@@ -329,8 +331,8 @@ class _Check:
         for name in RECORDS[:-1]:
             self._check_lines(name)
         heads = [_heads_of(self._folder, name, self.evidence.beginning) for name in RECORDS]
-        self._check_own(heads)
-        self._check_heard()
+        self._check_own_statements(heads)
+        self._check_heard_statements()
         countersigned, newest = self._countersigned(), self.evidence.own[-1]
         return [
             VerifiedRecord(
@@ -346,7 +348,7 @@ class _Check:
             for place, (name, record, extent) in enumerate(zip(RECORDS, heads, newest.extents, strict=True))
         ]
 
-    def compare(self, other: _Check) -> None:
+    def compare(self, other: _RecordCheck) -> None:
         """Checks that what this party heard of another is what that other stated."""
         stated = {one.number: one for one in other.evidence.own}
         for heard in self.evidence.heard.get(other._party, []):
@@ -372,7 +374,7 @@ class _Check:
                     f"{path}, line {number}: is of another run or party; the file was put here from elsewhere"
                 )
 
-    def _check_own(self, heads: Sequence[Heads]) -> None:
+    def _check_own_statements(self, heads: Sequence[Heads]) -> None:
         own, before = self.evidence.own, None
         if not own:
             raise RunError(f"{self._path}: {self._party} has stated nothing in it; there is nothing to verify by")
@@ -383,15 +385,15 @@ class _Check:
                     f"{where}: {statement} is not number {number}, of {place} lines before it; one is missing",
                     code="missing-statement",
                 )
-            self._check(where, str(statement), statement, self._party)
+            self._check_signature(where, str(statement), statement, self._party)
             if fault := difference(statement, heads, before):
                 raise RunError(f"{self._folder}/{fault}")
             before = statement
 
-    def _check_heard(self) -> None:
+    def _check_heard_statements(self) -> None:
         for party, statements in self.evidence.heard.items():
             for statement in statements:
-                self._check(str(self._path), f"{party}'s {statement}", statement, party)
+                self._check_signature(str(self._path), f"{party}'s {statement}", statement, party)
             for earlier, later in pairwise(statements):
                 if later.number <= earlier.number:
                     raise RunError(f"{self._path}: {party}'s {later} stands after its {earlier}; lines were moved")
@@ -405,12 +407,12 @@ class _Check:
             what = f"{given.by}'s countersignature under statement {given.number}"
             if own is None or not given.is_of(own):
                 raise RunError(f"{self._path}: {what} is not of that statement of {self._party}")
-            self._check(str(self._path), what, given, given.by)
+            self._check_signature(str(self._path), what, given, given.by)
             if given.by not in found or found[given.by][0].number <= own.number:
                 found[given.by] = own, given
         return [found[party] for party in sorted(found)]
 
-    def _check(self, where: str, what: str, said: Statement | Countersignature, author: PartyId) -> None:
+    def _check_signature(self, where: str, what: str, said: Statement | Countersignature, author: PartyId) -> None:
         try:
             said.check(author, self._run, self._trust)
         except ProtocolError as error:

@@ -66,8 +66,8 @@ class Comparison:
     Attributes:
         alone: holder → what it reaches by itself. Vertical: one without labels is lent the label holder's. Horizontal:
         on its own nodes; holders without labels are left out.
-        pooled: what all data in one place would reach, as nobody may have them.
-        here: holder → what the run reaches on that holder's own nodes, which it is alone with; of own nodes.
+        pooled: what it reaches on all data pooled, which nobody may have in practice.
+        here: holder → what the run reaches on that holder's own nodes; empty where holders have no nodes of their own.
     """
 
     federated: Record
@@ -85,7 +85,7 @@ class Comparison:
         return {**rows, _FEDERATED: self.federated, "pooled": self.pooled}
 
     def references(self, figure: str = "accuracy") -> dict[str, float]:
-        """A figure of the trainings that the federated one is compared with, on the test split, where there is one."""
+        """Name → ``figure`` on the test split, of the trainings that are not federated and have that figure."""
         key = f"test_{figure}"
         rows = self.summaries().items()
         others = {name: summary.get(key) for name, summary in rows if not name.startswith(_FEDERATED)}
@@ -100,7 +100,7 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
     """
     job = run.settings
     together = run.result()
-    inputs, paradigm, alone = _inputs(run), PARADIGMS[job.paradigm], dict[PartyId, Record]()
+    inputs, paradigm, alone = _all_inputs(run), PARADIGMS[job.paradigm], dict[PartyId, Record]()
     with one_thread():
         for party in job.data.names:
             with stage(f"{party} alone", job.train.epochs) as progress:
@@ -124,7 +124,7 @@ def read_compared(run: RunDirectory) -> dict[str, Record]:
     return read_json(path, dict[str, Record], f"compare again with: veilgraph compare {run.path}")
 
 
-def _inputs(run: RunDirectory) -> Inputs:
+def _all_inputs(run: RunDirectory) -> Inputs:
     names = run.settings.data.names
     missing = [name for name in names if not (run.party_path(name) / "graph.safetensors").is_file()]
     if missing:

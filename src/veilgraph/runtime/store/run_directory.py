@@ -98,7 +98,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines = _Lines(path / "metrics.jsonl")
+        self._lines = _JsonLines(path / "metrics.jsonl")
 
     @classmethod
     def create(cls, path: Path, settings: JobSettings) -> RunDirectory:
@@ -139,7 +139,7 @@ class RunDirectory:
             yield
 
     def begun(self) -> bool:
-        """Whether a party's part of a training is here."""
+        """Whether a party's checkpoint is here."""
         return any((self.path / "parties").glob("*/checkpoints/**/epoch-*.safetensors"))
 
     def trained(self) -> bool:
@@ -152,7 +152,7 @@ class RunDirectory:
         return self.path / "trace.json"
 
     def party_path(self, party: PartyId) -> Path:
-        """Where the private part of one party is."""
+        """Folder of the private part of one party; it need not exist."""
         return self.path / "parties" / party
 
     def party(self, party: PartyId) -> PartyStore:
@@ -191,10 +191,10 @@ class RunDirectory:
         return self._lines.records()
 
     def begin_metrics(self, epoch: int) -> None:
-        """Leaves the epochs before those that a session will do; all there were stay aside until ``settle_metrics``."""
+        """Cut metrics.jsonl back to ``epoch``; what it had stays in metrics.replaced.jsonl until ``settle_metrics``."""
         path, aside = self.path / "metrics.jsonl", self.path / _ASIDE
-        records = _Lines(path).records()
-        before = _Lines(aside).records() or records
+        records = _JsonLines(path).records()
+        before = _JsonLines(aside).records() or records
         if records and records[-1]["epoch"] > epoch and not aside.exists():
             write_whole(aside, path.read_bytes())
         if not records or records[-1]["epoch"] < epoch:  # of a session that began again, and was cut off
@@ -203,11 +203,11 @@ class RunDirectory:
         write_whole(path, "".join(json.dumps(record) + "\n" for record in kept).encode())
 
     def settle_metrics(self) -> None:
-        """The session has got beyond what it went back over."""
+        """Delete metrics.replaced.jsonl, once a session is beyond the epochs that it went back over."""
         (self.path / _ASIDE).unlink(missing_ok=True)
 
 
-class _Lines:
+class _JsonLines:
     """A file of JSON lines that grows while it is read: every line is parsed once."""
 
     def __init__(self, path: Path) -> None:
@@ -216,7 +216,7 @@ class _Lines:
         self._records: list[Record] = []
 
     def records(self) -> list[Record]:
-        """Those of all complete lines."""
+        """The records of all complete lines so far."""
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -238,14 +238,14 @@ def _parse(content: bytes, path: Path) -> Record:
 
 
 class ViewSize(NamedTuple):
-    """Of how many passes a view is, beside the newest: None of all, and from ``most_bytes`` on of ``LEAST_PASSES``."""
+    """Passes that a view keeps beside the newest, None for all; only ``LEAST_PASSES`` once it has ``most_bytes``."""
 
     passes: int | None
     most_bytes: int | None = None
 
 
 def view_size(settings: JobSettings, passes: int | None = None) -> ViewSize:
-    """What views of a job keep: of so many passes, 0 of all; None: what suits it, all where noise cancels over them."""
+    """The size of a job's views: ``passes``, 0 for all; None for ``VIEW_PASSES``, or all in jobs with noise."""
     if passes is not None:
         return ViewSize(passes or None)
     adds_up = settings.privacy is not None or settings.training_plan is not None
@@ -274,12 +274,12 @@ class PartyStore:
         write_json(self._views / _PASSES, size)
 
     def view_size(self) -> ViewSize | None:
-        """What is kept; None where views are not recorded."""
+        """The size that ``record_views`` set; None where views are not recorded."""
         kept = self._views / _PASSES
         return ViewSize(*json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else None
 
     def new_view(self, work: str) -> ViewFile | None:
-        """This session's view; None where views are not recorded."""
+        """Make the file of a new session's view, NNN-<work>.messages; None where views are not recorded."""
         size = self.view_size()
         if size is None:
             return None
@@ -291,20 +291,20 @@ class PartyStore:
         return sorted(self._views.glob("*.messages"))
 
     def save_ids(self, ids: Sequence[str], written: Sequence[str] = ()) -> None:
-        """Keeps the ids of the graph's rows, and how the holder's own table has them, where that is not as compared."""
+        """Write the ids of the graph's rows: as holders compare them, and as ``written`` in the table if otherwise."""
         self.keeper.put(_NODES, pack_ids(ids) | (pack_ids(written, _WRITTEN) if written else {}), {})
 
     def ids(self, prefix: str = "") -> list[str] | None:
-        """The ids of the graph's rows; None where there are none. Raises ``RunError`` where the file is damaged."""
+        """The ids of the graph's rows, stored under ``prefix``; None for none. ``RunError``: the file is damaged."""
         kept = self.keeper.get(_NODES)
         return None if kept is None else unpack_ids(kept.tensors, prefix)
 
     def written_ids(self) -> list[str]:
-        """The same as the holder's own table has them; none where that is not known, or as compared."""
+        """The ids as the holder's own table has them; empty where that is not known, or as compared."""
         return self.ids(_WRITTEN) or []
 
     def save_canaries(self, canaries: Canaries) -> None:
-        """Keeps what is to take the place of some of the party's rows."""
+        """Write the count, nodes and key that the party's canaries follow from."""
         key = torch.frombuffer(bytearray(canaries.key), dtype=torch.uint8)
         self.keeper.put(_CANARIES, {"key": key}, {"count": canaries.count, "nodes": canaries.nodes})
 
@@ -334,7 +334,7 @@ class PartyStore:
         return read_json(self.path / "seed.json", int, "the run cannot go on without it", "missing or damaged")
 
     def append_disclosures(self, lines: Callable[[str], str]) -> None:
-        """Adds what a piece of work sent, all or nothing: ``lines`` of the SHA-256 of the last line there, if any."""
+        """Append ``lines(hash)`` to disclosures.jsonl, all or nothing; hash: SHA-256 of its last line, "" for none."""
         path = self.path / "disclosures.jsonl"
         content = path.read_bytes() if path.is_file() else b""
         last = content.splitlines()[-1:]

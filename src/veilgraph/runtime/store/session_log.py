@@ -66,18 +66,18 @@ class TrafficLog:
         write_json(self._path, content)
 
     def end_block(self, spent: Spent | None = None) -> None:
-        """Adds what was sent so far to the record."""
+        """Add what was sent so far to disclosures.jsonl as a block; later calls count from here."""
         self.close(spent)
         self._recorded = self._recorder.traffic()
         self.note()
 
     def close(self, spent: Spent | None = None) -> None:
-        """Adds this work to the record, also when it failed, for what was sent was sent; ``spent`` as for ``note``."""
+        """Add what was sent since the last block to disclosures.jsonl, also of failed work, with ``spent`` as in ``note``."""
         found = [entry for entry in self._unrecorded() if entry.messages]
-        self._append(self._phase, found, datetime.now(UTC), spent, whole=True)
+        self._append_disclosures(self._phase, found, datetime.now(UTC), spent, whole=True)
 
     def _unrecorded(self) -> list[TrafficEntry]:
-        """What is in no block yet; of hellos also that there were none since, for they are what may have gone."""
+        """Traffic since the last block: messages and bytes by kind and peer; of hellos also those with none since."""
         before = {(entry.direction, entry.peer, entry.kind): entry for entry in self._recorded}
         found = []
         for entry in self._recorder.traffic():
@@ -95,10 +95,10 @@ class TrafficLog:
             return
         with undamaged(self._path, "it holds what a killed session sent: keep a copy, and remove it"):
             noted = _Sending.model_validate_json(self._path.read_bytes())
-            entries = [_entry(row) for row in noted.traffic]
-        self._append(noted.phase, entries, noted.time, noted.spent, whole=False)
+            entries = [_parse_entry(row) for row in noted.traffic]
+        self._append_disclosures(noted.phase, entries, noted.time, noted.spent, whole=False)
 
-    def _append(
+    def _append_disclosures(
         self, phase: Phase, entries: Sequence[TrafficEntry], time: datetime, spent: Spent | None, *, whole: bool
     ) -> None:
         found = disclosures(self._settings, entries, spent)
@@ -115,7 +115,7 @@ class _Sending(BaseModel):
     spent: Spent | None = None
 
 
-def _entry(row: Mapping[str, str | int]) -> TrafficEntry:
+def _parse_entry(row: Mapping[str, str | int]) -> TrafficEntry:
     named = {**row, "kind": Kind[str(row["kind"]).upper()]}
     return cast("TrafficEntry", adapter_of(TrafficEntry).validate_python(named))
 
@@ -154,8 +154,8 @@ def record_software(folder: Path, work: str, parties: Mapping[PartyId, Software]
     time = datetime.now(UTC).isoformat(timespec="seconds")
     line = json.dumps({"time": time, "work": work, "software": parties}, sort_keys=True)
     append(folder / SOFTWARE_FILE, line.encode() + b"\n")
-    if len(set(map(_versions, parties.values()))) > 1:
-        log.warning("the parties' software differs, and results may: %s", _listed(parties))
+    if len(set(map(_list_versions, parties.values()))) > 1:
+        log.warning("the parties' software differs, and results may: %s", _describe(parties))
 
 
 def software_words(folders: Iterable[Path]) -> str:
@@ -164,20 +164,20 @@ def software_words(folders: Iterable[Path]) -> str:
     for path in (folder / SOFTWARE_FILE for folder in folders):
         with undamaged(path, "delete it"):
             lines = whole_lines(path)  # without one that was cut off
-            sessions |= dict.fromkeys(_listed(_Stated.model_validate_json(line).software) for line in lines)
+            sessions |= dict.fromkeys(_describe(_Stated.model_validate_json(line).software) for line in lines)
     return "; later ".join(sessions)
 
 
-def _listed(parties: Mapping[PartyId, Software]) -> str:
+def _describe(parties: Mapping[PartyId, Software]) -> str:
     by_versions: dict[str, list[PartyId]] = {}
     for party, software in parties.items():
-        by_versions.setdefault(_versions(software), []).append(party)
+        by_versions.setdefault(_list_versions(software), []).append(party)
     if len(by_versions) == 1:
         return f"all parties with {next(iter(by_versions))}"
     return ", ".join(f"{' and '.join(names)} with {versions}" for versions, names in by_versions.items())
 
 
-def _versions(software: Software) -> str:
+def _list_versions(software: Software) -> str:
     order = {"veilgraph": 0, "torch": 1}  # before all others
     listed = sorted(software.items(), key=lambda item: (order.get(item[0], 2), item[0]))
     return ", ".join(f"{name} {version}" for name, version in listed) or "software not stated"
