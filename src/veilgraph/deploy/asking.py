@@ -25,7 +25,7 @@ _AGAIN_S: Final = 2.0
 
 
 class Asking:
-    """An administrator's questions, over a connection that is made again when it is lost."""
+    """Sends an administrator's signed requests to sites and takes answers; a lost connection is made again."""
 
     def __init__(self, name: str, project: str, identity: Identity, brokers: Brokers) -> None:
         self._name, self._project, self._identity = name, project, identity
@@ -33,7 +33,7 @@ class Asking:
         self._trouble = "none has answered yet"
         self._asked: Request | None = None
         self._answers: dict[PartyId, Answer] = {}
-        self._subscription = Subscription(brokers, f"vg.{token(name)}.*.*", self._take, self._note)
+        self._subscription = Subscription(brokers, f"vg.{token(name)}.*.*", self._take_answer, self._note_trouble)
         threading.Thread(target=self._subscription.run, name="answers", daemon=True).start()
 
     def connect(self, within_s: float) -> None:
@@ -43,9 +43,9 @@ class Asking:
                 raise LinkError(self._trouble, code="no-broker")
 
     def ask(self, sites: Sequence[PartyId], within_s: float, **what: Any) -> dict[PartyId, Answer]:  # noqa: ANN401
-        """Asks sites, by the names in their certificates, again and again until all have answered, or for so long.
+        """Send sites (names in certificates) a request, and resend it until all have answered or ``within_s`` is over.
 
-        ``what`` are fields of the ``Request``. Gives the answers that came; raises ``LinkError`` as ``connect``.
+        ``what`` are fields of the ``Request``. Returns the answers that came; raises ``LinkError`` as ``connect``.
         """
         request = Request(project=self._project, sites=list(sites), expires=expiry(datetime.now(UTC)), **what)
         message, deadline = request.signed(self._identity), time.monotonic() + within_s
@@ -63,7 +63,7 @@ class Asking:
                     return dict(self._answers)
 
     def jobs(self, sites: Sequence[PartyId], within_s: float) -> dict[PartyId, list[Word]]:
-        """What sites say of their jobs; who answers in another form has not answered. Errors as ``ask``."""
+        """Ask sites for their jobs; the result lacks sites whose answer is missing or malformed. Errors as ``ask``."""
         said: dict[PartyId, list[Word]] = {}
         for site, answer in self.ask(sites, within_s, ask="status").items():
             with suppress(ValidationError):
@@ -74,12 +74,14 @@ class Asking:
         """Ends the connection."""
         self._subscription.close()
 
-    def _note(self, trouble: str) -> None:
+    def _note_trouble(self, trouble: str) -> None:
+        """Note what keeps the connection down, "" while it is up, and wake whoever waits."""
         with self._changed:
             self._trouble = trouble
             self._changed.notify_all()
 
-    def _take(self, subject: str, message: memoryview) -> None:
+    def _take_answer(self, subject: str, message: memoryview) -> None:
+        """Keep a site's verified answer to the newest request; ignore anything else."""
         with self._changed:
             request = self._asked
         _, _, of, answered = subject.split(".")
@@ -96,7 +98,7 @@ class Asking:
 
 
 def not_connected(missing: Sequence[PartyId], roles: Roles) -> LinkError:
-    """Who has not joined, and what to start there."""
+    """The error that names sites which have not joined, and the command to run there."""
     holders = [site for site in missing if site in roles.holders]
     ways = [f"{', '.join(holders)}; start there: veilgraph net join KIT --party party.yaml"] if holders else []
     if roles.deals in missing:
@@ -109,7 +111,7 @@ _CONNECT_S: Final = 30.0  # longest wait for the broker
 
 @contextmanager
 def administrator(kit: Kit, connect_s: float = _CONNECT_S) -> Iterator[Asking]:
-    """A connection with an administrator's kit; ``ConfigError`` for another kit, ``LinkError`` as ``connect``."""
+    """Open a connection with an administrator's kit; ``ConfigError`` for another kit, ``LinkError`` as ``connect``."""
     if kit.kind != "administrator":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
     with closing(Asking(kit.name, kit.roles.project, kit.identity(), kit.brokers())) as made:

@@ -42,7 +42,7 @@ class Authority:
 
     @property
     def key_file(self) -> KeyFile:
-        """Where the key that signs is."""
+        """The file of the root key that signs participants' certificates."""
         return KeyFile(self.path, ROOT)
 
     @property
@@ -57,8 +57,7 @@ class Authority:
     def key(self, stem: str = ROOT) -> rsa.RSAPrivateKey:
         """A root's key, read once: each reading checks its primes, for a tenth of a second.
 
-        Raises ``ConfigError`` where it cannot be read, or this is no authority's folder; ``DataError`` where it does
-        not open.
+        Raises ``ConfigError``: it cannot be read, or is no authority's; ``DataError``: the passphrase does not open it.
         """
         if stem in self._keys:
             return self._keys[stem]
@@ -70,12 +69,12 @@ class Authority:
         return self._keys.setdefault(stem, key)
 
     def issued(self, stem: str = ROOT) -> list[x509.Certificate]:
-        """All that a root has certified, in no order."""
+        """All certificates kept here that a root has issued, in no order."""
         kept, root = sorted((self.path / "issued").glob("*.crt")), self.root(stem)
         return [each for each in map(read_certificate, kept) if each.issuer == root.subject]
 
     def keep(self, certificate: x509.Certificate) -> None:
-        """Keeps what is about to be handed out, so that it can be revoked: certificates only, no keys."""
+        """Write a certificate to issued/ before it is handed out, so that it can be revoked by name."""
         file_certificate(self.path / "issued", certificate)
 
     def revoked(self) -> RevocationList | None:
@@ -91,7 +90,7 @@ class Authority:
         """Serial numbers of the certificates of participants who have left for good."""
         return {
             each.serial_number
-            for each in _entries(self.revoked())
+            for each in _crl_entries(self.revoked())
             if any(one.value == _LEFT for one in each.extensions)
         }
 
@@ -123,7 +122,7 @@ def issue(
     now: datetime,
     until: datetime,
 ) -> x509.Certificate:
-    """Signs a certificate with these extensions and those that say whose key it is."""
+    """Sign a certificate of ``public`` with the issuer's ``key``; adds both key identifiers to ``extensions``."""
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -178,7 +177,7 @@ def revoke(
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         )
         since = {} if before is None else dict(before.revoked)
-        for entry in _entries(before):
+        for entry in _crl_entries(before):
             if entry.serial_number not in numbers:
                 builder = builder.add_revoked_certificate(entry)
         for number in sorted(numbers):
@@ -201,24 +200,25 @@ def file_certificate(folder: Path, certificate: x509.Certificate) -> None:
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """The name that a certificate is for."""
+    """The common name in a certificate's subject."""
     return str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
 
 
 def read_file(path: Path) -> bytes:
-    """Raises ``ConfigError``: it cannot be read."""
+    """Read a file's bytes. Raises ``ConfigError``: it cannot be read."""
     with os_errors_as(ConfigError, f"{path}: cannot be read", "give the file, or folder, that veilgraph made"):
         return path.read_bytes()
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Raises ``ConfigError``: the file cannot be read. ``DataError``: it is no certificate."""
+    """Read a PEM certificate. Raises ``ConfigError``: the file cannot be read; ``DataError``: it is no certificate."""
     content = read_file(path)
     with os_errors_as(DataError, f"{path}: is no certificate", "give a PEM file", ValueError):
         return x509.load_pem_x509_certificate(content)
 
 
 def _chosen_certificates(authority: Authority, name: str, serials: Sequence[int]) -> list[x509.Certificate]:
+    """Certificates of ``name``, of these ``serials`` if any; ``DataError``: none, or another participant's."""
     issued = authority.issued()
     named = [certificate for certificate in issued if common_name(certificate) == name]
     if not named:
@@ -234,5 +234,5 @@ def _chosen_certificates(authority: Authority, name: str, serials: Sequence[int]
     return [certificate for certificate in named if certificate.serial_number in serials]
 
 
-def _entries(revoked: RevocationList | None) -> list[x509.RevokedCertificate]:
+def _crl_entries(revoked: RevocationList | None) -> list[x509.RevokedCertificate]:
     return [] if revoked is None else list(x509.load_pem_x509_crl(revoked.pem))

@@ -43,8 +43,8 @@ def request_certificate(
 ) -> Fingerprint:
     """Makes a key in the kit and, at ``out``, a request for a certificate of it, of the same name; or of its broker's.
 
-    A kit whose key is sealed gets no other: by default with its own ``passphrase``. Raises ``RunError``: a file cannot
-    be written; ``ConfigError``: no certificate can be read, the passphrase is too short, or there is no broker.
+    ``passphrase`` seals the new key; without it the kit's own does, if its key is sealed. Raises ``RunError``: a file
+    cannot be written; ``ConfigError``: no certificate can be read, the passphrase is too short, or there is no broker.
     """
     if broker and not kit.has_broker:
         raise ConfigError(f"--broker: the kit of {kit.name} runs no broker; give the server's, or a broker's")
@@ -75,8 +75,8 @@ def sign_certificate(
     public = wanted.public_key()
     if not isinstance(public, rsa.RSAPublicKey) or public.key_size < KEY_BITS:
         raise DataError(f"{request}: its key is not RSA of at least {KEY_BITS} bits; make it with veilgraph")
-    first = _first(signer, wanted, request)
-    stem = BROKERS_ROOT if _is_brokers(first) else ROOT
+    first = _earlier_issued(signer, wanted, request)
+    stem = BROKERS_ROOT if _is_of_broker(first) else ROOT
     root, key = signer.root(stem), signer.key(stem)
     kept = (x509.SubjectKeyIdentifier, x509.AuthorityKeyIdentifier)
     extensions = [each.value for each in first.extensions if not isinstance(each.value, kept)]
@@ -96,7 +96,7 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
     requested.
     """
     new = read_certificate(certificate)
-    own = kit.broker if kit.has_broker and _is_brokers(new) else kit.certified
+    own = kit.broker if kit.has_broker and _is_of_broker(new) else kit.certified
     old, requested = read_certificate(own.certificate), own.requested
     if not requested.exists:
         raise RunError(f"{kit.path}: no certificate was requested with this kit; begin with veilgraph cert request")
@@ -125,16 +125,15 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
         own.key.write(key, None if passphrase is None else passphrase())
         write_whole(own.certificate, new.public_bytes(serialization.Encoding.PEM))
         requested.remove()
-        if kit.has_broker and not _is_brokers(new):
+        if kit.has_broker and not _is_of_broker(new):
             admit(kit.path, new)
     return new.not_valid_after_utc
 
 
 def admit_certificate(kit: Kit, certificate: Path) -> str | None:
-    """Has the broker of a kit let in another participant, whose name is returned; None: the kit's own, or no broker.
+    """Have a kit's broker admit another participant; return its name, None for the kit's own or without a broker.
 
-    Raises ``ConfigError``: it cannot be read; ``DataError``: of another project; ``RunError``: the kit cannot be
-    written.
+    Raises ``ConfigError``: it cannot be read; ``DataError``: of another project; ``RunError``: the kit is read-only.
     """
     new = read_certificate(certificate)
     if not kit.has_broker or common_name(new) == kit.certified_name:
@@ -146,10 +145,7 @@ def admit_certificate(kit: Kit, certificate: Path) -> str | None:
 
 
 def install_roles(kit: Kit, file: Path) -> Roles:
-    """Has a kit know who is in the project now, and its broker, if it runs one, let all of them in.
-
-    Errors as ``newer_roles``, and as ``admit_certificate``.
-    """
+    """Install newer roles in a kit; its broker, if any, admits all certificates in it. Errors: ``newer_roles``."""
     roles, named = newer_roles(kit.path / "startup", file)
     with os_errors_as(RunError, f"{kit.path}: cannot be written", "mend its owner and mode"):
         for each in named if kit.has_broker else ():
@@ -160,6 +156,7 @@ def install_roles(kit: Kit, file: Path) -> Roles:
 
 
 def _check_issued(root: Path, new: x509.Certificate, path: Path) -> None:
+    """Raise ``DataError`` unless ``root`` issued the certificate that was read from ``path``."""
     try:
         new.verify_directly_issued_by(read_certificate(root))
     except (ValueError, TypeError, InvalidSignature) as error:
@@ -168,8 +165,8 @@ def _check_issued(root: Path, new: x509.Certificate, path: Path) -> None:
         ) from error
 
 
-def _first(authority: Authority, wanted: x509.CertificateSigningRequest, request: Path) -> x509.Certificate:
-    """What was certified of a participant before; None of its keys may come back, and whoever left does not."""
+def _earlier_issued(authority: Authority, wanted: x509.CertificateSigningRequest, request: Path) -> x509.Certificate:
+    """A certificate issued before for a request's subject; ``DataError``: none, or it left, or the key was revoked."""
     issued = [*authority.issued(), *authority.issued(BROKERS_ROOT)]
     named = [old for old in issued if old.subject == wanted.subject]
     if not named:
@@ -192,13 +189,13 @@ def _first(authority: Authority, wanted: x509.CertificateSigningRequest, request
     return named[0]
 
 
-def _is_brokers(certificate: x509.Certificate) -> bool:
+def _is_of_broker(certificate: x509.Certificate) -> bool:
     return bool(certificate.subject.get_attributes_for_oid(x509.NameOID.ORGANIZATIONAL_UNIT_NAME))
 
 
 def _owner(certificate: x509.Certificate) -> str:
     name = common_name(certificate)
-    return f"the broker at {name}" if _is_brokers(certificate) else name
+    return f"the broker at {name}" if _is_of_broker(certificate) else name
 
 
 def _fingerprint(key: rsa.RSAPublicKey) -> str:

@@ -28,7 +28,7 @@ State = Literal["accepts", "refuses", "waits for approval", "not connected", "no
 
 @dataclass(frozen=True)
 class SiteCheck:
-    """What is known of one site beforehand."""
+    """Whether one site would take part in a job, and what it says of that."""
 
     site: PartyId
     state: State
@@ -36,7 +36,7 @@ class SiteCheck:
 
 
 def check_sites(kit: Kit, settings: JobSettings, *, within_s: float = WITHIN_S) -> tuple[SiteCheck, ...]:
-    """Asks every site that is connected; nothing is aligned or trained, and nobody counts a job.
+    """Ask every connected site whether it would take part in a job, which is not begun and counts for nobody.
 
     Gives the job's holders in its order, then who deals; each has signed its answer. Raises ``ConfigError``: the job
     names files, or somebody who is no holder of the project; ``LinkError``: no connection.
@@ -47,7 +47,7 @@ def check_sites(kit: Kit, settings: JobSettings, *, within_s: float = WITHIN_S) 
     with administrator(kit) as ops:
         said = ops.jobs(sites, _ASK_S)
         there = [site for site in sites if site in said]
-        answers = _ask(ops, settings, there, within_s) if there else {}
+        answers = _ask_sites(ops, settings, there, within_s) if there else {}
     return tuple(
         judged(site, settings, answers.get(site), within_s)
         if site in there
@@ -57,7 +57,7 @@ def check_sites(kit: Kit, settings: JobSettings, *, within_s: float = WITHIN_S) 
 
 
 def judged(name: PartyId, settings: JobSettings, checked: Checked | None, within_s: float) -> SiteCheck:
-    """What an answer says of a site."""
+    """Turn a site's answer (None: none came within ``within_s`` seconds) into what is reported of the site."""
     if checked is None:
         says = f"none came within {within_s:g} s: look at veilgraph net logs there, or wait --within longer"
         return SiteCheck(name, "no answer", says)
@@ -79,7 +79,7 @@ def _against(settings: JobSettings, checked: Checked) -> str:
     return checked.refuses
 
 
-def _ask(ops: Asking, settings: JobSettings, there: Sequence[PartyId], within_s: float) -> dict[PartyId, Checked]:
+def _ask_sites(ops: Asking, settings: JobSettings, there: Sequence[PartyId], within_s: float) -> dict[PartyId, Checked]:
     """Has every site look at the job, and waits until all have answered or it has taken too long."""
     job, deadline = settings.model_dump(mode="json"), time.monotonic() + within_s
     begun = ops.ask(there, _ASK_S, ask="run", job=job, work="check")
@@ -95,7 +95,7 @@ def _ask(ops: Asking, settings: JobSettings, there: Sequence[PartyId], within_s:
 
 
 def read_checked(checked: object) -> Checked:
-    """As a site sent it; where it is none, as of one that says nothing."""
+    """Parse a site's answer to a check; one that is missing or malformed becomes ``Checked.withheld()``."""
     try:
         return Checked.model_validate(checked)
     except ValidationError:

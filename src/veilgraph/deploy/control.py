@@ -51,11 +51,11 @@ class ProjectStatus:
 
     @property
     def connected(self) -> tuple[PartyId, ...]:
-        """Names of the sites that are."""
+        """Names of the sites that are connected."""
         return tuple(site for site, state in self.sites.items() if state == "connected")
 
     def record(self) -> dict[str, Any]:
-        """All of it, for other programs."""
+        """All of it as JSON content: project, server, dealer, sites, jobs."""
         sites = [{"name": site, "state": state} for site, state in self.sites.items()]
         roles = self.roles.model_dump(mode="json", include={"project", "server", "dealer"})
         return {**roles, "sites": sites, "jobs": [asdict(job) for job in self.jobs]}
@@ -70,7 +70,7 @@ def status(kit: Kit) -> ProjectStatus:
     words: dict[str, list[Word]] = {}
     for each in chain.from_iterable(said.values()):
         words.setdefault(each.job, []).append(each)
-    jobs = [_status(job_id, each) for job_id, each in words.items()]
+    jobs = [_job_status(job_id, each) for job_id, each in words.items()]
     return ProjectStatus(states, kit.roles, tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True)))
 
 
@@ -79,7 +79,8 @@ def parties_of(roles: Roles) -> tuple[PartyId, ...]:
     return (*roles.holders, roles.deals)
 
 
-def _status(job_id: str, words: Sequence[Word]) -> JobStatus:
+def _job_status(job_id: str, words: Sequence[Word]) -> JobStatus:
+    """A job's status by what sites say of it; its state is the first of theirs in ``_STATES``."""
     state = min((each.state for each in words), key=_STATES.index)
     told = next((each for each in words if each.says), None)
     return JobStatus(
@@ -94,43 +95,41 @@ def _status(job_id: str, words: Sequence[Word]) -> JobStatus:
 
 
 def logs(kit: Kit, job_id: str | None, *, everything: bool = False) -> str:
-    """A job's log: at an administrator that of who deals, at a site its own.
+    """A job's log: for an administrator that of who deals, at a site its own; only our lines, or ``everything``.
 
     Raises ``RunError``: there is no such job or no log of it; ``LinkError``: no connection.
     """
     if kit.kind != "administrator":
-        text = _own_log(kit, job_id)
+        text = _read_own_log(kit, job_id)
     else:
         deals = kit.roles.deals
         with administrator(kit) as ops:
-            asked = ops.ask([deals], _ASK_S, ask="log", about=_known(kit, ops, job_id))
+            asked = ops.ask([deals], _ASK_S, ask="log", about=_full_job_id(kit, ops, job_id))
         if deals not in asked:
             raise RunError(f"{deals} does not answer; start its site: veilgraph net join KIT")
         text = str(asked[deals].content.get("log", ""))
-    lines = _REPORTED.sub(_shown, text).splitlines(keepends=True)
+    lines = _REPORTED.sub(_readable_error, text).splitlines(keepends=True)
     return "".join(line for line in lines if everything or _OURS in line)
 
 
-def _shown(reported: re.Match[str]) -> str:
+def _readable_error(reported: re.Match[str]) -> str:
+    """Put an error's kind and words in place of its JSON in a line of a log."""
     error = error_of_json(reported[1])
     return reported[0] if error is None else reported[0].replace(reported[1], f"{type(error).__name__}: {error}")
 
 
 def stop(kit: Kit, job_id: str | None) -> str:
-    """Stops a running job, whose id it returns; its parties keep their checkpoints.
-
-    Raises ``RunError``: it does not exist or does not run; ``LinkError``: no connection.
-    """
+    """Stop a running job and return its id; checkpoints stay. ``RunError``: it does not run; ``LinkError``: offline."""
     with administrator(kit) as ops:
-        known = _known(kit, ops, job_id)
+        known = _full_job_id(kit, ops, job_id)
         answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="stop", about=known)
         if all(answer.refuses for answer in answers.values()):
             raise RunError(f"job {known} does not run at any site; there is nothing to stop")
         return known
 
 
-def _known(kit: Kit, ops: Asking, job_id: str | None) -> str:
-    """The whole id for the beginning of one; the newest job for None."""
+def _full_job_id(kit: Kit, ops: Asking, job_id: str | None) -> str:
+    """The whole id of the one job that begins so, or of the newest for None; ``RunError``: none, or several."""
     said = ops.jobs(parties_of(kit.roles), _ASK_S)
     found = {each.job: each.submitted for each in chain.from_iterable(said.values())}
     ids = sorted((each for each in found if each.startswith(job_id or "")), key=found.__getitem__, reverse=True)
@@ -140,7 +139,8 @@ def _known(kit: Kit, ops: Asking, job_id: str | None) -> str:
     return ids[0] if job_id is None or job_id not in ids else job_id
 
 
-def _own_log(kit: Kit, job_id: str | None) -> str:
+def _read_own_log(kit: Kit, job_id: str | None) -> str:
+    """The newest log of a job here whose id begins so, None: of any; ``RunError``: there is none."""
     found = sorted(kit.jobs.glob(f"{job_id or ''}*/log.txt"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise RunError(f"{kit.path}: no log of job {job_id or '(any)'} is here; see veilgraph net status")

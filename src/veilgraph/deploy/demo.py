@@ -45,7 +45,7 @@ class LocalNetwork:
     sites: dict[PartyId, subprocess.Popen[bytes]]
 
     def site(self, party: PartyId) -> PartyId:
-        """Who is a party of jobs here: for ``server``, who deals."""
+        """The site of a party of jobs: of the same name; for ``server`` the dealer, where there is one."""
         return Kit.open(self.kits[SERVER]).roles.dealer or SERVER if party == SERVER else party
 
     def runs(self, party: PartyId) -> Path:
@@ -54,11 +54,8 @@ class LocalNetwork:
 
 
 def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
-    """Exports a data set as three organisations' tables, and trains and predicts on them over a real network.
-
-    Returns the label holder's part of the run; raises ``VeilgraphError``: something of it failed.
-    """
-    with _begun(out):
+    """Train and predict over a local network, with digits divided among three sites; return the label holder's run."""
+    with _demo_folder(out):
         tables = out / "organisations"
         party_files = export_dataset(DataSettings(dataset="digits", holders=3), tables, overlap=0.8, seed=0)
         report(f"wrote the tables and party files of {', '.join(party_files)} to {tables}")
@@ -80,8 +77,8 @@ def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
 
 
 @contextmanager
-def _begun(out: Path) -> Iterator[None]:
-    """An empty folder, held alone; one that failed has left its logs in it until now, and gives way."""
+def _demo_folder(out: Path) -> Iterator[None]:
+    """Make, lock and empty the folder; ``RunError``: it is in use, or has more than an unfinished demonstration."""
     with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
         private_folder(out)
     with locked(out, f"{out} is in use by another demonstration; choose another --out"):
@@ -97,16 +94,13 @@ def _begun(out: Path) -> Iterator[None]:
 def local_network(
     kits: Mapping[PartyId, Path], party_files: Mapping[PartyId, Path], report: Report
 ) -> Iterator[LocalNetwork]:
-    """Joins all sites, each in a process of its own, and ends them afterwards.
-
-    Raises ``LinkTimeout``: a site did not come up; ``RunError``: a site ended.
-    """
+    """Join all sites, each in a process, for a block; ``LinkTimeout``: one did not come up; ``RunError``: one ended."""
     opened = [Kit.open(kit) for kit in kits.values()]
     administrator = next(kit for kit in opened if kit.kind == "administrator")
     others = [kit.name for kit in opened if kit.kind in ("broker", "dealer")]
     with ExitStack() as stack:
         sites: dict[PartyId, subprocess.Popen[bytes]] = {}
-        stack.callback(_leave, sites)
+        stack.callback(_end_sites, sites)
         threads = max(1, available_cores() // len(party_files))
         for party in (SERVER, *others, *party_files):
             sites[party] = join_site(kits[party], party_files.get(party), threads)
@@ -139,7 +133,7 @@ def _await_joined(kit: Path, site: subprocess.Popen[bytes], limit_s: float = 120
         time.sleep(_POLL_S)
 
 
-def _leave(sites: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
+def _end_sites(sites: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
     for site in sites.values():
         site.send_signal(signal.SIGTERM)
     for site in sites.values():

@@ -29,7 +29,7 @@ _MOST_CHARACTERS: Final = 8192
 
 
 class Failure(Exact):
-    """What a site says."""
+    """What a site tells others of the error that ended its part of a job."""
 
     kind: Annotated[str, Field(max_length=64)] = ""
     """Of the error."""
@@ -45,7 +45,7 @@ class Failure(Exact):
 
     @classmethod
     def of(cls, error: VeilgraphError, party: PartyId | None) -> Self:
-        """Of the error with which ``party`` ended."""
+        """Make what others are told of the error with which ``party`` ended."""
         lost = (error.party or "") if isinstance(error, CONSEQUENCES) else ""
         whole = error.to_json() if party == SERVER and error.code in AGREED else ""
         kind = PeerFailed if error.code == _TOO_FEW else type(error)
@@ -53,10 +53,7 @@ class Failure(Exact):
 
 
 def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
-    """Names in the certificates of who takes part in a job: its holders in its order, then who deals.
-
-    Raises ``ConfigError``: the job names somebody who brings no data in this project.
-    """
+    """The certificate names of a job's holders, in its order, then of who deals; ``ConfigError``: no holder here."""
     strangers = [name for name in job.data.names if name not in roles.holders]
     if strangers:
         raise ConfigError(
@@ -69,7 +66,7 @@ def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
 
 
 def error_of(site: PartyId, failure: Failure, roles: Roles) -> VeilgraphError:
-    """What administrators are told of a site that failed."""
+    """The error of a failed site for administrators: whole if all parties have the same, else its kind alone."""
     whole = error_of_json(failure.error) if site == roles.deals else None
     if whole is not None and whole.code in AGREED:
         return whole
@@ -80,11 +77,11 @@ def error_of(site: PartyId, failure: Failure, roles: Roles) -> VeilgraphError:
 def errors_of(
     failures: Mapping[PartyId, Failure], sites: tuple[PartyId, ...], roles: Roles, ended: PartyId | None = None
 ) -> list[VeilgraphError]:
-    """What administrators are told of a failed job, by what its failed sites said, who deals among them.
+    """The errors of a failed job for administrators, by what its failed sites said; ``sites`` are all of the job.
 
-    ``ended`` is the site whose process was the first to end without a word. Of those that ended by themselves it gives
-    their errors, a whole one first. Where there is none, who was lost: whose process ended, else whom others miss and
-    who said nothing itself, else those that failed and miss nobody.
+    ``ended`` is the site whose process was the first to end without a word. The errors are those of sites that failed
+    by themselves, a whole one first. Without any they name a lost site: ``ended``, else one that others miss and that
+    said nothing, else those that failed and miss nobody.
     """
     causes = {site for site, failure in failures.items() if not failure.is_consequence}
     at = {SERVER: roles.deals}
@@ -92,20 +89,20 @@ def errors_of(
     silent = [site for site in sites if site not in failures and site in missed]
     if not causes and ended in sites and ended not in failures:
         words = "its process of the job ended without a word; look at its site's log, and at what else its machine says"
-        return [PeerFailed(f"{_named(ended, roles)}: {words}", code=LOST, party=ended)]
+        return [PeerFailed(f"{_site_words(ended, roles)}: {words}", code=LOST, party=ended)]
     if not causes and silent:
-        return [_lost(site, missed[site], roles) for site in silent]
+        return [_lost_error(site, missed[site], roles) for site in silent]
     named = causes or {site for site, failure in failures.items() if not failure.lost} or failures.keys()
     errors = (error_of(site, failure, roles) for site, failure in failures.items() if site in named)
     return sorted(errors, key=lambda error: error.code not in AGREED)
 
 
-def _lost(site: PartyId, by: PartyId, roles: Roles) -> PeerFailed:
+def _lost_error(site: PartyId, by: PartyId, roles: Roles) -> PeerFailed:
     joins = "veilgraph net join KIT" + ("" if site == roles.dealer else " --party party.yaml")
     return PeerFailed(
-        f"{by} lost {_named(site, roles)}: is its site running? Start it there: {joins}", code=LOST, party=site
+        f"{by} lost {_site_words(site, roles)}: is its site running? Start it there: {joins}", code=LOST, party=site
     )
 
 
-def _named(site: PartyId, roles: Roles) -> str:
+def _site_words(site: PartyId, roles: Roles) -> str:
     return f"{site}, which deals (party {SERVER})" if site == roles.dealer else site

@@ -66,18 +66,14 @@ def read_token(path: Path) -> str:
 
 
 def make_token_file(path: Path) -> None:
-    """Writes a fresh random token of 256 bits to a file that its owner alone may read.
-
-    Raises ``RunError``: the file exists or cannot be written.
-    """
+    """Write a random token of 256 bits to a new file for its owner alone; ``RunError``: it exists, or is unwritable."""
     way_out = "choose another path, or remove what is there"
     with os_errors_as(RunError, f"{path}: cannot be written", way_out), new_file(path) as file:
         file.write(secrets.token_urlsafe(32).encode() + b"\n")
 
 
 def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 or newer at the side that is asked: PEM files, the service's certificate before its issuers', and its
-    key.
+    """A server's context of TLS 1.2 or newer, of PEM files: its certificate, then its issuers', and its key.
 
     Raises ``ConfigError``: a file cannot be read, or everyone may read the key; ``DataError``: they hold no such pair.
     """
@@ -139,7 +135,7 @@ Exchanged = Callable[[str, str, str, int, float], None]
 
 @dataclass(frozen=True)
 class Page:
-    """An answer."""
+    """An HTTP answer: body, status, content type and further headers."""
 
     content: bytes
     status: int = 200
@@ -148,12 +144,12 @@ class Page:
 
 
 def json_page(content: object, status: int = 200, **headers: str) -> Page:
-    """An answer in JSON."""
+    """An HTTP answer with ``content`` as JSON."""
     return Page(json.dumps(content).encode(), status, headers=headers)
 
 
 def problem(status: int, detail: str = "") -> Page:
-    """What is wrong with a request."""
+    """An HTTP answer that refuses a request: ``detail`` as JSON, by default the status's own phrase."""
     return json_page({"detail": detail or HTTPStatus(status).phrase}, status)
 
 
@@ -190,7 +186,7 @@ class Door:
         listener.setblocking(False)
         with closing(asyncio.new_event_loop()) as self._loop:
             if not self._ends:
-                self._loop.run_until_complete(self._run(self._loop, listener))
+                self._loop.run_until_complete(self._serve_until_closed(self._loop, listener))
 
     def close(self) -> None:
         """Ends ``run``; for any thread, and for a signal's handler."""
@@ -199,8 +195,9 @@ class Door:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._closed.set)
 
-    async def _run(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
-        self._accept(loop, listener)
+    async def _serve_until_closed(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        """Accept connections until ``close``; then give open requests ``WITHIN_S``, and cancel what is left."""
+        self._accept_connection(loop, listener)
         await self._closed.wait()
         loop.remove_reader(listener)
         await asyncio.sleep(0)  # who was just let in begins, and so closes what it has
@@ -213,17 +210,18 @@ class Door:
             task.cancel()
         await asyncio.sleep(0)
 
-    def _accept(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+    def _accept_connection(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        """Accept a connection; beyond the limits close the oldest that waits for its caller."""
         if self._closed.is_set():
             return
-        loop.add_reader(listener, self._accept, loop, listener)
+        loop.add_reader(listener, self._accept_connection, loop, listener)
         try:
             accepted, address = listener.accept()
         except BlockingIOError:
             return
         except OSError:
             loop.remove_reader(listener)
-            loop.call_later(_PAUSE_S, self._accept, loop, listener)
+            loop.call_later(_PAUSE_S, self._accept_connection, loop, listener)
             return
         accepted.setblocking(False)
         caller = _Caller(self, str(address[0]))
@@ -251,7 +249,7 @@ class _Caller:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
     async def attend(self, accepted: socket.socket) -> None:
-        """Answers one request after the other."""
+        """Make the TLS handshake and answer one request after the other, until either side ends or time is out."""
         loop = asyncio.get_running_loop()
         self.waits, self.since = True, loop.time()
         self._reader = asyncio.StreamReader(limit=_PIECE_BYTES)
@@ -261,7 +259,7 @@ class _Caller:
             async with asyncio.timeout(WITHIN_S):
                 transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._door.tls)
             self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
-            while await self._exchange():
+            while await self._answer_request():
                 self.waits, self.since = True, loop.time()
             async with asyncio.timeout(WITHIN_S):
                 self._writer.close()
@@ -274,19 +272,19 @@ class _Caller:
             else:
                 accepted.close()
 
-    async def _exchange(self) -> bool:
-        """Answers one request, and says whether another may follow."""
+    async def _answer_request(self) -> bool:
+        """Answer one request; return whether another may follow on the connection."""
         began, path, method, page = time.monotonic(), "(other)", "-", problem(400)
         try:
             async with asyncio.timeout(WITHIN_S):
                 try:
-                    request = await self._event()
+                    request = await self._next_event()
                     if not isinstance(request, h11.Request):
                         return False
                     began, method = time.monotonic(), request.method.decode("ascii")
                     place = request.target.decode("ascii").partition("?")[0]
                     path = place if place in self._door.routes else "(other)"
-                    page = await self._page(request, self._door.routes.get(place))
+                    page = await self._make_page(request, self._door.routes.get(place))
                 except h11.RemoteProtocolError as error:
                     page = problem(error.error_status_hint)
                     if self._reader.at_eof():
@@ -312,7 +310,8 @@ class _Caller:
                 while left > 0 and (piece := await self._reader.read(_PIECE_BYTES)):
                     left -= len(piece)
 
-    async def _page(self, request: h11.Request, route: Route | None) -> Page:
+    async def _make_page(self, request: h11.Request, route: Route | None) -> Page:
+        """Read a request's body and call its route; else the route's refusal, or 404, 405, 413 or 500."""
         if route is None or request.method != route.method.encode():
             return problem(404 if route is None else 405)
         shown = dict(request.headers).get(b"authorization", b"").decode("latin-1")
@@ -321,7 +320,7 @@ class _Caller:
         if self._http.they_are_waiting_for_100_continue:
             self._writer.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         body = bytearray()
-        while isinstance(event := await self._event(), h11.Data):
+        while isinstance(event := await self._next_event(), h11.Data):
             body += event.data
             if len(body) > route.max_body_bytes:
                 return problem(413, f"a request has at most {route.max_body_bytes:,} bytes; ask in several requests")
@@ -331,12 +330,13 @@ class _Caller:
             log.error("an answer failed: %s", type(error).__name__)
             return problem(500, "failed")
 
-    async def _event(self) -> object:
+    async def _next_event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             self._http.receive_data(await self._reader.read(_PIECE_BYTES))
         return event
 
     async def _send(self, page: Page, *, bare: bool) -> None:
+        """Write an answer, ``bare`` without its body; it announces the end if the request was not read whole."""
         headers = [("Content-Type", page.kind), ("Content-Length", str(len(page.content))), *_HEADERS]
         headers += page.headers.items()
         if self._http.their_state is not h11.DONE:  # the rest of the request is not read
@@ -348,10 +348,7 @@ class _Caller:
 
 
 def run_https(door: Door, host: str, port: int, announce: Callable[[int], None]) -> None:
-    """Opens a door until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
-
-    Raises ``ConfigError``: the address cannot be listened at, or this is not the main thread.
-    """
+    """Answer at an address until SIGINT or SIGTERM; ``ConfigError``: bad address, or this is not the main thread."""
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("serve must be called in the main thread, which signals reach; elsewhere run a Door")
     with listen(host, port) as listener, stopped_by_signals(door.close):

@@ -71,7 +71,7 @@ def join(
     """
     if metrics is not None:
         import_module("prometheus_client")
-    _check(kit, party_file)
+    _check_kit(kit, party_file)
     for option, limit, given in (("--restart", "restart", restarts), ("--allow-audit", "allow_audit", allows_audit)):
         if given and kit.party != SERVER:
             instead = (
@@ -90,7 +90,7 @@ def join(
                 check_private(folder)
         stack.enter_context(kit.key_file.opened(kit.passphrase))
         stack.enter_context(stopped_by_signals(stopped.set))
-        stack.enter_context(watched(metrics, partial(_pages, kit, runs, watch), report))
+        stack.enter_context(watched(metrics, partial(_metrics_pages, kit, runs, watch), report))
         leave = {"current_list": current_list, "restarts": restarts, "allows_audit": allows_audit}
         kit.prepare(SiteFile(party_file=party_file, runs=runs, **leave))
         if kit.kind != "broker":  # it is no participant, and meets none
@@ -112,7 +112,7 @@ def _take_part(
             broker.start([held])
             stack.callback(broker.stop)
         # A site that only relays is not asked anything.
-        attendance = None if kit.party is None else _Attendance(kit, held, report)
+        attendance = None if kit.party is None else _RequestHandler(kit, held, report)
         if attendance is not None:
             stack.callback(attendance.stop)
         elif broker is not None:
@@ -138,7 +138,9 @@ def _take_part(
         watch.is_up = False
 
 
-class _Attendance:
+class _RequestHandler:
+    """Takes requests from the broker in a thread, and has the site's supervisor answer them."""
+
     def __init__(self, kit: Kit, held: int, report: Report) -> None:
         self._kit, self._report = kit, report
         self.connected = self.was_connected = False
@@ -154,7 +156,7 @@ class _Attendance:
             tells_log=kit.party == SERVER,
         )
         self._supervisor = Supervisor(site, environment | dict(begun_here()), [held])
-        self._requests = attend(self._supervisor, kit.certified_name, kit.brokers(), self._tell)
+        self._requests = attend(self._supervisor, kit.certified_name, kit.brokers(), self._report_connection)
         self._thread = threading.Thread(target=self._requests.run, name="requests", daemon=True)
         self._thread.start()
 
@@ -164,6 +166,7 @@ class _Attendance:
         self._supervisor.close()
 
     def failure(self, connect_s: float) -> LinkError:
+        """The error of a site that never connected: of its certificates, or a timeout."""
         name = self._kit.name
         for sign in ("CERTIFICATE_VERIFY_FAILED", "alert", "Authorization Violation", "authentication"):
             if sign.lower() in self._trouble.lower():
@@ -176,7 +179,8 @@ class _Attendance:
             f"here? ({self._trouble})"
         )
 
-    def _tell(self, trouble: str) -> None:
+    def _report_connection(self, trouble: str) -> None:
+        """Note and report whether the connection is up, up again, or lost by ``trouble``."""
         kit, self._trouble, self.connected = self._kit, trouble, not trouble
         if self.connected and not self.was_connected:
             self._report(Event("connected", f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.site.runs}"))
@@ -186,14 +190,15 @@ class _Attendance:
         self.was_connected |= self.connected
 
 
-def _pages(kit: Kit, runs: Path, watch: SiteWatch) -> Mapping[str, Callable[[], Page]]:
+def _metrics_pages(kit: Kit, runs: Path, watch: SiteWatch) -> Mapping[str, Callable[[], Page]]:
     from veilgraph.deploy.metrics.exposed import pages  # noqa: PLC0415  (an extra that a site can do without)
     from veilgraph.deploy.metrics.site import WatchedSite  # noqa: PLC0415
 
     return pages(WatchedSite(kit, runs, watch))
 
 
-def _check(kit: Kit, party_file: Path | None) -> None:
+def _check_kit(kit: Kit, party_file: Path | None) -> None:
+    """Raise ``ConfigError`` for an administrator's kit, or a party file that is missing, needless or another's."""
     if kit.kind == "administrator":
         raise ConfigError(
             f"{kit.path} is an administrator's kit: it submits jobs; join with a holder's, the dealer's or the server's"
@@ -210,7 +215,7 @@ def _check(kit: Kit, party_file: Path | None) -> None:
 
 
 def _check_identity(kit: Kit, report: Report) -> None:
-    """Whether others will believe this kit's certificate, as far as can be told from here."""
+    """Verify this kit's certificate as a peer would; report a list of revoked certificates that is overdue."""
     identity, message, now = kit.identity(), b"this kit's own certificate", datetime.now(UTC)
     identity.verify_peer(kit.party or kit.name, identity.certificate_pem, identity.sign(message), message, now)
     if identity.revoked is not None and now > identity.revoked.next_update:
@@ -222,7 +227,7 @@ def _check_identity(kit: Kit, report: Report) -> None:
 
 
 def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[str]:
-    """Says which jobs wait for a person, each once; returns the numbers of the questions."""
+    """Report jobs that wait for a person's approval and are not in ``told``; return the numbers of all that wait."""
     found = all_waiting(kit.consent)
     for each in found:
         if each.asked not in told:
@@ -236,14 +241,14 @@ def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[st
 
 
 class JobNews:
-    """Says when a job of this site begins and how it ends; of what was there before nothing."""
+    """Reports when a job of this site begins and how it ends, but not jobs that were there at the first look."""
 
     def __init__(self, kit: Kit, every_s: float = _NEWS_S) -> None:
         self._jobs, self._every_s, self._looked = SiteJobs(kit), every_s, -every_s
         self._known: dict[str, SiteJob] | None = None
 
     def tell(self, report: Report) -> None:
-        """Says what is new."""
+        """Report jobs that began or ended since the last look; look at most every ``every_s`` seconds."""
         if time.monotonic() - self._looked < self._every_s:
             return
         self._looked = time.monotonic()

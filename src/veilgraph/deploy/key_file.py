@@ -55,7 +55,7 @@ class KeyFile:
         return self.is_sealed or self.plain.is_file()
 
     def found(self, passphrase: Passphrase | None) -> tuple[Path, bytes | None]:
-        """The file to read, and what opens it; ``ConfigError`` where it is sealed, and no passphrase can be had."""
+        """The file to read, and its passphrase or None; ``ConfigError``: one is needed, and it is None."""
         if not self.is_sealed or self._is_open():
             return self.plain, None
         if passphrase is None:
@@ -67,12 +67,9 @@ class KeyFile:
         return read_key(*self.found(passphrase))
 
     def write(self, key: PrivateKey, passphrase: bytes | None) -> None:
-        """Puts a key in the place of what is there, sealed if there is a passphrase.
-
-        Raises ``ConfigError``: the passphrase is too short; ``OSError``: it cannot be written.
-        """
+        """Replace the key, sealed with a passphrase if given; ``ConfigError``: that is too short; or ``OSError``."""
         if passphrase is None:
-            write_whole(self.plain, _plain(key))
+            write_whole(self.plain, _unencrypted_pem(key))
             self.sealed.unlink(missing_ok=True)
             return
         if len(passphrase) < SHORTEST_PASSPHRASE:
@@ -89,13 +86,13 @@ class KeyFile:
         self.sealed.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Removes what a killed site left of a key that it had opened; the caller holds the folder."""
+        """Remove the link to a sealed key that a killed site left; the caller holds the folder's lock."""
         if self.is_sealed:
             self.plain.unlink(missing_ok=True)
 
     @contextmanager
     def opened(self, passphrase: Passphrase | None) -> Iterator[None]:
-        """Lets programs without the passphrase read the file from memory, for a block; the caller holds the folder."""
+        """Let programs without the passphrase read a sealed key from memory, for a block; the caller locks it."""
         if not self.is_sealed:
             yield
             return
@@ -133,16 +130,13 @@ class Certified:
 
 @contextmanager
 def in_memory(key: PrivateKey) -> Iterator[Path]:
-    """Keeps a key in the clear in memory; the path opens it in every process of this account, until the block ends.
-
-    Raises ``ConfigError``: this system has no such memory.
-    """
+    """Yield a path by which this account's processes read a key from memory; ``ConfigError``: not on this system."""
     what, way_out = "a key with a passphrase needs Linux with memfd_create", "see cert passphrase --remove"
     with os_errors_as(ConfigError, what, way_out, AttributeError):
         descriptor = os.memfd_create(_IN_MEMORY, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(_plain(key))
+            file.write(_unencrypted_pem(key))
         os.fchmod(descriptor, 0o400)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
@@ -156,13 +150,13 @@ def in_memory(key: PrivateKey) -> Iterator[Path]:
 
 
 def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
-    """Seals a key; ``ConfigError``: the passphrase is too short; ``RunError``: it is sealed, in use, or unwritable."""
+    """Seal a key of the kit ``folder``. ``ConfigError``: short passphrase; ``RunError``: sealed, in use, unwritable."""
     if key_file.is_sealed:
         raise RunError(
             f"{key_file.sealed}: has a passphrase already; for another, begin with veilgraph cert passphrase --remove"
         )
     key = read_key(key_file.plain)
-    _replace(key_file, folder, key, passphrase())
+    _rewrite_key(key_file, folder, key, passphrase())
 
 
 def unprotect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
@@ -170,10 +164,10 @@ def unprotect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
     if not key_file.is_sealed:
         raise RunError(f"{key_file.plain}: has no passphrase; there is nothing to take off")
     key = read_key(key_file.sealed, passphrase())
-    _replace(key_file, folder, key, None)
+    _rewrite_key(key_file, folder, key, None)
 
 
-def _replace(key_file: KeyFile, folder: Path, key: PrivateKey, passphrase: bytes | None) -> None:
+def _rewrite_key(key_file: KeyFile, folder: Path, key: PrivateKey, passphrase: bytes | None) -> None:
     with (
         os_errors_as(RunError, f"{key_file.folder}: cannot be written", "mend its owner and mode"),
         locked(folder, f"{folder} is in use: stop its site first, and start it again afterwards"),
@@ -181,7 +175,7 @@ def _replace(key_file: KeyFile, folder: Path, key: PrivateKey, passphrase: bytes
         key_file.write(key, passphrase)
 
 
-def _plain(key: PrivateKey) -> bytes:
+def _unencrypted_pem(key: PrivateKey) -> bytes:
     ed = isinstance(key, ed25519.Ed25519PrivateKey)
     encoding = PrivateFormat.PKCS8 if ed else PrivateFormat.TraditionalOpenSSL
     return key.private_bytes(Encoding.PEM, encoding, NoEncryption())

@@ -49,10 +49,9 @@ class Kit:
 
     @classmethod
     def open(cls, path: Path, passphrase: Passphrase | None = None) -> Kit:
-        """Finds out whose kit it is; ``passphrase`` is asked for when the private key is needed.
+        """Open the kit in a folder; ``passphrase`` is called when the private key is needed.
 
-        Raises ``ConfigError``: it is no start-up kit, or does not say who deals; ``DataError``: the root did not sign
-        that.
+        Raises ``ConfigError``: it is no start-up kit, or has no roles; ``DataError``: the root did not sign them.
         """
         path = path.absolute()
         if not (path / "startup" / _KIT_FILE).is_file():
@@ -60,7 +59,7 @@ class Kit:
                 f"{path} is not a start-up kit; give a folder that veilgraph net provision made under kits/"
             )
         read_roles(path / "startup")  # a kit that was changed is of no use for anything
-        kind = _kit_file(path).kind
+        kind = _read_kit_file(path).kind
         kit = cls(path, kind, SERVER, passphrase)
         own = kit.certified.certificate
         return kit if kind == "server" or not own.exists() else replace(kit, name=common_name(read_certificate(own)))
@@ -85,12 +84,12 @@ class Kit:
 
     @property
     def consent(self) -> Path:
-        """Where a holder counts its jobs, and keeps what a person is asked."""
+        """Folder in which a holder counts its jobs, and keeps what a person is asked to approve."""
         return self.path / "consent"
 
     @property
     def marks(self) -> Path:
-        """What was seen of the ledger of all that the party ever released, apart from that ledger."""
+        """Folder of what was seen of the party's lifetime ledger, to notice that an older copy was put back."""
         return self.path / "ledgers"
 
     @property
@@ -116,17 +115,16 @@ class Kit:
 
     @property
     def has_broker(self) -> bool:
-        """Whether a broker is run with it."""
+        """Whether a broker runs with this kit."""
         return self.kind in ("server", "broker")
 
     @property
     def key_file(self) -> KeyFile:
-        """Where its private key is."""
+        """The file of the participant's private key."""
         return self.certified.key
 
     def identity(self) -> Identity:
-        """The participant's certificate, key, root, the server's name and the newest list of revoked certificates, read
-        now.
+        """Read the participant's certificate, key, root, the server's name and the list of revoked certificates.
 
         A server that only relays names itself. Raises ``ConfigError``: one cannot be read, the key's passphrase is not
         to be had, or the list is not current and the site insists on that; ``DataError``: one is damaged, or they do
@@ -136,23 +134,23 @@ class Kit:
         root = self.path / "startup" / "rootCA.pem"
         deals = self.roles.server if self.kind == "server" else self.roles.deals
         identity = load_identity(self.certified.certificate, key, root, passphrase, deals)
-        return replace(identity, revoked=current_list(self.path, datetime.now(UTC), insist=self._insists()))
+        return replace(identity, revoked=current_list(self.path, datetime.now(UTC), insist=self._needs_current_list()))
 
     def trust(self) -> Trust:
         """The project's roots and the newest list of revoked certificates, read now; errors as ``identity``."""
-        revoked = current_list(self.path, datetime.now(UTC), insist=self._insists())
+        revoked = current_list(self.path, datetime.now(UTC), insist=self._needs_current_list())
         return Trust(load_roots(self.path / "startup" / "rootCA.pem"), revoked)
 
     def certified_names(self) -> dict[PartyId, str]:
         """Party → the name in its certificate, where that is another one: that of who deals for party ``server``."""
         return {SERVER: self.roles.deals}
 
-    def _insists(self) -> bool:
+    def _needs_current_list(self) -> bool:
         return (self.path / "local" / _SITE_FILE).exists() and self.site.current_list
 
     @property
     def jobs(self) -> Path:
-        """Where its site keeps what was asked of it, and the logs of that."""
+        """Folder of the site's submitted jobs: their requests, logs and outcomes."""
         return self.path / "jobs"
 
     @property
@@ -165,15 +163,12 @@ class Kit:
         key, passphrase = self.key_file.found(self.passphrase)
         root = self.path / "startup" / f"{BROKERS_ROOT}.pem"
         tls = client_tls(root, self.certified.certificate, key, passphrase)
-        addresses = [BrokerAddress.read(each) for each in _kit_file(self.path).brokers]
+        addresses = [BrokerAddress.read(each) for each in _read_kit_file(self.path).brokers]
         proxy = os.environ.get(PROXY_VARIABLE)
         return Brokers(addresses, tls, BrokerAddress.read(proxy) if proxy else None)
 
     def broker_configuration(self, now: datetime) -> str:
-        """The configuration of this kit's broker: who may connect with it now, and where it meets the other brokers.
-
-        Raises ``ConfigError``: a certificate of a participant cannot be used.
-        """
+        """Generate this kit's broker's configuration as of ``now``; ``ConfigError``: a certificate cannot be used."""
         roles, revoked = self.roles, installed_list(self.path)
         sites = {roles.deals, *roles.holders}  # a server that only relays sends nobody anything
         found: dict[str, list[x509.Certificate]] = {}
@@ -192,17 +187,17 @@ class Kit:
             for name, own in found.items()
         }
         folder, own, root = self.path / "broker", self.broker, self.path / "startup" / "rootCA.pem"
-        listen, *_ = _addresses(folder / _LISTEN_FILE)
+        listen, *_ = _read_addresses(folder / _LISTEN_FILE)
         name = self.certified_name
-        public = next(each for each in map(BrokerAddress.read, _kit_file(self.path).brokers) if each.host == name)
-        meets = _addresses(folder / _CLUSTER_FILE) if (folder / _CLUSTER_FILE).exists() else None
+        public = next(each for each in map(BrokerAddress.read, _read_kit_file(self.path).brokers) if each.host == name)
+        meets = _read_addresses(folder / _CLUSTER_FILE) if (folder / _CLUSTER_FILE).exists() else None
         cluster = None if meets is None else Cluster(meets[0], meets[1:])
         text = configuration(name, listen, public, own, root, participants, cluster)
         # A renewed certificate has the path of the old one: without this line the broker would not be told of it.
         return f"{text}# with certificate {read_certificate(own.certificate).serial_number:x}\n"
 
     def prepare(self, site: SiteFile) -> None:
-        """Notes how this machine takes part."""
+        """Write how this machine takes part into the kit, for its jobs' processes; raises ``RunError``."""
         path = private_folder(self.path / "local") / _SITE_FILE
         with os_errors_as(RunError, f"{path}: cannot be written", "unpack the kit where you may write"):
             write_whole(path, site.model_dump_json(indent=2).encode())
@@ -210,7 +205,7 @@ class Kit:
     @property
     def site(self) -> SiteFile:
         """How this machine takes part, as it joined last; ``ConfigError`` where it has not, or cannot be read."""
-        return _read_file(self.path / "local" / _SITE_FILE, SiteFile)
+        return _read_model(self.path / "local" / _SITE_FILE, SiteFile)
 
 
 PROXY_VARIABLE: Final = "VEILGRAPH_PROXY"
@@ -243,7 +238,7 @@ class _KitFile(Settings):
 
 
 def write_kit(startup: Path, kind: KitKind, brokers: Sequence[str]) -> None:
-    """Writes whose kit it is, and where the brokers are, which nobody must believe; or ``OSError``."""
+    """Write the kit's kind and the brokers' addresses, unsigned: certificates alone are trusted; or ``OSError``."""
     write_whole(startup / _KIT_FILE, _KitFile(kind=kind, brokers=list(brokers)).model_dump_json(indent=2).encode())
 
 
@@ -256,20 +251,20 @@ def write_listen(folder: Path, listen: BrokerAddress, cluster: Cluster) -> None:
 
 
 def admit(server: Path, certificate: x509.Certificate) -> None:
-    """Has the broker of a kit let in who has this certificate, as soon as it looks; or ``OSError``."""
+    """Add a certificate to those that a kit's broker admits, which it looks up every few seconds; or ``OSError``."""
     file_certificate(server / "broker" / "participants", certificate)
 
 
-def _addresses(path: Path) -> list[BrokerAddress]:
+def _read_addresses(path: Path) -> list[BrokerAddress]:
     with os_errors_as(ConfigError, f"{path}: cannot be read", "ask for a new start-up kit", ValueError):
         return [BrokerAddress.read(each) for each in path.read_text(encoding="ascii").split()]
 
 
-def _kit_file(path: Path) -> _KitFile:
-    return _read_file(path / "startup" / _KIT_FILE, _KitFile)
+def _read_kit_file(path: Path) -> _KitFile:
+    return _read_model(path / "startup" / _KIT_FILE, _KitFile)
 
 
-def _read_file(path: Path, kind: type[_File]) -> _File:
+def _read_model(path: Path, kind: type[_File]) -> _File:
     try:
         return kind.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

@@ -41,7 +41,7 @@ log = logging.getLogger("veilgraph")
 
 
 def main() -> None:
-    """Does the part, and writes its outcome."""
+    """Run this site's part of the job in ``sys.argv`` (KIT, JOB-FOLDER), or a check of it; write its outcome."""
     kit, folder = Kit.open(Path(sys.argv[1])), Path(sys.argv[2])
     os.umask(0o077)
     end_with_parent(GRACE_S)
@@ -59,8 +59,8 @@ def main() -> None:
 def _run(request: Request, kit: Kit) -> Failure | None:
     """Runs this site's part; returns what others may know of the error that it failed with."""
     try:
-        settings, party = _part_of(request, kit)
-        with _link(request, settings, kit, party) as link:
+        settings, party = _settings_and_party(request, kit)
+        with _open_link(request, settings, kit, party) as link:
             take_part(
                 kit.site.runs,
                 settings,
@@ -93,7 +93,7 @@ def _run(request: Request, kit: Kit) -> Failure | None:
 def checked(request: Request, kit: Kit) -> Checked:
     """Whether this site would take part in a job; of an error it says no more than that there is one."""
     try:
-        settings, party = _part_of(request, kit)
+        settings, party = _settings_and_party(request, kit)
         kit.identity()  # with which it would sign
         runs, party_file, consent = kit.site.runs, kit.site.party_file, kit.consent
         found = check_here(runs, settings, party, party_file=party_file, job_id=request.id, consent=consent)
@@ -107,7 +107,8 @@ def checked(request: Request, kit: Kit) -> Checked:
     return found
 
 
-def _part_of(request: Request, kit: Kit) -> tuple[JobSettings, PartyId]:
+def _settings_and_party(request: Request, kit: Kit) -> tuple[JobSettings, PartyId]:
+    """Parse the request's job; return it, and which party of it this site is; ``ConfigError``: none."""
     settings = parse_job(request.job or {})
     sites_of(settings, kit.roles)
     party = kit.party
@@ -120,7 +121,8 @@ def _part_of(request: Request, kit: Kit) -> tuple[JobSettings, PartyId]:
 
 
 @contextmanager
-def _link(request: Request, settings: JobSettings, kit: Kit, party: PartyId) -> Iterator[RecordedLink]:
+def _open_link(request: Request, settings: JobSettings, kit: Kit, party: PartyId) -> Iterator[RecordedLink]:
+    """Yield a link to the job's other parties through the brokers, which SIGTERM aborts."""
     parties, certified = (*settings.data.names, SERVER), kit.certified_names()
     identity = kit.identity()
     wire = NatsLink(

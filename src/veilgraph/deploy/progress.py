@@ -89,14 +89,14 @@ def site_processes(kit: Kit) -> tuple[_SiteProcess, ...]:
 
 
 class SiteJobs:
-    """The jobs of a site; of one that has ended nothing is read again."""
+    """Reads the state of a site's jobs; a job that is done or failed is read once."""
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
         self._ended: dict[str, SiteJob] = {}
 
     def now(self, processes: tuple[_SiteProcess, ...] | None = None) -> tuple[SiteJob, ...]:
-        """All that the kit has of them, newest first."""
+        """All jobs of the kit, newest first; ``processes`` are the site's, None to look for them."""
         running = {each.job_id for each in (site_processes(self._kit) if processes is None else processes)}
         jobs = [self._job(path, path.name in running) for path in job_folders(self._kit.jobs)]
         return tuple(sorted(jobs, key=lambda job: (job.submitted, job.job_id), reverse=True))
@@ -125,7 +125,7 @@ class SiteJobs:
 class Outcome(Exact):
     """How a party's part of a job ended, as its process says, with what others may know of its failure.
 
-    ``checked`` is the answer to a check (``run.checking.Checked``, which a site's own process does not load).
+    ``checked`` is the answer to a check (``launch.site.Checked``, which a site's own process does not load).
     """
 
     failure: Failure | None = None
@@ -137,7 +137,7 @@ class Outcome(Exact):
 
     @classmethod
     def read(cls, folder: Path) -> Outcome | None:
-        """Of a job; None where its part has not ended, or ended without a word."""
+        """Read a job's outcome; None where its part has not ended, or ended without writing one."""
         try:
             return cls.model_validate_json((folder / "outcome.json").read_bytes())
         except (OSError, ValueError):
@@ -169,7 +169,7 @@ class Words(Exact):
 
 
 def state_of(folder: Path) -> State:
-    """Of a job whose process is gone."""
+    """The state of a job whose process is gone, by what its folder has."""
     outcome = Outcome.read(folder)
     if (folder / STOPPED).exists():
         return "stopped"
@@ -179,12 +179,12 @@ def state_of(folder: Path) -> State:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """What a job's folder says of it: its name, the work, and when it was submitted."""
-    return dict(_read(folder / "meta.json"))
+    """A job's name, work and time of submission, by its folder's meta.json; empty where that cannot be read."""
+    return dict(_read_json(folder / "meta.json"))
 
 
 def epochs_said(log: str) -> tuple[int | None, int | None]:
-    """The epoch that a job has reached, as its log says, and as many as there may be; None where it does not say."""
+    """The newest epoch, and the most there may be, in a job's log; None for what the log does not say."""
     if found := _EPOCH.findall(log):
         return int(found[-1][0]), int(found[-1][1])
     begun = _BEGUN.findall(log)
@@ -193,16 +193,16 @@ def epochs_said(log: str) -> tuple[int | None, int | None]:
 
 def traffic_of(kit: Kit, job: SiteJob) -> dict[str, int] | None:
     """Bytes sent and received in a job's newest session, as last noted; None where this site has no note of it."""
-    folder = _part(kit, job)
+    folder = _part_folder(kit, job)
     if folder is None:
         return None
     with suppress(KeyError, TypeError, ValueError):
-        noted = _read(folder / SENDING)["session"]
+        noted = _read_json(folder / SENDING)["session"]
         return {way: int(noted[way]) for way in ("sent", "received")}
     with suppress(KeyError, TypeError, ValueError, IndexError):
         files = sorted((time_, path) for path in folder.glob(_TRAFFIC) if (time_ := _modified(path)) is not None)
         crossed = {"sent": 0, "received": 0}
-        for row in _read(files[-1][1], list):
+        for row in _read_json(files[-1][1], list):
             crossed[row["direction"]] += int(row["bytes"])
         return crossed
     return None
@@ -210,7 +210,7 @@ def traffic_of(kit: Kit, job: SiteJob) -> dict[str, int] | None:
 
 def epsilon_of(kit: Kit, job: SiteJob) -> float | None:
     """ε of all that this site has released in a job's run, as its ledger says; None without a ledger."""
-    folder = _part(kit, job)
+    folder = _part_folder(kit, job)
     if folder is None:
         return None
     for line in reversed(tail(folder / LEDGER).splitlines()):
@@ -225,13 +225,13 @@ def epsilon_of(kit: Kit, job: SiteJob) -> float | None:
 def drift_of(kit: Kit, job: SiteJob) -> tuple[int, float] | None:
     """How many columns and relations of a job's newest prediction have moved, and the largest PSI; None before one."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        if (folder := _part(kit, job)) is not None:
+        if (folder := _part_folder(kit, job)) is not None:
             found = [float(each["index"]) for each in json.loads((folder / DRIFT).read_bytes())["moved"]]
             return len(found), max(found, default=0.0)
     return None
 
 
-def _part(kit: Kit, job: SiteJob) -> Path | None:
+def _part_folder(kit: Kit, job: SiteJob) -> Path | None:
     with suppress(VeilgraphError, OSError):
         if job.name and (party := kit.party) is not None:
             return kit.site.runs / job.name / "parties" / party
@@ -239,7 +239,7 @@ def _part(kit: Kit, job: SiteJob) -> Path | None:
 
 
 def job_folders(folder: Path) -> Iterator[Path]:
-    """Of a site's jobs, in no order."""
+    """Yield the folders of a site's jobs, in no order."""
     with suppress(OSError):
         yield from (path for path in folder.iterdir() if JOB_ID.fullmatch(path.name) and path.is_dir())
 
@@ -252,7 +252,7 @@ def _modified(path: Path) -> float | None:
 
 
 def tail(path: Path) -> str:
-    """The end of a file, which may be long; nothing where there is none."""
+    """The last 64 KiB of a file as text; empty where it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -261,8 +261,8 @@ def tail(path: Path) -> str:
         return ""
 
 
-def _read(path: Path, kind: type[Any] = dict) -> Any:  # noqa: ANN401 - what JSON has
-    """What a JSON file has; an empty one where it cannot be read, as when it is just being replaced."""
+def _read_json(path: Path, kind: type[Any] = dict) -> Any:  # noqa: ANN401 - what JSON has
+    """Read a JSON file; an empty ``kind`` where it cannot be read, or has another type."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

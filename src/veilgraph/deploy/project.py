@@ -56,7 +56,7 @@ class ServerAddress(Settings):
 
     @property
     def listens(self) -> BrokerAddress:
-        """Where it listens on its machine: at every address, unless the project names one."""
+        """Where the broker listens: at ``listen``, else at the host if that is an IP address, else at every address."""
         if self.listen is not None:
             return BrokerAddress.read(self.listen)
         with suppress(ValueError):
@@ -122,11 +122,7 @@ def draft_project(
     dealer: str | None,
     brokers: Sequence[str] = (),
 ) -> str:
-    """The text of a project file, of a server's host and port, further ``brokers`` at that port, and a ``dealer``, or
-    None.
-
-    Raises ``ConfigError``: it would break a rule.
-    """
+    """The text of a project file, with a server (host, port) and ``brokers`` at its port; ``ConfigError``: invalid."""
     host, port = server
     content = {
         "name": name,
@@ -223,6 +219,7 @@ def _certify(
     into: Certified,
     now: datetime,
 ) -> None:
+    """Make a key and its certificate, issued by the root ``stem``; keep the latter, and write both ``into`` a kit."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
     root, until = authority.root(stem), now + timedelta(days=DAYS)
     made = issue(x509.Name(subject), key.public_key(), root.subject, authority.key(stem), [extension], now, until)

@@ -79,8 +79,8 @@ class Request(Exact):
         return self
 
     def signed(self, administrator: Identity) -> bytes:
-        """As it travels; raises ``ConfigError``: the job is too long."""
-        return _signed(_REQUEST, self, administrator)
+        """The signed message, as it is sent; raises ``ConfigError``: the job is too long."""
+        return _sign_message(_REQUEST, self, administrator)
 
 
 class Answer(Exact):
@@ -92,8 +92,8 @@ class Answer(Exact):
     content: dict[str, Any] = Field(default_factory=dict)
 
     def signed(self, site: Identity) -> bytes:
-        """As it travels."""
-        return _signed(_ANSWER, self, site)
+        """The signed message, as it is sent."""
+        return _sign_message(_ANSWER, self, site)
 
 
 def expiry(now: datetime) -> int:
@@ -104,13 +104,13 @@ def expiry(now: datetime) -> int:
 def read_request(
     message: bytes | memoryview, trust: Callable[[], Trust], project: str, site: PartyId, now: datetime
 ) -> tuple[Request, str]:
-    """A request that is for this site, now, and the name of the administrator who made it.
+    """Verify and read a request to this site; return it, and the name of the administrator who signed it.
 
-    ``trust`` is asked for what has the form of a request alone. Raises ``ProtocolError``: says which check failed.
+    ``trust`` is called only for what has the form of a request. Raises ``ProtocolError``: says which check failed.
     """
-    body, certificate, signature = _parts(_REQUEST, message)
+    body, certificate, signature = _split_message(_REQUEST, message)
     administrator = trust().administrator(certificate, signature, joined(_REQUEST, body), now)
-    request = _read(Request, body)
+    request = _parse_body(Request, body)
     if request.project != project or site not in request.sites:
         raise ProtocolError(f"it is for {', '.join(request.sites)} of project {request.project!r}", code="not-for-here")
     left_s, until = request.expires - now.timestamp(), request.expires
@@ -122,27 +122,25 @@ def read_request(
 
 
 def stored_request(path: Path) -> Request:
-    """A request that was verified when it came, and kept as it was.
-
-    Raises ``ConfigError``: the file cannot be read; ``ProtocolError``: it holds no request.
-    """
+    """Read a kept request, unverified this time; ``ConfigError``: unreadable; ``ProtocolError``: it is no request."""
     with os_errors_as(ConfigError, f"{path}: cannot be read", "submit the job again"):
         content = path.read_bytes()
-    return _read(Request, _parts(_REQUEST, content)[0])
+    return _parse_body(Request, _split_message(_REQUEST, content)[0])
 
 
 def read_answer(message: bytes | memoryview, trust: Trust, request: Request, site: PartyId, now: datetime) -> Answer:
-    """What a site answers to a request; raises ``ProtocolError``: says which check failed."""
-    body, certificate, signature = _parts(_ANSWER, message)
+    """Verify and read a site's answer to ``request``; raises ``ProtocolError``: says which check failed."""
+    body, certificate, signature = _split_message(_ANSWER, message)
     trust.check(site, certificate, signature, joined(_ANSWER, body), now)
-    answer = _read(Answer, body)
+    answer = _parse_body(Answer, body)
     if answer.request != request.id or answer.site != site:
         raise ProtocolError("it is the answer to another request", code="other-request", party=site)
     return answer
 
 
-def _signed(magic: bytes, said: BaseModel, identity: Identity) -> bytes:
-    body = _canonical(said)
+def _sign_message(magic: bytes, said: BaseModel, identity: Identity) -> bytes:
+    """Frame the canonical JSON of ``said``, the signer's certificate and signature; ``ConfigError``: too long."""
+    body = _canonical_json(said)
     if len(body) > MAX_BODY_BYTES:
         words = f"job: {len(body)} bytes as it is sent, at most {MAX_BODY_BYTES} are allowed; shorten its lists"
         raise ConfigError(words, code="too-long", value=len(body))
@@ -150,7 +148,7 @@ def _signed(magic: bytes, said: BaseModel, identity: Identity) -> bytes:
     return _HEAD.pack(magic, *map(len, parts)) + b"".join(parts)
 
 
-def _parts(magic: bytes, message: bytes | memoryview) -> tuple[bytes, bytes, bytes]:
+def _split_message(magic: bytes, message: bytes | memoryview) -> tuple[bytes, bytes, bytes]:
     """Body, certificate and signature, each within its bound; nothing else is in the message."""
     limits = MAX_BODY_BYTES, _MAX_CERTIFICATE_BYTES, _MAX_SIGNATURE_BYTES
     if not _HEAD.size <= len(message) <= _HEAD.size + sum(limits):
@@ -163,16 +161,17 @@ def _parts(magic: bytes, message: bytes | memoryview) -> tuple[bytes, bytes, byt
     return rest[:body], rest[body : body + certificate], rest[body + certificate :]
 
 
-def _read(kind: type[_Said], body: bytes) -> _Said:
+def _parse_body(kind: type[_Said], body: bytes) -> _Said:
+    """Parse a body; ``ProtocolError`` unless it is canonical JSON of this ``kind``."""
     try:
         said = kind.model_validate_json(body)
-        if _canonical(said) == body:
+        if _canonical_json(said) == body:
             return said
     except (ValueError, RecursionError):
         pass
     raise ProtocolError("its content is not of this release; install one release everywhere", code="request-content")
 
 
-def _canonical(said: BaseModel) -> bytes:
+def _canonical_json(said: BaseModel) -> bytes:
     content = said.model_dump(mode="json")
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")

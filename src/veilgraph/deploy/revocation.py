@@ -32,14 +32,11 @@ def installed_list(kit: Path) -> RevocationList | None:
         if not path.exists():
             return None
         stamp = path.stat()
-        return _read(path, kit / "startup" / _ROOT_FILE, (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns))
+        return _read_cached(path, kit / "startup" / _ROOT_FILE, (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns))
 
 
 def current_list(kit: Path, now: datetime, *, insist: bool) -> RevocationList | None:
-    """The list of this kit; one that is past its time, or missing, is refused where the site insists, else warned of.
-
-    Errors are those of ``installed_list``.
-    """
+    """``installed_list``; an overdue one is warned of. With ``insist``, ``ConfigError``: it is overdue, or missing."""
     found = installed_list(kit)
     overdue = found is not None and now > found.next_update
     if insist and (found is None or overdue):
@@ -76,10 +73,7 @@ def accept_newer(kit: Path, pem: bytes) -> bool:
 
 
 def install_list(kit: Path, file: Path) -> RevocationList:
-    """Installs a list by hand.
-
-    Raises ``ConfigError``: it cannot be read; ``DataError``: it is none of this project; ``RunError``: a newer is here.
-    """
+    """Install a list from a file; ``ConfigError``: unreadable; ``DataError``: of another project; ``RunError``: old."""
     with os_errors_as(ConfigError, f"{file}: cannot be read", "give what veilgraph cert revoke wrote"):
         pem = file.read_bytes()
     try:
@@ -94,7 +88,7 @@ def install_list(kit: Path, file: Path) -> RevocationList:
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, root: Path, _stamp: tuple[int, int, int]) -> RevocationList:
+def _read_cached(path: Path, root: Path, _stamp: tuple[int, int, int]) -> RevocationList:
     try:
         return RevocationList.read(path.read_bytes(), load_roots(root))
     except ProtocolError as error:

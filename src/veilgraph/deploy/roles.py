@@ -31,7 +31,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
 class Roles(Settings):
-    """Names in certificates."""
+    """The names, in certificates, of who relays, who deals, and who has data."""
 
     roles: Literal[1] = 1
     project: _Name
@@ -65,26 +65,23 @@ class _Signed(Exact):
 def write_roles(
     folder: Path, roles: Roles, root_key: PrivateKey, certificates: Iterable[x509.Certificate] = ()
 ) -> None:
-    """Writes the roles into a folder, signed by the project's root, and whom brokers are to let in; or ``OSError``."""
+    """Write roles, signed by the project's root, and certificates that brokers are to admit; or ``OSError``."""
     said, named = roles.model_dump_json(), [each.public_bytes(Encoding.PEM).decode() for each in certificates]
     signed = _Signed(said=said, signature=sign(root_key, joined(_LABEL, said.encode())).hex(), certificates=named)
     write_whole(folder / ROLES, signed.model_dump_json(indent=2).encode())
 
 
 def read_roles(startup: Path) -> Roles:
-    """Reads the roles in a kit, and checks that the kit's root signed them.
-
-    Raises ``ConfigError``: a file cannot be read; ``DataError``: it is something else, or the root did not sign it.
-    """
-    return _read(startup / ROLES, startup)[0]
+    """Read a kit's roles. ``ConfigError``: unreadable; ``DataError``: malformed, or not signed by the kit's root."""
+    return _read_signed(startup / ROLES, startup)[0]
 
 
 def newer_roles(startup: Path, file: Path) -> tuple[Roles, list[x509.Certificate]]:
-    """Reads roles that may take the place of a kit's, and whom brokers are to let in. Nothing is written.
+    """Read roles that may replace a kit's, and certificates that brokers are to admit. Nothing is written.
 
     Raises as ``read_roles``; ``DataError``: somebody else relays or deals; ``RunError``: newer ones are installed.
     """
-    (found, signed), known = _read(file, startup), read_roles(startup)
+    (found, signed), known = _read_signed(file, startup), read_roles(startup)
     if found.model_copy(update={"holders": known.holders, "number": known.number}) != known:
         raise DataError(f"{file}: {found}, and with this kit {known}: for that provision a new project", code="roles")
     if found.number < known.number or (found.number == known.number and found != known):
@@ -93,7 +90,8 @@ def newer_roles(startup: Path, file: Path) -> tuple[Roles, list[x509.Certificate
         return found, [x509.load_pem_x509_certificate(each.encode()) for each in signed.certificates]
 
 
-def _read(path: Path, startup: Path) -> tuple[Roles, _Signed]:
+def _read_signed(path: Path, startup: Path) -> tuple[Roles, _Signed]:
+    """Read roles, and the file that they were signed in; errors as ``read_roles``."""
     with os_errors_as(ConfigError, f"{path}: cannot be read", "it says who deals: ask for a new start-up kit"):
         content = path.read_bytes()
     try:
@@ -101,7 +99,7 @@ def _read(path: Path, startup: Path) -> tuple[Roles, _Signed]:
     except ValidationError as error:
         raise DataError(f"{path}: does not say who is who; ask for a new start-up kit", code="roles") from error
     roots = load_roots(startup / "rootCA.pem")
-    if not any(_is_by(root, signed) for root in roots):
+    if not any(_is_signed_by(root, signed) for root in roots):
         raise DataError(
             f"{path}: the project's root did not sign it: it was changed; ask for a new start-up kit, and find out who "
             "did",
@@ -113,7 +111,7 @@ def _read(path: Path, startup: Path) -> tuple[Roles, _Signed]:
         raise DataError(f"{path}: is of another release; install one release everywhere", code="roles") from error
 
 
-def _is_by(root: x509.Certificate, signed: _Signed) -> bool:
+def _is_signed_by(root: x509.Certificate, signed: _Signed) -> bool:
     try:
         said = joined(_LABEL, signed.said.encode())
         check_signature(root.public_key(), bytes.fromhex(signed.signature), said)

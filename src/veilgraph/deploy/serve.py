@@ -104,7 +104,7 @@ class NewestInference:
         self._store = _label_holder_part(run)
         self._report = report
         self._seen = self._stamp()
-        self._inference = _load(self._store)
+        self._inference = _load_inference(self._store)
         self._one = Lock()
         self.damaged = False
 
@@ -119,7 +119,7 @@ class NewestInference:
         if stamp != self._seen:
             self._seen = stamp
             try:
-                self._inference = _load(self._store)
+                self._inference = _load_inference(self._store)
                 self.damaged = False
                 words = f"now serving the joint inference of {self._inference.predictions.made_at}"
                 self._report(Event("inference", words))
@@ -139,7 +139,7 @@ class NewestInference:
 
 
 def logged(report: Report, counted: Counted = lambda *_: None) -> Callable[[str, str, str, int, float], None]:
-    """Reports exchanges at a ``Door``, a line each that says nothing of what was asked or answered."""
+    """Return a callback that counts and reports each exchange at a ``Door``, without what was asked or answered."""
 
     def exchanged(client: str, method: str, path: str, status: int, took_s: float) -> None:
         counted(path, status, took_s)
@@ -151,10 +151,9 @@ def logged(report: Report, counted: Counted = lambda *_: None) -> Callable[[str,
 
 
 def create_routes(newest: NewestInference, token: str, max_age_s: float | None = None) -> dict[str, Route]:
-    """What the service offers; whoever opens a ``Door`` to it must provide TLS, as ``serve`` does.
+    """Return the routes GET /health and POST /predict, which needs the token; their ``Door`` must have TLS.
 
-    ``max_age_s``: an older inference is not served; None: of any age. Raises ``ConfigError``: an argument breaks a
-    rule.
+    ``max_age_s``: an older inference is not served; None: any is. Raises ``ConfigError``: an argument breaks a rule.
     """
     check_token(token)
     if max_age_s is not None and not 0 < max_age_s < math.inf:
@@ -175,7 +174,7 @@ def create_routes(newest: NewestInference, token: str, max_age_s: float | None =
             return problem(422, f"{key}: {found['msg'].removeprefix('Value error, ')}")
         inference = newest.get()
         if max_age_s is not None and _too_old(inference, max_age_s):
-            age, limit = _duration(inference.age_s()), _duration(max_age_s)
+            age, limit = _duration_words(inference.age_s()), _duration_words(max_age_s)
             words = f"the newest joint inference is {age} old, limit {limit}; let the parties predict anew"
             return problem(503, words)
         return json_page(inference.answer(ids))
@@ -241,7 +240,7 @@ def serve(
 def _counting(
     newest: NewestInference, max_age_s: float | None, metrics: Address | None, report: Report
 ) -> Iterator[Counted]:
-    """Says how the service is to who asks at an address, if it was given one; gives what counts requests."""
+    """Serve metrics at ``metrics``, if given, while the block lasts; yield the callback that counts requests."""
     if metrics is None:
         yield lambda *_: None
         return
@@ -270,7 +269,8 @@ def _label_holder_part(run: Path) -> PartyStore:
     return PartyStore(path)
 
 
-def _load(store: PartyStore) -> Inference:
+def _load_inference(store: PartyStore) -> Inference:
+    """Read the predictions into memory; ``RunError``: they are damaged; ``ConfigError``: they have no ids."""
     path = store.path / _FILE
     try:
         predictions = load_predictions(store)
@@ -291,7 +291,7 @@ def _load(store: PartyStore) -> Inference:
     return Inference(predictions, predictions.rows(), made_at)
 
 
-def _duration(seconds: float) -> str:
+def _duration_words(seconds: float) -> str:
     for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit:
             return f"{int(seconds // unit)} {name}"

@@ -29,7 +29,7 @@ LAST_S: Final = 60.0
 
 
 def last_ended(kit: Kit, stopped: threading.Event, look: Callable[[], None], report: Report) -> bool:
-    """Waits until no process of the last start is there; False: told to stop; ``RunError``: one does not end."""
+    """Wait until the site's earlier processes ended: True; False once ``stopped``; ``RunError``: one does not end."""
     deadline = time.monotonic() + LAST_S
     told = False
     while not stopped.is_set():
@@ -52,7 +52,7 @@ def last_ended(kit: Kit, stopped: threading.Event, look: Callable[[], None], rep
 
 
 def alive(kit: Kit) -> AbstractContextManager[int]:
-    """What every process of a site's start holds for as long as it lives, by inheriting it."""
+    """Lock a kit; each process that inherits the descriptor holds it while it lives. ``RunError``: others hold it."""
     folder = private_folder(kit.path / "local")
     return locked(folder, f"{kit.path}: processes of the site's last start are there")
 
@@ -64,12 +64,12 @@ GRACE_S: Final = 20.0
 
 
 def begun_here() -> Mapping[str, str]:
-    """For the environment of a process that this one begins."""
+    """Environment variables for a child process: this process's id, by which the child watches it."""
     return {PARENT_VARIABLE: str(os.getpid())}
 
 
 def end_with_parent(grace_s: float = 0.0, every_s: float = 1.0) -> None:
-    """From now on this process ends so long after the one that began it, and those that it begins likewise with it."""
+    """Watch the parent every ``every_s``; once it is gone raise SIGTERM here, and exit with 1 after ``grace_s``."""
     parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
     os.environ.update(begun_here())
 
@@ -98,5 +98,5 @@ class SiteWatch:
     looked: float = field(default_factory=time.monotonic)
 
     def look(self) -> None:
-        """The site is looked after."""
+        """Note that the site was looked after now."""
         self.looked = time.monotonic()

@@ -64,6 +64,7 @@ def submit(
 def _submit(
     kit: Kit, settings: JobSettings, work: SiteWork, *, resume: bool, wait: bool, report: Report, connect_s: float
 ) -> str:
+    """Submit a job once; arguments and errors as ``submit``."""
     roles = kit.roles
     sites = sites_of(settings, roles)
     with administrator(kit, connect_s) as ops:
@@ -78,7 +79,7 @@ def _submit(
                 ops.ask(sites, _ANSWER_S, ask="stop", about=job_id)
             if refusals:
                 raise RunError(f"job {job_id} was not begun: {'; '.join(refusals)}")
-            raise _lost(job_id, [site for site in sites if site not in answers], roles)
+            raise _lost_error(job_id, [site for site in sites if site not in answers], roles)
         report(f"submitted {settings.name} ({work}) as {job_id}; {roles}")
         if wait:
             _await_end(ops, job_id, report, sites, roles)
@@ -95,7 +96,7 @@ def check_names(settings: JobSettings) -> None:
 
 
 def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, ...], roles: Roles) -> None:
-    """Waits until the job has ended at every site."""
+    """Wait until the job has ended at every site; once one failed, stop the others. Raises the job's error."""
     said, heard, failed_at = "", dict.fromkeys(sites, time.monotonic()), 0.0
     known, within_s = dict[PartyId, Word](), _WITHIN_S[0]
     for _ in count():
@@ -120,7 +121,7 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
                     ops.ask(running, _CAUSE_S, ask="stop", about=job_id)
                 break
         if lost := [site for site in running if time.monotonic() > heard[site] + _SILENT_S]:
-            raise _lost(job_id, lost, roles)
+            raise _lost_error(job_id, lost, roles)
         time.sleep(_POLL_S)
     if error := cause(known, sites, roles):
         raise error
@@ -128,8 +129,8 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
         raise RunError(f"job {job_id} was stopped at {', '.join(stopped)}; go on with --resume")
 
 
-def _lost(job_id: str, sites: Sequence[PartyId], roles: Roles) -> LinkTimeout:
-    """Of sites that were connected, and answer no more."""
+def _lost_error(job_id: str, sites: Sequence[PartyId], roles: Roles) -> LinkTimeout:
+    """The error for sites that were connected, and answer no more."""
     silent = not_connected(sites, roles)
     return LinkTimeout(f"job {job_id}: {silent}; go on with --resume", code=silent.code, party=silent.party)
 

@@ -57,7 +57,7 @@ log = logging.getLogger("veilgraph")
 
 @dataclass(frozen=True)
 class Site:
-    """Who answers.
+    """A site, as its supervisor needs it.
 
     Attributes:
         name: in its certificate.
@@ -78,7 +78,7 @@ class Site:
 
 
 class Supervisor:
-    """A site's jobs. One thread hands it requests; ``close`` ends the processes, which hold ``inherited`` files too."""
+    """Answers requests to a site, by one thread, and starts and ends its jobs' processes, which hold ``inherited``."""
 
     def __init__(self, site: Site, environment: Mapping[str, str], inherited: Sequence[int] = ()) -> None:
         self._site, self._environment, self._inherited = site, dict(environment), tuple(inherited)
@@ -88,7 +88,7 @@ class Supervisor:
         private_folder(site.folder)
 
     def answer(self, sender: str, message: bytes | memoryview, now: datetime) -> tuple[str, bytes] | None:
-        """Does what a message asks for: the request's id and the answer; None where nobody is owed one.
+        """Verify a request and do what it asks; return its id and the signed answer, None where it cannot be verified.
 
         ``sender`` is whose subject it came under, for the log; nobody vouches for it.
         """
@@ -101,7 +101,7 @@ class Supervisor:
             self._refusals.add(("kit",), error.code, f"every request: {error}")
             return None
         log.info("%s asks: %s %s", printable(who), request.ask, request.about or request.id)
-        asked = {"run": self._run, "stop": self._stop, "status": self._status, "log": self._log}[request.ask]
+        asked = {"run": self._start, "stop": self._stop, "status": self._list_jobs, "log": self._read_log}[request.ask]
         content = asked(request, bytes(message))
         refuses = str(content.pop("refuses", ""))
         answered = Answer(request=request.id, site=self._site.name, refuses=refuses, content=content)
@@ -110,7 +110,7 @@ class Supervisor:
     def close(self) -> None:
         """Ends all processes, and waits for them."""
         with self._lock:
-            for job_id in self._alive():
+            for job_id in self._running_ids():
                 self._signal(job_id, signal.SIGTERM)
             deadline = time.monotonic() + GRACE_S
             for job_id, process in self._running.items():
@@ -121,16 +121,17 @@ class Supervisor:
         self._refusals.close()
 
     def running(self) -> int:
-        """How many jobs run."""
+        """Count the jobs that run."""
         with self._lock:
-            return len(self._alive())
+            return len(self._running_ids())
 
-    def _run(self, request: Request, message: bytes) -> dict[str, Any]:
+    def _start(self, request: Request, message: bytes) -> dict[str, Any]:
+        """Start a job's process, unless its folder is there already; refuse it where ``MAX_RUNNING`` run."""
         folder = self._site.folder / request.id
         with self._lock:
             if folder.exists():  # the same request again: its answer may have been lost
                 return {"job": request.id}
-            if len(self._alive()) >= MAX_RUNNING:
+            if len(self._running_ids()) >= MAX_RUNNING:
                 return {"refuses": f"{MAX_RUNNING} jobs run at {self._site.name} already; submit it when one has ended"}
             private_folder(folder)
             name = (request.job or {}).get("name")
@@ -154,8 +155,9 @@ class Supervisor:
         return {"job": request.id}
 
     def _stop(self, request: Request, _message: bytes) -> dict[str, Any]:
+        """Send SIGTERM to a job's process, and SIGKILL ``GRACE_S`` later; refuse a job that does not run."""
         with self._lock:
-            if request.about not in self._alive():
+            if request.about not in self._running_ids():
                 return {"refuses": f"job {request.about} does not run at {self._site.name}"}
             write_whole(self._site.folder / request.about / STOPPED, b"")
             self._signal(request.about, signal.SIGTERM)
@@ -164,20 +166,22 @@ class Supervisor:
         timer.start()
         return {"job": request.about}
 
-    def _status(self, _request: Request, _message: bytes) -> dict[str, Any]:
+    def _list_jobs(self, _request: Request, _message: bytes) -> dict[str, Any]:
+        """What administrators are told of the site's jobs, newest first, as many as an answer has room for."""
         with self._lock:
-            alive = self._alive()
+            alive = self._running_ids()
         jobs: list[Word] = []
         folders, room = job_folders(self._site.folder), _ANSWER_CHARACTERS
         for folder in sorted(folders, key=lambda path: float(facts_of(path).get("submitted", 0)), reverse=True):
             with suppress(ValidationError):  # somebody changed a file of the job
-                jobs.append(self._word(folder, alive))
+                jobs.append(self._job_word(folder, alive))
                 room -= len(json.dumps(jobs[-1].model_dump()))
             if room < 0:  # those before it are older
                 return Words(jobs=jobs[:-1]).model_dump()
         return Words(jobs=jobs).model_dump()
 
-    def _word(self, folder: Path, alive: Sequence[str]) -> Word:
+    def _job_word(self, folder: Path, alive: Sequence[str]) -> Word:
+        """What administrators are told of a job; of its log nothing unless ``tells_log``."""
         outcome = Outcome.read(folder) or Outcome()
         told = _TOLD.findall(tail(folder / "log.txt")) if self._site.tells_log else []
         epoch, epochs = epochs_said("".join(told))
@@ -192,13 +196,14 @@ class Supervisor:
             says=told[-1].partition(" - INFO - ")[2].strip()[:200] if told else "",
         )
 
-    def _log(self, request: Request, _message: bytes) -> dict[str, Any]:
+    def _read_log(self, request: Request, _message: bytes) -> dict[str, Any]:
+        """The last progress lines of a job's log; a refusal unless ``tells_log``."""
         if not self._site.tells_log:
             return {"refuses": f"what a log of {self._site.name} says stays there"}
         told = "".join(_TOLD.findall(tail(self._site.folder / request.about / "log.txt")))
         return {"log": told[-_LOG_CHARACTERS:]}
 
-    def _alive(self) -> list[str]:
+    def _running_ids(self) -> list[str]:
         return [job_id for job_id, process in self._running.items() if process.poll() is None]
 
     def _kill(self, job_id: str) -> None:
@@ -206,7 +211,7 @@ class Supervisor:
             self._signal(job_id, signal.SIGKILL)
 
     def _signal(self, job_id: str, number: signal.Signals) -> None:
-        """To the process, which ends those that it started; what kills it kills them too, who are a session."""
+        """Send a signal to a job's process, if it runs; SIGKILL goes to all processes of its group."""
         process = self._running[job_id]
         if process.poll() is None:
             with suppress(ProcessLookupError):
@@ -216,7 +221,7 @@ class Supervisor:
 def attend(
     supervisor: Supervisor, name: PartyId, brokers: Brokers, connected: Callable[[str], None] = lambda _: None
 ) -> Subscription:
-    """What takes a site's requests while it runs; ``connected`` is as ``changed`` of a ``Subscription``."""
+    """Subscribe to a site's requests and publish the answers; ``connected`` is ``changed`` of ``Subscription``."""
     me = token(name)
 
     def take(subject: str, message: memoryview) -> None:

@@ -23,16 +23,13 @@ _MOST: Final = 65535
 
 @dataclass(frozen=True)
 class Address(BrokerAddress):
-    """An address of this machine, in numbers; port 0: any that is free."""
+    """A numeric IP address and port of this machine; port 0: any that is free."""
 
     family: socket.AddressFamily
 
 
 def read_address(text: str, *, beyond: bool) -> Address:
-    """What ``--metrics`` says: ``HOST:PORT``; an IPv6 address in brackets.
-
-    Raises ``ConfigError``: it is no address, or others could reach it and ``beyond`` is not said.
-    """
+    """Resolve ``--metrics`` HOST:PORT; ``ConfigError``: no address, or not a loopback one and not ``beyond``."""
     shape = _SHAPE.fullmatch(text)
     if shape is None or int(shape["port"]) > _MOST:
         raise ConfigError(
@@ -54,7 +51,7 @@ def read_address(text: str, *, beyond: bool) -> Address:
 
 @contextmanager
 def serving(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterator[Address]:
-    """Answers while the block lasts, at the address that it yields, with the port that was free.
+    """Answer HTTP requests in a thread while the block lasts; yield the address, with the port that was free.
 
     ``pages`` are path → what makes its answer, called in the server's own thread, one at a time. Raises
     ``ConfigError``: the address cannot be listened at.
@@ -77,7 +74,7 @@ def serving(address: Address, pages: Mapping[str, Callable[[], Page]]) -> Iterat
 def watched(
     address: Address | None, made: Callable[[], Mapping[str, Callable[[], Page]]], report: Callable[[Event], None]
 ) -> Iterator[None]:
-    """As ``serving``, and says where; does nothing without an address. ``made`` needs an extra, and is called then."""
+    """Serve the pages of ``made()`` while the block lasts, and report the address; do nothing where that is None."""
     if address is None:
         yield
         return
@@ -87,5 +84,5 @@ def watched(
 
 
 def answer(ready: bool, words: str) -> Page:
-    """A line: 200, or 503."""
+    """An HTTP answer of one line of text: status 200 if ``ready``, else 503."""
     return Page(f"{words}\n".encode(), 200 if ready else 503, "text/plain; charset=utf-8")

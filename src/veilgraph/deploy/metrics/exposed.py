@@ -25,10 +25,10 @@ METRICS, READY, ALIVE = "/metrics", "/ready", "/healthz"
 
 
 class Watched(Collector):
-    """What is watched: its metrics, as they are now, and whether it works."""
+    """Base of a monitored site or service: ``collect`` gives its current metrics, ``ready`` and ``alive`` its state."""
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: what there is changes with what there is to tell."""
+        """Announce no metrics beforehand: which there are depends on the state."""
         return ()
 
     @abstractmethod
@@ -41,25 +41,25 @@ class Watched(Collector):
 
 
 def pages(watched: Watched) -> Mapping[str, Callable[[], Page]]:
-    """Path → what makes its answer."""
+    """Path (/metrics, /ready, /healthz) → function that makes its answer, once a second at most."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(watched)
     ProcessCollector(registry=registry)
     return {
-        METRICS: _kept(lambda: Page(generate_latest(registry), kind=CONTENT_TYPE_PLAIN_0_0_4)),
-        READY: _kept(lambda: answer(*watched.ready())),
-        ALIVE: _kept(lambda: answer(*watched.alive())),
+        METRICS: _cached(lambda: Page(generate_latest(registry), kind=CONTENT_TYPE_PLAIN_0_0_4)),
+        READY: _cached(lambda: answer(*watched.ready())),
+        ALIVE: _cached(lambda: answer(*watched.alive())),
     }
 
 
 def gauge(name: str, words: str, value: float | None) -> Iterator[Metric]:
-    """A value that goes up and down; none where there is none."""
+    """Yield the gauge ``veilgraph_<name>`` with its help ``words``; nothing where ``value`` is None."""
     if value is not None:
         yield GaugeMetricFamily(f"veilgraph_{name}", words, value)
 
 
 def gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
-    """Several, by a label whose values are words of this program."""
+    """The gauge ``veilgraph_<name>``, with a value for each value of its ``label``."""
     family = GaugeMetricFamily(f"veilgraph_{name}", words, labels=[label])
     for each, value in values.items():
         family.add_metric([each], value)
@@ -67,14 +67,14 @@ def gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Me
 
 
 def build(role: str) -> Metric:
-    """Which release it is, and what its process is for."""
+    """The gauge ``veilgraph_build_info``, labelled with the release and the process's role."""
     family = GaugeMetricFamily("veilgraph_build_info", "Release, and what it runs as.", labels=["version", "role"])
     family.add_metric([__version__, role], 1)
     return family
 
 
-def _kept(make: Callable[[], Page]) -> Callable[[], Page]:
-    """An answer that is made at most once in ``KEPT_S``."""
+def _cached(make: Callable[[], Page]) -> Callable[[], Page]:
+    """Wrap ``make`` so that it is called at most once in ``KEPT_S``, and its last answer is given again until then."""
     made: list[tuple[float, Page]] = []
 
     def answered() -> Page:
@@ -87,7 +87,7 @@ def _kept(make: Callable[[], Page]) -> Callable[[], Page]:
 
 
 class Requests:
-    """Counts requests, as the service's log has them."""
+    """Counts of answered requests by path and status, and seconds by path; for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,14 +95,14 @@ class Requests:
         self._seconds: dict[str, float] = {}
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        """A request that was answered."""
+        """Count an answered request, which took so many seconds."""
         with self._lock:
             key = path, str(status)
             self._counts[key] = self._counts.get(key, 0) + 1
             self._seconds[path] = self._seconds.get(path, 0.0) + seconds
 
     def families(self) -> Iterable[Metric]:
-        """The counts so far."""
+        """The counts so far as two counters: requests, and seconds of answering."""
         many = CounterMetricFamily("veilgraph_serve_requests", "Requests answered.", labels=["path", "status"])
         took = CounterMetricFamily("veilgraph_serve_request_seconds", "Time that answers took.", labels=["path"])
         with self._lock:
@@ -115,7 +115,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Served:
-    """What a service answers from."""
+    """State of the joint inference that a service answers from."""
 
     age_s: float
     is_damaged: bool
@@ -138,6 +138,6 @@ class WatchedService(Watched):
         yield from gauge("inference_too_old", "1 while predictions are refused for their age.", now.is_too_old)
 
     def ready(self) -> tuple[bool, str]:
-        """Whether predictions are answered."""
+        """Whether predictions are answered, which an inference that is too old prevents; and words for it."""
         old = self._served().is_too_old
         return (False, "not ready: the newest inference is too old") if old else (True, "ready")

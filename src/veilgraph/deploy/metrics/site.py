@@ -40,25 +40,25 @@ class WatchedSite(Watched):
         yield from gauge("site_resident_memory_bytes", "Memory of the site and its jobs.", memory)
         count: dict[str, float] = {state: sum(job.state == state for job in jobs) for state in STATES}
         yield gauges("jobs", "Jobs that the kit has, by state.", "state", count)
-        yield from gauge("jobs_waiting_for_approval", "Jobs that wait for a person here.", self._waiting())
-        yield from _running(jobs)
-        yield from self._newest(jobs)
-        yield from self._certificates()
-        yield from self._disk()
+        yield from gauge("jobs_waiting_for_approval", "Jobs that wait for a person here.", self._count_waiting())
+        yield from _running_job(jobs)
+        yield from self._newest_job(jobs)
+        yield from self._expiry_times()
+        yield from self._disk_space()
 
     def ready(self) -> tuple[bool, str]:
         """Whether jobs can be run: the site is connected."""
         return (True, "ready") if self._watch.is_up else (False, "not ready: no connection with the broker")
 
     def alive(self) -> tuple[bool, str]:
-        """Whether the site is looked after."""
+        """Whether ``join`` has looked after its site in the last ``STUCK_S`` seconds, and a word for it."""
         stuck = time.monotonic() - self._watch.looked > STUCK_S
         return (False, "stuck") if stuck else (True, "alive")
 
-    def _waiting(self) -> int | None:
+    def _count_waiting(self) -> int | None:
         return len(all_waiting(self._kit.consent)) if self._kit.kind == "holder" else None
 
-    def _newest(self, jobs: tuple[SiteJob, ...]) -> Iterator[Metric]:
+    def _newest_job(self, jobs: tuple[SiteJob, ...]) -> Iterator[Metric]:
         begun = next(iter(jobs), None)
         if begun is None:
             return
@@ -72,7 +72,7 @@ class WatchedSite(Watched):
             yield from gauge("job_drifted", words, drift[0])
             yield from gauge("job_drift_index", "The largest population stability index among these.", drift[1])
 
-    def _certificates(self) -> Iterator[Metric]:
+    def _expiry_times(self) -> Iterator[Metric]:
         kept = {"": ("site's", self._kit.certified), "broker_": ("site's broker's", self._kit.broker)}
         for name, (whose, own) in kept.items():
             with suppress(OSError, ValueError):
@@ -84,14 +84,14 @@ class WatchedSite(Watched):
                 words = "When there should be a newer list of revoked certificates, in seconds since 1970."
                 yield from gauge("revocation_list_due_timestamp_seconds", words, revoked.next_update.timestamp())
 
-    def _disk(self) -> Iterator[Metric]:
+    def _disk_space(self) -> Iterator[Metric]:
         with suppress(OSError):
             disk = shutil.disk_usage(self._runs if self._runs.exists() else self._kit.path)
             yield from gauge("disk_free_bytes", "Free room where the runs are.", disk.free)
             yield from gauge("disk_size_bytes", "Size of the file system where the runs are.", disk.total)
 
 
-def _running(jobs: tuple[SiteJob, ...]) -> Iterator[Metric]:
+def _running_job(jobs: tuple[SiteJob, ...]) -> Iterator[Metric]:
     job = next((job for job in jobs if job.state == "running"), None)
     if job is None:
         return

@@ -92,6 +92,7 @@ def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, o
 
 
 def _names_by_position(parties: Sequence[object], names: Sequence[PartyId] | None) -> Sequence[PartyId]:
+    """A name for each entry: of ``names``, or A, B, … where these are None or every entry knows its holder."""
     if names is None or all(_party_of_graph(each) is not None for each in parties):
         return holder_names(len(parties))
     if len(names) != len(parties):
@@ -104,6 +105,7 @@ def _names_by_position(parties: Sequence[object], names: Sequence[PartyId] | Non
 
 
 def _party_of_graph(brought: object) -> PartyId | None:
+    """The holder that a ``PartyGraph``, or a part of a horizontal division, is of; None for anything else."""
     graph = brought.graph if isinstance(brought, HorizontalPart) else brought
     return graph.party if isinstance(graph, PartyGraph) else None
 
@@ -136,6 +138,7 @@ def _bring_tables(brought: Mapping[PartyId, object]) -> bool:
 
 
 def _is_tables(name: PartyId, brought: object) -> bool:
+    """Whether a holder brings tables or a party file's path; ``ConfigError``: the path of a table alone."""
     if isinstance(brought, Tables):
         return True
     if not isinstance(brought, str | os.PathLike):
@@ -247,6 +250,7 @@ def _inputs_from_graphs(
     run: RunDirectory,
     named: Mapping[PartyId, LedgerPlace],
 ) -> Inputs:
+    """The inputs of a job of graphs, loaded and checked, with ids and lifetime ledgers; nothing is written."""
     aligned, data = settings.is_aligned, paradigm_of(settings).data
     read = {name: _load_graph(name, each, aligned=aligned) for name, each in brought.items()}
     graphs = [graph for graph, _ in read.values()]
@@ -335,6 +339,7 @@ def _ids_by_holder(graphs: Sequence[PartyGraph], found: GivenIds, *, all_of_them
 
 
 def _refuse_named_ledgers(named: Mapping[PartyId, LedgerPlace], described: Sequence[PartyId]) -> None:
+    """Raise ``ConfigError`` if a ledger is named for a holder whose party file says where it is."""
     if twice := [name for name in described if name in named]:
         raise ConfigError(
             f"ledgers: the party file of {twice[0]!r} says where its ledger is (ledger) and what it may come to "
@@ -388,10 +393,7 @@ def _tables_folder(run: RunDirectory, party: PartyId) -> Path:
 
 
 def accepted_by_parties(settings: JobSettings) -> JobSettings:
-    """Return the job with absolute paths of its party files, if the limits in each accept it.
-
-    Raises ``ConfigError``: a holder has no party file, or refuses.
-    """
+    """Return the job with absolute paths of its party files; ``ConfigError``: a holder has none, or refuses the job."""
     if settings.data.is_apart:
         raise ConfigError(
             "data.holders: names alone are for jobs across organisations (veilgraph net submit); on one machine give "
@@ -407,6 +409,7 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
 
 
 def _unless_refused(settings: JobSettings, found: Mapping[PartyId, Organisation]) -> JobSettings:
+    """Return the job; raises ``ConfigError`` where an organisation refuses it."""
     for name, organisation in found.items():
         reason = refusal_of(organisation, settings, named=True)
         if reason is not None:

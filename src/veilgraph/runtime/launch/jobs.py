@@ -309,6 +309,7 @@ def _create_run(out: Path, inputs: Inputs, *, private_seeds: bool, warns: bool) 
 
 
 def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> TrainResult:
+    """Run a training and report its progress; then merge the parties' traces and write the summary."""
     said = [run.party(SERVER).view_size() is None or work == "resume"]
     report = options.progress or (lambda records: None)
 
@@ -357,6 +358,7 @@ def _warn_of_views(run: RunDirectory) -> bool:
 
 
 def _run(run: RunDirectory, work: SimulatedWork, options: RunOptions, tick: Callable[[], None] = lambda: None) -> None:
+    """Run all parties in threads or processes, with the run locked; ``tick`` is called meanwhile."""
     settings, machines = run.settings, options.machines
     parties = (*settings.data.names, SERVER)
 

@@ -142,6 +142,7 @@ class PeerHeads:
 
 
 def _head_after(lines: LifetimeFile, count: int) -> LedgerHead:
+    """The head of a lifetime ledger after its first ``count`` lines."""
     salt = bytes.fromhex(lines.header.salt)
     head = hmac.digest(salt, f"{lines.header.id}/{count}/{lines.head(count)}".encode(), "sha256")
     return LedgerHead(ledger=lines.header.id, lines=count, head=head.hex())
@@ -235,10 +236,7 @@ class RecordExchange:
         self._file.add([statement.signed(self._identity)])
 
     def open(self, link: Link) -> None:
-        """Exchange openings and verdicts (rounds 5, 6), before anything of the data is sent.
-
-        Raises ``RunError``: somebody's records are not what they were; at every party, with the reasons.
-        """
+        """Exchange openings and verdicts before any data; ``RunError`` at every party: somebody's records changed."""
         file = self._file
         reason = file.fault or file.changed()
         if not reason:
@@ -313,6 +311,7 @@ class RecordExchange:
         return "" if told is None else self._fault_since(told, statement)
 
     def _fault_since(self, old: Statement, now: Statement) -> str:
+        """What in a peer's statement contradicts an ``old`` one of it: number, lines or heads; empty for nothing."""
         party = now.party
         if now.number < old.number or (now.number == old.number and now.digest() != old.digest()):
             return (
@@ -345,6 +344,7 @@ class RecordExchange:
         return f"{fault}; {_WAY_OUT}" if fault else ""
 
     def _check_countersignature(self, party: PartyId, given: Countersignature | None, mine: Statement) -> None:
+        """Raise ``ProtocolError`` unless ``given`` is the peer's valid countersignature under ``mine``."""
         fault = f"{party} did not countersign {self._party}'s {mine}; install one release of veilgraph at every party"
         if given is not None and given.is_of(mine):
             try:
@@ -358,6 +358,7 @@ class RecordExchange:
     def _exchange_hellos(
         self, link: Link, round_: int, schema: type[_Said], say: Callable[[PartyId], _Said]
     ) -> dict[PartyId, _Said]:
+        """Send ``say(party)`` to every other party; return what each sent, validated as ``schema``."""
         tag = Tag(Kind.HELLO, 0, round_)
         for party in self._others:
             link.send(party, tag, text_tensor(say(party).model_dump_json()))

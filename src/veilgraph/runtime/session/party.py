@@ -379,6 +379,7 @@ def _refuses(part: SessionSpec, aligned: Aligned) -> str:
 
 
 def _predict(session: Session, role: Role) -> None:
+    """Set the role up for inference, load the trained weights, and make the forward passes."""
     part = session.part
     role.infer_only()
     role.setup([])
@@ -392,6 +393,7 @@ def _predict(session: Session, role: Role) -> None:
 
 
 def _train(session: Session, role: Role, held: list[Point]) -> None:
+    """Train, writing metrics and logging progress; then save the model, what it releases, and result.json."""
     part, store, epochs, told = session.part, session.part.store, session.part.settings.train.epochs, time.monotonic()
     writes = isinstance(role, Judge) and (role.reports or part.settings.data.is_apart)
     metrics = part.run if writes else None
@@ -434,6 +436,7 @@ def _train(session: Session, role: Role, held: list[Point]) -> None:
 
 
 def _result_record(role: Role, started: int, judgement: Judgement) -> Record:
+    """Content of result.json: ``started_at`` and, at a judge, the nodes, the best epoch and the scores."""
     found: Record = {}
     if isinstance(role, Judge):
         found = {"nodes": role.graph.common, "best_epoch": judgement.best_epoch, **role.scores(everything=True).values}
@@ -453,8 +456,7 @@ def check_spread(settings: JobSettings) -> None:
 def spread(role: Role, machines: Machines | None) -> AbstractContextManager[None]:
     """A block in which a holder's local part, not yet set up, is computed on several machines, if any.
 
-    Raises ``ConfigError``: there is no such part, or nothing to spread it; ``LinkError``: a machine did not come, or is
-    gone.
+    Raises ``ConfigError``: there is no such part, or nothing to spread it; ``LinkError``: a machine is not there.
     """
     if machines is None:
         return nullcontext()

@@ -93,6 +93,7 @@ class _SessionLedgers(HolderLedgers):
         return OPEN if plan is None else plan.publisher(self)
 
     def _label_publisher(self, private: LabelPrivacySettings) -> Publisher:
+        """The publisher of perturbed labels; ``DataError``: the number of classes is not known."""
         common = self.graph.common_part()
         nodes = nodes_perturbed(common, perturbed_splits(self.settings))
         if common.labels is None or common.num_classes is None:
@@ -152,6 +153,7 @@ class _SessionLedgers(HolderLedgers):
         return None if self.lasting is None else self.lasting.account(self.settings, delta)
 
     def _open_ledger(self, delta: float, budget: float | None, account: Account | None, *, expected: bool) -> Ledger:
+        """Open the run's ledger; its largest total ε is the lesser of ``budget`` and the party's limit."""
         most, job = min((each for each in (budget, self.limit) if each is not None), default=None), self.settings.hash()
         return self.opened.enter_context(
             Ledger.open(self.store.path / LEDGER, delta, most, job=job, expected=expected, lifetime=account)

@@ -199,6 +199,7 @@ def _clone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _snapshot(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint: the model's state, the best weights, and the optimizer's moments."""
     state = {_STATE + name: tensor for name, tensor in role.model.state().items()}
     state.update(_with_best_prefix(best))
     if role.model.optimizer is not None:
@@ -225,6 +226,7 @@ def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _under_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``prefix``, by their names without it."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 

@@ -165,6 +165,7 @@ class Checkpoints:
                 _move_aside(path, private_folder(self._replaced) / path.name)
 
     def _points_in_place(self) -> list[Point]:
+        """Points of the checkpoints in place; with them the session's beginning, if that is the common point."""
         kept = self._read_common()
         begun = [kept[0]] if kept is not None and not kept[0].epoch else []
         return [*map(_point_of, _checkpoint_files(self._folder)), *begun]
@@ -219,6 +220,7 @@ def _epoch_of(path: Path) -> int:
 
 
 def _point_of(path: Path) -> Point:
+    """The point of a checkpoint, by its facts and file name; ``RunError``: it is damaged."""
     facts = load_facts(path)
     if not {"judgement", "stopped"} <= facts.keys():
         raise RunError(f"{path}: damaged (no judgement in it); delete it and resume")

@@ -182,7 +182,7 @@ def check_kept(run: RunDirectory, settings: JobSettings) -> None:
 
 
 def without(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
-    """The holders of a job that pay from the ledger of their run alone: those not in ``lasting``, which have one."""
+    """Holders that release something, and pay from the ledger of their run alone: not those in ``lasting``."""
     if not adds_noise(settings):
         return []
     passing = (name for name in settings.data.names if name not in lasting)

@@ -191,10 +191,7 @@ def save_predictions(
     alike: Sequence[str] | None = None,
     calibration: Calibration | None = None,
 ) -> None:
-    """Writes a holder's predictions as CSV and, with probabilities as the network gives them, as safetensors.
-
-    The rest is as ``Predictions`` has it.
-    """
+    """Write a holder's predictions as CSV and, with probabilities before calibration, as safetensors."""
     facts: Record = {
         "class_names": None if class_names is None else list(class_names),
         "model_version": sha256(store.model_path.read_bytes()).hexdigest()[:12],
@@ -373,6 +370,7 @@ def check_named(run: RunDirectory) -> None:
 
 
 def _rows_of_ids(ids: Sequence[str], rows: Mapping[str, int], which: str) -> list[int]:
+    """The row of each id; ``ConfigError``: some are not in ``rows``, which ``which`` describes."""
     if unknown := [text for text in ids if text not in rows]:
         words = f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among {which}"
         raise ConfigError(words, value=unknown[0])

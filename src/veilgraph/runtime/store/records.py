@@ -238,6 +238,7 @@ class RecordLog:
 
 
 def _fault_of_beginning(kept: Beginning, expected: Beginning) -> str:
+    """Why evidence that begins so is not of this run, party or project; empty where it is."""
     if (kept.run, kept.party) != (expected.run, expected.party):
         return f"{EVIDENCE}: of {kept.party!r} in run {kept.run[:12]!r}; {_WAY_OUT}"
     if bool(kept.roots) != bool(expected.roots):
@@ -360,6 +361,7 @@ class _RecordCheck:
                 )
 
     def _check_lines(self, name: str) -> None:
+        """Check the chain of a record, and that its lines are of this run and party."""
         path = self._folder / name
         lines = whole_lines(path)
         check_chain(path, lines)
@@ -375,6 +377,7 @@ class _RecordCheck:
                 )
 
     def _check_own_statements(self, heads: Sequence[Heads]) -> None:
+        """Check that the party's statements are complete and signed, and that its records match them."""
         own, before = self.evidence.own, None
         if not own:
             raise RunError(f"{self._path}: {self._party} has stated nothing in it; there is nothing to verify by")

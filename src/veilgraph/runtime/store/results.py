@@ -93,8 +93,7 @@ class Comparison:
 
 
 def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(lambda records: None)) -> Comparison:
-    """Trains a complete run's network on each holder's data alone, and on all of them in one place; keeps the
-    summaries.
+    """Train a complete run's network on each holder's data alone and on all data pooled; write compared.json.
 
     Raises ``ConfigError``: there are no such trainings; ``RunError``: the run is not complete, or lacks data.
     """
@@ -125,6 +124,7 @@ def read_compared(run: RunDirectory) -> dict[str, Record]:
 
 
 def _all_inputs(run: RunDirectory) -> Inputs:
+    """The graphs and ids of all holders of a run; ``RunError``: one of them is not here."""
     names = run.settings.data.names
     missing = [name for name in names if not (run.party_path(name) / "graph.safetensors").is_file()]
     if missing:

@@ -72,7 +72,7 @@ class TrafficLog:
         self.note()
 
     def close(self, spent: Spent | None = None) -> None:
-        """Add what was sent since the last block to disclosures.jsonl, also of failed work, with ``spent`` as in ``note``."""
+        """Add traffic since the last block to disclosures.jsonl, also of failed work; ``spent`` as in ``note``."""
         found = [entry for entry in self._unrecorded() if entry.messages]
         self._append_disclosures(self._phase, found, datetime.now(UTC), spent, whole=True)
 
@@ -101,6 +101,7 @@ class TrafficLog:
     def _append_disclosures(
         self, phase: Phase, entries: Sequence[TrafficEntry], time: datetime, spent: Spent | None, *, whole: bool
     ) -> None:
+        """Append a block to disclosures.jsonl, not ``whole`` if of a killed session; then remove sending.json."""
         found = disclosures(self._settings, entries, spent)
         self._store.append_disclosures(
             lambda previous: disclosure_lines(self._settings, phase, found, time, whole=whole, previous=previous)
