@@ -145,7 +145,7 @@ def admit_certificate(kit: Kit, certificate: Path) -> str | None:
 
 
 def install_roles(kit: Kit, file: Path) -> Roles:
-    """Install newer roles in a kit; its broker, if any, admits all certificates in it. Errors: ``newer_roles``."""
+    """Install newer roles from a file; the kit's broker, if any, admits its certificates. Errors as ``newer_roles``."""
     roles, named = newer_roles(kit.path / "startup", file)
     with os_errors_as(RunError, f"{kit.path}: cannot be written", "mend its owner and mode"):
         for each in named if kit.has_broker else ():

@@ -97,7 +97,7 @@ def _job_status(job_id: str, words: Sequence[Word]) -> JobStatus:
 def logs(kit: Kit, job_id: str | None, *, everything: bool = False) -> str:
     """A job's log: for an administrator that of who deals, at a site its own; only our lines, or ``everything``.
 
-    Raises ``RunError``: there is no such job or no log of it; ``LinkError``: no connection.
+    ``job_id``: how the id begins; None: the newest job. Raises ``RunError``: no such job or log; or ``LinkError``.
     """
     if kit.kind != "administrator":
         text = _read_own_log(kit, job_id)
@@ -119,7 +119,7 @@ def _readable_error(reported: re.Match[str]) -> str:
 
 
 def stop(kit: Kit, job_id: str | None) -> str:
-    """Stop a running job and return its id; checkpoints stay. ``RunError``: it does not run; ``LinkError``: offline."""
+    """Stop a running job (None: the newest) and return its id. ``RunError``: it does not run; or ``LinkError``."""
     with administrator(kit) as ops:
         known = _full_job_id(kit, ops, job_id)
         answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="stop", about=known)

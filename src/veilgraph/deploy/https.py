@@ -171,7 +171,7 @@ class Route:
 
 
 class Door:
-    """Answers at ``routes``, over TLS where it is given; in the thread that calls ``run``."""
+    """An HTTP server of ``routes``, over TLS if given, in the thread of ``run``; it calls ``exchanged`` for each."""
 
     def __init__(
         self, routes: Mapping[str, Route], tls: ssl.SSLContext | None = None, exchanged: Exchanged = lambda *_: None

@@ -71,7 +71,7 @@ class Kit:
 
     @property
     def party(self) -> PartyId | None:
-        """Which party of a job its site is: None for the server where somebody else deals, and for administrators."""
+        """Which party of a job its site is: None for administrators, further brokers, a server that does not deal."""
         if self.kind == "holder":
             return self.name
         deals = self.kind == "dealer" or (self.kind == "server" and self.roles.dealer is None)
@@ -99,7 +99,7 @@ class Kit:
 
     @property
     def certified(self) -> Certified:
-        """The participant's own certificate; a further broker's."""
+        """The participant's certificate, key and root; in the kit of a further broker, that broker's."""
         if self.kind == "broker":
             return self.broker
         startup, stem = self.path / "startup", "server" if self.kind == "server" else "client"

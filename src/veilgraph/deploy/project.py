@@ -239,7 +239,7 @@ def _make_startup(project: ProjectSettings, roles: Roles, authority: Authority, 
 def _make_broker(
     project: ProjectSettings, authority: Authority, broker: ServerAddress, path: Path, now: datetime
 ) -> None:
-    """What a kit has for a broker, whose routes to others show certificates of the brokers' own root at both ends."""
+    """Write a broker's certificate, addresses and admitted participants into a kit; a further one's is made."""
     if broker != project.server:
         _make_startup(project, project.roles, authority, "broker", path)
     folder, own = private_folder(path / "broker"), Kit.open(path).broker

@@ -97,7 +97,7 @@ class Answer(Exact):
 
 
 def expiry(now: datetime) -> int:
-    """When a request that is made now expires."""
+    """When a request that is made ``now`` expires, in seconds since 1970."""
     return int((now + timedelta(seconds=VALID_S)).timestamp())
 
 

@@ -96,7 +96,7 @@ def _all_descriptors(specs: Iterable[WorkerSpec]) -> set[int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Fork a process for each party of the plan in descriptor ``arguments[0]``, and log their ends; a fork returns."""
+    """Fork a process per party of the plan in descriptor ``arguments[0]``, log their ends; a fork returns its code."""
     with open(int(arguments[0]), "rb") as file:  # noqa: PTH123 - a descriptor
         plan = json.load(file)
     module, ends = plan["module"], plan["ends"]

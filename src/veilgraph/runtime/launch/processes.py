@@ -114,13 +114,13 @@ def run_processes(
             for each in invitation.inherited:
                 each.close()
 
-        def failed() -> list[VeilgraphError]:
+        def read_failures() -> list[VeilgraphError]:
             codes = server.codes()
             return [reported_failure(each, code, reports[each], outputs[each]) for each, code in codes.items() if code]
 
-        _wait(server.runs, lambda: any(server.codes().values()), tick, lambda: any(map(_explains, failed())))
+        _wait(server.runs, lambda: any(server.codes().values()), tick, lambda: any(map(_explains, read_failures())))
         silent = [party for party in arguments if party not in server.codes()]
-        failures = failed()
+        failures = read_failures()
     if failures:
         raise first_cause(failures, silent)
 

@@ -176,7 +176,7 @@ def own_organisation(party: PartyId, party_file: Path | None) -> Organisation:
 
 
 def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
-    """The submitted job as its consent is asked for; raises ``ConfigError`` where ``job_id`` is malformed."""
+    """Make the request on which a holder's consent is decided; raises ``ConfigError`` where ``job_id`` is malformed."""
     with settled("the engine's id of the job", "; submit it anew"):
         return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
 

@@ -156,7 +156,7 @@ _Said = TypeVar("_Said", bound=Exact)
 
 
 class Opening(Exact):
-    """The message of rounds 5 and 7: the sender's newest statement, and how far its lifetime ledger is."""
+    """Message of rounds 5 and 7: the sender's statement and ledger head, in 5 also what it heard of the receiver."""
 
     statement: Statement | None = None
     """Its newest; null where it has nothing on record in this run."""
@@ -329,7 +329,7 @@ class RecordExchange:
         return ""
 
     def _fault_of_memory(self, party: PartyId, heard: Statement | None) -> str:
-        """Why this party's records are not those of its statement that ``party`` ``heard``; empty where they are."""
+        """Why this party's records contradict the statement of them that ``party`` ``heard``; empty if not."""
         if heard is None:
             return ""
         try:

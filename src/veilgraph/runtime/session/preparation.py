@@ -60,7 +60,7 @@ def prepare(store: PartyStore, own: Preparation, *, anew: bool, restarts: bool) 
 
     What all parties kept of an earlier session is used again. ``anew`` reads tables as they are now, for an inference,
     where they have changed; in a job that adds noise the ids alone decide, so that others do not learn whether a value
-    changed. ``restarts`` says whether this party would begin again from nothing. At all parties together.
+    changed. ``restarts`` says whether this party would begin again from nothing. All parties call it together.
 
     Raises:
         DataError: as ``align`` and ``collect``.

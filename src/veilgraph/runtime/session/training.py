@@ -176,7 +176,7 @@ def infer(role: Role, step: int) -> int:
 
 
 def judge_epoch(role: Role, epoch: int, judgement: Judgement, record: Record) -> tuple[Judgement, bool]:
-    """Judge this epoch into ``record``, or learn two bits of that: improved, stop. Return the judgement and stop."""
+    """Score an epoch into ``record`` and send two bits (improved, stop), or receive them; return judgement, stop."""
     session, settings = role.session, role.session.settings
     tag, label_party = Tag(Kind.CONTROL, epoch), settings.data.label_party
     if isinstance(role, Judge):

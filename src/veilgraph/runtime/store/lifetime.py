@@ -72,7 +72,7 @@ def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPl
 
 
 def place(name: PartyId, said: object, party: str) -> LedgerPlace:
-    """The ledger of a party as an argument names it: a folder, or a mapping with one and limits; as ``named``."""
+    """Parse argument ``name``: the folder of a party's ledger, or a mapping of it and limits; errors as ``named``."""
     if not isinstance(said, Mapping):
         return LedgerPlace(path_of(name, said, "a ledger's folder").resolve(), party)
     if _FOLDER not in said:
