@@ -66,7 +66,7 @@ def sign_certificate(
 ) -> Fingerprint:
     """Signs a participant's request with the authority's key, to be valid for so many days.
 
-    Only names that were provisioned are signed, each with what its first certificate says of it, and only keys that
+    Only names that were provisioned are signed, each with what an earlier certificate says of it, and only keys that
     were never revoked. Raises ``ConfigError``: a file cannot be read; ``DataError``: the request is not one, not of a
     participant, or of one whose key was revoked or who left.
     """
