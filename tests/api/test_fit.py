@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch_geometric.data import Data
 
 import veilgraph as vg
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.arguments import WRONG_TYPE
 from veilgraph.core.errors import ConfigError, RunError
@@ -206,6 +207,7 @@ def test_a_notebook_shows_a_run_with_everything_escaped(run: vg.Run) -> None:
     assert {"sent by A", "sent by B", "sent by server"} <= set(found.text)
 
 
+@nightly
 def test_a_picture_is_that_of_the_curves(run: vg.Run, tmp_path: Path) -> None:
     figure = run.plot()
     assert isinstance(figure, Figure)

@@ -14,6 +14,7 @@ import torch
 from torch_geometric.data import Data
 
 import veilgraph as vg
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.party import PartyGraph, load_party, save_party
@@ -94,6 +95,7 @@ def test_a_job_is_a_dict_settings_a_path_or_a_shipped_name(tmp_path: Path) -> No
 # Holders' graphs
 
 
+@nightly
 def test_graphs_come_in_many_forms(graphs: list[PartyGraph], tmp_path: Path) -> None:
     paths = {graph.party: tmp_path / f"{graph.party}.safetensors" for graph in graphs}
     for graph in graphs:

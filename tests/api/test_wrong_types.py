@@ -13,6 +13,7 @@ import veilgraph_tuning
 from torch_geometric.data import Data, HeteroData
 
 import veilgraph as vg
+from tests import nightly
 from tests.errors import ANY, refused
 from veilgraph.core.arguments import WRONG_TYPE
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
@@ -221,6 +222,7 @@ def test_another_value_is_named(
     assert not (tmp_path / "run").exists()
 
 
+@nightly
 def test_every_text_and_path_is_a_path(tmp_path: Path) -> None:
     save_party(party(), tmp_path / "b.safetensors")
     (tmp_path / "job.yaml").write_text("{model: {dim: 4}, train: {epochs: 1, patience: null}}", encoding="utf-8")

@@ -246,6 +246,7 @@ def test_links_that_the_adversary_has_itself_are_not_asked_about(run: Path, monk
     assert {tuple(pair) for pair in from_outside.pairs[from_outside.truth].tolist()} == target
 
 
+@nightly
 def test_limits_of_the_job_and_of_the_plan_gate(tmp_path: Path) -> None:
     settings = job_in(tmp_path / "data", audit_limits={"membership-gradient": 0.9, "label-gradient": 1.0})
     train(settings, tmp_path / "run", record_views=True)

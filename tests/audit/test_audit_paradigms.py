@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.organisations import exported, job
@@ -73,6 +74,7 @@ def test_the_server_of_a_horizontal_job_is_audited_and_the_holders_are_not_forgo
     assert not_attacked(result, SERVER) == {"node-lists", "edge-lists", "pooled-degrees, single-degrees"}
 
 
+@nightly
 def test_a_secure_maximum_of_three_says_nothing_but_what_it_opens(tmp_path: Path) -> None:
     run = trained(tmp_path, HORIZONTAL, {"data": {"holders": 3}, "model": {"combine": "secure-max"}})
     result = audit(run, AuditPlan(attacks=QUICK))
@@ -120,6 +122,7 @@ def test_of_a_view_that_was_cut_off_only_whole_sums_are_opened(individual: Path,
         assert np.abs(found.rows).max() < 1
 
 
+@nightly
 def test_predictions_from_changed_tables_do_not_shift_rows(parties: dict[str, Path], tmp_path: Path) -> None:
     train(job(parties), tmp_path / "run", record_views=True)
     before = evidence_for(RunDirectory.open(tmp_path / "run"), SERVER), embeddings(tmp_path / "run", "A")

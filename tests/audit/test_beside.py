@@ -9,6 +9,7 @@ import pytest
 import torch
 from veilgraph_averaging.settings import AveragingJob
 
+from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import dropping_out, sums_of
@@ -77,6 +78,7 @@ def test_a_resumed_run_beside_itself_is_clean(tmp_path: Path) -> None:
     assert (len(sessions), found) == (2, [])
 
 
+@nightly
 def test_embeddings_beside_private_labels_are_in_the_clear_and_no_releases(tmp_path: Path) -> None:
     """One more edge changes the embeddings of its ends alone, and no noise was promised for them."""
     graphs = own_nodes(48, 2)

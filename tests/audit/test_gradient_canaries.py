@@ -313,6 +313,7 @@ def test_no_term_but_a_canarys_hangs_on_a_coin_and_a_canary_is_in_no_more_terms_
     assert differ == 1 + canaries.leaves <= plan.terms
 
 
+@nightly
 def test_they_are_the_same_in_all_sessions_and_a_run_without_its_own_does_not_go_on(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with cut_at(3), pytest.raises((CutError, ProtocolError)):

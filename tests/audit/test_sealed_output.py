@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests import nightly
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
 from veilgraph.audit.attack import ATTACKS, AuditContext
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
@@ -44,6 +45,7 @@ def gain(found: Outcome) -> float:
     return measure(found.scores, found.truth).auc - measure(found.without, found.truth).auc
 
 
+@nightly
 def test_the_output_is_in_the_label_holders_evidence_alone_and_what_it_adds_has_a_figure(run: RunDirectory) -> None:
     sorts = {
         party: {each.sort for each in evidence_for(run, party) if each.permitted} for party in ("server", "A", "B")

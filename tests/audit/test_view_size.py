@@ -31,6 +31,7 @@ def job(name: str, **train: int) -> JobSettings:
     return parse_job(content | {"train": content["train"] | train})
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", JOBS)
 def test_the_size_is_said_before_training_and_how_views_are_deleted(

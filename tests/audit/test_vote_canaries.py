@@ -247,6 +247,7 @@ def test_the_label_holder_alone_or_with_others_is_the_adversary(tmp_path: Path) 
     assert found
 
 
+@nightly
 def test_without_canaries_it_says_so(tmp_path: Path) -> None:
     result = audited(tmp_path, {"train": {"epochs": 2}, "privacy": {"canaries": 0}})
     assert not result.findings

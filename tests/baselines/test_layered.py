@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from research.horizontal import separate
+from tests import nightly
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import HorizontalPart, pool_parts, positions, split_horizontally
 from veilgraph.nn.propagate import Adjacency
@@ -114,6 +115,7 @@ def test_the_federation_is_the_combined_graph(
     assert_equal_training(network(chosen, parts), network(chosen, [pool_parts(parts)]))
 
 
+@nightly
 @pytest.mark.parametrize("aggregate", ["max", "min", "mean", "sum"])
 def test_a_full_message_is_equation_4_edge_by_edge(aggregate) -> None:
     chosen = HorizontalSettings(dim=4, layers=1, message="full", aggregate=aggregate, edges="disjoint")
@@ -139,6 +141,7 @@ def test_a_full_message_is_equation_4_edge_by_edge(aggregate) -> None:
         torch.testing.assert_close(found[node], torch.cat(parts))
 
 
+@nightly
 @pytest.mark.parametrize("times", [1, 3])
 def test_copies_of_an_edge_with_other_weights_or_features_all_count_in_a_maximum(times) -> None:
     """A holder's copy is not the other's: the combined graph has both."""

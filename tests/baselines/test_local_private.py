@@ -10,6 +10,7 @@ from veilgraph_node_dp.settings import DenoiseSettings, KPropSettings
 
 from research.local import train_local_private
 from research.local_private import LocalPrivateNetwork, NoisyLabels
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.builtin import synthetic_data
@@ -40,6 +41,7 @@ def noisy(keep: float, seed: int = 0, settings: dict[str, object] | None = None)
     return NoisyLabels(torch.where(kept, labels, moved), transition, DenoiseSettings.model_validate(settings or {}))
 
 
+@nightly
 def test_true_labels_of_training_and_validation_nodes_are_never_read() -> None:
     released = noisy(0.6)
     assert GRAPH.train_mask is not None
@@ -51,6 +53,7 @@ def test_true_labels_of_training_and_validation_nodes_are_never_read() -> None:
     assert summaries[0] == summaries[1]
 
 
+@nightly
 def test_released_labels_of_test_nodes_are_never_read() -> None:
     released = noisy(0.6)
     assert GRAPH.test_mask is not None

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from research.pooled_pyg import Cell, tuned
+from tests import nightly
 from tests.paradigms.sealed.programs import small_graphs
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
@@ -20,6 +21,7 @@ def graph_of(*, sparse: bool) -> PartyGraph:
     return replace(graph, features=graph.features.to_sparse_csr()) if sparse else graph
 
 
+@nightly
 @pytest.mark.parametrize("network", ["gcn", "sage", "appnp"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_learns_classes_from_dense_and_sparse_columns(network: str, sparse: bool) -> None:
@@ -30,6 +32,7 @@ def test_learns_classes_from_dense_and_sparse_columns(network: str, sparse: bool
     assert figure > 0.6
 
 
+@nightly
 def test_takes_the_cell_with_the_best_validation_figure() -> None:
     graph, slow = graph_of(sparse=False), Cell("gcn", 1e-9, 0.0, 0.0)
     fast = replace(slow, rate=0.01)

@@ -7,6 +7,7 @@ import torch
 from veilgraph_testing.vertical import weights_of
 
 from research.ppgnn import as_vertical, ppgnn
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import load_parts
@@ -58,6 +59,7 @@ def test_the_logits_are_those_of_the_equation(monkeypatch) -> None:
     torch.testing.assert_close(network.infer(), expected)
 
 
+@nightly
 def test_it_trains_and_only_the_label_holders_labels_count() -> None:
     settings = job(train={"epochs": 30})
     parts = load_parts(settings.data, 0)

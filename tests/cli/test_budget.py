@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.faults.runs import LABEL_HOLDER, table_job
@@ -127,6 +128,7 @@ def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkey
     assert "are about noise on edges" in one_error(veilgraph("budget", local, "--total", "4"))
 
 
+@nightly
 def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_path: Path) -> None:
     checked = veilgraph("check", local)
     assert checked.exit_code == 0, checked.output
@@ -230,6 +232,7 @@ label_privacy: {epsilon: 1.5}
 """
 
 
+@nightly
 def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(LABELS, encoding="utf-8")

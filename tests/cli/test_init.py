@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 import yaml
 
+from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.messy.export import export
 from tests.paradigms.horizontal import job as horizontal_job
@@ -45,6 +46,7 @@ def init(*words: str | Path) -> str:
     return result.stdout
 
 
+@nightly
 def test_a_job_of_party_files_has_few_keys_and_is_accepted(files: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "fraud.yaml"
     said = init(*files, "--out", out)
@@ -64,6 +66,7 @@ def test_a_job_of_party_files_has_few_keys_and_is_accepted(files: list[Path], tm
     assert veilgraph("check", out).exit_code == 0
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("unit", ["edge", "node", "node-edges"])
 def test_party_files_for_an_epsilon_have_its_limit_and_what_it_asks_of_columns_and_weights(

@@ -61,6 +61,7 @@ def trained(jobs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return run, document("train", jobs["private"], "--out", run, "--record-views")
 
 
+@nightly
 def test_a_training_tells_its_summary(trained: tuple[Path, Any]) -> None:
     run, told = trained
     assert told["run"] == str(run)
@@ -129,6 +130,7 @@ def test_a_comparison_of_a_run(trained: tuple[Path, Any]) -> None:
     assert set(told["trainings"]) == {"A alone", "B alone", "federated", "pooled"}
 
 
+@nightly
 def test_a_failed_audit_tells_what_it_found(trained: tuple[Path, Any]) -> None:
     """And exits with the same code as without."""
     limited = ("--attack", "link-similarity", "--limit", "link-similarity=0.5", "--adversary", "server")

@@ -352,7 +352,7 @@ def test_submit_takes_an_administrators_kit_and_a_job_of_names(kits: Path, tmp_p
 
 @pytest.mark.parametrize("command", ["status", "stop"])
 def test_a_server_that_does_not_answer_is_named(kits: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"veilgraph.deploy.control.{command}.__defaults__", (1.0,))
+    monkeypatch.setattr("veilgraph.deploy.asking.administrator.__wrapped__.__defaults__", (1.0,))
     said = one_error(veilgraph("net", command, "--kit", kits / "ops@example.org"))
     assert "ops@example.org cannot reach the server at localhost: is it running? (no broker can be reached" in said
 

@@ -39,6 +39,7 @@ def test_help_lists_every_command(group: str) -> None:
     assert re.findall(r"^│ ([a-z][a-z-]*)  ", text, re.MULTILINE) == list(GROUPS[group])
 
 
+@nightly
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_shows_an_example(command: str) -> None:
     assert f"Example: veilgraph {command} " in veilgraph(*command.split(), "--help").stdout

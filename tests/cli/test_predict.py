@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -14,6 +15,7 @@ def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
+@nightly
 def test_predictions_are_printed_as_csv(run: Path) -> None:
     result = veilgraph("predict", run, "--nodes", "5, 1,399")
     assert result.exit_code == 0

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import veilgraph as vg
+from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.tables.writing import write
 from veilgraph.graph.party import save_party
@@ -56,6 +57,7 @@ def test_check_says_what_the_preset_chose_and_why(job: Path) -> None:
     assert "preset auto" not in paper.stdout
 
 
+@nightly
 def test_raw_tables_train_as_they_are(raw: Path, tmp_path: Path) -> None:
     said = veilgraph("check", raw / "job.yaml")
     assert said.exit_code == 0, said.output
@@ -85,6 +87,7 @@ def test_check_refuses_what_train_would(raw: Path, job: Path, tmp_path: Path) ->
             assert all(part in said for part in ("too large for the ring", *parts))
 
 
+@nightly
 def test_what_others_data_decide_is_said_and_not_checked(raw: Path, tmp_path: Path) -> None:
     apart = ("--set", "data={holders: [bank, shop], label_holder: bank}")
     for method, known in (("collaborative", False), ("individual", True)):
@@ -103,6 +106,7 @@ def test_what_others_data_decide_is_said_and_not_checked(raw: Path, tmp_path: Pa
     assert said.exit_code == 0, said.output
 
 
+@nightly
 def test_sealed_columns_of_any_size_fit_and_a_rate_that_does_not_is_found(tmp_path: Path) -> None:
     job, graphs = tmp_path / "sealed.yaml", {}
     for graph in vg.simulate.vertically(vg.datasets.load("synthetic"), 2, label_holder="A"):

@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.cli.train import show_comparison, show_result
 from veilgraph.paradigms.vertical.settings import vertical
@@ -18,6 +19,7 @@ def interrupted(*_: Any, **__: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
+@nightly
 def test_training_ends_with_the_result_and_where_it_is(run: Path) -> None:
     result = veilgraph("resume", run)
     assert result.exit_code == 0
@@ -48,6 +50,7 @@ def test_a_federation_above_its_pooled_reference_is_explained(
     assert ("federated is better than pooled, which is the same network" in capsys.readouterr().out) == said
 
 
+@nightly
 def test_settings_can_be_replaced(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = veilgraph(
@@ -60,6 +63,7 @@ def test_settings_can_be_replaced(job: Path, tmp_path: Path) -> None:
     assert len((out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
 
+@nightly
 def test_without_out_the_run_is_named_after_job_and_time(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_what_is_chosen_reveals_no_more(kind: str) -> None:
     assert (auto.passes.is_masked, auto.passes.evaluates) == (paper.passes.is_masked, paper.passes.evaluates)
 
 
+@nightly
 @pytest.mark.parametrize("kind", VALID)
 def test_a_stored_job_read_again_is_the_same_job(kind: str, tmp_path: Path) -> None:
     job = parse_job({**VALID[kind], "preset": AUTO})

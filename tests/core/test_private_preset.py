@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from veilgraph_averaging.settings import LARGEST_RATE, MOMENTUM, ROUNDS, WANDER, AveragingJob, averaging
 
+from tests import nightly
 from tests.errors import refused
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
@@ -87,6 +88,7 @@ def test_the_noise_of_all_rounds_moves_a_weight_as_far_as_it_is_to(changes: Sett
     assert wander(job, len(job.data.names)) == pytest.approx(WANDER, rel=0.03)
 
 
+@nightly
 def test_a_small_rate_that_edges_ask_for_and_the_largest_that_there_is() -> None:
     edged = auto(privacy(degree_bound=3, batch=5000))
     assert edged.model.local.hops == 1

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from tests import nightly
 from tests.errors import refused
 from tests.tables.writing import FORMATS, build, party, write
 from veilgraph.core.errors import DataError
@@ -107,6 +108,7 @@ def graphs(draw):
     return Drawn(ids, np.array(rows, np.float32), edges, common)
 
 
+@nightly
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("suffix", FORMATS)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests import nightly
 from tests.link.certificates import NOW, Project
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Tag
@@ -234,6 +235,7 @@ def one_put(at: int, value: int) -> list[Edit]:
     return [lambda data: data.__setitem__(at, value)]
 
 
+@nightly
 @slow_fuzz
 @given(
     st.lists(edits(), max_size=3), st.lists(edits(), max_size=3), st.lists(edits(), max_size=2), st.binary(max_size=99)

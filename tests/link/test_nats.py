@@ -12,6 +12,7 @@ import pytest
 import torch
 from veilgraph_testing.link import PARTIES, LinksConformance
 
+from tests import nightly
 from tests.errors import refused
 from tests.link.brokers import Broker, Kits, free_port, needs_broker, wait_until
 from tests.link.hostile_broker import Cut, Hand, HostileBroker
@@ -105,6 +106,7 @@ def test_a_broker_that_is_killed_again_and_again_loses_nothing() -> None:
     own.kill()
 
 
+@nightly
 def test_a_consumer_that_takes_nothing_holds_back_who_sends_and_gets_it_all() -> None:
     flows = threading.Event()
     there = HostileBroker(broker().kits, lambda _, each: [each] if flows.is_set() or len(each) < 100_000 else [])
@@ -205,6 +207,7 @@ def test_a_hostile_broker_can_delay_and_no_more(hand: Hand) -> None:
         exchanged(links, 6, big=BIG[:1_000_000])
 
 
+@nightly
 def test_after_a_lost_connection_everything_is_sent_again_without_a_receipt() -> None:
     """A probe alone would send the oldest piece, and wait for its receipt before all others."""
     before, again = list[bytes](), list[bytes]()
@@ -229,6 +232,7 @@ def test_after_a_lost_connection_everything_is_sent_again_without_a_receipt() ->
     assert again[:3] == list(dict.fromkeys(before))
 
 
+@nightly
 def test_messages_without_data_fill_the_window_and_of_many_peers_each_has_less() -> None:
     """Else a peer that takes nothing has a sender keep messages without end; and 64 peers 1 GiB on their way to one."""
     flows, parties = threading.Event(), (*PARTIES, *(f"peer-{number}" for number in range(62)))
@@ -294,6 +298,7 @@ def test_a_party_that_stops_says_why_and_one_that_is_stopped_ends_at_once() -> N
     links["server"].close()
 
 
+@nightly
 def test_a_silent_party_has_failed_and_what_is_repeated_in_its_name_is_no_sign_of_life() -> None:
     muted, recorded = threading.Event(), list[tuple[str, bytes]]()
 

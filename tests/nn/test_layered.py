@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
+from tests import nightly
 from tests.errors import refused
 from tests.nn.graphs import random_adjacency
 from veilgraph.core.errors import DataError
@@ -115,6 +116,7 @@ NETWORKS = [
 """All that the settings do not refuse."""
 
 
+@nightly
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("update", "message", "has_linear", "aggregate"), NETWORKS)
 def test_widths_and_dtypes_are_as_announced(dtype, update, message, has_linear, aggregate) -> None:

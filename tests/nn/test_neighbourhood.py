@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import nightly
 from tests.nn.graphs import dense, random_adjacency
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.local.build import build_local, local_settings
@@ -37,6 +38,7 @@ def test_drawn_neighbours_are_distinct_and_no_more_than_the_fanout(fanout: int) 
     assert around.edges.degrees.tolist() == [11.0] * len(around.nodes)
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("operation", ["sum", "mean", "gcn", "unit_variance_sum"])
 def test_a_drawn_hop_is_unbiased(operation: str) -> None:

@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import nightly
 from tests.nn.graphs import dense, random_adjacency
 
 
@@ -36,6 +37,7 @@ def fast(adjacency, kind, x):
 KINDS = ["sum", "mean", "self_loop_mean", "gcn", "maximum", "edge sum", "edge maximum"]
 
 
+@nightly
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25)
 @given(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import nightly
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import PartyId
 from veilgraph.graph.builtin import synthetic_data
@@ -65,6 +66,7 @@ def shares(run: TrainResult) -> tuple[float, float, float]:
     return float(graph.labels[graph.test_mask].double().mean()), said[0], said[1]
 
 
+@nightly
 def test_a_weighted_rare_class_has_its_true_share_now_and_later(tmp_path: Path) -> None:
     run = trained(tmp_path, {"train": {**BALANCED, "epochs": 25}})
     true, own, told = shares(run)
@@ -88,6 +90,7 @@ def test_a_weighted_rare_class_has_its_true_share_now_and_later(tmp_path: Path) 
     assert old.calibration is None
 
 
+@nightly
 def test_a_sealed_job_calibrates_what_it_opens_and_no_more(tmp_path: Path) -> None:
     few: dict[str, Any] = {"paradigm": "sealed", "train": {"epochs": 4, "class_weights": "balanced"}}
     run = trained(tmp_path / "open", {**few, "output": "margins"})
@@ -140,6 +143,7 @@ def test_no_message_is_sent_to_calibrate(tmp_path: Path, monkeypatch: pytest.Mon
     assert {name: rows for name, (_, rows) in with_it.items()} == {name: rows for name, (_, rows) in without.items()}
 
 
+@nightly
 @pytest.mark.parametrize("paradigm", ["vertical", "averaging"])
 def test_with_private_labels_it_learns_from_the_perturbed_ones(
     paradigm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

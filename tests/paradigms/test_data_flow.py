@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests import nightly
 from tests.roles.federation import Settings
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
@@ -54,6 +55,7 @@ def vertical_tables(folder: Path) -> dict[str, Path]:
 # Tables
 
 
+@nightly
 def test_tables_that_have_changed_are_parsed_once_to_predict(tmp_path: Path, parsed: Counter[str]) -> None:
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     tables = vertical_tables(tmp_path / "tables")

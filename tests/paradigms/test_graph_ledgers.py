@@ -16,7 +16,7 @@ import torch
 import yaml
 
 import veilgraph as vg
-from tests import about
+from tests import about, nightly
 from tests.cli.commands import veilgraph as command
 from tests.errors import refused
 from tests.faults.runs import table_job
@@ -139,6 +139,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_sent(tmp_
 # Who pays
 
 
+@nightly
 def test_nodes_with_ids_pay_for_themselves_and_are_the_same_in_any_order(tmp_path: Path) -> None:
     folder = tmp_path / "ledger of B"
     order = torch.randperm(NODES, generator=torch.Generator().manual_seed(5)).tolist()

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 import veilgraph as vg
-from tests import about
+from tests import about, nightly
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
@@ -322,6 +322,7 @@ def test_a_job_whose_division_tells_labels_is_refused(change: Settings, key: str
         HorizontalJob.model_validate(merge(base, PRIVATE, change))
 
 
+@nightly
 def test_no_prediction_shows_whether_tables_have_changed(tmp_path: Path) -> None:
     """All are read anew for each, changed or not."""
     base: Settings = {

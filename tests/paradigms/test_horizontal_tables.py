@@ -85,6 +85,7 @@ def assert_close(one: TrainResult, other: TrainResult, tolerance: float = 1e-5) 
 # Tables
 
 
+@nightly
 def test_a_run_from_tables_is_the_run_on_the_divided_data_set(tmp_path: Path) -> None:
     """Rows are in another order, so sums are too."""
     settings = job(3, PLAIN, STANDARD, {"precision": "float64"})
@@ -101,6 +102,7 @@ def test_a_run_from_tables_is_the_run_on_the_divided_data_set(tmp_path: Path) ->
         assert {ids[name]: row[0] for name, row in mine.items()} == {name: row[0] for name, row in reference.items()}
 
 
+@nightly
 def test_scaling_is_by_the_statistics_of_all_rows_together(tmp_path: Path) -> None:
     settings = job(3, STANDARD)
     parties = export(tmp_path, settings)
@@ -167,6 +169,7 @@ def test_a_run_from_tables_that_was_cut_goes_on_to_the_same_bits(tmp_path: Path)
     assert_same(whole, resumed)
 
 
+@nightly
 def test_who_lost_what_it_collected_makes_all_collect_anew(tmp_path: Path) -> None:
     settings = job(2)
     parties = export(tmp_path, settings)
@@ -338,6 +341,7 @@ def test_only_this_partys_own_names_are_shown(tmp_path: Path) -> None:
     assert ("no feature column of B is A's 'x0002'" in text) != ("no feature column of A is B's 'secret'" in text)
 
 
+@nightly
 def test_columns_in_another_order_are_the_same_columns(tmp_path: Path) -> None:
     """To the bit, in training and in a prediction of new tables."""
     settings = job(2, STANDARD, {"train": {"epochs": 2}})
@@ -400,6 +404,7 @@ def test_no_id_leaves_a_holder_nor_a_hash_that_others_could_compute(tmp_path: Pa
 # Across organisations
 
 
+@nightly
 def test_every_organisation_has_its_own_result_and_predictions(tmp_path: Path) -> None:
     settings = job(3, STANDARD, {"name": "across", "train": {"epochs": 2}})
     parties = export(tmp_path, settings)

@@ -56,6 +56,7 @@ def written_values(run: Path, party: PartyId) -> dict[str, float]:
 # The result
 
 
+@nightly
 def test_figures_are_those_of_the_predictions_that_holders_have(tmp_path: Path) -> None:
     """In the target's own unit, over the answers of all holders, a node's once for each that has it."""
     settings = job(3, VALUES, QUICK, SECURE)
@@ -128,6 +129,7 @@ def sums_sent(run: Path, party: PartyId) -> int:
     return sum(line["messages"] - 1 for line in lines if line["kind"] == "masked")  # a session counts training nodes
 
 
+@nightly
 def test_from_tables_a_run_learns_the_same_and_predicts_on_the_scale_that_it_learnt(tmp_path: Path) -> None:
     """Later tables have other targets; no sum of these is opened, and predictions are as before."""
     settings = job(2, VALUES, PLAIN, {"precision": "float64"})

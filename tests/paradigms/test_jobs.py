@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.runs import DROPOUT, assert_same_run, joint_model, saved_job
 from tests.roles.federation import (
@@ -36,6 +37,7 @@ EARLY: Settings = {"train": {"epochs": 60, "patience": 4, "learning_rate": 0.1}}
 # Which model is chosen
 
 
+@nightly
 def test_the_best_epochs_weights_are_the_model(tmp_path: Path) -> None:
     evaluate_every = 3
     settings = saved_job(tmp_path / "data", EARLY, {"train": {"evaluate_every": evaluate_every}})
@@ -156,6 +158,7 @@ def test_predictions_as_a_table(tmp_path: Path) -> None:
 # Predicting
 
 
+@nightly
 def test_predict_gives_what_the_run_gave(tmp_path: Path) -> None:
     run = train(saved_job(tmp_path / "data", EARLY), tmp_path / "run")
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
@@ -221,6 +224,7 @@ def test_what_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
 # Data of every kind
 
 
+@nightly
 def test_scaling_is_done_for_graphs_given_directly_too(tmp_path: Path) -> None:
     settings = small_job(2, {"data": {"feature_scaling": "standard"}})
     one = train(settings, tmp_path / "one", parties=small_parties(2))
@@ -231,6 +235,7 @@ def test_scaling_is_done_for_graphs_given_directly_too(tmp_path: Path) -> None:
     assert_same_run(resume(one.path), other)  # what is scaled is not scaled again
 
 
+@nightly
 def test_the_label_holder_need_not_be_first(tmp_path: Path) -> None:
     """Nor need a node have every class."""
     *others, labelled = small_parties(3, label_holder="C")
@@ -308,6 +313,7 @@ def test_an_error_in_an_own_model_comes_through(tmp_path: Path) -> None:
         train(settings, tmp_path / "run", parties=small_parties(2), options=RunOptions(custom=Broken))
 
 
+@nightly
 @pytest.mark.parametrize(
     "model", [{}, {"initial": {"method": "secure-sum"}, "local": {"normalize": False}}], ids=["usual", "not normalised"]
 )

@@ -13,7 +13,7 @@ import yaml
 from veilgraph_tuning import Tuning, tune
 
 import veilgraph as vg
-from tests import about
+from tests import about, nightly
 from tests.cli.commands import usage_error
 from tests.cli.commands import veilgraph as command
 from tests.errors import refused
@@ -203,6 +203,7 @@ def test_two_graphs_saved_under_one_name_are_told_apart_by_one_ledger_that_is_na
     assert ledger(tmp_path / "of B").total() == pytest.approx(1.0, rel=1e-8)
 
 
+@nightly
 def test_tables_that_are_aligned_first_keep_the_ledger_that_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

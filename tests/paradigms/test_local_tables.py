@@ -83,6 +83,7 @@ def test_labels_of_another_organisation(tmp_path: Path) -> None:
     assert kept(run.path)["labels"].shape == (COMMON, 2)
 
 
+@nightly
 def test_changed_tables_are_sent_as_they_were_and_another_snapshot_is_drawn_as_long_as_there_is_room(
     tmp_path: Path,
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_mean_of_all_nodes_is_no_nodes_own_value(tmp_path: Path) -> None:
     assert align(settings, tmp_path / "run")[""] == COMMON
 
 
+@nightly
 def test_a_value_outside_the_range_and_too_few_common_nodes(tmp_path: Path) -> None:
     settings = tables(tmp_path)
     edit(settings, "C", limits={"leakage": [], **about.NODES, "max_epsilon": 9, "min_common_nodes": COMMON + 1})

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from tests import about
+from tests import about, nightly
 from tests.errors import refused
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -73,6 +73,7 @@ def test_no_id_no_hash_of_one_and_no_name_of_a_column_leaves_a_holder(parties: d
     assert {Kind.HELLO, Kind.BLINDED_IDS, Kind.ID_TOKENS, Kind.COMMON_IDS, Kind.MASKED, Kind.SHARE} <= kinds
 
 
+@nightly
 def test_nodes_added_after_training_are_predicted_as_trained(parties: dict[str, Path], tmp_path: Path) -> None:
     """A new node that copies an old one, edges and all, gets the old one's prediction: same weights, same scaling."""
     run = train(job(parties, model={"dim": 4, "local": {"hops": 1}}), tmp_path / "run")

@@ -97,6 +97,7 @@ def of_sealed(folder: Path) -> JobSettings:
     return accepting(read_job(folder / "tables" / "job.yaml"))
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("changes", VERTICAL.values(), ids=VERTICAL.keys())
 def test_vertical(changes: Settings, tmp_path: Path) -> None:
@@ -210,6 +211,7 @@ def test_across_organisations(make: Callable[[Path], JobSettings], tmp_path: Pat
     assert distance(predictions(one), predictions(other)) == 0
 
 
+@nightly
 def test_sealed_across_organisations(tmp_path: Path) -> None:
     sites = Sites(tmp_path, of_sealed(tmp_path))
     one, other = sites.run(), sites.run()
@@ -255,6 +257,7 @@ def test_who_draws_anew_has_all_draw_anew(sites: Sites) -> None:
     assert all_new(sites.run(), sites.run())
 
 
+@nightly
 def test_the_jobs_seed_at_one_holder_leaves_the_others_theirs(sites: Sites) -> None:
     sites.says("B", seed="job")
     one, other = seeds(sites.run()), seeds(sites.run())

@@ -79,6 +79,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Short:
     return Short(settings, train(settings, folder / "whole"), cut_run(settings, folder / "cut", 7))
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("variant", "epochs"),
@@ -97,6 +98,7 @@ def test_cut_at_any_epoch(tmp_path: Path, variant: Settings, epochs: tuple[int, 
         assert resumed.summary["started_at"] == max(0, (epoch - 1) // 2 * 2)
 
 
+@nightly
 def test_cut_between_stopping_early_and_the_summary(tmp_path: Path) -> None:
     """The last checkpoint says that training is over: every party must know, not the label holder alone."""
     stops = {"epochs": 80, "patience": 1, "checkpoint_every": 1, "evaluate_every": 3}
@@ -113,6 +115,7 @@ def test_cut_between_stopping_early_and_the_summary(tmp_path: Path) -> None:
     assert resumed.summary["started_at"] == len(whole.metrics)
 
 
+@nightly
 def test_a_checkpoint_that_all_are_known_to_have_is_left_behind_by_leave_alone(tmp_path: Path, short: Short) -> None:
     for victim in ("A", SERVER):
         run = short.cut(tmp_path / victim)
@@ -125,6 +128,7 @@ def test_a_checkpoint_that_all_are_known_to_have_is_left_behind_by_leave_alone(t
         assert_same_run(short.whole, resumed)
 
 
+@nightly
 def test_parties_with_no_common_checkpoint_start_again_by_leave_alone(tmp_path: Path, short: Short) -> None:
     run = short.cut(tmp_path)
     checkpoint(run, "A", 6).unlink()
@@ -136,6 +140,7 @@ def test_parties_with_no_common_checkpoint_start_again_by_leave_alone(tmp_path: 
     assert_same_run(short.whole, resumed)
 
 
+@nightly
 def test_a_checkpoint_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: Path, short: Short) -> None:
     """A saved epoch 4 and B did not; after the resume B saved it and A did not: the two shares of W do not fit."""
     run = cut_run(short.settings, tmp_path / "cut", 5)
@@ -166,6 +171,7 @@ def test_a_checkpoint_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_p
     assert_same_run(short.whole, resumed)
 
 
+@nightly
 @pytest.mark.parametrize("torn", ['{"epoch": 8, "step_seco', '{"epoch": 8, "step_seconds": 0.1}'])
 def test_a_torn_last_line_of_the_metrics(tmp_path: Path, short: Short, torn: str) -> None:
     run = short.cut(tmp_path)
@@ -251,12 +257,14 @@ def test_what_is_no_run_is_one_clear_error(tmp_path: Path, short: Short) -> None
         resume(run)
 
 
+@nightly
 def test_a_moved_run_goes_on(tmp_path: Path, short: Short) -> None:
     run = cut_run(saved_job(tmp_path / "data", SHORT), tmp_path / "cut", 5).rename(tmp_path / "moved")
     shutil.rmtree(tmp_path / "data")
     assert_same_run(short.whole, resume(run))
 
 
+@nightly
 def test_private_seeds_come_back(tmp_path: Path) -> None:
     settings = saved_job(tmp_path / "data", SHORT)
     with as_training_leaves_it():
@@ -271,6 +279,7 @@ def test_private_seeds_come_back(tmp_path: Path) -> None:
     assert_same_run(whole, resumed)
 
 
+@nightly
 def test_graphs_given_directly_and_an_own_model(tmp_path: Path) -> None:
     settings = small_job(2, SHORT, {"model": {"local": {"model": "custom"}}})
     whole = train(settings, tmp_path / "whole", parties=small_parties(2), options=RunOptions(custom=OwnModel))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests import nightly
 from tests.errors import refused
 from tests.report.conftest import Copy, page_of
 from tests.report.findings import audit, finding, interval, leak
@@ -12,6 +13,7 @@ from veilgraph.core.errors import RunError
 NOT_FOUND = {"found": False, "auc": 0.7, "p_value": 0.002, "level": 0.001, "against": 0.5}
 
 
+@nightly
 def test_every_finding_has_a_verdict_in_words(runs: dict[str, Path]) -> None:
     page = page_of(runs["plain"])
     *rows, epsilon = (text for text in page.within["tr"] if " against B: " in text or " against A: " in text)
@@ -93,6 +95,7 @@ def test_a_damaged_audit_is_named(content: str, says: str, copy: Copy) -> None:
         page_of(run)
 
 
+@nightly
 @pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("changes", "words"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import nightly
 from tests.report.conftest import Copy, page_of
 from veilgraph.core.text import human_bytes
 from veilgraph.graph.party import load_party
@@ -17,6 +18,7 @@ from veilgraph.runtime.store.predictions import load_predictions, save_predictio
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 
+@nightly
 def test_the_confusion_matrix_is_a_count_over_the_test_nodes(runs: dict[str, Path]) -> None:
     run = runs["plain"]
     graph = load_party(run / "parties" / "A" / "graph.safetensors")

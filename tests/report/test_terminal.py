@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind
@@ -140,6 +141,7 @@ def test_without_a_terminal_a_line_now_and_then_says_what_is_done_and_what_is_le
     assert shown.getvalue() == ""
 
 
+@nightly
 @pytest.mark.parametrize("epochs", [(), (1,), (2, 4)], ids=["nothing yet", "one epoch", "some epochs"])
 def test_curves_are_drawn_whatever_was_evaluated(epochs: tuple[int, ...], tmp_path: Path) -> None:
     accuracies = {"train_accuracy": 0.7, "val_accuracy": 0.6, "test_accuracy": None}

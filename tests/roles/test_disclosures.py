@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import nightly
 from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.paradigms.averaging.private_jobs import job as private_averaging
 from tests.paradigms.sealed.private import voting
@@ -66,6 +67,7 @@ def test_every_kind_has_a_row(kind: Kind) -> None:
     assert any(row.kind is kind for row in TABLE)
 
 
+@nightly
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.kind.name} {row.what}")
 def test_rows_are_whole_and_say_where_nothing_protects(row: Any) -> None:
     assert row.what

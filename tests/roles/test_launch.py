@@ -118,6 +118,7 @@ def test_a_party_that_falls_silent_is_named(victim: PartyId, steps: int | None, 
     assert time.perf_counter() - started < TIMEOUT_S + 15
 
 
+@nightly
 def test_a_thread_that_never_ends_does_not_hold_up_the_error() -> None:
     over = threading.Event()
 
@@ -255,6 +256,7 @@ def born_with(mark: object) -> list[str]:
     return [name for name in processes(mark).values() if name in PARTIES]
 
 
+@nightly
 def test_parties_draw_nothing_twice_and_find_all_imported_and_nothing_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +271,7 @@ def test_parties_draw_nothing_twice_and_find_all_imported_and_nothing_begun(
         assert len(told[party]["imported"]) < 20, "each party imports it by itself"
 
 
+@nightly
 @pytest.mark.parametrize("forks", [True, False])
 def test_a_session_begins_with_what_the_launching_process_has_by_then(
     forks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from veilgraph_node_dp.release import released_features, unpacked
 from veilgraph_node_dp.settings import TRIED, node_dp
 
 from research.local_private import LocalPrivateNetwork, NoisyLabels
+from tests import nightly
 from tests.errors import refused
 from tests.roles.federation import CLASSES, NODES, Settings, with_own_nodes
 from tests.roles.local_parties import (
@@ -149,6 +150,7 @@ def test_labels_are_spread_as_in_the_closed_form() -> None:
     torch.testing.assert_close(alone[~train], shares.expand(int((~train).sum()), CLASSES))
 
 
+@nightly
 @pytest.mark.parametrize(("epsilon", "adds"), [(0.01, False), (2000.0, True)])
 def test_the_learner_is_told_whether_releases_add_to_its_own_data(epsilon: float, adds: bool) -> None:
     """Where they do, hardly an edge is left for labels to be spread over."""

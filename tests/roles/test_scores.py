@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from veilgraph_node_dp.choosing import calibrated, opinion_of
 
+from tests import nightly
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.runs import assert_same_run
 from tests.roles.federation import CLASSES, Settings, small_job, small_parties
@@ -203,6 +204,7 @@ def test_the_judgement_goes_by_what_the_job_names_and_then_by_loss() -> None:
 TRAIN: Settings = {"train": {"epochs": 30, "patience": 6, "learning_rate": 0.1, "checkpoint_every": 2}}
 
 
+@nightly
 @pytest.mark.parametrize(("select_by", "class_weights"), [("auc", "balanced")])
 def test_a_run_keeps_the_best_epoch_by_the_figure_and_resumes(
     tmp_path: Path, select_by: str, class_weights: str

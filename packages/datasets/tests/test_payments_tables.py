@@ -58,6 +58,7 @@ def customers(ids: list[str]) -> np.ndarray[Any, Any]:
     return np.array([int(name.removeprefix("C")) for name in ids])
 
 
+@nightly
 def test_every_organisations_tables_are_its_view(out: Path) -> None:
     world = small_world(SEED)
     for name in ("A", "B", "C", "shop", "telecom"):

@@ -15,6 +15,7 @@ from veilgraph_embeddings.measure import told
 from veilgraph_embeddings.world import World
 
 from packages.embeddings.tests.worlds import crossed, job, world
+from tests import nightly
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.protocol.view import Floats
 
@@ -50,6 +51,7 @@ def apart(of: World, rows: torch.Tensor) -> float:
     return float(np.linalg.norm(seen[odd].mean(axis=0) - seen[~odd].mean(axis=0)))
 
 
+@nightly
 def test_each_part_of_the_loss_hides() -> None:
     of = world()
     plain = apart(of, codes(Weights(1, 1, 1), of))

@@ -11,6 +11,7 @@ from veilgraph_trajectories import trajectories
 from veilgraph_trajectories.settings import TrajectoriesSettings
 
 import veilgraph as vg
+from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.averaging.own_graphs import graphs_for
@@ -44,6 +45,7 @@ def job(**data: object) -> dict[str, Any]:
     return {"paradigm": "averaging", "data": {"holders": 2, **data}, "averaging": {"task": task}}
 
 
+@nightly
 def test_a_job_says_how_its_data_set_is_made_and_keeps_it(tmp_path: Path) -> None:
     settings = vg.Job(**job(dataset="trajectories", made=SMALL))
     assert settings.data.made == TrajectoriesSettings(**SMALL)

@@ -41,6 +41,7 @@ def camera(kind: SceneKind) -> Camera:
 # Physics
 
 
+@nightly
 @pytest.mark.cases(1)
 @EACH_KIND
 def test_people_keep_apart_and_out_of_obstacles_and_are_neither_too_fast_nor_lost(kind: SceneKind) -> None:
@@ -66,6 +67,7 @@ def test_people_keep_apart_and_out_of_obstacles_and_are_neither_too_fast_nor_los
     assert (moved <= INTERVAL * forces.TOP_SPEED * tracks.speed[seen.person[follows][1:][same]] + 1e-9).all()
 
 
+@nightly
 @EACH_KIND
 def test_people_reach_the_door_that_they_walk_to(kind: SceneKind) -> None:
     seen = camera(kind)

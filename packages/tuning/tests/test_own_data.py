@@ -76,6 +76,7 @@ def test_ids_that_can_be_gone_through_once_do_for_all_trials(tmp_path: Path) -> 
     check_best(found, named, tmp_path, ids={name: list(each) for name, each in ids().items()})
 
 
+@nightly
 def test_tables_are_aligned_once_and_their_copy_is_in_every_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_tables_are_aligned_once_and_their_copy_is_in_every_run(
     assert {trial.ending for trial in again.trials} == {"complete"}
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("change", ["features", "edge_index", "labels", "train_mask"])
 def test_a_tuning_goes_on_with_the_same_data_alone(graphs: list[PartyGraph], tmp_path: Path, change: str) -> None:

@@ -7,6 +7,7 @@ from veilgraph_wizard.draft import draft
 from veilgraph_wizard.guess import guess
 from veilgraph_wizard.sampling import ROWS, sample
 
+from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.messy.export import export
 from tests.tables.writing import with_classes, write
@@ -62,6 +63,7 @@ def test_with_every_decision_made_nothing_is_left_to_decide(messy, tmp_path):
     assert min(described.splits.values()) > 0
 
 
+@nightly
 def test_every_decision_names_the_option_that_makes_it(messy, tmp_path):
     said, settings = init(messy["bank"], tmp_path / "bank.yaml")
     for option in (
@@ -83,6 +85,7 @@ def test_every_decision_names_the_option_that_makes_it(messy, tmp_path):
     assert splits["val"] / sum(splits.values()) == pytest.approx(0.2, abs=0.02)
 
 
+@nightly
 def test_other_organisations_of_the_export_are_understood(messy, tmp_path):
     _, shop = init(messy["shop"], tmp_path / "shop.yaml", "--party", "shop", "--ids", "strip,lower")
     _, telco = init(messy["telco"], tmp_path / "telco.yaml", "--party", "telco", "--ids", "strip,lower")

@@ -13,6 +13,7 @@ from veilgraph_wizard.draft import draft
 from veilgraph_wizard.guess import guess
 from veilgraph_wizard.sampling import sample
 
+from tests import nightly
 from tests.errors import refused
 from tests.tables.writing import write
 from veilgraph.cli.app import app
@@ -272,6 +273,7 @@ def test_rows_that_all_weigh_the_same_are_not_divided_by_their_mean(tmp_path):
     assert (edges.weight, edges.relation, edges.normalize) == (None, None, None)
 
 
+@nightly
 def test_nothing_behind_the_sample_is_read(tmp_path):
     rows = b"".join(b"u%d,%d\n" % (each, each % 9) for each in range(50_000))
     assert len(rows) > SAMPLE_BYTES

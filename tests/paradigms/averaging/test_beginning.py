@@ -8,6 +8,7 @@ from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.settings import averaging
 
 import veilgraph as vg
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import graphs, job
 from tests.paradigms.cutting import CutError, cut_at
@@ -39,6 +40,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> vg.Run:
     return fitted(tmp_path_factory.mktemp("earlier") / "run", *"ABC")
 
 
+@nightly
 @pytest.mark.parametrize("names", ["ABCD", "CD"])
 def test_it_goes_on_with_other_holders_from_the_same_weights(names: str, tmp_path: Path, earlier: vg.Run) -> None:
     """One that joins, and two that leave: as the twin of those that are there."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from veilgraph_averaging.settings import AveragingJob
 
+from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.averaging.jobs import graphs, job
 from tests.roles.federation import Settings
@@ -30,6 +31,7 @@ def planned(settings: AveragingJob) -> Costs | None:
     return paradigm_of(settings).session.costs(settings, 0, sizes)
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("changes", JOBS.values(), ids=JOBS)
 def test_a_job_sends_what_the_plan_says(changes: tuple[Settings, ...], tmp_path: Path) -> None:

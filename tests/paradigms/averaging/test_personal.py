@@ -9,6 +9,7 @@ from veilgraph_averaging.network import Averaged, Own
 from veilgraph_averaging.node_tasks import Classes
 from veilgraph_averaging.training import public, summand
 
+from tests import nightly
 from tests.errors import About, refused
 from tests.paradigms.averaging.jobs import NAMES, close, dropping_out, graphs, job, sums_of, twin_of
 from tests.paradigms.cutting import cut_run
@@ -44,6 +45,7 @@ def test_a_run_is_its_twin_whoever_drops_out(tmp_path: Path) -> None:
     assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
 
 
+@nightly
 def test_weights_of_ones_own_differ_and_the_others_are_all_alike(tmp_path: Path) -> None:
     settings = job(LAST, OWN)
     found = weights_of(train(settings, tmp_path / "run").path)

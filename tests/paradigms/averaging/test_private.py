@@ -183,6 +183,7 @@ def test_the_ledger_for_life_refuses_a_second_job_beyond_the_total(tmp_path: Pat
     assert life.total_with(plan.event, plan.steps, 3) == pytest.approx(epsilon(cost.times(4), 1e-5))
 
 
+@nightly
 def test_all_slow_accounting_is_done_before_the_server_waits_for_a_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

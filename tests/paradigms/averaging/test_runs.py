@@ -10,6 +10,7 @@ from torch import nn
 from veilgraph_averaging.plain import PlainAveraging
 from veilgraph_averaging.roles import AveragingHolder, AveragingServer
 
+from tests import nightly
 from tests.errors import About, refused
 from tests.mpc.aggregation.rounds import MOMENTS
 from tests.mpc.sessions import fixed_secrets
@@ -73,6 +74,7 @@ def test_a_rare_class_weighs_as_much_as_another_over_all_holders() -> None:
     assert abs(losses[0] - losses[1]) > 1e-3  # type: ignore[operator]
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_who_drops_out_of_weights_or_scores_at_any_moment_is_left_out_of_these_and_is_back(
@@ -119,6 +121,7 @@ def test_too_few_end_the_job_and_say_so(tmp_path: Path) -> None:
         train(job(), tmp_path / "run")
 
 
+@nightly
 def test_a_run_that_was_cut_off_has_the_servers_momentum_back(tmp_path: Path) -> None:
     settings = job(RULES["fedadam"], {"train": {"select_by": "last"}})
     path = cut_run(settings, tmp_path / "cut", 2)
@@ -178,6 +181,7 @@ def test_what_a_job_cannot_be(change: Settings, about: About) -> None:
         job(change)
 
 
+@nightly
 def test_tables_are_read_and_scaled_together(tmp_path: Path) -> None:
     """As exported, and with columns standardised over all holders' rows: the twin has the same graphs."""
     settings = job(

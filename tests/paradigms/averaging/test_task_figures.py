@@ -12,6 +12,7 @@ from veilgraph_averaging.links import PairsOwn
 from veilgraph_averaging.node_tasks import Graphs, GraphsOwn
 from veilgraph_averaging.plain import PlainAveraging
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.averaging.own_graphs import graphs_for, task_job
 from veilgraph.core.errors import DataError
@@ -87,6 +88,7 @@ def keys(ends: torch.Tensor, nodes: int) -> list[int]:
     return (low * nodes + high).tolist()  # type: ignore[no-any-return]
 
 
+@nightly
 @given(SEEDS)
 def test_no_message_passes_an_edge_that_is_held_back(seed: int) -> None:
     graph, own = pairs_of(seed)
@@ -108,6 +110,7 @@ def test_in_one_place_pairs_are_each_of_one_holders_nodes() -> None:
     assert set((drawn.ends[0, ~drawn.linked] // 30).tolist()) == {0, 1}
 
 
+@nightly
 @given(SEEDS)
 def test_pairs_without_an_edge_have_none_and_are_the_same_again(seed: int) -> None:
     graph, own = pairs_of(seed)
@@ -124,6 +127,7 @@ def test_pairs_without_an_edge_have_none_and_are_the_same_again(seed: int) -> No
     assert not set(own.taken.tolist()) & set(keys(drawn.where(~drawn.linked).ends, nodes))
 
 
+@nightly
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(2, 300), st.floats(0.1, 30), SEEDS)
 def test_what_histograms_say_is_within_its_bound(linked: int, others: int, bins: int, wide: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.sealed.dense import STANDARD, graphs_of, logits_by, whole_rows
 from tests.paradigms.sealed.programs import (
@@ -147,6 +148,7 @@ def test_unit_rows_undo_what_columns_were_scaled_by() -> None:
     assert unit_rows(words[:0]).shape == (0, 4)
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("network", ["linear", "mlp"])
 def test_sums_of_few_rows_are_the_weights_that_steps_would_have_made(
@@ -272,6 +274,7 @@ def test_nobody_sends_anything_for_units_that_are_left_out() -> None:
     assert traffic[0] == traffic[1]
 
 
+@nightly
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("trials", [(0, 1), (1, 0), (0, 2), (1, 2), (0, 1, 2)], ids=str)
 def test_a_step_is_judged_beside_what_was_best_before_its_trial(trials: tuple[int, ...]) -> None:
@@ -352,6 +355,7 @@ def test_what_had_left_its_range_is_in_no_mean() -> None:
     assert within > alone == beyond > 0
 
 
+@nightly
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("scaling", ["standard", "none"])
 def test_in_one_place_a_mean_is_taken_where_the_job_takes_one(scaling: str) -> None:

@@ -13,7 +13,7 @@ from scipy.stats import kstest
 from torch import Tensor
 from veilgraph_testing.lower_bound import epsilon_lower_bound
 
-from tests import about
+from tests import about, nightly
 from tests.errors import refused
 from tests.mpc.sealed.parties import NAMES, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
@@ -400,6 +400,7 @@ def shown(block: str) -> float:
     return float((there - absent).abs().max())
 
 
+@nightly
 @pytest.mark.parametrize("block", ["neighbours", "quantiles", "each.1", "each.2"])
 def test_blocks_over_others_own_edges_are_refused_for_one_edge_would_show(
     block: str, monkeypatch: pytest.MonkeyPatch

@@ -158,6 +158,7 @@ def fails(*_: object) -> None:
     raise CutError
 
 
+@nightly
 def test_a_checked_dealer_has_noise_too(tmp_path: Path) -> None:
     little: Settings = {"privacy": {"epsilon_total": 0.2}}
     checked, run = private_job(tmp_path, {"dealer_checks": 0.3}, little), tmp_path / "run"

@@ -107,6 +107,7 @@ def test_a_valid_job_is_its_twin_or_is_refused_by_it(seed: int) -> None:
     assert difference is None or difference < (FAR if seed in TIED else CLOSE)
 
 
+@nightly
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("scaling", ["none", "standard"])
 @pytest.mark.parametrize("network", ["linear", "mlp"])

@@ -157,6 +157,7 @@ def far(run: TrainResult, other: TrainResult) -> float:
     return max(float((one - two).abs().max()) for one, two in zip(layers(run.path), layers(other.path), strict=True))
 
 
+@nightly
 def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path: Path) -> None:
     """It could deal for all that is left while they compute a step, and keeps two checkpoints."""
     ahead, save = Event(), Checkpoints.save

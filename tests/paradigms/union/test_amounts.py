@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import nightly
 from tests.paradigms.union.banks import (
     ALMOST,
     BOOSTED,
@@ -90,6 +91,7 @@ def test_hops_count_every_pair_alike() -> None:
     assert all(torch.equal(found[party], expected[party]) for party in "ABC")
 
 
+@nightly
 def test_relations_are_not_told_apart() -> None:
     plain = banks()
     kinds = (Relation("transfer", None), Relation("card", None))

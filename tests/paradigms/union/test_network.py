@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import nightly
 from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.paradigms.union.banks import (
@@ -131,6 +132,7 @@ def test_a_network_that_invents_a_payment_moves_predictions_and_is_not_found(
     assert (predicted(fooled, "A") - predicted(honest, "A")).abs().max() > ALMOST / 2
 
 
+@nightly
 @pytest.mark.parametrize("stated", [{"rows": 4}, {"features": 3}, {"training": 1}, {"classes": 2}, {"validation": 1}])
 def test_a_network_that_states_nodes_is_refused(
     stated: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

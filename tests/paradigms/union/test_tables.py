@@ -11,6 +11,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.paradigms.apart import apart
@@ -113,6 +114,7 @@ def job_of(files: dict[PartyId, Path]) -> UnionJob:
     return small_job(len(files), {"data": data, "across": NET if NET in files else None})
 
 
+@nightly
 @pytest.mark.parametrize("network", [False, True])
 def test_books_are_one_graph_and_each_bank_learns_of_its_accounts(network: bool, tmp_path: Path) -> None:
     """Some of a network's payments are within a bank, or to accounts that nobody has."""
@@ -140,6 +142,7 @@ def test_books_are_one_graph_and_each_bank_learns_of_its_accounts(network: bool,
         assert len(predict(run.path, ids=named).probabilities) == len(named)
 
 
+@nightly
 def test_which_accounts_are_one_customer_s_comes_in_a_table_of_its_own(tmp_path: Path) -> None:
     """Of what A and B have of each other they make another table, and all is as it was."""
     found = banks()
@@ -159,6 +162,7 @@ def test_which_accounts_are_one_customer_s_comes_in_a_table_of_its_own(tmp_path:
     assert (told.uncalibrated.double() - expected[places]).abs().max() < ALMOST
 
 
+@nightly
 def test_what_a_table_says_that_payments_weigh_counts_at_home(tmp_path: Path) -> None:
     """Of two payments between the same accounts the sum; the network's weights count nowhere."""
     found = with_network(banks(), knows=True)
@@ -260,6 +264,7 @@ def network(tmp_path: Path) -> tuple[dict[PartyId, Path], int]:
     return files, between
 
 
+@nightly
 def test_check_says_which_of_a_network_s_payments_a_job_uses(
     network: tuple[dict[PartyId, Path], int], tmp_path: Path
 ) -> None:
@@ -315,6 +320,7 @@ def test_other_jobs_leave_edges_to_others_out(tmp_path: Path) -> None:
     assert built.graph.num_edges == int((inside * (1 + graph.edge_index[0] % 2)).sum())
 
 
+@nightly
 def test_across_organisations_each_bank_names_nodes_at_its_own_site(tmp_path: Path) -> None:
     """Who names none takes part; a network's site has nothing to name."""
     found = with_network(banks())
@@ -348,6 +354,7 @@ def test_across_organisations_each_bank_names_nodes_at_its_own_site(tmp_path: Pa
         apart(tmp_path, files, settings, "predict")
 
 
+@nightly
 def test_a_prediction_is_of_the_books_as_they_are_now(tmp_path: Path) -> None:
     """One bank closes an account: the others' edges to it are used no more, and all the rest is predicted."""
     found = banks()
@@ -371,6 +378,7 @@ def test_a_prediction_is_of_the_books_as_they_are_now(tmp_path: Path) -> None:
     assert len(load_predictions(run.party("A")).probabilities) == by_name(found)["A"].common
 
 
+@nightly
 @pytest.mark.parametrize("network", [False, True])
 def test_check_foresees_of_tables_what_is_sent(network: bool, tmp_path: Path) -> None:
     """To the byte: of payments that some make twice, each pair counts once. Where a network has some of a node's edges,

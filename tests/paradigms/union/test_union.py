@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.union.banks import (
     ALMOST,
@@ -75,6 +76,7 @@ def test_a_bank_that_lists_nothing_is_used_for_nothing(tmp_path: Path, monkeypat
     assert (predicted(run, "A") - of_twin(job, less)["A"]).abs().max() < ALMOST
 
 
+@nightly
 def test_a_bank_s_name_may_begin_with_another_s(tmp_path: Path) -> None:
     graphs, ids = banks()
     names = {"A": "A", "B": "AB", "C": "C"}
