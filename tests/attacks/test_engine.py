@@ -28,7 +28,6 @@ from veilgraph.link.identity import Identity
 from veilgraph.link.nats_client import Connection, token
 
 pytestmark = [needs_broker, nightly]
-ADMINISTRATOR = "ops@example.org"
 HELLO, FRAME, RECEIPT = b"\x01", b"\x02", b"\x03"
 
 

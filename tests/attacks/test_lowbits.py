@@ -19,7 +19,6 @@ from tests.roles.federation import NODES, Settings, federate, small_job, small_p
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
-from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import Message
 from veilgraph.mpc.mask import SLACK_BITS, SecretRounding, add
 from veilgraph.nn.combine import CombineSettings, build_combine
@@ -30,8 +29,6 @@ from veilgraph.tables.encode import FRACTION_BITS, exact, exact_sums
 COUNT, DIM, BITS = 16_000, 16, 32
 NO_USE = 0.02
 """How far the AUC of what is no use may be from 1/2."""
-
-UNUSED = MemoryHub(["A", SERVER], 1).link("A")
 
 
 def worst(found: Iterable[tuple[str, float]]) -> float:

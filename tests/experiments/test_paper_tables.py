@@ -1,13 +1,9 @@
 import json
-import math
 from statistics import fmean, stdev
 
 import pytest
 
 from research.paper_tables import TABLES, reproduce
-
-CLASSICAL = math.sqrt(2 * math.log(1.25 / 1e-4))
-"""σ·ε of the paper's Definition 3 at its δ of Table 5."""
 
 
 def quiet(what, done, total):

@@ -140,7 +140,6 @@ def test_a_thread_that_never_ends_does_not_hold_up_the_error() -> None:
 # Processes, here without veilgraph inside so that they start quickly
 
 FAILS = "import os, sys; os.write(int(sys.argv[1]), {!r}); sys.exit(3)"
-SLEEPS = "import time; time.sleep({})"
 WAITS_FOR_END = """
 import os, socket, sys
 ends = dict(end.rsplit('=', 1) for end in sys.argv[3:])
