@@ -30,18 +30,18 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> No
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
     """Read what ``save_tensors`` wrote; raises ``RunError`` if the file is missing or damaged."""
-    with _opened(path) as (file, facts):
+    with _open_with_facts(path) as (file, facts):
         return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
 
 
 def load_facts(path: Path) -> Record:
     """Read the facts alone; raises ``RunError`` as ``load_tensors``."""
-    with _opened(path) as (_, facts):
+    with _open_with_facts(path) as (_, facts):
         return facts
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, Record]]:
+def _open_with_facts(path: Path) -> Iterator[tuple[Any, Record]]:
     try:
         with safe_open(path, framework="pt") as file:
             yield file, json.loads((file.metadata() or {})["facts"])
@@ -82,7 +82,7 @@ class FolderKeeper(Keeper):
         self._folder = folder
 
     def path(self, name: str) -> Path:
-        """Of the file."""
+        """Path of the file of a name."""
         return self._folder / f"{name}.safetensors"
 
     def get(self, name: str) -> Kept | None:
@@ -106,7 +106,7 @@ class MemoryKeeper(Keeper):
         self._kept: dict[str, Kept] = {}
 
     def get(self, name: str) -> Kept | None:
-        """What is there, which the caller may change."""
+        """Return a copy of what is there, None where nothing is."""
         kept = self._kept.get(name)
         return None if kept is None else Kept(_copies(kept.tensors), dict(kept.facts))
 
