@@ -54,10 +54,10 @@ def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> Jo
 
 
 def replaced(content: Mapping[str, Any], overrides: Mapping[str, object], *, whole: bool = True) -> dict[str, Any]:
-    """What a job says with some of it replaced as by ``with_overrides``, not validated.
+    """Copy a job's content with some settings, by dotted key, replaced; nothing is validated.
 
-    ``whole``: it says every key, so that a group that it has not is none. Raises ``ConfigError``: a key goes into what
-    is no group.
+    ``whole``: the content has all groups, so a missing one is refused and not made. Raises ``ConfigError``: a key goes
+    into what is no group.
     """
     found = copy.deepcopy(dict(content))
     for key, value in overrides.items():
