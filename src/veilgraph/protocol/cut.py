@@ -31,7 +31,7 @@ _REMEDY: Final = "lower model.combine.bits, set model.local.normalize, or scale 
 
 
 def leaf(tensor: Tensor) -> Tensor:
-    """The start of a party's own graph: same values, gradient wanted."""
+    """Return the same values as the start of a party's own autograd graph, with a gradient wanted."""
     return tensor.detach().requires_grad_(True)
 
 
