@@ -56,15 +56,15 @@ def check_bounds(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases:
         for field, (low, high) in {**NO_NUMBERS, **own}.items():
             value = getattr(hello, field)
             if value is not None and not low <= value <= high:
-                raise _out_of_bounds(party, field, value, f"from {low} to {high}" if low < high else f"{low}")
+                raise _misstated(party, field, value, f"from {low} to {high}" if low < high else f"{low}")
         if hello.steps is not None and not _counts_steps(job, party, releases=releases):
-            raise _out_of_bounds(party, "steps", hello.steps, "null")
+            raise _misstated(party, "steps", hello.steps, "null")
         newest = max((epoch for _, epoch, _ in hello.checkpoints), default=0)
         if newest > job.train.epochs:
-            raise _out_of_bounds(party, "checkpoints", newest, f"at most train.epochs={job.train.epochs}")
+            raise _misstated(party, "checkpoints", newest, f"at most train.epochs={job.train.epochs}")
         ahead = abs(hello.release) - max(abs(other.release) for name, other in hellos.items() if name != party)
         if ahead > MAX_RELEASES_APART:
-            raise _out_of_bounds(party, "release", hello.release, f"at most {MAX_RELEASES_APART} above every other party's")
+            raise _misstated(party, "release", hello.release, f"at most {MAX_RELEASES_APART} above every other party's")
 
 
 def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
@@ -74,7 +74,7 @@ def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
     return job.training_plan is not None and party in job.duties.publishing
 
 
-def _out_of_bounds(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:
+def _misstated(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:
     return ProtocolError(
         f"{party} states {field}={value} in its hello, and this job allows {allowed}; ask {party} what it runs",
         code="stated",

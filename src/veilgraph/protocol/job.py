@@ -91,18 +91,18 @@ class AttackLimit(Settings):
         return {name: highest for name in LIMITED_FIGURES if (highest := getattr(self, name)) is not None}
 
 
-def _auc_alone(value: object) -> object:
+def _number_as_auc(value: object) -> object:
     return {"auc": value} if isinstance(value, int | float | str) and not isinstance(value, bool) else value
 
 
 LIMITED_FIGURES: Final[tuple[LimitedFigure, ...]] = get_args(LimitedFigure)
 Limits = Mapping[
-    AttackName, Annotated[AttackLimit, BeforeValidator(_auc_alone, json_schema_input_type=AttackLimit | float)]
+    AttackName, Annotated[AttackLimit, BeforeValidator(_number_as_auc, json_schema_input_type=AttackLimit | float)]
 ]
 """Attack → its limit; a number alone is the highest AUC that passes."""
 
 
-def _readable(text: str) -> str:
+def _check_printable(text: str) -> str:
     if any(not (character.isprintable() or character == "\n") for character in text):
         raise ValueError("has control characters, which change what a terminal shows; take them out")
     if not text.strip():
@@ -110,7 +110,7 @@ def _readable(text: str) -> str:
     return text
 
 
-Words = Annotated[str, Field(max_length=2000), AfterValidator(_readable)]
+Words = Annotated[str, Field(max_length=2000), AfterValidator(_check_printable)]
 
 
 class RecordSettings(Settings):
@@ -130,7 +130,7 @@ class RecordSettings(Settings):
         return self
 
     def told(self) -> Iterator[tuple[str, str]]:
-        """(Name, text) of what is said."""
+        """Yield (name, text) of the fields that are given."""
         yield from ((name, text) for name, text in self if text is not None)
 
 
@@ -388,7 +388,7 @@ class JobSettings(Settings):
 
     @property
     def measures(self) -> Measures:
-        """What its model is judged by; first what the kept one was chosen by, where that is a figure."""
+        """The figures by which its model is judged, that of ``train.select_by`` first."""
         return CLASS_MEASURES.led_by(self.train.select_by)
 
     @property
@@ -398,7 +398,7 @@ class JobSettings(Settings):
 
     @property
     def training_plan(self) -> TrainingPlan | None:
-        """What holders release who train privately, by noisy gradients; None in a job where they do not."""
+        """The plan of a private training by noisy gradients; None in a job without one."""
         return None
 
     @property
@@ -452,7 +452,7 @@ class JobSettings(Settings):
 
 
 def offered(kind: type[JobSettings], content: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """What the preset of a job, not validated yet, would choose of what it leaves out."""
+    """Return what the preset of a job (``content``, not validated yet) offers to choose; nothing unless it is auto."""
     return tuple(kind.choices(Said(content))) if content.get("preset", preset.DEFAULT) == AUTO else ()
 
 
@@ -494,7 +494,7 @@ J = TypeVar("J", bound=JobSettings)
 
 
 def job_of(kind: type[J], job: JobSettings) -> J:
-    """A job as what it is; raises ``ConfigError`` if it is of another paradigm."""
+    """Return ``job`` typed as ``kind``; raises ``ConfigError`` if it is of another paradigm."""
     if not isinstance(job, kind):
         wanted = kind.model_fields["paradigm"].default
         raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm {wanted}; give one of these")
