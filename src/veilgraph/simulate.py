@@ -101,6 +101,7 @@ def horizontally(
 
 
 def _checked_names(holders: Holders) -> Sequence[PartyId]:
+    """Return the given names, or A, B, … for a number; ``ConfigError`` for anything else."""
     if not isinstance(holders, int):
         check_several("holders", holders, "names, nor a number of holders")
         if holders is None or not all(isinstance(name, str) for name in holders):

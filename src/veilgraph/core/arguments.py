@@ -51,6 +51,7 @@ def check_flags(**flags: object) -> None:
 
 
 def _check_types(values: Mapping[str, object], fits: Callable[[object], bool], wanted: str) -> None:
+    """Raise the ``wrong_type`` of the first value, by its argument's name, that is not None and does not fit."""
     for key, value in values.items():
         if value is not None and not fits(value):
             raise wrong_type(key, value, wanted, "give one, or leave it out")

@@ -18,6 +18,7 @@ class _Deferred:
         self._module, self._name = module, name
 
     def _resolve(self) -> Any:  # noqa: ANN401
+        """Import the module, and return its attribute or submodule of the name."""
         module = import_module(self._module)
         if not hasattr(module, self._name):
             import_module(f"{self._module}.{self._name}")

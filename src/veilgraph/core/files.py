@@ -172,6 +172,7 @@ def _raise_unless_missing(error: OSError) -> None:
 
 
 def _check_private_entry(found: Path, status: os.stat_result, of: Path) -> None:
+    """Raise ``RunError`` for a link, an entry of another account, or one that others may use, in the folder ``of``."""
     _check_owner(found, status, of)
     if stat.S_ISLNK(status.st_mode):
         raise RunError(f"{found} is a link, which leads out of {of}; put in its place what it points to")
@@ -206,6 +207,7 @@ def locked(folder: Path, refusal: str, *, wait_s: float = 0.0) -> Iterator[int]:
 
 
 def _lock(descriptor: int, folder: Path, refusal: str, wait_s: float) -> None:
+    """Lock, trying for ``wait_s`` seconds; where that is infinite, wait and log a warning after ``SLOW_LOCK_S``."""
     deadline = time.monotonic() + wait_s
     try:
         while True:

@@ -94,6 +94,7 @@ class LearningStreams:
         return [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key).digest() for text in ids]
 
     def _key(self, purpose: str, counters: tuple[int, ...]) -> bytes:
+        """Derive 32 bytes by SHA-256 from the seed, the party, ``purpose`` and the counters."""
         return hashlib.sha256(self._root + "/".join([purpose, *map(str, counters)]).encode()).digest()
 
 
@@ -183,8 +184,5 @@ def gcm_is_faster() -> bool:
 
 
 def expand(seed: bytes, purpose: str, shape: tuple[int, ...]) -> Tensor:
-    """Expand a seed of 32 secret bytes to uniform elements of Z_2^64: int64, AES-256-CTR keystream.
-
-    Every (seed, purpose) has its own AES key.
-    """
+    """Expand 32 secret bytes to uniform elements of Z_2^64, int64 of ``shape``: ``Keystream`` of (seed, purpose)."""
     return Keystream(seed, purpose).take(8 * prod(shape)).view(torch.int64).reshape(shape)

@@ -59,7 +59,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self[name]
 
     def check(self, key: str, name: str) -> None:
-        """Raises what ``find`` would, and loads nothing."""
+        """Raise ``ConfigError`` where there is no part of that name, as ``find``, but load nothing."""
         if name not in self:
             raise ConfigError(f"{key}={name!r}: {self.choices()}")
 
@@ -68,6 +68,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return f"choose one of {', '.join(map(repr, self))}"
 
     def _load(self, name: str) -> T:
+        """Import a part; ``ConfigError``: it fails, or is no ``kind``; ``KeyError``: there is none."""
         if name in self._own:
             part: T = _import_attribute(self._own[name])
             return part
@@ -227,5 +228,6 @@ def _problem(error: ValidationError) -> tuple[str, object, str]:
 
 
 def _shortened(value: object) -> str:
+    """Return a value's ``repr``, of which at most 200 characters."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"

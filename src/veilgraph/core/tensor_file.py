@@ -42,6 +42,7 @@ def load_facts(path: Path) -> Record:
 
 @contextmanager
 def _open_with_facts(path: Path) -> Iterator[tuple[Any, Record]]:
+    """Open a safetensors file in the block, and read its facts; ``RunError``: it is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file, json.loads((file.metadata() or {})["facts"])
@@ -68,7 +69,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def put(self, name: str, tensors: Mapping[str, Tensor], facts: Record) -> None:
-        """Keeps them in place of what was there, all or nothing: they are safe when this returns."""
+        """Store them in place of what was there, all or nothing: they are safe when this returns."""
 
     @abstractmethod
     def place(self, name: str) -> str:
@@ -95,7 +96,7 @@ class FolderKeeper(Keeper):
         save_tensors(self.path(name), tensors, facts)
 
     def place(self, name: str) -> str:
-        """Its path."""
+        """Path of the file of a name, as text."""
         return str(self.path(name))
 
 

@@ -94,6 +94,7 @@ def abandon_threads(threads: Sequence[threading.Thread]) -> None:
 
 
 def _await(threads: Sequence[threading.Thread]) -> None:
+    """Join the threads one after another, for ``LEFT_WAIT_S`` seconds in all."""
     deadline = time.monotonic() + LEFT_WAIT_S
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -72,6 +72,7 @@ class Trace:
         self._add({**event, "name": "message", "cat": "message", "ts": time.monotonic_ns() / _NS_PER_US}, {})
 
     def _add(self, event: Event, facts: Mapping[str, Fact]) -> None:
+        """Keep an event of this thread with its facts; count it as dropped where the trace is full."""
         thread = threading.current_thread()
         with self._lock:
             if len(self._events) == self._limit:
@@ -81,6 +82,7 @@ class Trace:
             self._events.append({**event, "pid": self._number, "tid": number, "args": facts})
 
     def _name_event(self, kind: str, name: str, thread: int) -> Event:
+        """Make the event that names the process or a thread (``kind``) in the trace."""
         return {"ph": "M", "name": kind, "pid": self._number, "tid": thread, "args": {"name": name}}
 
 

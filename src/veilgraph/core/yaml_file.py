@@ -52,7 +52,7 @@ def _check_keys_unique(node: yaml.MappingNode) -> None:
 
 
 def parse_yaml(text: str, loader: type[SettingsLoader] = SettingsLoader) -> object:
-    """What YAML says, in plain Python values.
+    """Parse YAML into plain Python values.
 
     Raises ``YAMLError``: it is none, says a key twice, is nested a hundred deep, or repeats too much by aliases;
     ``ValueError``: it has a date that does not exist.

@@ -54,6 +54,7 @@ class Calibration:
 
 
 def _logs(probabilities: Tensor) -> Tensor:
+    """Return log probabilities, finite, float64 and without a gradient."""
     return probabilities.detach().double().clamp_min(1e-300).log()  # one may have been rounded to 0
 
 

@@ -135,10 +135,7 @@ def _without_replacement(counts: np.ndarray, size: int, generator: torch.Generat
 
 
 def _distinct(nodes: np.ndarray) -> np.ndarray:
-    """The different nodes among some, sorted, so that rows of the graph are read in the order in which they lie.
-
-    What ``numpy.unique`` gives, in a thirtieth of its time.
-    """
+    """Return the distinct ones of some nodes, sorted: as ``numpy.unique``, in a thirtieth of its time."""
     nodes = np.sort(nodes)
     first = np.ones(len(nodes), dtype=bool)
     np.not_equal(nodes[1:], nodes[:-1], out=first[1:])

@@ -68,13 +68,14 @@ def check_bounds(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases:
 
 
 def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
-    """Whether the party pays for what it sends, and so knows how often it can."""
+    """Whether a party may state ``steps``: it pays for what it sends, and so knows how often it can."""
     if releases:
         return party in (*job.duties.releasing, *job.duties.summing)
     return job.training_plan is not None and party in job.duties.publishing
 
 
 def _misstated(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:
+    """Build the error of a party whose hello has a number that the job does not allow."""
     return ProtocolError(
         f"{party} states {field}={value} in its hello, and this job allows {allowed}; ask {party} what it runs",
         code="stated",

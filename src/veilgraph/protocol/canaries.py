@@ -82,9 +82,10 @@ class VoteCanaries(DrawnCanaries):
         if self.party in self.owners:
             pairs = self.places(self.party)[self.coins].T
             edges = torch.cat([pairs, pairs.flip(0)], dim=1)
-        return replace(in_place(graph, taken, edges), features=self._features(graph.features))
+        return replace(in_place(graph, taken, edges), features=self._with_canary_features(graph.features))
 
-    def _features(self, features: Tensor) -> Tensor:
+    def _with_canary_features(self, features: Tensor) -> Tensor:
+        """Replace all canaries' rows: zeros at first ends, rows of other nodes at second ends: [N, F] to [N, F]."""
         changed = features.to_dense().clone()
         pairs = torch.cat([self.places(owner) for owner in self.owners])
         others = torch.ones(self.nodes, dtype=torch.bool).index_fill(0, self.everywhere, False)
@@ -138,6 +139,7 @@ class LabelCanaries(DrawnCanaries):
 
 
 def _training_nodes(graph: PartyGraph) -> Tensor:
+    """Return the common training nodes that have a label, int64 [n]; ``DataError`` where nothing is labelled."""
     common = graph.common_part()
     if common.labels is None or common.train_mask is None:
         raise DataError("label_privacy.canaries: they are training nodes, and there are none; give a label holder's")

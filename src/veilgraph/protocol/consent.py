@@ -76,14 +76,14 @@ def standing(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def count(entries: Sequence[Entry], what: Counted, since: datetime | None = None) -> int:
-    """How many jobs or alignments there were; after ``since``, those that lie ahead of the clock included."""
+    """Count the jobs or alignments that stand, all or those after ``since``; unreadable lines count as either."""
     return sum(
         entry.what in (what, "unreadable") and (since is None or entry.time > since) for entry in standing(entries)
     )
 
 
 def used_up(settings: ConsentSettings, entries: Sequence[Entry], what: Counted, now: datetime) -> str:
-    """Why there may not be one more now; empty when there may. It names the limit and its value, never a count."""
+    """Why limits allow no further job or alignment now, or "" if they do; names a limit and its value, no count."""
     in_all, per_day = getattr(settings, f"{what}s"), getattr(settings, f"{what}s_per_day")
     if in_all is not None and count(entries, what) >= in_all:
         return f"consent.{what}s={in_all} is used up: raise it, or ask for no more"
@@ -154,6 +154,7 @@ class Consent:
 
     @contextmanager
     def _counted(self, what: Counted) -> Iterator[str]:
+        """Count a job or alignment; yields why it is refused, or "". An error in the block takes the count back."""
         refuses, taken = self._count_or_refuse(what)
         try:
             yield refuses
@@ -164,6 +165,7 @@ class Consent:
             raise
 
     def _count_or_refuse(self, what: Counted) -> tuple[str, str | None]:
+        """Append an entry to the journal unless a rule forbids it: the refusal, or "", and the entry's id, or None."""
         new = self._new_entry(what)
         with self._journal.held() as entries:
             before = {
@@ -198,6 +200,7 @@ class Consent:
         return job if goes_on else None
 
     def _ask(self) -> None:
+        """Show the request to people at the site, and note the question in the journal."""
         self._deadline = time.monotonic() + self._settings.approval_wait_s
         asked = self._new_entry("asked", of=self._job)
         self._shown = self._stack.enter_context(waiting(self._folder, self._request, asked.id))
@@ -212,6 +215,7 @@ class Consent:
         )
 
     def _read_answer(self) -> str | None:
+        """Look for an answer in what was added to the journal: "" for approval, a refusal, or None for none yet."""
         if (size := self._journal.size()) == self._read:
             return None
         self._read = size
@@ -298,7 +302,7 @@ def _json_line(entry: Entry) -> bytes:
 
 
 def _parse_entries(lines: Sequence[bytes]) -> list[Entry]:
-    """One entry for each line; one that cannot be read is as new as the next that can."""
+    """Parse the journal's lines; one that cannot be read is an entry with the time of the next that can."""
     entries: list[Entry] = []
     after = utc_now()
     for line in reversed(lines):
@@ -385,6 +389,7 @@ def answer(folder: Path, shown: Waiting, *, approved: bool, reason: str = "") ->
 
 
 def _read_waiting(path: Path) -> Waiting | None:
+    """Read a request's file; None where its process has ended, or it cannot be read."""
     try:
         with path.open("rb") as file:
             try:

@@ -292,7 +292,7 @@ def hidden_of(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
 
 
 def exposed_of(view: View) -> Iterator[Evidence]:
-    """What the rows of its paradigm expose to attacks, of one sender and one round at a time."""
+    """Yield, by sender and round, the evidence that rows of the paradigm expose by themselves (``Exposed``)."""
     for sender in (*view.others, SERVER):
         rows = rows_of(view.settings, sender, view.party)
         exposed_rows = dict.fromkeys((row.kind, row.exposed, row.rounds) for row in rows if row.exposed)
@@ -311,7 +311,7 @@ def exposed_of(view: View) -> Iterator[Evidence]:
 def embedding_of(
     view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...] = ()
 ) -> Iterator[Evidence]:
-    """The embeddings of one round from some senders: added up where they are masked, else side by side."""
+    """Yield evidence of one round's embeddings from some senders: added up where they are masked, else side by side."""
     passes = aggregate(view, kind, round_, senders)
     parts = [passes]
     if kind is not Kind.MASKED:
@@ -353,7 +353,7 @@ class Source:
     trains_alone: ClassVar[bool] = False
 
     def hidden(self, view: View) -> list[Evidence] | None:
-        """Messages that must say nothing to a party; None: those that rows say are under masks, kind by kind."""
+        """Messages that must say nothing to a party; None: those of ``hidden_of``, under masks by what rows say."""
         return None
 
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
@@ -364,7 +364,7 @@ class Source:
         yield from ()
 
     def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-        """What some parties have together, and none of them alone; ``server`` is its view where it is one of them."""
+        """Evidence that some parties have together and none alone; ``server`` is the server's view if it is one."""
         yield from ()
 
     def orders(self, view: View, sender: PartyId, truth: PartyGraph) -> list[Order]:
@@ -380,7 +380,7 @@ class Source:
         yield from ()
 
     def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
-        """Releases whose noise a party, or an auditor beside it, can hold against what ledgers count with.
+        """Releases whose noise a party, or an auditor beside it, can test against the noise that ledgers assume.
 
         Raises ``DataError`` where there are some that cannot be read.
         """
@@ -402,7 +402,7 @@ class Source:
         return None
 
     def withstands(self, job: JobSettings, members: Collection[PartyId]) -> bool:
-        """Whether the ledgers' ε is claimed against ``members`` together: of joint noise, against so many at most."""
+        """Whether the ledgers' ε is claimed against ``members`` together: not if too many of them made joint noise."""
         return job.noise.shared is None or len({*members} & {*job.duties.publishing}) <= job.noise.shared[1]
 
     def initial_weights(

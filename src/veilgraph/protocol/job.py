@@ -349,6 +349,7 @@ class JobSettings(Settings):
         return self
 
     def _check_unused(self) -> None:
+        """Refuse settings for other paradigms; a subclass that uses some overrides the check of these."""
         data, divides = (
             self.data,
             "they divide a data set for paradigm=vertical; for horizontal there is data.partition",
@@ -469,10 +470,7 @@ def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
 
 
 def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
-    """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore.
-
-    Where several holders score sums over all, test nodes are among them.
-    """
+    """Return the masks whose nodes' labels are perturbed: train and validation, and test if several holders score."""
     return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
 
 

@@ -116,8 +116,7 @@ class Objective:
     def training_loss(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over the training nodes, weighted by class where the job says so.
 
-        Logits are Tensor[N, C] of every node, or Tensor[B, C] of ``rows``, Tensor[B] int64; 0 without a training node
-        there.
+        Logits are Tensor[N, C] of every node, or Tensor[B, C] of ``rows``, int64 [B]; 0 without a training node there.
         """
         chosen = self._train if rows is None else self._train[rows]
         labels = self._labels if rows is None else self._labels[rows]
@@ -135,7 +134,7 @@ class Objective:
         return self._val.nonzero().ravel()
 
     def validation(self, logits: Tensor) -> tuple[float, float]:
-        """How logits of the validation nodes, Tensor[n, C], do: what epochs are chosen by, then the negative loss."""
+        """Score logits of the validation nodes, Tensor[n, C]: what epochs are chosen by, then minus the loss."""
         labels = self._labels[self._val]
         return self.selecting(logits, labels), -float(self._entropy(logits, labels))
 
@@ -168,6 +167,7 @@ class Objective:
         return scores if everything else scores.of_epoch(self._select_by)
 
     def _entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy, corrected for perturbed labels, else weighted by class; a scalar."""
         if self._transition is not None:
             return corrected_cross_entropy(logits, labels, self._transition)
         return functional.cross_entropy(logits, labels, weight=self.weights)
@@ -215,8 +215,7 @@ def area_under_curve(logits: Tensor, labels: Tensor, *, lacking: bool = False) -
 
 
 def rank_auc(scores: Tensor, positive: Tensor) -> float:
-    """ROC AUC of finite scores, Tensor[n], by ranks (Mann and Whitney's U); ``positive``, Tensor[n] bool, is neither
-    all nor none.
+    """ROC AUC of finite scores, Tensor[n], by ranks (Mann-Whitney U); ``positive``, bool [n], is neither all nor none.
 
     By hand, as every epoch asks for it: scikit-learn's takes 3 to 40 times as long, and a second to be imported.
     """

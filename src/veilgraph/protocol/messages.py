@@ -292,7 +292,7 @@ if TYPE_CHECKING:
 
 def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId, kind: Kind | None = None) -> list[MessageSpec[Any]]:
     """Return the rows that say what a job's messages from one party to another carry, of one kind or of all."""
-    rows = [row for row in _all_rows(job) if kind in (None, row.kind)]
+    rows = [row for row in _paradigm_rows(job) if kind in (None, row.kind)]
     return [row for row in rows if row.ends.fit(job, sender, receiver) and row.of(job)]
 
 
@@ -300,7 +300,7 @@ def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
     """Return revelation → the settings that cause it, for what a job reveals of ``party``'s data, or of anybody's."""
     true = {told for row in _sent_rows(job) for told in row.reveals}
     found = dict[str, str]()
-    for told in _revelations_of(_all_rows(job)):
+    for told in _revelations_of(_paradigm_rows(job)):
         if told in true and (party is None or party in told.whose(job)) and (cause := told.cause(job)):
             found.setdefault(told.name, cause)
     return found
@@ -315,12 +315,12 @@ def bounded_revelations(job: JobSettings) -> frozenset[str]:
 
 def wider(job: JobSettings) -> dict[str, str]:
     """Return revelation → a wider one that includes it, by name, among all that jobs of this paradigm may reveal."""
-    return {told.name: told.part_of for told in _revelations_of(_all_rows(job)) if told.part_of}
+    return {told.name: told.part_of for told in _revelations_of(_paradigm_rows(job)) if told.part_of}
 
 
 def statements(job: JobSettings) -> dict[str, str]:
     """Return revelation → who learns what, for all that jobs of this paradigm may reveal."""
-    return {told.name: told.statement for told in _revelations_of(_all_rows(job))}
+    return {told.name: told.statement for told in _revelations_of(_paradigm_rows(job))}
 
 
 @cache
@@ -340,7 +340,7 @@ def all_revelations() -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-def _all_rows(job: JobSettings) -> tuple[MessageSpec[Any], ...]:
+def _paradigm_rows(job: JobSettings) -> tuple[MessageSpec[Any], ...]:
     rows: tuple[MessageSpec[Any], ...] = PARADIGMS[job.paradigm].rows
     return rows
 
@@ -350,8 +350,9 @@ def _revelations_of(rows: Iterable[MessageSpec[Any]]) -> list[Revelation[Any]]:
 
 
 def _sent_rows(job: JobSettings) -> Iterator[MessageSpec[Any]]:
+    """Yield the rows whose conditions a job meets, and that fit at least two of its parties."""
     pairs = list(permutations((*job.data.names, SERVER), 2))
-    for row in _all_rows(job):
+    for row in _paradigm_rows(job):
         if row.of(job) and any(row.ends.fit(job, *pair) for pair in pairs):
             yield row
 

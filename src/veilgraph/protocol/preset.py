@@ -70,7 +70,7 @@ def left_out(content: Mapping[str, Any], offered: Iterable[Choice]) -> list[Choi
 
 
 def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callable[[Mapping[str, Any]], T]) -> T:
-    """Read a job with what its preset chose of what it leaves out, of which none makes a valid job invalid.
+    """Read a job with its preset's choices for what it leaves out, so that none makes a valid job invalid.
 
     Where all together would, each is taken only where the job stays valid with it, needed ones first. Raises
     ``ValidationError`` where the job breaks a rule by itself.

@@ -64,8 +64,7 @@ class Spreading(ABC):
     ) -> AbstractContextManager[None]:
         """A block within which the part, whose models are replaced, is computed on all machines of the holder.
 
-        Raises ``ConfigError``: the model runs on one machine alone; ``LinkError``: a machine did not come in time, or
-        is gone.
+        Raises ``ConfigError``: the model runs on one machine alone; ``LinkError``: a machine came late or is gone.
         """
 
 

@@ -196,6 +196,7 @@ def export_parts(
 
 
 def _job_for(settings: DataSettings, seed: int, job: JobSettings | None, paradigm: Paradigm) -> JobSettings:
+    """Return ``job``, or the data set's own, with ``seed`` and the feature scaling that ``settings`` give, if any."""
     if settings.dataset is None:
         raise ConfigError("data.dataset: a data set is exported, not what holders bring; give one")
     changes: dict[str, object] = {"seed": seed}
@@ -248,6 +249,7 @@ def export_organisations(
 
 
 def _write(exports: Sequence[Export], out: Path, suffix: TableFormat, job: JobSettings) -> dict[PartyId, Path]:
+    """Write holders' tables and party files, and beside them the jobs and the project; gives holder → party file."""
     files = {export.graph.party: out / export.graph.party / "party.yaml" for export in exports}
     labelled = next((export.graph.party for export in exports if export.graph.labels is not None), None)
     jobs = _jobs(job, files, labelled)
@@ -265,8 +267,7 @@ def _write(exports: Sequence[Export], out: Path, suffix: TableFormat, job: JobSe
 def draw_knowledge(nodes: int, holders: int, overlap: float, generator: np.random.Generator) -> NDArray[np.bool_]:
     """Draw which holder knows which node, bool [holders, nodes]: all know a share ``overlap``, some the others.
 
-    Raises:
-        ConfigError: the overlap leaves no common node, or exceeds 1.
+    Raises ``ConfigError``: the overlap leaves no common node, or exceeds 1.
     """
     common = round(overlap * nodes) if 0 < overlap <= 1 else 0
     if common == 0:
@@ -307,6 +308,7 @@ def _jobs(job: JobSettings, files: Mapping[PartyId, Path], labelled: PartyId | N
 
 
 def _project(name: str, files: Mapping[PartyId, Path]) -> dict[str, Any]:
+    """Return the content of ``project.yaml``: a network of the holders on this machine."""
     server = {"host": "localhost", "port": 8002}
     project = {"server": server, "holders": list(files), "administrators": ["admin@example.org"]}
     return {"name": name.replace(".", "-"), **project}

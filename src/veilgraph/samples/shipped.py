@@ -24,11 +24,7 @@ def shipped_jobs() -> tuple[str, ...]:
 
 
 def shipped_job(name: str) -> JobSettings:
-    """Reads one of the shipped jobs.
-
-    Raises:
-        ConfigError: there is no such job; the message names those there are.
-    """
+    """Read one of the shipped jobs; ``ConfigError``, which names those that there are, for another name."""
     if name not in shipped_jobs():
         raise ConfigError(
             f"job {name!r} is not shipped; choose from {', '.join(shipped_jobs())}", key="job", value=name
