@@ -44,6 +44,7 @@ class CombineSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        """Refuse ``masked`` for a strategy that is not linear."""
         if self.masked and not self.linear:
             raise ValueError(
                 f"strategy {self.strategy!r} cannot be masked: the server needs each embedding by itself; "

@@ -186,7 +186,7 @@ class Consent:
         return "", new.id
 
     def _resumed_training(self, entries: Sequence[Entry]) -> Entry | None:
-        """The training that this session goes on with, where it neither counts nor is asked about anew."""
+        """Return the entry of the training that this session resumes uncounted and without being asked; else None."""
         request, counted = self._request, standing(entries)
         this = ("job", "train", request.settings.hash())
         trained = [each for each in counted if (each.what, each.work, each.settings) == this]

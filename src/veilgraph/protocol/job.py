@@ -82,6 +82,7 @@ class AttackLimit(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        """Refuse a limit without a figure."""
         if not self.figures():
             raise ValueError("a limit is of auc, tpr_at_1_percent or tpr_at_0_1_percent; give one, or no limit")
         return self
@@ -162,6 +163,7 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        """Refuse ``refresh_every`` without batches, and ``patience`` where no epoch is judged."""
         if self.refresh_every is not None and self.batch_size is None:
             raise ValueError(
                 f"refresh_every={self.refresh_every} counts batches, and without batch_size every step renews h^0; "
@@ -317,6 +319,7 @@ class JobSettings(Settings):
     @model_validator(mode="wrap")
     @classmethod
     def _choose(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 - of anywhere
+        """Validate a job with the settings that its preset chooses for what it leaves out."""
         if not isinstance(content, Mapping):
             return handler(content)
         content = {"preset": preset.DEFAULT, **content}
@@ -329,6 +332,7 @@ class JobSettings(Settings):
 
     @model_validator(mode="after")
     def _check_common(self) -> Self:
+        """Hold a job to the rules between settings that are the same in every paradigm."""
         if self.train.select_by not in self.measures.selectable:
             raise ValueError(
                 f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
@@ -367,10 +371,12 @@ class JobSettings(Settings):
         self._check_parts()
 
     def _check_privacy(self) -> None:
+        """Refuse ``privacy``, unless a paradigm overrides this."""
         why = "it is for paradigms sealed and node-dp, and averaging has averaging.privacy"
         require(f"paradigm={self.paradigm}", ("privacy", self.privacy and "given", None, why))
 
     def _check_label_privacy(self, said: str) -> None:
+        """Refuse ``label_privacy``, which ``said`` names, unless a paradigm overrides this."""
         raise ValueError(
             f"{said} is for paradigm='vertical', 'horizontal' or 'averaging', and this is {self.paradigm!r}; leave it "
             "out (node-dp has release.labels)"
@@ -384,6 +390,7 @@ class JobSettings(Settings):
             )
 
     def _check_parts(self) -> None:
+        """Refuse ``data.partition``, unless a paradigm overrides this."""
         if self.data.partition != PartitionSettings():
             raise ValueError("data.partition divides a data set for paradigm='horizontal'; leave it out")
 

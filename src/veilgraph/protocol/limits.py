@@ -72,6 +72,7 @@ class LimitSettings(Settings):
 
     @model_validator(mode="after")
     def _check_epsilon(self) -> Self:
+        """Refuse ``max_epsilon`` without a unit and a relation or, where it is of edges, ``most_neighbours``."""
         missing = [key for key in ("epsilon_unit", "epsilon_neighbours") if getattr(self, key) is None]
         if self.max_epsilon is not None and missing:
             raise ValueError(

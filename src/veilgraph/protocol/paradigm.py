@@ -143,7 +143,7 @@ class Privacy(ABC, Generic[J]):
     protects: ClassVar[tuple[str, ...]] = ()
 
     def disclosed_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
-        """Name of what a party's own tables make a job reveal of them → which entries of its party file do."""
+        """Return revelation → the entries of a party file, among its ``features``, that make a job reveal it."""
         return {}
 
     def plan(self, job: J, party: PartyId, nodes: int | None = None) -> Plan | None:
@@ -155,7 +155,7 @@ class Privacy(ABC, Generic[J]):
         """The largest total ε that a job can cost a holder; infinite where something goes unnoised."""
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        """Count what ``InputRules.degree_rules`` bounds, at the node of a holder's graph that has most of it."""
+        """Count the edges that ``InputRules.degree_rules`` bounds at the node of a holder's graph that has the most."""
         from veilgraph.privacy.aggregation import most_neighbours  # noqa: PLC0415 - loads torch
 
         return most_neighbours(graph.edge_index, graph.num_nodes)

@@ -103,6 +103,7 @@ def chosen(content: Mapping[str, Any], offered: Iterable[Choice], settings: Base
 
 
 def _with_choices(content: Mapping[str, Any], choices: Iterable[Choice]) -> dict[str, Any]:
+    """Copy a job's content, with each choice's value at its dotted key."""
     found: dict[str, Any] = dict(content)
     for choice in choices:
         place = found

@@ -45,6 +45,7 @@ class SageMeanSettings(LocalSettings):
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:
+        """Refuse ``start: average`` for a model that has no mean to start from."""
         if self.start == "average" and not issubclass(self.kind.settings, SageMeanSettings):
             raise ValueError(
                 f"start='average' is for model='sage-mean', not {self.model!r}: only there it is the mean of a node "
