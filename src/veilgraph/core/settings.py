@@ -123,13 +123,13 @@ PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 
 
 class Exact(BaseModel):
-    """What parties and processes say to each other, or keep: frozen; unknown keys and other types are refused."""
+    """Base of messages between parties or processes, and of records: frozen, no unknown keys, no other types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Settings(BaseModel):
-    """Frozen; unknown keys, infinities and NaN are refused."""
+    """Base of settings: frozen; unknown keys, infinities and NaN are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

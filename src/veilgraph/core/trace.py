@@ -87,7 +87,7 @@ class Trace:
 
 
 class NoTrace:
-    """In place of a trace where none is asked for: notes nothing."""
+    """Stands in for a ``Trace`` where none is asked for, and records nothing."""
 
     _nothing: Final = nullcontext()
 

@@ -146,7 +146,7 @@ class Unchanged(nn.Module):
 
 
 class Mean(Combine[CombineSettings]):
-    """Σ t_i / P."""
+    """The mean of the holders' embeddings, Σ t_i / P."""
 
     words: ClassVar[str] = "takes the mean of what the holders publish"
 
@@ -156,7 +156,7 @@ class Mean(Combine[CombineSettings]):
 
 
 class Concat(Combine[CombineSettings]):
-    """(t_1, …, t_P)."""
+    """The holders' embeddings side by side, (t_1, …, t_P)."""
 
     words: ClassVar[str] = "puts what the holders publish side by side"
     linear: ClassVar[bool] = False
@@ -187,7 +187,7 @@ class Weight(nn.Module):
 
 
 class Regression(Combine[CombineSettings]):
-    """Σ ω_i ⊙ t_i, each holder keeping its own ω_i."""
+    """A trained weighted sum, Σ ω_i ⊙ t_i; each holder keeps its own ω_i."""
 
     words: ClassVar[str] = "takes a weighted sum of what the holders publish"
 

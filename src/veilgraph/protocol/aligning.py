@@ -158,7 +158,7 @@ def check_split(job: JobSettings) -> None:
 
 
 class AlignedData(Data[J]):
-    """What jobs begin with whose holders have the same nodes, one of them with labels."""
+    """Data of jobs whose holders have the same nodes, one of them with labels."""
 
     @override
     def load(self, job: J) -> Inputs:

@@ -98,7 +98,7 @@ class OpenedSum:
 
 @dataclass(frozen=True, eq=False)
 class Noisy:
-    """One release as somebody has it, [N, d], with noise of a ``deviation``; ``clip`` is the longest row before it."""
+    """One release as received, ``rows`` [N, d], with noise of a ``deviation``; ``clip``: the longest row before it."""
 
     rows: Floats
     deviation: float
@@ -128,7 +128,7 @@ Level = Callable[[float], float]
 
 
 class Claims(Protocol):
-    """Trade-offs of more and more loss, of which the largest that is refuted is looked for."""
+    """Trade-off functions by privacy loss, of which an audit looks for the largest that is refuted."""
 
     def level(self, loss: float) -> Level:
         """Return F⁻¹, power → least level, of a loss above 0; a larger loss never raises a level."""
@@ -139,7 +139,7 @@ class Claims(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Guesses:
-    """What an adversary makes of a holder's canaries: scores [m], higher = in, of coins [m].
+    """An adversary's guesses at a holder's canaries: scores [m], higher = in, and the true coins [m].
 
     ``limit`` is the ε claimed; None: the ledger's total, where that is claimed against the adversary. ``claims`` are of
     the ledger's releases, for a larger bound at ``delta``; None: nothing is claimed but ε and δ.
@@ -214,7 +214,7 @@ class Audited(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """One kind of thing that an adversary has.
+    """One piece of evidence that an adversary has, to mount attacks on or to test that it tells nothing.
 
     Attributes:
         sort: what attacks on it there are.
@@ -342,7 +342,7 @@ def gradients(view: View, steps: Observations, words: str, about: tuple[PartyId,
 
 
 class Source:
-    """What messages of a paradigm hold together; this one knows of nothing but what their rows expose.
+    """A paradigm's part of an audit: what its messages tell together. This base adds nothing to what rows expose.
 
     Attributes:
         reads_passes: whether messages are read pass by pass, each with a row for every node.

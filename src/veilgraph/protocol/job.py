@@ -270,7 +270,7 @@ class NoiseFacts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is predicted: only nodes that the label holder names, a class alone, of the data as they were trained on."""
+    """Limits of predictions: only of nodes that the label holder names, only classes, only of the data trained on."""
 
     predicts_named: bool = False
     opens_classes_alone: bool = False

@@ -303,7 +303,7 @@ class Predicted:
 
 
 class Judge(Role, ABC):
-    """The label holder of any schedule.
+    """A party with labels: it computes the loss, scores the model and predicts, by the last pass.
 
     ``logits`` are Tensor[C, classes] of the last pass, of the nodes ``predicted``, Tensor[R] int64 or None for all
     common ones; ``loss`` is of the last training pass.

@@ -52,7 +52,7 @@ LABELS_ALONE: Final = "label_privacy bounds labels alone: set limits.epsilon_uni
 
 
 class Data(ABC, Generic[J]):
-    """From data to the graphs that a job on one machine begins with, and what is refused before anything is sent."""
+    """Turns data into the graphs of a job on one machine, and refuses what does not fit before anything is sent."""
 
     @abstractmethod
     def load(self, job: J) -> Inputs:
@@ -137,7 +137,7 @@ class Sessions(ABC, Generic[J]):
 
 
 class Privacy(ABC, Generic[J]):
-    """What a job's ε is and what it is of."""
+    """How large a job's ε is, and what it protects."""
 
     has_privacy: ClassVar[bool] = True
     protects: ClassVar[tuple[str, ...]] = ()

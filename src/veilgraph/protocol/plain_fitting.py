@@ -61,7 +61,7 @@ Progress = Callable[[list[Record]], None]  # (the epochs' records so far); calle
 
 @dataclass(frozen=True)
 class PlainResult:
-    """What ``fit`` gives: a federated run's keys without bytes; ``output``: logits [N, C] of the chosen epoch."""
+    """A training in one process: a federated run's keys without bytes; ``output``: chosen epoch's logits [N, C]."""
 
     summary: Record
     metrics: list[Record]

@@ -73,7 +73,7 @@ _FIRST: Final = frozenset({"sage-mean", "sage-lstm", "sage-pool", "gcn", "gat", 
 
 
 class FirstSettings(SageMeanSettings, GatSettings, AppnpSettings):
-    """Of a job with one of the first models: it spells out the settings of all of them, and its hash is of them."""
+    """Settings of any of the first models: a job spells out those of all of them, and its hash covers them."""
 
 
 def local_settings(said: Mapping[str, object]) -> LocalSettings:
