@@ -35,7 +35,7 @@ def load(name: str, *, root: str | Path | None = None, seed: int = 0, **settings
     Args:
         name: one of ``names()``.
         root: folder of its files; default: the variable ``VEILGRAPH_DATA``, else ``.data``.
-        seed: of all that is drawn: the same seed gives the same graph and split.
+        seed: of all draws: the same seed gives the same graph and split.
         settings: others of a job's ``data``, as ``block_model={"nodes": 1000}``.
 
     Returns:
@@ -64,7 +64,7 @@ def payments(*, seed: int = 0, **settings: object) -> Any:  # noqa: ANN401 - of 
         an organisation sees of it, ``view("A").data()`` is that as a graph, and ``together()`` what all banks see.
 
     Raises:
-        ConfigError: a setting is none, or sizes do not fit each other.
+        ConfigError: a setting is unknown or invalid, or sizes do not fit each other.
         DataError: a bank has too few customers for the patterns.
     """
     kind = DATASETS.find("data.dataset", "payments")
@@ -76,18 +76,18 @@ def payments(*, seed: int = 0, **settings: object) -> Any:  # noqa: ANN401 - of 
 def split(
     data: Data, *, train: float, val: float, test: float | None = None, seed: int = 0, stratify: bool = True
 ) -> Data:
-    """The same graph with masks drawn anew.
+    """Return a copy of the graph with ``train_mask``, ``val_mask`` and ``test_mask`` drawn anew.
 
     Args:
         data: with ``y``.
         train: share of the labelled nodes that are trained on; ``val`` and ``test`` likewise, of a sum of at most 1.
         val: share that early stopping judges by.
-        test: share that the result is told of; default: all others.
+        test: share that the result is measured on; default: all others.
         seed: of the draw.
         stratify: take the shares of every class; else node by node, whatever its label.
 
     Raises:
-        ConfigError: the shares are none.
+        ConfigError: a share is out of range, or they add up to more than 1.
         DataError: there are no labels.
     """
     if not isinstance(data.get("y"), Tensor):

@@ -51,7 +51,7 @@ def vertically(
         ConfigError: ``holders`` is no number of holders.
         DataError: fewer columns than holders, proportions that do not fit, or data that break a rule.
     """
-    names = _names(holders)
+    names = _checked_names(holders)
     return split_vertically(
         data,
         names=names,
@@ -88,9 +88,9 @@ def horizontally(
 
     Raises:
         ConfigError: ``holders`` is no number of holders, or ``overlap`` is given with ``mixed``.
-        DataError: a share is none, some holder gets no node to train or validate on, or data break a rule.
+        DataError: a share is out of range, a holder gets no node to train or validate on, or data break a rule.
     """
-    names = _names(holders)
+    names = _checked_names(holders)
     if mixed is None:
         return split_horizontally(data, names=names, seed=seed, overlap=overlap, knows=knows)
     if overlap:
@@ -100,7 +100,8 @@ def horizontally(
     return split_by_label(data, names=names, seed=seed, mixed=mixed, knows=knows)
 
 
-def _names(holders: Holders) -> Sequence[PartyId]:
+def _checked_names(holders: Holders) -> Sequence[PartyId]:
+    """Return the given names, or A, B, … for a number; ``ConfigError`` for anything else."""
     if not isinstance(holders, int):
         check_several("holders", holders, "names, nor a number of holders")
         if holders is None or not all(isinstance(name, str) for name in holders):

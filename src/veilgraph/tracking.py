@@ -20,7 +20,7 @@ __all__ = ["mlflow", "tensorboard"]
 
 
 def tensorboard(folder: str | Path) -> Callable[[Record], None]:
-    """Writes what ``tensorboard --logdir`` shows, a scalar for each figure.
+    """Return a function for ``on_epoch=`` that writes each figure of an epoch as a scalar for ``tensorboard --logdir``.
 
     Args:
         folder: of the training's event file, made here; another one for another training.
@@ -31,7 +31,7 @@ def tensorboard(folder: str | Path) -> Callable[[Record], None]:
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise _absent("tensorboard", "pip install tensorboard") from error
+        raise _not_installed("tensorboard", "pip install tensorboard") from error
     writer = SummaryWriter(str(Path(folder)))
 
     def note(record: Record) -> None:
@@ -43,7 +43,7 @@ def tensorboard(folder: str | Path) -> Callable[[Record], None]:
 
 
 def mlflow() -> Callable[[Record], None]:
-    """Logs each figure as a metric of MLflow's active run, of which it begins one where there is none.
+    """Return a function for ``on_epoch=`` that logs each figure as a metric of MLflow's active run, or of a new one.
 
     Raises:
         ConfigError: mlflow is not installed.
@@ -51,7 +51,7 @@ def mlflow() -> Callable[[Record], None]:
     try:
         import mlflow as tool  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise _absent("mlflow", "pip install mlflow-skinny") from error
+        raise _not_installed("mlflow", "pip install mlflow-skinny") from error
 
     def note(record: Record) -> None:
         tool.log_metrics(_figures(record), step=record["epoch"])
@@ -63,7 +63,7 @@ def _figures(record: Mapping[str, object]) -> dict[str, float]:
     return {name: float(value) for name, value in record.items() if name != "epoch" and isinstance(value, Real)}
 
 
-def _absent(name: str, way: str) -> ConfigError:
+def _not_installed(name: str, way: str) -> ConfigError:
     return ConfigError(
         f"tracking.{name}: {name} is not installed; install it ({way}), or give on_epoch= a function of your own",
         key=f"tracking.{name}",

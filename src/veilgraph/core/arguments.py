@@ -25,7 +25,7 @@ def kind_of(value: object) -> str:
 
 
 def wrong_type(key: str, value: object, wanted: str, way_out: str, *, party: PartyId | None = None) -> ConfigError:
-    """The error of an argument of the wrong type, which takes what is ``wanted``, as ``a path (str or Path)``."""
+    """Build the error of an argument ``key`` whose value is not ``wanted``, words such as ``a path (str or Path)``."""
     whose = "" if party is None else f"{party!r} brings "
     found = kind_of(value)
     return ConfigError(
@@ -44,35 +44,36 @@ def path_of(key: str, value: object, what: str = "a directory") -> Path:
 
 
 def check_flags(**flags: object) -> None:
-    """Refuses what is neither True nor False; arguments by their names."""
+    """Raise ``ConfigError`` (code ``wrong-type``) for an argument that is no bool; arguments by their names."""
     for key, value in flags.items():
         if not isinstance(value, bool):
             raise wrong_type(key, value, "True or False", "give one of these")
 
 
-def _check_given(values: Mapping[str, object], fits: Callable[[object], bool], wanted: str) -> None:
+def _check_types(values: Mapping[str, object], fits: Callable[[object], bool], wanted: str) -> None:
+    """Raise the ``wrong_type`` of the first value, by its argument's name, that is not None and does not fit."""
     for key, value in values.items():
         if value is not None and not fits(value):
             raise wrong_type(key, value, wanted, "give one, or leave it out")
 
 
 def check_functions(**functions: object) -> None:
-    """Refuses what cannot be called; arguments by their names, None where one is left out."""
-    _check_given(functions, callable, "a function")
+    """Raise ``ConfigError`` for an argument that is neither callable nor None; arguments by their names."""
+    _check_types(functions, callable, "a function")
 
 
 def check_text(**texts: object) -> None:
-    """Refuses what is no text; arguments by their names, None where one is left out."""
-    _check_given(texts, lambda value: isinstance(value, str), "a name (str)")
+    """Raise ``ConfigError`` for an argument that is neither a str nor None; arguments by their names."""
+    _check_types(texts, lambda value: isinstance(value, str), "a name (str)")
 
 
 def check_whole(**numbers: object) -> None:
-    """Refuses what is no whole number; arguments by their names, None where one is left out."""
-    _check_given(numbers, lambda each: isinstance(each, int) and not isinstance(each, bool), "a whole number (int)")
+    """Raise ``ConfigError`` for an argument that is neither an int (no bool) nor None; arguments by their names."""
+    _check_types(numbers, lambda each: isinstance(each, int) and not isinstance(each, bool), "a whole number (int)")
 
 
 def check_mapping(key: str, value: object, wanted: str) -> None:
-    """Refuse what is no mapping with names as keys; ``wanted`` is what it maps, as in ``holder → ids``."""
+    """Raise ``ConfigError`` unless ``value`` maps str keys; ``wanted`` says from what to what, as ``holder → ids``."""
     if not isinstance(value, Mapping):
         raise wrong_type(key, value, f"a dict, {wanted}", "give one")
     for each in value:
@@ -81,7 +82,7 @@ def check_mapping(key: str, value: object, wanted: str) -> None:
 
 
 def check_several(key: str, value: Any, wanted: str) -> None:  # noqa: ANN401 - anything
-    """Refuse what is no list of ``wanted`` or a like sequence; text is none, and None is an argument left out."""
+    """Raise ``ConfigError`` unless ``value`` is None or a one-dimensional sequence, no text; ``wanted``: of what."""
     if value is None:
         return
     listed = hasattr(value, "__len__") and hasattr(value, "__getitem__") and not hasattr(value, "keys")
@@ -90,14 +91,14 @@ def check_several(key: str, value: Any, wanted: str) -> None:  # noqa: ANN401 - 
 
 
 OPTIONS: Final = ContextVar("OPTIONS", default=False)
-"""Whether who reads errors gave options: the command line says so, of the command that it runs."""
+"""Whether errors name options (``--out``) in place of Python arguments; the command line sets it."""
 
 
 def argument(name: str, value: str = "") -> str:
-    """An argument of a function that is an option of a command, too, with the value to give where there is one."""
+    """Name an argument in an error: ``--some-name`` for readers of the command line, else ``some_name=value``."""
     return f"--{name.replace('_', '-')}" if OPTIONS.get() else f"{name}={value}"
 
 
 def resuming(run: object) -> str:
-    """How a run is gone on with."""
+    """Say how to resume a run: a shell command for readers of the command line, else a Python call."""
     return f"veilgraph resume {shlex.quote(str(run))}" if OPTIONS.get() else f"load_run({str(run)!r}).resume()"

@@ -25,7 +25,7 @@ def digest(line: bytes) -> str:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """The file's lines, each with its newline, without a torn one; none without a file. ``RunError``: unreadable."""
+    """Read a file's lines that end in a newline, [] where the file is missing; ``RunError``: it cannot be read."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -59,9 +59,9 @@ def check_chain(path: Path, lines: Sequence[bytes]) -> None:
 
 
 class Heads:
-    """What stands for the first lines of a file towards others, who can neither read it nor test a guess of it.
+    """Keyed digests of a file's first lines for others to keep, who can neither read the lines nor test a guess.
 
-    ``head(n)`` is an HMAC-SHA256 under the owner's salt (32 secret bytes) of what the file is, n, and their SHA-256.
+    ``head(n)`` is an HMAC-SHA256 under ``salt`` (32 secret bytes) of ``about``, n, and the first n lines' SHA-256.
     """
 
     def __init__(self, salt: bytes, about: Sequence[str], lines: Sequence[bytes]) -> None:
@@ -74,11 +74,11 @@ class Heads:
 
     @property
     def lines(self) -> int:
-        """How many lines there are."""
+        """Number of lines."""
         return len(self._digests) - 1
 
     def head(self, lines: int) -> str | None:
-        """Of that many first lines, 64 hexadecimal digits; None where there are fewer."""
+        """Return the HMAC of that many first lines, 64 hexadecimal digits; None where there are fewer lines."""
         if lines > self.lines:
             return None
         content = json.dumps([*self._about, lines, self._digests[lines].hex()]).encode()

@@ -17,25 +17,26 @@ class _Deferred:
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
 
-    def _found(self) -> Any:  # noqa: ANN401
+    def _resolve(self) -> Any:  # noqa: ANN401
+        """Import the module, and return its attribute or submodule of the name."""
         module = import_module(self._module)
         if not hasattr(module, self._name):
             import_module(f"{self._module}.{self._name}")
         return getattr(module, self._name)
 
     def __call__(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
-        return self._found()(*args, **named)
+        return self._resolve()(*args, **named)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        return getattr(self._found(), name)
+        return getattr(self._resolve(), name)
 
     def __instancecheck__(self, value: object) -> bool:
-        return isinstance(value, self._found())
+        return isinstance(value, self._resolve())
 
-    def _refused(self, *_other: object) -> NoReturn:
+    def _refuse_constant(self, *_other: object) -> NoReturn:
         raise TypeError(f"{self._module}.{self._name} waits to be imported, and is no constant; import its module")
 
-    __eq__ = __str__ = __iter__ = __bool__ = _refused
+    __eq__ = __str__ = __iter__ = __bool__ = _refuse_constant
     __hash__ = object.__hash__
 
 

@@ -79,18 +79,18 @@ class VeilgraphError(Exception):
         self.party = named if party is None else party
 
     def told(self, message: str, party: str | None = None) -> Self:
-        """The same error with another message, as who was not its cause tells it; ``party`` where it names none."""
+        """Copy the error with another message, and with ``party`` where it names none; code, key and value stay."""
         return type(self)(message, code=self.code, key=self.key, value=self.value, party=self.party or party)
 
     def to_json(self) -> str:
-        """The error as another process makes it anew by ``error_of_json``."""
+        """Serialise the error as JSON text, which ``error_of_json`` reads in another process."""
         kind = next(kind.__name__ for kind in type(self).__mro__ if KINDS.get(kind.__name__) is kind)
         parts = {"code": self.code, "key": self.key, "value": self.value, "party": self.party}
         return json.dumps({"kind": kind, "message": str(self), **parts}, default=str)
 
 
 class Fault(str):
-    """What is wrong with something, in words that go into a message, and the code of the rule."""
+    """Words of what is wrong, to go into an error's message, with the ``code`` of the broken rule."""
 
     code: str
 
@@ -101,7 +101,7 @@ class Fault(str):
 
 
 def _plain(text: str) -> object:
-    """A value as a message shows it, as JSON has it; else text without its quotes."""
+    """Parse a value that a message shows: quoted text without its quotes, else JSON, else the text as it is."""
     if text[0] in "'\"":
         return text[1:-1]
     try:

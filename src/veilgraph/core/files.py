@@ -48,21 +48,21 @@ log = logging.getLogger("veilgraph")
 
 
 def fresh_path(name: str) -> Path:
-    """Where a run goes that was given no directory: a folder in ``runs`` that is not there yet, by name and time."""
+    """Choose an unused path for a run without a directory: ``runs/<name>-<date>-<time>``, numbered if it is taken."""
     stem = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     others = (stem.with_name(f"{stem.name}-{number}") for number in count(2))
     return next(path for path in chain([stem], others) if not path.exists())
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file of which others may see nothing: ``whole_file`` for what is in memory."""
+    """Replace a file's content as a whole, mode 0600: ``whole_file`` for bytes in memory."""
     with whole_file(path) as file:
         file.write(content)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, so that a kill leaves the old content or the new, never a part; 0600, whatever it was before."""
+    """Open a file to write that takes ``path``'s place when the block ends, mode 0600; a kill leaves old or new."""
     if path.exists() and not path.is_file():
         raise FileExistsError(f"{path} is there already and is no file")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(_TEMPORARY_BYTES)}")
@@ -93,7 +93,7 @@ def new_file(path: Path, *, buffering: int = -1) -> BinaryIO:
 
 
 def append(path: Path, content: bytes, *, sync: bool = False) -> None:
-    """Adds to the end of a file, as ``appended_file``; with ``sync`` it is on the disk when this returns."""
+    """Append to a file, made at need, mode 0600; with ``sync`` the content is on the disk when this returns."""
     with os.fdopen(descriptor_of(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
         file.write(content)
         if sync:
@@ -107,7 +107,7 @@ def appended_file(path: Path) -> FileIO:
 
 
 def real_file(path: Path) -> Path:
-    """The one path of a file that has a ledger; ``ConfigError`` where it has several names, and so ledgers."""
+    """Resolve the links in a path; ``ConfigError`` for a file of several hard links, each with a ledger beside it."""
     real = path.resolve()
     names = real.stat().st_nlink if real.is_file() else 1
     if names > 1:
@@ -133,7 +133,7 @@ def private_folder(path: Path) -> Path:
 
 
 def fresh_folder(path: Path) -> Path:
-    """A ``private_folder`` of ``--out`` that is not there yet, or empty; else, or open to others, ``RunError``."""
+    """Make ``path`` a private folder, or take an empty one; ``RunError`` if it has content or is open to others."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is not an empty directory; choose another {argument('out')} or remove it")
     check_private(private_folder(path))
@@ -141,7 +141,7 @@ def fresh_folder(path: Path) -> Path:
 
 
 def make_private(path: Path) -> None:
-    """Takes from others whatever they may do with a folder and all in it, which another program made for us."""
+    """Remove all permissions of others, the group too, from a folder and all in it; symbolic links are skipped."""
     for found in (path, *path.rglob("*")):
         if not found.is_symlink():
             found.chmod(found.stat().st_mode & ~_OTHERS & 0o777)
@@ -156,22 +156,23 @@ def check_private(path: Path) -> None:
     try:
         if path.is_symlink():
             _check_owner(path, path.lstat(), path)
-        _check(path, path.stat(), path)
-        for folder, folders, files in os.walk(path, onerror=_unreadable):
+        _check_private_entry(path, path.stat(), path)
+        for folder, folders, files in os.walk(path, onerror=_raise_unless_missing):
             for name in (*folders, *files):
                 found = Path(folder, name)
                 with suppress(FileNotFoundError):  # another process has just renamed or removed it
-                    _check(found, found.lstat(), path)
+                    _check_private_entry(found, found.lstat(), path)
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error}); give a folder of this account") from error
 
 
-def _unreadable(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
-def _check(found: Path, status: os.stat_result, of: Path) -> None:
+def _check_private_entry(found: Path, status: os.stat_result, of: Path) -> None:
+    """Raise ``RunError`` for a link, an entry of another account, or one that others may use, in the folder ``of``."""
     _check_owner(found, status, of)
     if stat.S_ISLNK(status.st_mode):
         raise RunError(f"{found} is a link, which leads out of {of}; put in its place what it points to")
@@ -192,10 +193,10 @@ def _check_owner(found: Path, status: os.stat_result, of: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, refusal: str, *, wait_s: float = 0.0) -> Iterator[int]:
-    """Hold a folder for this process; the system lets go of it when the process ends, however it ends.
+    """Hold an exclusive lock on a folder in the block; the system releases it when the process ends, however it ends.
 
-    Gives the descriptor, by which processes that inherit it hold the folder too. Waits at most ``wait_s``. Raises
-    ``RunError``: with ``refusal``; or there are no locks where the folder is.
+    Yields its descriptor: processes that inherit it hold the lock too. Waits at most ``wait_s`` seconds. Raises
+    ``RunError``: with the message ``refusal`` where another holds it; or the file system has no locks.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -206,6 +207,7 @@ def locked(folder: Path, refusal: str, *, wait_s: float = 0.0) -> Iterator[int]:
 
 
 def _lock(descriptor: int, folder: Path, refusal: str, wait_s: float) -> None:
+    """Lock, trying for ``wait_s`` seconds; where that is infinite, wait and log a warning after ``SLOW_LOCK_S``."""
     deadline = time.monotonic() + wait_s
     try:
         while True:
@@ -230,7 +232,7 @@ def _lock(descriptor: int, folder: Path, refusal: str, wait_s: float) -> None:
 
 
 def descriptor_of(path: Path, flags: int) -> int:
-    """A descriptor of a file that is made at need, of which others may see nothing from its first moment on."""
+    """Open a file with ``flags``, made at need, mode 0600 from its first moment on, no symbolic link; a descriptor."""
     descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
     try:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE:
@@ -249,7 +251,7 @@ def os_errors_as(
     *also: type[Exception],
     **about: Any,  # noqa: ANN401
 ) -> Iterator[None]:
-    """Raise ``kind`` for errors of the system, and ``also`` others, in the block: what cannot be done, why, way out."""
+    """Turn ``OSError`` and ``also`` in the block into ``kind``, with a message of ``what``, the error and a way out."""
     caught: tuple[type[Exception], ...] = (OSError, *also)
     try:
         yield
@@ -259,7 +261,7 @@ def os_errors_as(
 
 @contextmanager
 def undamaged(path: Path | str, way_out: str, fault: str = "damaged") -> Iterator[None]:
-    """Read a file of ours in the block: one that cannot be read, or is of another form, is a ``RunError``."""
+    """Turn errors of reading and parsing ``path`` in the block into a ``RunError`` of ``fault``, why and way out."""
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
@@ -268,18 +270,18 @@ def undamaged(path: Path | str, way_out: str, fault: str = "damaged") -> Iterato
 
 
 def read_json(path: Path, form: type[Form], way_out: str, fault: str = "damaged") -> Form:
-    """Read a JSON file of ours, which is of a form that pydantic knows; errors as ``undamaged``."""
+    """Read a JSON file as a ``form``, any type that pydantic validates; ``RunError`` as ``undamaged``."""
     with undamaged(path, way_out, fault):
         return cast("Form", adapter_of(form).validate_json(path.read_bytes()))
 
 
 def write_json(path: Path, content: object, indent: int | None = None) -> None:
-    """Write a JSON file of ours, as ``write_whole``."""
+    """Write ``content`` as a JSON file, by ``write_whole``."""
     write_whole(path, json.dumps(content, indent=indent).encode())
 
 
 def sync_folder(folder: Path) -> None:
-    """Has the names of the folder's files on the disk, too: what was made or replaced there is then the new one."""
+    """Flush a folder's entries to the disk, so that files made or replaced there are still there after a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

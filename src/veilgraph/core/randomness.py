@@ -51,7 +51,7 @@ class LearningStreams:
         self._is_private = seed >= PUBLIC_SEEDS
 
     def to_share(self) -> int:
-        """A seed that other parties may be told: a public one itself, of a private one another that follows from it."""
+        """Return a seed to tell other parties: a public seed itself, of a private one a hash that does not show it."""
         return seed_of(self._key("to share", ())) if self._is_private else self._seed
 
     def secret(self, purpose: str) -> bytes:
@@ -66,35 +66,35 @@ class LearningStreams:
         """A fresh CPU generator for ``purpose`` and the counters."""
         generator = torch.Generator().manual_seed(self.seed(purpose, *counters))
         if self._is_private:
-            generator.set_state(_filled(generator.get_state(), self._key(purpose, counters)))
+            generator.set_state(_fill_twister(generator.get_state(), self._key(purpose, counters)))
         return generator
 
     @contextmanager
     def global_generator(self, purpose: str, *counters: int) -> Iterator[None]:
-        """Seeds torch's process-wide generator inside the block and restores it afterwards, for code that draws from
-        that.
+        """Seed torch's process-wide generator in the block, for code that draws from it, and restore it afterwards.
 
         One block at a time in a process, so that parties in threads draw what they would draw alone.
         """
         with seeded_global(self.seed(purpose, *counters)):
             if self._is_private:
-                torch.set_rng_state(_filled(torch.get_rng_state(), self._key(purpose, counters)))
+                torch.set_rng_state(_fill_twister(torch.get_rng_state(), self._key(purpose, counters)))
             yield
 
     def order(self, purpose: str, ids: Sequence[str]) -> list[int]:
-        """Rows in an order that says nothing of the ids, whatever order they are given in: by keyed BLAKE2b."""
-        digests = self._digests(purpose, ids)
+        """Return the rows of ``ids`` sorted by keyed BLAKE2b: an order that says nothing of the ids or their order."""
+        digests = self._keyed_digests(purpose, ids)
         return sorted(range(len(digests)), key=digests.__getitem__)
 
     def uniform(self, purpose: str, ids: Sequence[str]) -> list[float]:
-        """A number in [0, 1) for each id, of it alone: by keyed BLAKE2b, as in ``order``."""
-        return [(int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53 for digest in self._digests(purpose, ids)]
+        """Return a pseudorandom number in [0, 1) for each id, from its keyed BLAKE2b alone."""
+        return [(int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53 for digest in self._keyed_digests(purpose, ids)]
 
-    def _digests(self, purpose: str, ids: Sequence[str]) -> list[bytes]:
+    def _keyed_digests(self, purpose: str, ids: Sequence[str]) -> list[bytes]:
         key = self._key(purpose, ())
         return [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key).digest() for text in ids]
 
     def _key(self, purpose: str, counters: tuple[int, ...]) -> bytes:
+        """Derive 32 bytes by SHA-256 from the seed, the party, ``purpose`` and the counters."""
         return hashlib.sha256(self._root + "/".join([purpose, *map(str, counters)]).encode()).digest()
 
 
@@ -104,12 +104,12 @@ def private_seed() -> int:
 
 
 def seed_of(secret: bytes) -> int:
-    """The private seed of 32 secret bytes."""
+    """Turn 32 secret bytes into a private seed: 2^256 plus their value."""
     return (1 << 256) | int.from_bytes(secret, "big")
 
 
-def _filled(state: Tensor, key: bytes) -> Tensor:
-    """The state of a CPU generator with all 624 words, of 32 bits in 8 bytes, after 24 of counters, from ``key``."""
+def _fill_twister(state: Tensor, key: bytes) -> Tensor:
+    """Replace the 624 Mersenne Twister words in a CPU generator's ``state`` by words expanded from ``key``: uint8."""
     words = state.clone().view(torch.int64)
     words[_TWISTER_AT : _TWISTER_AT + _TWISTER_WORDS] = expand(key, "twister", (_TWISTER_WORDS,)) & 0xFFFFFFFF
     return words.view(torch.uint8)
@@ -138,7 +138,7 @@ class Keystream:
         self._left = 0
 
     def take(self, length: int) -> Tensor:
-        """The next bytes: uint8 [length], AES-256-CTR keystream."""
+        """Return the keystream's next ``length`` bytes: uint8 [length], AES-256-CTR."""
         buffer = torch.empty(length + _AES_BLOCK - 1, dtype=torch.uint8)
         view, zeros = memoryview(buffer.numpy().data), memoryview(_ZEROS)
         if self._parts is None:
@@ -154,7 +154,7 @@ class Keystream:
         return buffer[:length]
 
     def _in_parts(self, wide: bool) -> Iterator[tuple[CipherContext, int]]:
-        """What gives the keystream, and how many bytes of it.
+        """Yield the ciphers that make the keystream in turn, and how many bytes each gives; GCM too if ``wide``.
 
         GCM encrypts in counter mode too (NIST SP 800-38D, 7.1): under a nonce of zeros its counter begins at 2 and has
         32 bits. OpenSSL does it with wider instructions, and no tag is asked for.
@@ -169,7 +169,7 @@ class Keystream:
 
 @cache
 def gcm_is_faster() -> bool:
-    """Whether this machine makes the same keystream faster by GCM: with AES on vectors it does, else not."""
+    """Time AES-256 on this machine, once: True where GCM, which uses vector instructions, beats CTR."""
     zeros, buffer = memoryview(_ZEROS)[: 1 << 18], bytearray((1 << 18) + _AES_BLOCK)
 
     def seconds(mode: modes.CTR | modes.GCM) -> float:
@@ -184,8 +184,5 @@ def gcm_is_faster() -> bool:
 
 
 def expand(seed: bytes, purpose: str, shape: tuple[int, ...]) -> Tensor:
-    """Expand a seed of 32 secret bytes to uniform elements of Z_2^64: int64, AES-256-CTR keystream.
-
-    Every (seed, purpose) has its own AES key.
-    """
+    """Expand 32 secret bytes to uniform elements of Z_2^64, int64 of ``shape``: ``Keystream`` of (seed, purpose)."""
     return Keystream(seed, purpose).take(8 * prod(shape)).view(torch.int64).reshape(shape)

@@ -23,12 +23,12 @@ system_secrets: SecretSource = os.urandom
 
 
 def new_name() -> str:
-    """A name that nothing else has."""
+    """Draw a random name of 32 hexadecimal digits."""
     return system_secrets(_NAME_BYTES).hex()
 
 
 def kept_secret(path: Path, loss: str) -> bytes:
-    """32 secret bytes in a file, drawn at first; ``loss`` goes with them. ``RunError``: damaged, or not made."""
+    """Read 32 secret bytes from a file, drawn at first use; ``RunError``, which ends in ``loss``, if it is damaged."""
     with (
         os_errors_as(RunError, f"{path}: cannot be made or read", "have it where you may write"),
         locked(private_folder(path.parent), f"{path.parent} is in use", wait_s=math.inf),

@@ -59,17 +59,18 @@ class Registry(Mapping[str, T], Generic[T]):
         return self[name]
 
     def check(self, key: str, name: str) -> None:
-        """Raises what ``find`` would, and loads nothing."""
+        """Raise ``ConfigError`` where there is no part of that name, as ``find``, but load nothing."""
         if name not in self:
             raise ConfigError(f"{key}={name!r}: {self.choices()}")
 
     def choices(self) -> str:
-        """What may be named, as an error says it."""
+        """List the names for an error message: ``choose one of 'a', 'b'``."""
         return f"choose one of {', '.join(map(repr, self))}"
 
     def _load(self, name: str) -> T:
+        """Import a part; ``ConfigError``: it fails, or is no ``kind``; ``KeyError``: there is none."""
         if name in self._own:
-            part: T = _found_at(self._own[name])
+            part: T = _import_attribute(self._own[name])
             return part
         for each in installed(self.group):
             if each.name != name:
@@ -81,7 +82,7 @@ class Registry(Mapping[str, T], Generic[T]):
                     f"{self.group}: {name!r} of an installed package is {each.value}, which cannot be loaded "
                     f"({error}); mend or remove that package"
                 ) from error
-            kind = _found_at(self._kind)
+            kind = _import_attribute(self._kind)
             if not isinstance(found, kind) and not (isinstance(found, type) and issubclass(found, kind)):
                 raise ConfigError(
                     f"{self.group}: {name!r} of an installed package is {each.value}, which is no {kind.__name__}; "
@@ -93,12 +94,12 @@ class Registry(Mapping[str, T], Generic[T]):
 
 def installed(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group in the packages that are installed now."""
-    return _read(group, tuple((each, _changed_at(Path(each))) for each in sys.path))
+    return _cached_entry_points(group, tuple((each, _changed_at(Path(each))) for each in sys.path))
 
 
 @lru_cache(64)
-def _read(group: str, path: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """Those on the path as it was then: to find them a file of every package is opened, which takes milliseconds."""
+def _cached_entry_points(group: str, path: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """Find a group's entry points; cached while ``path``, the folders of ``sys.path`` and their times, is the same."""
     return tuple(sorted(entry_points(group=group), key=lambda each: each.name))
 
 
@@ -110,7 +111,7 @@ def _changed_at(folder: Path) -> int:
         return 0
 
 
-def _found_at(place: str) -> Any:  # noqa: ANN401 - whatever is there
+def _import_attribute(place: str) -> Any:  # noqa: ANN401 - whatever is there
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -122,31 +123,31 @@ PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 
 
 class Exact(BaseModel):
-    """What parties and processes say to each other, or keep: frozen; unknown keys and other types are refused."""
+    """Base of messages between parties or processes, and of records: frozen, no unknown keys, no other types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Settings(BaseModel):
-    """Frozen; unknown keys, infinities and NaN are refused."""
+    """Base of settings: frozen; unknown keys, infinities and NaN are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_slips(cls, content: object) -> object:
-        """``epsilon_total: yes`` is no ε of 1, and ``epoch`` is probably ``epochs``."""
+        """Refuse a bool for a field that takes none, and name the likely field for an unknown key that is close."""
         for name, value in content.items() if isinstance(content, Mapping) else ():
             field = cls.model_fields.get(name)
             if field is None and (near := get_close_matches(str(name), cls.model_fields, 1)):
                 raise PydanticCustomError(_NEAR, "no setting", {"name": name, "value": value, "near": near[0]})
-            if isinstance(value, bool) and field is not None and not _has_truth(field.annotation):
+            if isinstance(value, bool) and field is not None and not _allows_bool(field.annotation):
                 raise ValueError(f"{name}={value}: must be no truth value, as which YAML reads yes, no, on and off too")
         return content
 
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Field → the text under it in the source, on one line. Read when it is asked for: imports would take longer."""
+    """Return field → the docstring under it in the source, on one line, for a settings class and its bases."""
     found = dict[str, str]()
     for each in reversed(model.__mro__):
         if issubclass(each, Settings):
@@ -158,14 +159,14 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def _has_truth(annotation: object) -> bool:
+def _allows_bool(annotation: object) -> bool:
     if annotation in (Any, object) or isinstance(annotation, bool) or annotation is bool:
         return True
-    return any(_has_truth(part) for part in get_args(annotation))
+    return any(_allows_bool(part) for part in get_args(annotation))
 
 
 def named_in(parts: Registry[Any]) -> AfterValidator:
-    """Validates the name of one of some parts, ours or another package's; none is loaded for it."""
+    """Return a pydantic validator of a field that names one of ``parts``; it loads none of them."""
 
     def check(name: str) -> str:
         if name not in parts:
@@ -179,7 +180,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def settings_in(parts: Registry[Any], base: type[S], key: str) -> Callable[[Mapping[str, object]], S]:
-    """What reads settings of the part that they name by ``key``, as its class; or ``ValidationError``."""
+    """Return a reader that validates a mapping as the settings of the part that its ``key`` names, else as ``base``."""
 
     def read(said: Mapping[str, object]) -> S:
         name = said.get(key, base.model_fields[key].default)
@@ -190,13 +191,13 @@ def settings_in(parts: Registry[Any], base: type[S], key: str) -> Callable[[Mapp
 
 
 def read_by(read: Callable[[Mapping[str, object]], Settings]) -> BeforeValidator:
-    """Validates a field of settings that are of whichever part they name."""
+    """Return a pydantic validator that turns a field's mapping into settings by ``read``; other values pass."""
     return BeforeValidator(lambda said: read(said) if isinstance(said, Mapping) else said)
 
 
 @contextmanager
 def settled(source: str, way_out: str = "") -> Iterator[None]:
-    """Validate settings in the block; raise ``ConfigError`` for the first broken key, with its value and the rule."""
+    """Turn a ``ValidationError`` in the block into a ``ConfigError`` of the first broken key, its value and rule."""
     try:
         yield
     except ValidationError as error:
@@ -210,7 +211,7 @@ def first_problem(error: ValidationError) -> str:
 
 
 def _problem(error: ValidationError) -> tuple[str, object, str]:
-    """The first broken key, its value, and both with the rule."""
+    """Return the first broken key, its value, and a line that says both and the rule."""
     problem = error.errors(include_url=False)[0]
     near, value, rule = problem["type"] == _NEAR, problem["input"], problem["msg"].removeprefix("Value error, ")
     found = problem.get("ctx", {})
@@ -219,13 +220,14 @@ def _problem(error: ValidationError) -> tuple[str, object, str]:
         value = found["value"]
     if near or problem["type"] == "extra_forbidden":
         way_out = f"did you mean {found['near']}? Else remove it" if near else "remove it or mend its name"
-        return key, value, f"{key} is not a setting (value {_shown(value)}); {way_out}"
+        return key, value, f"{key} is not a setting (value {_shortened(value)}); {way_out}"
     if isinstance(value, dict | BaseModel):  # a rule between settings: what it says of them
         said = ConfigError(rule)
         return said.key or key, said.value, f"{key or 'job'}: {rule}"
-    return key, value, f"{key or 'job'}={_shown(value)}: {rule}"
+    return key, value, f"{key or 'job'}={_shortened(value)}: {rule}"
 
 
-def _shown(value: object) -> str:
+def _shortened(value: object) -> str:
+    """Return a value's ``repr``, of which at most 200 characters."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"

@@ -30,18 +30,19 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> No
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
     """Read what ``save_tensors`` wrote; raises ``RunError`` if the file is missing or damaged."""
-    with _opened(path) as (file, facts):
+    with _open_with_facts(path) as (file, facts):
         return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
 
 
 def load_facts(path: Path) -> Record:
     """Read the facts alone; raises ``RunError`` as ``load_tensors``."""
-    with _opened(path) as (_, facts):
+    with _open_with_facts(path) as (_, facts):
         return facts
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, Record]]:
+def _open_with_facts(path: Path) -> Iterator[tuple[Any, Record]]:
+    """Open a safetensors file in the block, and read its facts; ``RunError``: it is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file, json.loads((file.metadata() or {})["facts"])
@@ -68,7 +69,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def put(self, name: str, tensors: Mapping[str, Tensor], facts: Record) -> None:
-        """Keeps them in place of what was there, all or nothing: they are safe when this returns."""
+        """Store them in place of what was there, all or nothing: they are safe when this returns."""
 
     @abstractmethod
     def place(self, name: str) -> str:
@@ -82,7 +83,7 @@ class FolderKeeper(Keeper):
         self._folder = folder
 
     def path(self, name: str) -> Path:
-        """Of the file."""
+        """Path of the file of a name."""
         return self._folder / f"{name}.safetensors"
 
     def get(self, name: str) -> Kept | None:
@@ -95,7 +96,7 @@ class FolderKeeper(Keeper):
         save_tensors(self.path(name), tensors, facts)
 
     def place(self, name: str) -> str:
-        """Its path."""
+        """Path of the file of a name, as text."""
         return str(self.path(name))
 
 
@@ -106,7 +107,7 @@ class MemoryKeeper(Keeper):
         self._kept: dict[str, Kept] = {}
 
     def get(self, name: str) -> Kept | None:
-        """What is there, which the caller may change."""
+        """Return a copy of what is there, None where nothing is."""
         kept = self._kept.get(name)
         return None if kept is None else Kept(_copies(kept.tensors), dict(kept.facts))
 

@@ -16,29 +16,29 @@ _LINES: Final = "\n\t"
 
 
 def printable(text: object, characters: int | None = None) -> str:
-    r"""Return one line in which every character shows itself; what would not becomes its escape in JSON."""
+    r"""Return text on one line, unprintable characters as JSON escapes; ``characters`` is the most to return."""
     given = str(text) if characters is None else str(text)[:characters]
-    return given if given.isprintable() else "".join(map(_shown, given))[:characters]
+    return given if given.isprintable() else "".join(map(_escaped, given))[:characters]
 
 
 def printable_lines(text: object) -> str:
-    """Return the same for text of several lines, whose line breaks and tabs stay."""
+    """Return text with unprintable characters as JSON escapes; line breaks and tabs stay."""
     given = str(text)
-    return given if given.isprintable() else "".join(each if each in _LINES else _shown(each) for each in given)
+    return given if given.isprintable() else "".join(each if each in _LINES else _escaped(each) for each in given)
 
 
 class PrintableRecords(logging.Filter):
     """Makes every record of a log one printable line, and a traceback printable, whatever handler writes it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Rewrite a record."""
+        """Make a record's message and traceback printable in place, and let it pass."""
         record.msg, record.args = printable(record.getMessage()), ()
         if record.exc_info and not record.exc_text:
             record.exc_text = printable_lines(logging.Formatter().formatException(record.exc_info))
         return True
 
 
-def _shown(character: str) -> str:
+def _escaped(character: str) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
@@ -69,12 +69,12 @@ TRUST: Final = (
 
 
 def called(name: str) -> str:
-    """A class's name in a sentence; of a number that it is a class."""
+    """Return a class's name for a sentence: ``class 3`` where it is a number, else as it is."""
     return f"class {name}" if re.fullmatch(r"[-+]?\d+([.,]\d+)?", name) else name
 
 
 def listed(names: Sequence[str]) -> str:
-    """``A``, ``A and B``, ``A, B and C``."""
+    """Join names as ``A``, ``A and B`` or ``A, B and C``; ``nobody`` for none."""
     if not names:
         return "nobody"
     *others, last = names
@@ -82,7 +82,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """``1 epoch``, ``1,797 nodes``."""
+    """Return a number with its noun, ``1 epoch`` or ``1,797 nodes``; ``many`` is an irregular plural."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 

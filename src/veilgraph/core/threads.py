@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def made_once(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """``lru_cache`` under a lock: all parties of a simulation ask for the same total at the same time."""
+    """Decorate with an ``lru_cache`` under a lock, so that parties in threads compute the same total once."""
 
     def decorate(make: Callable[P, R]) -> Callable[P, R]:
         cached, lock = lru_cache(maxsize)(make), threading.RLock()
@@ -44,7 +44,7 @@ _UNWRITTEN: Final = 120  # Python's own exit code where standard output cannot b
 
 
 def run_and_leave(work: Callable[[], int | None]) -> NoReturn:
-    """Do all that a process is for, and end it by ``leave``.
+    """Call ``work`` and end the process by ``leave`` with its exit code.
 
     ``work`` gives the exit code, or leaves by ``sys.exit``; any other exception is shown, and the code is 1.
     """
@@ -89,11 +89,12 @@ def leave(code: int) -> NoReturn:
 
 
 def abandon_threads(threads: Sequence[threading.Thread]) -> None:
-    """Has an interpreter that goes down by itself, as that of a user's script, wait for these, if not for long."""
+    """Have an interpreter that ends without ``leave`` wait for these threads, at most ``LEFT_WAIT_S`` seconds."""
     atexit.register(_await, threads)
 
 
 def _await(threads: Sequence[threading.Thread]) -> None:
+    """Join the threads one after another, for ``LEFT_WAIT_S`` seconds in all."""
     deadline = time.monotonic() + LEFT_WAIT_S
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

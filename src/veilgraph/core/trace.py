@@ -41,8 +41,7 @@ class Trace:
 
     @contextmanager
     def span(self, name: str, category: str = "work", **facts: Fact) -> Iterator[dict[str, Fact]]:
-        """Note when the body began and how long it ran in this thread, also where it fails; yields the facts, to add
-        to.
+        """Record the block as a span of this thread, also where it fails; yields ``facts``, to which it may add.
 
         ``name`` is the same every time that this is done; ``category`` is "work", or on a link "send" or "wait".
         """
@@ -54,25 +53,26 @@ class Trace:
             self._add({"ph": "X", "name": name, "cat": category, "ts": started / _NS_PER_US, "dur": duration}, facts)
 
     def flow_begins(self, identity: str) -> None:
-        """The tail of an arrow to another thread, in the open span; ``identity`` is the head's, and no other's."""
+        """Record the tail of an arrow from the open span to another thread; its head has the same ``identity``."""
         self._add_flow({"ph": "s", "id": identity})
 
     def flow_ends(self, identity: str) -> None:
-        """The head of an arrow, in the span that is open in this thread."""
+        """Record the head of the arrow of this ``identity``, in the span that is open in this thread."""
         self._add_flow({"ph": "f", "bp": "e", "id": identity})
 
     def write(self, path: Path) -> None:
         """Writes the trace of this party alone."""
         with self._lock:
             events, threads, dropped = list(self._events), dict(self._threads), self._dropped
-        names = [self._named("process_name", self._party, 0)]
-        names += [self._named("thread_name", thread.name, number) for thread, number in threads.items()]
+        names = [self._name_event("process_name", self._party, 0)]
+        names += [self._name_event("thread_name", thread.name, number) for thread, number in threads.items()]
         write_trace(path, names + events, {self._party: dropped} if dropped else {})
 
     def _add_flow(self, event: Event) -> None:
         self._add({**event, "name": "message", "cat": "message", "ts": time.monotonic_ns() / _NS_PER_US}, {})
 
     def _add(self, event: Event, facts: Mapping[str, Fact]) -> None:
+        """Keep an event of this thread with its facts; count it as dropped where the trace is full."""
         thread = threading.current_thread()
         with self._lock:
             if len(self._events) == self._limit:
@@ -81,12 +81,13 @@ class Trace:
             number = self._threads.setdefault(thread, len(self._threads) + 1)
             self._events.append({**event, "pid": self._number, "tid": number, "args": facts})
 
-    def _named(self, kind: str, name: str, thread: int) -> Event:
+    def _name_event(self, kind: str, name: str, thread: int) -> Event:
+        """Make the event that names the process or a thread (``kind``) in the trace."""
         return {"ph": "M", "name": kind, "pid": self._number, "tid": thread, "args": {"name": name}}
 
 
 class NoTrace:
-    """In place of a trace where none is asked for: notes nothing."""
+    """Stands in for a ``Trace`` where none is asked for, and records nothing."""
 
     _nothing: Final = nullcontext()
 
@@ -100,7 +101,7 @@ AnyTrace = Trace | NoTrace
 
 
 def write_trace(path: Path, events: Iterable[Event], dropped: Mapping[str, int]) -> None:
-    """Write a trace whole; ``dropped`` has the events that did not fit, of parties that dropped any."""
+    """Write events as one Trace Event file (JSON); ``dropped``: party → number of its events that did not fit."""
     trace = {"traceEvents": list(events), "displayTimeUnit": "ms", "otherData": {"dropped": dict(dropped)}}
     write_json(path, trace)
 

@@ -98,7 +98,6 @@ class Kind(IntEnum):
     """What the server has made of sums over the holders: the weights that all have, or how well these do."""
     ROW_ORDER = 37
     """Where the common nodes, as an alignment lists them, stand in the order of rows."""
-    """A holder's own columns of the common nodes as they are, where a job says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ class Link(Protocol):
         """Whether, within ``timeout_s`` seconds, ``receive`` would return or fail at once; takes nothing."""
 
     def expect(self, unread_bytes: int) -> None:
-        """Says how much of one sender's may wait for ``receive`` from now on; see ``Mailbox``."""
+        """Set how many bytes of one sender may wait for ``receive`` from now on; see ``Mailbox``."""
 
     def close(self) -> None:
         """Ends the connection; messages not yet received are dropped."""

@@ -26,7 +26,7 @@ class SettingsLoader(_SafeLoader):
     """Makes plain Python values, and refuses a mapping that has a key twice, of which one would be ignored."""
 
     def construct_document(self, node: yaml.Node) -> object:
-        """What a document says."""
+        """Return a document as plain Python values; raises ``ConstructorError`` where a mapping has a key twice."""
         open_, seen = [node], set[int]()
         while open_:
             each = open_.pop()
@@ -34,14 +34,14 @@ class SettingsLoader(_SafeLoader):
                 continue
             seen.add(id(each))
             if isinstance(each, yaml.MappingNode):
-                _check_once(each)
+                _check_keys_unique(each)
                 open_.extend(part for pair in each.value for part in pair)
             else:
                 open_.extend(each.value)
         return super().construct_document(node)
 
 
-def _check_once(node: yaml.MappingNode) -> None:
+def _check_keys_unique(node: yaml.MappingNode) -> None:
     names = set[tuple[str, str]]()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -52,7 +52,7 @@ def _check_once(node: yaml.MappingNode) -> None:
 
 
 def parse_yaml(text: str, loader: type[SettingsLoader] = SettingsLoader) -> object:
-    """What YAML says, in plain Python values.
+    """Parse YAML into plain Python values.
 
     Raises ``YAMLError``: it is none, says a key twice, is nested a hundred deep, or repeats too much by aliases;
     ``ValueError``: it has a date that does not exist.
@@ -62,10 +62,9 @@ def parse_yaml(text: str, loader: type[SettingsLoader] = SettingsLoader) -> obje
 
 
 def _check_size(events: Iterable[yaml.Event]) -> None:
-    """Refuses what is small as a text and not as values: what is done with it would take a machine's memory and time.
+    """Raise ``YAMLError`` for nesting over 100 deep, for an alias within itself, or aliases of over 10,000 values.
 
-    What composes nodes calls itself, and ends the process where that is deep. Aliases of aliases are each as large as
-    all that they stand for.
+    PyYAML composes nodes by recursion, so deep nesting ends the process. Aliases of aliases multiply their size.
     """
     sizes, open_ = dict[str | None, int](), list[tuple[str | None, int]]()
     size = repeated = 0
@@ -92,7 +91,7 @@ def _check_size(events: Iterable[yaml.Event]) -> None:
 
 
 def read_yaml(path: Path, what: str, loader: type[SettingsLoader] = SettingsLoader) -> object:
-    """What the YAML file of a ``what`` says; raises ``ConfigError``: it cannot be read, or is no such YAML."""
+    """Read a YAML file, called ``what`` in errors; ``ConfigError``: it cannot be read, or ``parse_yaml`` refuses it."""
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), loader)
     except (OSError, UnicodeDecodeError) as error:

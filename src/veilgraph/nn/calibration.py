@@ -25,7 +25,7 @@ def corrected_cross_entropy(logits: Tensor, labels: Tensor, transition: Tensor) 
 
 
 def corrected_losses(logits: Tensor, labels: Tensor, transition: Tensor) -> Tensor:
-    """-log p(y'|x) of each node, Tensor[n], from logarithms alone; as ``corrected``, of perturbed labels, int64."""
+    """Return -log p(y'|x) at each perturbed label (int64 [n]), Tensor[n], in log space; as ``corrected`` otherwise."""
     likely = transition.to(torch.float64).log().to(logits.dtype).T[labels]
     return -(logits.log_softmax(dim=1) + likely).logsumexp(dim=1)
 
@@ -54,14 +54,14 @@ class Calibration:
 
 
 def _logs(probabilities: Tensor) -> Tensor:
+    """Return log probabilities, finite, float64 and without a gradient."""
     return probabilities.detach().double().clamp_min(1e-300).log()  # one may have been rounded to 0
 
 
 def fitted(
     probabilities: Tensor, labels: Tensor, weights: Tensor | None = None, transition: Tensor | None = None
 ) -> Calibration | None:
-    """The calibration that n judged nodes, which were not trained on, choose; None where nothing is known to correct
-    by.
+    """Fit a ``Calibration`` to n judged nodes, not trained on; None without nodes and weights, or if p is not finite.
 
     Probabilities are Tensor[n, C], ``weights`` Tensor[C] of the classes in the training loss, ``transition`` Tensor[C,
     C], P(label = j | true label = i), of perturbed labels.

@@ -44,6 +44,7 @@ class CombineSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        """Refuse ``masked`` for a strategy that is not linear."""
         if self.masked and not self.linear:
             raise ValueError(
                 f"strategy {self.strategy!r} cannot be masked: the server needs each embedding by itself; "
@@ -53,7 +54,7 @@ class CombineSettings(Settings):
 
     @property
     def kind(self) -> type[Combine[Any]]:
-        """The strategy that they name."""
+        """The class of ``strategy``."""
         return COMBINES[self.strategy]
 
     @property
@@ -71,7 +72,7 @@ S = TypeVar("S", bound=CombineSettings)
 
 
 class Combine(ABC, Generic[S]):
-    """One strategy.
+    """One strategy, by which the server combines the holders' embeddings t_i [N, d].
 
     Attributes:
         settings: of its jobs: the keys of ``model.combine``.
@@ -90,12 +91,10 @@ class Combine(ABC, Generic[S]):
 
     @abstractmethod
     def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
-        """The module that turns one of P holders' t [N, d] into its contribution, row by row, in its adjacency's
-        dtype.
-        """
+        """Make one of P holders' module from t [N, d] to its contribution, row by row, in the adjacency's dtype."""
 
     def holder_weight(self, holders: int, adjacency: Adjacency) -> Tensor | None:
-        """Each node's weight, Tensor[N, 1] float64, if ``needs_weight``: revealed as degrees, so of these alone."""
+        """Return each node's weight, Tensor[N, 1] float64, of degrees alone; None unless ``needs_weight``."""
         return None
 
     def output_dim(self, dim: int, holders: int) -> int:
@@ -103,7 +102,7 @@ class Combine(ABC, Generic[S]):
         return dim
 
     def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None = None) -> Tensor:
-        """The combined embedding, Tensor[N, output_dim], of the pieces in the holders' order, or of a linear one's sum.
+        """Combine the holders' contributions, in their order, or their sum alone, into Tensor[N, output_dim].
 
         ``weight_total`` is the sum of the holders' weights, Tensor[N, 1], where ``needs_weight``.
         """
@@ -114,7 +113,7 @@ class Combine(ABC, Generic[S]):
 
 
 combine_settings: Final = settings_in(COMBINES, CombineSettings, "strategy")
-"""Of what a job says under ``model.combine``."""
+"""Reads what a job says under ``model.combine`` as the settings of its strategy."""
 AnyCombineSettings = Annotated[SerializeAsAny[CombineSettings], read_by(combine_settings)]
 """A field of settings that is of whichever strategy it names."""
 
@@ -134,20 +133,20 @@ class Scale(nn.Module):
         self.register_buffer("factor", factor, persistent=False)
 
     def forward(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Tensor[N, d] to Tensor[N, d]; or for some ``rows``, Tensor[B] int64, Tensor[B, d] to Tensor[B, d]."""
+        """Multiply t [N, d]; with ``rows``, int64 [B], t is [B, d], the embeddings of these nodes alone."""
         return t * (self.factor if rows is None or self.factor.ndim == 0 else self.factor[rows])
 
 
 class Unchanged(nn.Module):
-    """T as it is."""
+    """The identity: a contribution is the embedding itself."""
 
     def forward(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
-        """As ``Scale.forward``."""
+        """Return t; arguments as ``Scale.forward``."""
         return t
 
 
 class Mean(Combine[CombineSettings]):
-    """Σ t_i / P."""
+    """The mean of the holders' embeddings, Σ t_i / P."""
 
     words: ClassVar[str] = "takes the mean of what the holders publish"
 
@@ -157,7 +156,7 @@ class Mean(Combine[CombineSettings]):
 
 
 class Concat(Combine[CombineSettings]):
-    """(t_1, …, t_P)."""
+    """The holders' embeddings side by side, (t_1, …, t_P)."""
 
     words: ClassVar[str] = "puts what the holders publish side by side"
     linear: ClassVar[bool] = False
@@ -183,12 +182,12 @@ class Weight(nn.Module):
         self.omega = nn.Parameter(torch.full((dim,), 1 / holders, dtype=dtype))
 
     def forward(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
-        """As ``Scale.forward``."""
+        """Return ω ⊙ t; arguments as ``Scale.forward``."""
         return self.omega * t
 
 
 class Regression(Combine[CombineSettings]):
-    """Σ ω_i ⊙ t_i, each holder keeping its own ω_i."""
+    """A trained weighted sum, Σ ω_i ⊙ t_i; each holder keeps its own ω_i."""
 
     words: ClassVar[str] = "takes a weighted sum of what the holders publish"
 

@@ -39,13 +39,13 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Masks:
-    """Masks that were drawn elsewhere, 1 where an element is kept, in the order of their use; not a generator."""
+    """Dropout masks drawn elsewhere, 1 where an element is kept, in order of use; given in place of a generator."""
 
     def __init__(self, masks: Iterable[Tensor]) -> None:
         self._masks = iter(masks)
 
     def next(self) -> Tensor:
-        """The next of them."""
+        """Return the next mask."""
         return next(self._masks)
 
 
@@ -61,7 +61,7 @@ def dropout(x: Tensor, p: float, generator: torch.Generator | Masks | None) -> T
 
 
 def draw_mask(x: Tensor, p: float, generator: torch.Generator) -> Tensor:
-    """What ``dropout`` keeps of ``x``: 0 with probability ``p``, else 1, of its shape and dtype."""
+    """Draw a dropout mask of x's shape and dtype: 0 with probability ``p``, else 1."""
     return torch.empty(x.shape, dtype=x.dtype).bernoulli_(1 - p, generator=generator)
 
 
@@ -129,10 +129,9 @@ class HeadSettings(Settings):
 
 
 class OutputHead(nn.Module):
-    """Dropout, one linear layer, and optionally APPNP propagation of the logits over the label holder's edges
-    between common nodes.
+    """Dropout, one linear layer, and optionally APPNP propagation of the logits over the label holder's edges.
 
-    The propagation is z ← (1 − α)·Ã·z + α·logits with Ã the mean over a node and its neighbours.
+    The propagation is z ← (1 − α)·Ã·z + α·logits with Ã the mean over a node and its neighbours, common nodes alone.
     """
 
     def __init__(self, in_dim: int, classes: int, settings: HeadSettings) -> None:
@@ -168,7 +167,7 @@ class Adam(torch.optim.Adam):
     step = torch.no_grad()(unwrap(torch.optim.Adam.step))
 
 
-class _Handed(torch.autograd.Function):
+class _GivenGradients(torch.autograd.Function):
     @staticmethod
     @override
     def forward(ctx: Any, gradients: Sequence[Tensor], *outputs: Tensor) -> Tensor:
@@ -182,36 +181,36 @@ class _Handed(torch.autograd.Function):
 
 
 def handed(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """A number, 0, whose backward pass is that of ``outputs`` from ``gradients``, to the bit.
+    """Return a scalar 0 whose ``backward()`` runs that of ``outputs`` from the given ``gradients``, to the bit.
 
-    Where torch is handed a gradient, it compares shapes by way of those that its compiler traces, and imports sympy for
-    it. Of a number it asks for no gradient.
+    Given gradients, torch's own ``backward`` imports sympy to compare shapes; from a scalar it needs none. Raises
+    ``RuntimeError`` where the shapes of an output and its gradient differ.
     """
     for output, gradient in zip(outputs, gradients, strict=True):
         if output.shape != gradient.shape:
             raise RuntimeError(f"a gradient of shape {tuple(gradient.shape)} for an output of {tuple(output.shape)}")
     with torch.enable_grad():
-        return cast(Tensor, _Handed.apply(gradients, *outputs))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _GivenGradients.apply(gradients, *outputs))  # type: ignore[no-untyped-call]
 
 
 class FactNetwork(nn.Module):
-    """A network with facts beside its weights: Tensor[K] float64, what holders added up first; or absent."""
+    """A network with a buffer ``facts``, Tensor[K] float64: sums that holders made before the first round; or none."""
 
     facts: Tensor
 
     def keep_facts(self, count: int) -> None:
-        """Makes room, once, for so many numbers that holders add up before the first round."""
+        """Register the buffer ``facts`` for so many numbers, NaN until ``gather``; none where ``count`` is 0."""
         if count:
             self.register_buffer("facts", torch.full((count,), torch.nan, dtype=torch.float64))
 
     @property
     def has_facts(self) -> bool:
-        """Whether all that is to be known before the first round is known."""
+        """Whether ``gather`` has filled ``facts``, or there are none."""
         found = self._buffers.get("facts")
         return found is None or not bool(found.isnan().any())
 
     def gather(self, sizes: Sequence[int], summed: Callable[[int, Tensor], Tensor]) -> None:
-        """Learns the facts, one sum after another: ``summed`` takes its size and the facts of the sums before."""
+        """Fill ``facts``: ``summed(size, known)`` gives each sum's numbers from its size and those of sums before."""
         known = torch.empty(0, dtype=torch.float64)
         for size in sizes:
             known = torch.cat([known, summed(size, known).double()])

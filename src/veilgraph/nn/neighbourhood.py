@@ -37,7 +37,7 @@ class Neighbourhood:
 
     @property
     def num_targets(self) -> int:
-        """T."""
+        """T, the number of targets."""
         return self.rings[0]
 
     @property
@@ -51,7 +51,7 @@ class Neighbourhood:
         return self.edges.edge_weight
 
     def layers(self, hops: int) -> Sequence[Adjacency]:
-        """One adjacency for each of the K hops, smaller and smaller."""
+        """Return an adjacency for each of the K hops, the first and largest first; ``hops`` is K."""
         rings = zip(self.rings[-2::-1], self.rings[:0:-1], strict=True)
         return [self.edges.corner(targets, nodes) for targets, nodes in rings]
 
@@ -68,7 +68,7 @@ class Sampler:
         self._place = np.full(adjacency.num_nodes, -1, dtype=np.int32)
 
     def around(self, targets: Tensor, generator: torch.Generator | None) -> Neighbourhood:
-        """The neighbourhood of K hops around targets, Tensor[T] int64, distinct; no generator: all neighbours."""
+        """Draw the K-hop neighbourhood of targets, int64 [T], distinct; all neighbours where ``generator`` is None."""
         whole, edges = self.adjacency, self.adjacency.incoming
         place, ring = self._place, targets.numpy()
         place[ring] = np.arange(len(ring))
@@ -100,7 +100,7 @@ class Sampler:
         return Neighbourhood(torch.from_numpy(rows), tuple(rings), found)
 
     def blocks(self, rows: int = 1 << 14) -> Iterator[tuple[slice, Neighbourhood]]:
-        """Neighbourhoods with all neighbours around the graph's nodes, ``rows`` at a time, and which rows they are."""
+        """Yield the graph's nodes, ``rows`` at a time, as a slice and their neighbourhood of all neighbours."""
         total = self.adjacency.num_nodes
         for start in range(0, total, rows):
             stop = min(start + rows, total)
@@ -109,7 +109,7 @@ class Sampler:
     def _edges_into(
         self, ring: np.ndarray, generator: torch.Generator | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Places of the edges drawn for each node of a ring; how many; and each node's degree over that."""
+        """Draw edges into a ring's nodes: their places in ``incoming``; how many a node got; its degree over that."""
         pointers = self.adjacency.incoming.indptr
         starts = pointers[ring].astype(np.int64)
         degrees = pointers[ring + 1] - starts
@@ -135,10 +135,7 @@ def _without_replacement(counts: np.ndarray, size: int, generator: torch.Generat
 
 
 def _distinct(nodes: np.ndarray) -> np.ndarray:
-    """The different nodes among some, sorted, so that rows of the graph are read in the order in which they lie.
-
-    What ``numpy.unique`` gives, in a thirtieth of its time.
-    """
+    """Return the distinct ones of some nodes, sorted: as ``numpy.unique``, in a thirtieth of its time."""
     nodes = np.sort(nodes)
     first = np.ones(len(nodes), dtype=bool)
     np.not_equal(nodes[1:], nodes[:-1], out=first[1:])

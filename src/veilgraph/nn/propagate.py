@@ -24,9 +24,9 @@ from veilgraph.graph.rules import Relation
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """The relations of an adjacency's edges: whole numbers [E], by target, their places in ``relations``.
+    """The relation of each edge: ``places``, whole numbers [E] of edges sorted by target, are indices in ``relations``.
 
-    ``degrees``: in a neighbourhood, of each relation its degrees in the whole graph, Tensor[N] float64.
+    ``degrees``: in a neighbourhood, for each relation the degrees in the whole graph, Tensor[N] float64.
     """
 
     relations: tuple[Relation, ...]
@@ -38,21 +38,21 @@ CPU: Final = torch.device("cpu")
 
 
 def first_rows(x: Tensor, count: int) -> Tensor:
-    """The first rows of x; x itself where that is all of it, whose gradient is then not copied."""
+    """Return ``x[:count]``; x itself where that is all of it, so that its gradient is not copied."""
     return x if count == x.shape[0] else x[:count]
 
 
 class SparseMatrix:
-    """A sparse matrix, CSR of which entries at one place add up, multiplied forward and, in backward, transposed."""
+    """A constant sparse matrix [M, N] for products with a gradient; CSR, whose entries at one place add up."""
 
     def __init__(self, matrix: sp.csr_array, device: torch.device = CPU) -> None:
         self._matrix, self._device = matrix, device
-        self.forward = _tensor(matrix).to(device)
+        self.forward = _csr_tensor(matrix).to(device)
         self._transposed: SparseMatrix | None = None
 
     @property
     def transposed(self) -> SparseMatrix:
-        """[N, M]; made at first use."""
+        """The transposed matrix [N, M]; made at first use."""
         if self._transposed is None:
             self._transposed = SparseMatrix(self._matrix.tocsc().T, self._device)
             self._transposed._transposed = self
@@ -79,7 +79,7 @@ class _Product(torch.autograd.Function):
         return ctx.matrix.transposed.times(gradients[0]), None
 
 
-def _tensor(matrix: sp.csr_array) -> Tensor:
+def _csr_tensor(matrix: sp.csr_array) -> Tensor:
     pointers, columns, values = map(torch.from_numpy, (matrix.indptr, matrix.indices, matrix.data))
     return torch.sparse_csr_tensor(pointers, columns, values, matrix.shape, check_invariants=False)
 
@@ -125,7 +125,7 @@ class Adjacency:
         edge_relation: Tensor | None = None,
         edge_features: Tensor | None = None,
     ) -> Self:
-        """The adjacency of a whole graph; an edge, of int64 [2, E], given twice counts twice.
+        """Build the adjacency of a whole graph from edges u → v, int64 [2, E]; one given twice counts twice.
 
         Without ``edge_weight`` [E] each weighs 1; ``edge_relation`` [E] are places in ``relations``, if any.
         """
@@ -156,11 +156,11 @@ class Adjacency:
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """Those of the graph that are told apart; none where all edges are alike."""
+        """The relations by which edges are told apart; empty where all edges are alike."""
         return () if self.kinds is None else self.kinds.relations
 
     def of_relation(self, name: str) -> Adjacency:
-        """The edges of one relation alone, normalised by its own degrees; of one that is all, this adjacency itself."""
+        """Return the adjacency of one relation's edges, with its own degrees; this one where all edges are alike."""
         if self.kinds is None:
             return self
         if name not in self._related:
@@ -173,7 +173,7 @@ class Adjacency:
         return self._related[name]
 
     def corner(self, targets: int, nodes: int) -> Adjacency:
-        """The edges into the first ``targets``, which all come from the first ``nodes``, of a neighbourhood."""
+        """Return, of a neighbourhood, the edges into its first ``targets`` nodes, all from its first ``nodes``."""
         edges, kinds = self.incoming, self.kinds
         count = edges.indptr[targets]
         if kinds is not None:
@@ -198,7 +198,7 @@ class Adjacency:
 
     @cached_property
     def by_edge(self) -> Adjacency:
-        """The same sums and maxima over messages of edges, Tensor[E, d] in the order of ``edge_index``."""
+        """An adjacency [T, E] from edges to their targets, for sums over messages [E, d] in ``edge_index``'s order."""
         edges = self.edge_index.shape[1]
         order = by_target(self.edge_index, torch.arange(edges), self.num_nodes)
         matrix = sp.csr_array(
@@ -208,7 +208,7 @@ class Adjacency:
 
     @property
     def lengths(self) -> Tensor:
-        """√Σ w² over a node's edges, without weights √degree, one given twice being two: Tensor[T] float64."""
+        """√Σ w² over a target's edges, an edge given twice being two; without weights √degree: Tensor[T] float64."""
         if self._lengths is None:
             edges = self.incoming
             squared = sp.csr_array((np.square(edges.data, dtype=float), edges.indices, edges.indptr), edges.shape)
@@ -216,7 +216,7 @@ class Adjacency:
         return self._lengths
 
     def layers(self, hops: int) -> Sequence[Adjacency]:
-        """What each of ``hops`` hops propagates over, the first first: the same for all."""
+        """Return the adjacency of each of ``hops`` hops, the first first: in a whole graph this one for all."""
         return [self] * hops
 
     def sum(self, x: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ class Adjacency:
         return self._product("mean", x, inverse)
 
     def unit_variance_sum(self, x: Tensor, correlation: float = 0.0) -> Tensor:
-        """Weighted sum over neighbours by what its standard deviation is: Tensor[N, d] to Tensor[T, d].
+        """Weighted sum over neighbours, divided by its standard deviation: Tensor[N, d] to Tensor[T, d].
 
         (A·x)/√((1 − ρ)·Σ w² + ρ·(Σ w)²), which has variance 1 where neighbours have variance 1 and correlate by ρ,
         however many there are; zero where a node has none. With ρ = 0 and without weights it is the sum by √degree
@@ -267,7 +267,7 @@ class Adjacency:
     def _product(
         self, key: str, x: Tensor, of_target: np.ndarray | None = None, of_source: np.ndarray | None = None
     ) -> Tensor:
-        """The sum over neighbours, each edge's weight times a number of its source and one of its target."""
+        """Sum over neighbours, weights times ``boost``, ``of_target`` and ``of_source``; ``key`` names the matrix."""
         return self._matrix(key, x.device, self.boost, of_source, of_target).times(x)
 
     def _matrix(
@@ -293,7 +293,7 @@ class Adjacency:
 
 
 def by_target(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> sp.csr_array:
-    """Edges sorted by target, each target's in the order given: [N, N] CSR of their weights, copies kept apart."""
+    """Return the edges' weights (without: 1) as [N, N] CSR, rows by target, each in the order given, copies kept."""
     weight = np.ones(edge_index.shape[1], dtype=np.int8) if edge_weight is None else edge_weight.numpy()
     source, target = edge_index
     if bool((target[1:] >= target[:-1]).all()):  # as in a saved graph, whose edges are then used where they lie
@@ -322,7 +322,7 @@ class FixedInput:
 
     @classmethod
     def compacted(cls, matrix: Tensor, dtype: torch.dtype) -> FixedInput:
-        """Of a strided matrix that may have few non-zeros; gradients of it are not wanted."""
+        """Make one of a dense matrix, stored sparse where few entries are non-zero; no gradient flows into it."""
         return cls(compact(matrix.detach()), dtype)
 
     def times(self, weight: Tensor) -> Tensor:

@@ -40,10 +40,10 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
         )
     if own.settings.machines is not None and (reason := paradigm_of(job).session.unspreadable(job)) is not None:
         return reason
-    if reason := _of_edges(job, party, own.settings.edges) or _of_nodes(own, job, named=named):
+    if reason := _refusal_of_edges(job, party, own.settings.edges) or _refusal_of_nodes(own, job, named=named):
         return reason
     features, scaling = own.settings.nodes.features, job.data.feature_scaling
-    if reason := scaled_twice(features, scaling, named=named) or _outside(own, job):
+    if reason := scaled_twice(features, scaling, named=named) or _outside_range(own, job):
         return reason
     if party in job.inputs.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
         why = "ε is of one node's features, which must be made of that node's own row alone: "
@@ -52,7 +52,7 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
     return refusal(own.settings.limits, job, party, nodes, besides=besides)
 
 
-def _of_nodes(own: Organisation, job: JobSettings, *, named: bool) -> str | None:
+def _refusal_of_nodes(own: Organisation, job: JobSettings, *, named: bool) -> str | None:
     nodes = own.settings.nodes
     if own.settings.party in _protecting_edges(job) and (made := nodes.features_from_edges):
         which = f" ({', '.join(made)})" if named else ""
@@ -66,8 +66,8 @@ def _of_nodes(own: Organisation, job: JobSettings, *, named: bool) -> str | None
     return None
 
 
-def _outside(own: Organisation, job: JobSettings) -> str:
-    """Why its nodes do not perturb values of the job's range, by what its party file declares; or "".
+def _outside_range(own: Organisation, job: JobSettings) -> str:
+    """Why the features that its party file declares do not fit the range in which nodes perturb them; or "".
 
     Rows are not looked at: jobs of one range after another would find the largest value there is.
     """
@@ -83,7 +83,7 @@ def _outside(own: Organisation, job: JobSettings) -> str:
     )
 
 
-def _of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -> str | None:
+def _refusal_of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -> str | None:
     if not job.inputs.is_relational and (reason := says_hops(edges)) is not None:
         return reason
     if not job.inputs.weights and (place := says_weights(edges)) is not None:

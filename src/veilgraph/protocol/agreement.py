@@ -48,9 +48,7 @@ WAY_OUT: Final = (
 
 
 class Point(NamedTuple):
-    """A checkpoint of a session of all parties, in the order saved: the session's number, which rises and begins at 0,
-    the epoch, 0 for the session's beginning, and the session's id, which old releases left empty.
-    """
+    """A checkpoint, ordered by age: the session's number from 0, the epoch (0: its beginning), the session's id."""
 
     number: int
     epoch: int
@@ -73,7 +71,7 @@ class Start(NamedTuple):
 
     @property
     def epoch(self) -> int:
-        """From which it goes on; 0 for a fresh start."""
+        """The epoch from which the session goes on; 0 for a fresh start."""
         return self.point.epoch
 
 
@@ -83,7 +81,7 @@ def newest_common(points: Mapping[PartyId, Sequence[Point]]) -> Point | None:
 
 
 def left_behind(points: Mapping[PartyId, Sequence[Point]], enough: int) -> tuple[Point, tuple[PartyId, ...]] | None:
-    """The newest point that ``enough`` holders beside the server have and all others are behind, with these; or None.
+    """Find the newest point that the server and ``enough`` holders have, and the parties behind it; None without one.
 
     Nobody goes back. A party without any point may have lost its record of survivors, and is never among those behind.
     """
@@ -113,25 +111,25 @@ def start_of(
         point, behind = found
     before = [one for some in points.values() for one in some]
     if point is None:
-        _check_leave(party, points, restarts)
+        _check_restart(party, points, restarts)
     newest = point or max(before, default=BEGINNING)
     return Start(point or BEGINNING, min(1 + newest.number, MOST_SESSIONS), session_name(nonces), behind)
 
 
 def session_name(nonces: Sequence[str]) -> str:
-    """What a session is called, by the nonces of all parties, in any order that all have."""
+    """Return the session's id, 32 hexadecimal digits: a hash of all parties' nonces, in an order that all share."""
     return hashlib.sha256("/".join(nonces).encode()).hexdigest()[:32]
 
 
 def alone(points: Sequence[Point], nonce: str) -> Start:
-    """Where the session of a party begins that learns alone."""
+    """Return the start of a party that trains alone: its newest point, else a fresh start."""
     return start_of("", {"": points}, {"": True}, [nonce])
 
 
 def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], what: str) -> None:
-    """Raise ``RunError`` where a party that trained something forbids to begin again (``restarts``).
+    """Raise ``RunError`` where a party does not let what it trained be replaced (False in ``restarts``).
 
-    It names who is ``without`` what, so that the job would.
+    The message names the parties ``without`` the thing, ``what``, for lack of which the job would replace it.
     """
     unwilling = ", ".join(party for party, willing in restarts.items() if not willing)
     if unwilling:
@@ -143,10 +141,10 @@ def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], wh
         raise RunError(words, code="restart", party=lacking)
 
 
-def _check_leave(party: PartyId, points: Mapping[PartyId, Sequence[Point]], restarts: Mapping[PartyId, bool]) -> None:
-    """As ``check_leave``, of the parties that differ from most, the same at all parties where there are any such.
+def _check_restart(party: PartyId, points: Mapping[PartyId, Sequence[Point]], restarts: Mapping[PartyId, bool]) -> None:
+    """Call ``check_leave``, naming the parties that share no point with a judge, the same at all parties if possible.
 
-    Where as many agree with this party as with any other, it judges by what it holds; with nothing, by another's word.
+    The judge is the unwilling party that shares points with most others; among equals ``party`` itself.
     """
     unwilling = [other for other, willing in restarts.items() if not willing]
     sharing = {one: [other for other in points if set(points[one]) & set(points[other])] for one in points}
@@ -172,7 +170,7 @@ log = logging.getLogger("veilgraph")
 
 
 def one_line(text: str) -> str:
-    """Refuses, for a model's field, text that could not be shown on one line."""
+    """Return ``text``; raise ``ValueError`` for characters that cannot be shown on one line (a field's validator)."""
     if not text.isprintable():
         raise ValueError("characters that cannot be printed on one line")
     return text
@@ -271,9 +269,9 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, 
     """
     others = [party for party in (*holders, SERVER) if party != link.party]
     texts = exchange(link, others, Tag(Kind.HELLO, step, round_), text_tensor(mine.model_dump_json()), shape=(None,))
-    received = {party: _parse(link.party, party, text) for party, text in texts.items()}
+    received = {party: _parse_hello(link.party, party, text) for party, text in texts.items()}
     hellos = {party: received.get(party, mine) for party in (*holders, SERVER)}
-    _check_job(link.party, hellos)
+    _check_same_job(link.party, hellos)
     if refusals := [f"{party} refuses the job: {hello.refuses}" for party, hello in hellos.items() if hello.refuses]:
         raise ConfigError("; ".join(refusals), code="refused")
     alignments = {p: hello.alignment for p, hello in hellos.items() if p in holders or hello.alignment}
@@ -290,7 +288,7 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, 
 
 
 def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello], enough: int | None = None) -> Start:
-    """As ``start_of``, from what all parties state."""
+    """Return where the session begins, the same at all parties, by ``start_of`` from their hellos."""
     points = {other: [Point(*point) for point in hello.checkpoints] for other, hello in hellos.items()}
     restarts = {other: hello.restarts for other, hello in hellos.items()}
     return start_of(party, points, restarts, [hello.nonce for hello in hellos.values()], enough)
@@ -333,7 +331,7 @@ def same_count(what: str, values: Mapping[PartyId, int]) -> int:
 
 
 def room_said(releases: int | None) -> int | None:
-    """What a party says of how many single releases its budget allows: whether there is room for one.
+    """Cut the number of releases that a budget allows to 0 or 1, as a party states it; None without a budget.
 
     How many more there are tells what it released in other jobs, and of which of its nodes.
     """
@@ -345,8 +343,8 @@ def fewest_steps(hellos: Mapping[PartyId, Hello]) -> int | None:
     return min((hello.steps for hello in hellos.values() if hello.steps is not None), default=None)
 
 
-def _parse(party: PartyId, sender: PartyId, received: Tensor) -> Hello:
-    """The hello of another party; its version is read first, for other versions have other fields."""
+def _parse_hello(party: PartyId, sender: PartyId, received: Tensor) -> Hello:
+    """Parse another party's hello, its version first; ``ConfigError``: another version; ``ProtocolError``: no hello."""
     if received.numel() > MAX_HELLO_BYTES:
         raise ProtocolError(
             f"{party} got a hello of {received.numel()} bytes from {sender}; at most {MAX_HELLO_BYTES} are allowed",
@@ -378,7 +376,7 @@ def _parse(party: PartyId, sender: PartyId, received: Tensor) -> Hello:
     )
 
 
-def _check_job(party: PartyId, hellos: Mapping[PartyId, Hello]) -> None:
+def _check_same_job(party: PartyId, hellos: Mapping[PartyId, Hello]) -> None:
     mine = hellos[party]
     for other, hello in hellos.items():
         if (hello.work, hello.resume) != (mine.work, mine.resume):

@@ -123,7 +123,7 @@ def match_rates(job: JobSettings) -> tuple[str, ...]:
 
 
 def split_by_labels(job: JobSettings, party: PartySettings) -> str:
-    """Why a holder does not release its labels: who is trained on would tell them; empty if it does, or has none."""
+    """Why a holder refuses a job: its split by classes would show labels that the job protects; else empty."""
     private, split = job.noise.label_release, party.nodes.split
     if not isinstance(split, SplitFractions) or not split.stratify:
         return ""
@@ -158,7 +158,7 @@ def check_split(job: JobSettings) -> None:
 
 
 class AlignedData(Data[J]):
-    """What jobs begin with whose holders have the same nodes, one of them with labels."""
+    """Data of jobs whose holders have the same nodes, one of them with labels."""
 
     @override
     def load(self, job: J) -> Inputs:
@@ -195,6 +195,7 @@ class AlignedSessions(Sessions[J]):
 def _agree_to_align(
     link: Link, settings: JobSettings, organisation: Organisation | None, count: int
 ) -> dict[PartyId, int]:
+    """Agree to align, and on the numbers of ids, before anything is sent of them; gives holder → number of ids."""
     holders, job = settings.data.names, settings.hash()
     consent = None if organisation is None else organisation.consent
     tells = "" if organisation is None else split_by_labels(settings, organisation.settings)

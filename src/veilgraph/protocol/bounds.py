@@ -23,7 +23,7 @@ _RELEASES: Final = 4  # round of the agreement on perturbed features; that on th
 
 
 def agree_within_bounds(session: RoleContext, mine: Hello, *, releases: bool = False) -> dict[PartyId, Hello]:
-    """As ``agree``, over what a job allows; ``releases``: on perturbed features, which comes before the rest.
+    """Exchange hellos by ``agree``, and check their numbers; ``releases``: the agreement on perturbed features.
 
     Raises ``ProtocolError``, which names party, field and value, where a party states what the job does not allow.
     """
@@ -41,7 +41,7 @@ def agree_on_start(
     enough: int | None = None,
     **facts: Any,  # noqa: ANN401 - fields of a hello
 ) -> tuple[dict[PartyId, Hello], Start]:
-    """What all parties state, this one also ``facts``, and where the session begins; ``enough`` as ``agreed_start``."""
+    """Exchange hellos, this party's with ``facts``; gives all, and the session's start by ``agreed_start``."""
     hello = Hello(
         job=session.settings.hash(), checkpoints=list(held), restarts=session.restarts, nonce=session.nonce(), **facts
     )
@@ -50,31 +50,32 @@ def agree_on_start(
 
 
 def check_bounds(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases: bool = False) -> None:
-    """Hold every party to what a job allows; errors as ``agree_within_bounds``."""
+    """Hold the numbers in every party's hello to what a job allows; errors as ``agree_within_bounds``."""
     for party, hello in hellos.items():
         own = {} if party == SERVER else paradigm_of(job).session.stated(job, party, releases=releases)
         for field, (low, high) in {**NO_NUMBERS, **own}.items():
             value = getattr(hello, field)
             if value is not None and not low <= value <= high:
-                raise _refused(party, field, value, f"from {low} to {high}" if low < high else f"{low}")
+                raise _misstated(party, field, value, f"from {low} to {high}" if low < high else f"{low}")
         if hello.steps is not None and not _counts_steps(job, party, releases=releases):
-            raise _refused(party, "steps", hello.steps, "null")
+            raise _misstated(party, "steps", hello.steps, "null")
         newest = max((epoch for _, epoch, _ in hello.checkpoints), default=0)
         if newest > job.train.epochs:
-            raise _refused(party, "checkpoints", newest, f"at most train.epochs={job.train.epochs}")
+            raise _misstated(party, "checkpoints", newest, f"at most train.epochs={job.train.epochs}")
         ahead = abs(hello.release) - max(abs(other.release) for name, other in hellos.items() if name != party)
         if ahead > MAX_RELEASES_APART:
-            raise _refused(party, "release", hello.release, f"at most {MAX_RELEASES_APART} above every other party's")
+            raise _misstated(party, "release", hello.release, f"at most {MAX_RELEASES_APART} above every other party's")
 
 
 def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
-    """Whether the party pays for what it sends, and so knows how often it can."""
+    """Whether a party may state ``steps``: it pays for what it sends, and so knows how often it can."""
     if releases:
         return party in (*job.duties.releasing, *job.duties.summing)
     return job.training_plan is not None and party in job.duties.publishing
 
 
-def _refused(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:
+def _misstated(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:
+    """Build the error of a party whose hello has a number that the job does not allow."""
     return ProtocolError(
         f"{party} states {field}={value} in its hello, and this job allows {allowed}; ask {party} what it runs",
         code="stated",

@@ -49,7 +49,7 @@ class VoteCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, party: PartyId, nodes: int, key: bytes) -> Self:
-        """Those of a job whose votes have noise; every holder needs them, to keep the others' apart.
+        """Draw a holder's canaries for a job with noisy votes, by its secret ``key``; all holders need the places.
 
         Raises ``ConfigError``: too few common nodes, or no such canaries.
         """
@@ -75,16 +75,17 @@ class VoteCanaries(DrawnCanaries):
 
     @override
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """Its own canaries are in it, and the others' kept apart; none is in a split, learned from or scored."""
+        """Return the graph with the party's canaries put in and other holders' kept apart; none is in a split."""
         check_nodes(self.nodes, graph.common)
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, self.everywhere, True)
         edges = torch.empty(2, 0, dtype=torch.int64)
         if self.party in self.owners:
             pairs = self.places(self.party)[self.coins].T
             edges = torch.cat([pairs, pairs.flip(0)], dim=1)
-        return replace(in_place(graph, taken, edges), features=self._features(graph.features))
+        return replace(in_place(graph, taken, edges), features=self._with_canary_features(graph.features))
 
-    def _features(self, features: Tensor) -> Tensor:
+    def _with_canary_features(self, features: Tensor) -> Tensor:
+        """Replace all canaries' rows: zeros at first ends, rows of other nodes at second ends: [N, F] to [N, F]."""
         changed = features.to_dense().clone()
         pairs = torch.cat([self.places(owner) for owner in self.owners])
         others = torch.ones(self.nodes, dtype=torch.bool).index_fill(0, self.everywhere, False)
@@ -105,15 +106,15 @@ def _counting_first(pairs: Tensor, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LabelCanaries(DrawnCanaries):
-    """The label holder's, of perturbed labels."""
+    """The label holder's canaries, among the labels that are perturbed."""
 
     kind: ClassVar[str] = "label canaries"
     coin: ClassVar[str] = "labels"
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, key: bytes) -> Self:
-        """Those of a job with ``label_privacy``, in the label holder's graph; as ``VoteCanaries.of``."""
-        private, trained = job.label_privacy, len(_trained(graph))
+        """Draw those of a job with ``label_privacy`` in the label holder's graph; as ``VoteCanaries.of``."""
+        private, trained = job.label_privacy, len(_training_nodes(graph))
         wanted = 0 if private is None else private.canaries
         if not 0 < wanted <= trained:
             raise ConfigError(
@@ -124,7 +125,7 @@ class LabelCanaries(DrawnCanaries):
 
     def places(self, graph: PartyGraph) -> Tensor:
         """Their nodes in the label holder's graph, which follow from the training nodes: Tensor[m] int64."""
-        trained = _trained(graph)
+        trained = _training_nodes(graph)
         return trained[self._drawn("places", (self.nodes,))[trained].argsort()[: self.count]]
 
     @override
@@ -137,7 +138,8 @@ class LabelCanaries(DrawnCanaries):
         return replace(graph, labels=labels)
 
 
-def _trained(graph: PartyGraph) -> Tensor:
+def _training_nodes(graph: PartyGraph) -> Tensor:
+    """Return the common training nodes that have a label, int64 [n]; ``DataError`` where nothing is labelled."""
     common = graph.common_part()
     if common.labels is None or common.train_mask is None:
         raise DataError("label_privacy.canaries: they are training nodes, and there are none; give a label holder's")

@@ -65,7 +65,7 @@ class Entry(Exact):
 
 
 def standing(entries: Iterable[Entry]) -> list[Entry]:
-    """What counts, in order: all that was not returned. A line that cannot be read counts as anything."""
+    """Return the entries that count, in order: those not returned, and lines that cannot be read."""
     entries = list(entries)
     returned = {entry.of for entry in entries if entry.what == "returned"}
     return [
@@ -76,14 +76,14 @@ def standing(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def count(entries: Sequence[Entry], what: Counted, since: datetime | None = None) -> int:
-    """How many jobs or alignments there were; after ``since``, those that lie ahead of the clock included."""
+    """Count the jobs or alignments that stand, all or those after ``since``; unreadable lines count as either."""
     return sum(
         entry.what in (what, "unreadable") and (since is None or entry.time > since) for entry in standing(entries)
     )
 
 
 def used_up(settings: ConsentSettings, entries: Sequence[Entry], what: Counted, now: datetime) -> str:
-    """Why there may not be one more now; empty when there may. It names the limit and its value, never a count."""
+    """Why limits allow no further job or alignment now, or "" if they do; names a limit and its value, no count."""
     in_all, per_day = getattr(settings, f"{what}s"), getattr(settings, f"{what}s_per_day")
     if in_all is not None and count(entries, what) >= in_all:
         return f"consent.{what}s={in_all} is used up: raise it, or ask for no more"
@@ -143,10 +143,10 @@ class Consent:
         if self._shown is None:
             self._ask()
         until = min(time.monotonic() + wait_s, self._deadline)
-        while (found := self._answered()) is None and time.monotonic() < until:
+        while (found := self._read_answer()) is None and time.monotonic() < until:
             time.sleep(0.2)
         if found is None and time.monotonic() >= self._deadline:
-            found = self._refused(
+            found = self._log_refusal(
                 f"consent.approval=ask and nobody approved it within consent.approval_wait_s="
                 f"{self._settings.approval_wait_s:g}: submit it when somebody is there"
             )
@@ -154,17 +154,19 @@ class Consent:
 
     @contextmanager
     def _counted(self, what: Counted) -> Iterator[str]:
-        refuses, taken = self._take(what)
+        """Count a job or alignment; yields why it is refused, or "". An error in the block takes the count back."""
+        refuses, taken = self._count_or_refuse(what)
         try:
             yield refuses
         except BaseException:
             if taken is not None:
                 with suppress(RunError), self._journal.held():  # it stays counted then
-                    self._journal.append(self._entry("returned", of=taken))
+                    self._journal.append(self._new_entry("returned", of=taken))
             raise
 
-    def _take(self, what: Counted) -> tuple[str, str | None]:
-        new = self._entry(what)
+    def _count_or_refuse(self, what: Counted) -> tuple[str, str | None]:
+        """Append an entry to the journal unless a rule forbids it: the refusal, or "", and the entry's id, or None."""
+        new = self._new_entry(what)
         with self._journal.held() as entries:
             before = {
                 (each.work, each.resume, each.settings) for each in entries if each.job == new.job and each.settings
@@ -172,7 +174,7 @@ class Consent:
             # Of a job's id that stood for another job: what was shown under it is not this.
             if before - {(new.work, new.resume, new.settings)}:
                 return f"job {new.job} was here with other settings: submit these as a job of their own", None
-            goes_on = self._begun(entries) if what == "job" else None
+            goes_on = self._resumed_training(entries) if what == "job" else None
             if goes_on is not None:
                 self._continues = True
                 new = new.model_copy(update={"what": "resumed", "of": goes_on.id})
@@ -183,8 +185,8 @@ class Consent:
             self._job = new.id
         return "", new.id
 
-    def _begun(self, entries: Sequence[Entry]) -> Entry | None:
-        """The training that this session goes on with, where it neither counts nor is asked about anew."""
+    def _resumed_training(self, entries: Sequence[Entry]) -> Entry | None:
+        """Return the entry of the training that this session resumes uncounted and without being asked; else None."""
         request, counted = self._request, standing(entries)
         this = ("job", "train", request.settings.hash())
         trained = [each for each in counted if (each.what, each.work, each.settings) == this]
@@ -198,8 +200,9 @@ class Consent:
         return job if goes_on else None
 
     def _ask(self) -> None:
+        """Show the request to people at the site, and note the question in the journal."""
         self._deadline = time.monotonic() + self._settings.approval_wait_s
-        asked = self._entry("asked", of=self._job)
+        asked = self._new_entry("asked", of=self._job)
         self._shown = self._stack.enter_context(waiting(self._folder, self._request, asked.id))
         with self._journal.held():
             self._journal.append(asked)
@@ -211,7 +214,8 @@ class Consent:
             self._folder.parent,
         )
 
-    def _answered(self) -> str | None:
+    def _read_answer(self) -> str | None:
+        """Look for an answer in what was added to the journal: "" for approval, a refusal, or None for none yet."""
         if (size := self._journal.size()) == self._read:
             return None
         self._read = size
@@ -223,14 +227,14 @@ class Consent:
                 log.info("a person here approved the job")
                 return ""
             if entry.what == "refused":
-                return self._refused(f"a person there decided so{f': {entry.reason}' if entry.reason else ''}")
+                return self._log_refusal(f"a person there decided so{f': {entry.reason}' if entry.reason else ''}")
         return None
 
-    def _refused(self, reason: str) -> str:
+    def _log_refusal(self, reason: str) -> str:
         log.info("not approved: %s", reason)
         return reason
 
-    def _entry(self, what: What, of: str = "") -> Entry:
+    def _new_entry(self, what: What, of: str = "") -> Entry:
         settings = self._request.settings
         return Entry(
             time=utc_now(),
@@ -262,16 +266,16 @@ class Journal:
                     raise RunError(f"{path} is open to other accounts; close it: chmod go= {path}")
 
     def size(self) -> int:
-        """Bytes so far: nothing was added where they are as before."""
+        """Size of the journal in bytes, which grows with every line; 0 without a file."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def entries(self) -> list[Entry]:
         """All complete lines so far, without waiting for a process that adds one."""
-        return _parse(whole_lines(self.path))
+        return _parse_entries(whole_lines(self.path))
 
     @contextmanager
     def held(self) -> Iterator[list[Entry]]:
-        """All of it, for this process alone, until the end of the block; others wait. Raises ``RunError``.
+        """Lock the journal in the block, and yield its entries; other processes wait. Raises ``RunError``.
 
         A line that a crash tore is ended, and counts as anything.
         """
@@ -285,20 +289,20 @@ class Journal:
                 sync_folder(self.path.parent)
             content = self.path.read_bytes()
             if content and not content.endswith(b"\n"):
-                append(self.path, b"\n" + _line(Entry(time=utc_now(), what="torn")), sync=True)
+                append(self.path, b"\n" + _json_line(Entry(time=utc_now(), what="torn")), sync=True)
             yield self.entries()
 
     def append(self, entry: Entry) -> None:
         """Add a line while it is held: it is on the disk when this returns."""
-        append(self.path, _line(entry), sync=True)
+        append(self.path, _json_line(entry), sync=True)
 
 
-def _line(entry: Entry) -> bytes:
+def _json_line(entry: Entry) -> bytes:
     return entry.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
-def _parse(lines: Sequence[bytes]) -> list[Entry]:
-    """One entry for each line; one that cannot be read is as new as the next that can."""
+def _parse_entries(lines: Sequence[bytes]) -> list[Entry]:
+    """Parse the journal's lines; one that cannot be read is an entry with the time of the next that can."""
     entries: list[Entry] = []
     after = utc_now()
     for line in reversed(lines):
@@ -341,7 +345,7 @@ class Waiting:
 
 @contextmanager
 def waiting(folder: Path, request: JobRequest, asked: str) -> Iterator[Waiting]:
-    """Show a request for as long as the block lasts or, where the process is killed, its process.
+    """Write a request's file for people to see, and hold it for the block; it is no longer shown after a kill.
 
     ``asked`` is the number of the question, used once. Raises ``RunError`` if the file cannot be written.
     """
@@ -363,7 +367,7 @@ def waiting(folder: Path, request: JobRequest, asked: str) -> Iterator[Waiting]:
 
 def all_waiting(folder: Path) -> list[Waiting]:
     """The jobs that wait at a site, whose consent is in ``folder``; one that cannot be read is left out."""
-    found = (_read(path) for path in sorted((folder / REQUESTS).glob("[!.]*.json")))
+    found = (_read_waiting(path) for path in sorted((folder / REQUESTS).glob("[!.]*.json")))
     return [each for each in found if each is not None]
 
 
@@ -384,7 +388,8 @@ def answer(folder: Path, shown: Waiting, *, approved: bool, reason: str = "") ->
         journal.append(entry)
 
 
-def _read(path: Path) -> Waiting | None:
+def _read_waiting(path: Path) -> Waiting | None:
+    """Read a request's file; None where its process has ended, or it cannot be read."""
     try:
         with path.open("rb") as file:
             try:

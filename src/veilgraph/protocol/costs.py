@@ -26,9 +26,9 @@ NO_RULES: Final = InputRules()
 
 @dataclass(frozen=True)
 class PartySizes:
-    """What a holder's data are to a plan; ``neighbours``: the most edges of a node, None where that is not known.
+    """Sizes of a holder's data, which costs follow from; ``neighbours``: the most edges of a node, None if unknown.
 
-    ``nodes`` are its own ones, where it has some; ``shared``: holder → its edges with that one's nodes, where known.
+    ``nodes`` counts its own, where it has some; ``shared``: other holder → edges to that one's nodes, where known.
     """
 
     columns: int
@@ -42,19 +42,19 @@ class PartySizes:
 
 
 def pairs_of(graph: PartyGraph, rules: InputRules) -> Tensor:
-    """The edges that a holder of nodes of its own brings, each pair once, none from a node to itself: int64 [2, E].
+    """Return a graph's edges as pairs of nodes, each pair once, without loops: int64 [2, E].
 
-    Where another holder has the edges between nodes of different ones, those among its own nodes alone.
+    Where another holder has the edges across holders (``rules.across``), only the pairs among its own nodes.
     """
     edges, _ = pairs_once(graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]])
     return edges if rules.across in (None, graph.party) else edges[:, (edges < graph.common).all(0)]
 
 
 def size_of(graph: PartyGraph, rules: InputRules = NO_RULES, ids: Sequence[str] = ()) -> PartySizes:
-    """Of a holder's graph: of its common nodes or, where edges may join its own nodes to others', of its own ones.
+    """Count a holder's sizes over common nodes or, where edges may join its own nodes to others', over its own.
 
-    Of these it counts every pair once, in the direction in which more end at its own, and at a node both ways. A holder
-    without nodes counts those of others. ``ids`` of its rows say whose nodes its edges join.
+    Over its own nodes each pair counts once, in the direction in which more end at them, and at a node both ways. A
+    holder without nodes counts others' nodes. ``ids`` of its rows say whose nodes its edges join.
     """
     part = graph.common_part()
     training = 0 if part.train_mask is None else int(part.train_mask.sum())
@@ -94,7 +94,7 @@ class Costs:
 
     @property
     def rounds(self) -> int:
-        """Of all stages."""
+        """Rounds of all stages."""
         return sum(stage.rounds for stage in self.stages)
 
     def sent(self) -> dict[PartyId, int]:
@@ -108,7 +108,7 @@ class Costs:
 
 
 def added(*parts: tuple[Mapping[PartyId, int], int]) -> dict[PartyId, int]:
-    """Party → bytes, of messages and how often each of them is sent."""
+    """Add up to party → bytes; each part is party → bytes of messages, and how often these are sent."""
     total: dict[PartyId, int] = {}
     for sent, times in parts:
         for party, count in sent.items():
@@ -124,7 +124,7 @@ _BLOCKS: Final = 4  # of operands of the secure product, which holders prepare t
 def unread_of_passes(
     hellos: Mapping[PartyId, Hello], *, width: int, dim: int, rounds: int, batch_size: int | None = None
 ) -> int:
-    """Bytes of one sender that can wait in passes over common nodes, of which all or ``batch_size`` are in a step.
+    """Bound the bytes of one sender that can wait unread in passes over common nodes, ``batch_size`` or all a step.
 
     ``width`` is of a round's widest matrix, ``dim`` of an embedding; a pass has so many ``rounds``.
     """

@@ -31,7 +31,7 @@ _REMEDY: Final = "lower model.combine.bits, set model.local.normalize, or scale 
 
 
 def leaf(tensor: Tensor) -> Tensor:
-    """The start of a party's own graph: same values, gradient wanted."""
+    """Return the same values as the start of a party's own autograd graph, with a gradient wanted."""
     return tensor.detach().requires_grad_(True)
 
 
@@ -83,6 +83,7 @@ class HolderCut:
         return receive_as(self._link, SERVER, Tag(Kind.GRADIENT, step, round_), shape, self._dtype).to(self._device)
 
     def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:
+        """Send values to the server: masked, in fixed point, under one tag, or in the clear under the other."""
         values = values.cpu()
         if self._masks is None:
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
@@ -139,6 +140,7 @@ class ServerCut:
             self._link.send(holder, Tag(Kind.GRADIENT, step, round_), gradient.cpu().contiguous())
 
     def _sum(self, masked: Tag, clear: Tag, shape: tuple[int, int], bits: int) -> Tensor:
+        """Receive one message of each holder, masked or in the clear, and return their sum."""
         if self._masked:
             pieces = gather(self._link, self._holders, masked, shape, torch.int64)
             return open_sum(pieces.values(), bits, self._dtype, f"the sum of {masked}", _REMEDY).to(self._device)

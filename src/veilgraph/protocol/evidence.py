@@ -59,12 +59,12 @@ class Ciphertext:
     bitwise: bool = False
 
     def less(self, words: Unsigned, others: Unsigned) -> Unsigned:
-        """What is left of words when others are taken off."""
+        """Take ``others`` off ``words``: by XOR if ``bitwise``, else by subtraction in the ring."""
         return words ^ others if self.bitwise else words - others
 
 
 def chosen_words(words: NDArray[Any]) -> Unsigned:
-    """The first and the last of a message's words, without a sign; raises ``DataError`` where they are of no ring."""
+    """Return a message's words, unsigned, of more than 4,096 the first and last; ``DataError``: no words of a ring."""
     flat = np.ascontiguousarray(words).reshape(-1)
     if flat.dtype.kind not in "iu" or flat.dtype.itemsize not in (4, 8):
         raise DataError(f"messages: {flat.dtype} are no words of a ring, whose bits would be uniform")
@@ -75,8 +75,7 @@ def chosen_words(words: NDArray[Any]) -> Unsigned:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """Different places in [0, size), [n] int64, ``told`` by a holder (then perhaps like no true one) or true of its
-    data.
+    """Distinct places in [0, size), int64 [n], that a holder sent (``told``), or that are true of its data.
 
     ``in_order``: their order counts, and not only which they are.
     """
@@ -89,9 +88,7 @@ class Order:
 
 @dataclass(frozen=True)
 class OpenedSum:
-    """A sum in fixed point over ``holders`` that a party opens: the ``rows`` of each pass, of so many fractional
-    ``bits``.
-    """
+    """A fixed-point sum over ``holders`` that a party opens: each pass's ``rows``, with so many fractional ``bits``."""
 
     words: str
     rows: Observations
@@ -101,7 +98,7 @@ class OpenedSum:
 
 @dataclass(frozen=True, eq=False)
 class Noisy:
-    """One release as somebody has it, [N, d], with noise of a ``deviation``; ``clip`` is the longest row before it."""
+    """One release as received, ``rows`` [N, d], with noise of a ``deviation``; ``clip``: the longest row before it."""
 
     rows: Floats
     deviation: float
@@ -109,7 +106,7 @@ class Noisy:
 
     @property
     def scaled(self) -> Floats:
-        """In units of the noise."""
+        """The rows in units of the noise's standard deviation."""
         return self.rows / self.deviation
 
 
@@ -131,18 +128,18 @@ Level = Callable[[float], float]
 
 
 class Claims(Protocol):
-    """Trade-offs of more and more loss, of which the largest that is refuted is looked for."""
+    """Trade-off functions by privacy loss, of which an audit looks for the largest that is refuted."""
 
     def level(self, loss: float) -> Level:
-        """F⁻¹ of a loss above 0: of a larger loss no power needs a larger level."""
+        """Return F⁻¹, power → least level, of a loss above 0; a larger loss never raises a level."""
 
     def epsilon(self, loss: float, delta: float) -> float:
-        """The ε that a loss has at δ: of a larger loss no smaller one."""
+        """Return the ε of a loss at δ; a larger loss never lowers it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Guesses:
-    """What an adversary makes of a holder's canaries: scores [m], higher = in, of coins [m].
+    """An adversary's guesses at a holder's canaries: scores [m], higher = in, and the true coins [m].
 
     ``limit`` is the ε claimed; None: the ledger's total, where that is claimed against the adversary. ``claims`` are of
     the ledger's releases, for a larger bound at ``delta``; None: nothing is claimed but ε and δ.
@@ -209,7 +206,7 @@ class Audited(Protocol):
         """What a party kept of the trained model."""
 
     def canary_key(self, party: PartyId) -> bytes | None:
-        """Of a holder's canaries; None where it has none."""
+        """The secret key of a holder's canaries; None where it has none."""
 
     def ledger(self, party: PartyId) -> list[dict[str, Any]]:
         """The entries of a holder's ledger; raises ``DataError`` where that is not here."""
@@ -217,7 +214,7 @@ class Audited(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """One kind of thing that an adversary has.
+    """One piece of evidence that an adversary has, to mount attacks on or to test that it tells nothing.
 
     Attributes:
         sort: what attacks on it there are.
@@ -247,7 +244,7 @@ class Evidence:
     messages: tuple[Seen, ...] = field(default=(), repr=False)
 
     def on(self, graph: PartyGraph) -> Evidence:
-        """This, with what a model makes of a holder's nodes, where it is one; ``DataError`` as ``check_rows``."""
+        """Return this with ``rows`` for a holder's nodes, by ``asked`` where it is given; errors as ``check_rows``."""
         found = self if self.asked is None else replace(self, rows=self.asked(graph))
         found.check_rows(graph.num_nodes)
         return found
@@ -267,7 +264,7 @@ class Evidence:
 
 
 def unused(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
-    """(revelations, what) of everything that reveals something to a party, and is in none of its evidence."""
+    """List (revelations, what) of messages to a party that reveal something and are in no evidence of ``found``."""
 
     def key(seen: Seen) -> tuple[Kind, PartyId, int]:
         return seen.tag.kind, seen.sender, seen.tag.round
@@ -283,7 +280,7 @@ def unused(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
 
 
 def hidden_of(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
-    """Messages that are uniform by themselves, whatever the sender's data are; some kinds left out."""
+    """Yield, by sender and kind, received messages that masks or shares make uniform by themselves; without ``but``."""
     for sender in (*view.settings.data.names, SERVER):
         all_rows = rows_of(view.settings, sender, view.party)
         for kind in Kind:
@@ -295,7 +292,7 @@ def hidden_of(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
 
 
 def exposed_of(view: View) -> Iterator[Evidence]:
-    """What the rows of its paradigm expose to attacks, of one sender and one round at a time."""
+    """Yield, by sender and round, the evidence that rows of the paradigm expose by themselves (``Exposed``)."""
     for sender in (*view.others, SERVER):
         rows = rows_of(view.settings, sender, view.party)
         exposed_rows = dict.fromkeys((row.kind, row.exposed, row.rounds) for row in rows if row.exposed)
@@ -314,7 +311,7 @@ def exposed_of(view: View) -> Iterator[Evidence]:
 def embedding_of(
     view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...] = ()
 ) -> Iterator[Evidence]:
-    """The embeddings of one round from some senders: added up where they are masked, else side by side."""
+    """Yield evidence of one round's embeddings from some senders: added up where they are masked, else side by side."""
     passes = aggregate(view, kind, round_, senders)
     parts = [passes]
     if kind is not Kind.MASKED:
@@ -323,7 +320,7 @@ def embedding_of(
 
 
 def embeddings(view: View, parts: Sequence[Observations], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
-    """The newest rows of one round, parts of them side by side."""
+    """Yield evidence of embeddings: the newest pass's rows of all ``parts``, [N, d] side by side; none without one."""
     if not parts[0]:
         return
     messages = tuple(seen for part in parts for seen in part.messages)
@@ -334,18 +331,18 @@ def embeddings(view: View, parts: Sequence[Observations], words: str, about: tup
 def gradients_of(
     view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...]
 ) -> Iterator[Evidence]:
-    """The gradients of one round from some senders, added up."""
+    """Yield evidence of gradients: those of one round from some senders, added up pass by pass."""
     yield from gradients(view, aggregate(view, kind, round_, senders), words, about)
 
 
 def gradients(view: View, steps: Observations, words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
-    """What is attacked is the mean of the first steps."""
+    """Yield evidence of gradients from ``steps``, [N, d] each; none without steps."""
     if steps:
         yield Evidence("gradients", f"{words} in {len(steps)} steps", about, steps=steps, messages=steps.messages)
 
 
 class Source:
-    """What messages of a paradigm hold together; this one knows of nothing but what their rows expose.
+    """A paradigm's part of an audit: what its messages tell together. This base adds nothing to what rows expose.
 
     Attributes:
         reads_passes: whether messages are read pass by pass, each with a row for every node.
@@ -356,7 +353,7 @@ class Source:
     trains_alone: ClassVar[bool] = False
 
     def hidden(self, view: View) -> list[Evidence] | None:
-        """Messages that must say nothing to a party; None: those that rows say are under masks, kind by kind."""
+        """Messages that must say nothing to a party; None: those of ``hidden_of``, under masks by what rows say."""
         return None
 
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
@@ -367,15 +364,15 @@ class Source:
         yield from ()
 
     def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-        """What some parties have together, and none of them alone; ``server`` is its view where it is one of them."""
+        """Evidence that some parties have together and none alone; ``server`` is the server's view if it is one."""
         yield from ()
 
     def orders(self, view: View, sender: PartyId, truth: PartyGraph) -> list[Order]:
-        """Orders that ``sender`` told, which must say nothing, and true ones of its data, unlike which they must be."""
+        """Orders that ``sender`` sent, which must be random, and true ones of its data, to hold these against."""
         return []
 
     def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
-        """(revelations, what) of what there is no attack on, beside what is in no evidence."""
+        """List (revelations, what) that no attack is about, beside those that ``unused`` lists."""
         return ()
 
     def sums(self, view: View) -> Iterator[OpenedSum]:
@@ -383,7 +380,7 @@ class Source:
         yield from ()
 
     def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
-        """Releases whose noise a party, or an auditor beside it, can hold against what ledgers count with.
+        """Releases whose noise a party, or an auditor beside it, can test against the noise that ledgers assume.
 
         Raises ``DataError`` where there are some that cannot be read.
         """
@@ -394,18 +391,18 @@ class Source:
     def canary_guesses(
         self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes
     ) -> Iterator[Guesses]:
-        """What parties together make of a holder's canaries (``key``) that only this paradigm has."""
+        """Guesses by ``members`` together at a holder's canaries, drawn by ``key``, that only this paradigm has."""
         yield from ()
 
     def claim(self, check: Check, run: Audited, view: View, holder: PartyId) -> Told | None:
-        """What a check of a holder's claim finds in a view that only this paradigm can read; None: nothing of the kind.
+        """Run a check of a holder's claim on a view that only this paradigm can read; None where it does not apply.
 
         Raises ``DataError`` where too little is known for the test.
         """
         return None
 
     def withstands(self, job: JobSettings, members: Collection[PartyId]) -> bool:
-        """Whether what ledgers claim is claimed against these parties together, the server among them."""
+        """Whether the ledgers' ε is claimed against ``members`` together: not if too many of them made joint noise."""
         return job.noise.shared is None or len({*members} & {*job.duties.publishing}) <= job.noise.shared[1]
 
     def initial_weights(
@@ -444,7 +441,7 @@ SOURCES: Final[Registry[Source]] = Registry(
 
 
 def source_of(job: JobSettings) -> Source:
-    """That of a job's paradigm."""
+    """The source of a job's paradigm; ``Source`` itself where it has none."""
     return SOURCES.get(job.paradigm) or Source()
 
 
@@ -456,5 +453,5 @@ def evidence_of(view: View) -> list[Evidence]:
 
 
 def posteriors(holder: PartyId, about: Sequence[PartyId], probabilities: Tensor) -> Evidence:
-    """What a client gets who asks for the predictions of all nodes."""
+    """Make evidence of predicted probabilities, Tensor[N, C], as a client of ``holder`` gets them for all nodes."""
     return Evidence("posteriors", f"predicted probabilities at {holder}", tuple(about), rows=numbers(probabilities))

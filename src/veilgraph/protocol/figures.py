@@ -65,7 +65,7 @@ class Measures:
         return (*(figure.name for figure in self.figures), LOSS, LAST)
 
     def led_by(self, name: str) -> Measures:
-        """The same, a figure of that name first; of another name, or of none, as they are."""
+        """Return the same measures with the figure ``name`` first, where there is one."""
         first = [figure for figure in self.figures if figure.name == name]
         return replace(self, figures=(*first, *(figure for figure in self.figures if figure.name != name)))
 
@@ -123,11 +123,11 @@ class Scores:
     values: Mapping[str, float | None]
 
     def record(self) -> dict[str, float | None]:
-        """By name, as the record of an epoch has it."""
+        """Return losses and figures by name, for the record of an epoch."""
         return {"train_loss": self.train_loss, "val_loss": self.val_loss, **self.values}
 
     def of_epoch(self, select_by: str) -> Scores:
-        """As an epoch has them: of the figures that are made on demand the one that selects, where it is defined."""
+        """Drop the figures made on demand, as an epoch has them, but for the one that selects, where it is defined."""
         made = self.measures.on_demand
         kept = {
             name: value

@@ -82,6 +82,7 @@ class AttackLimit(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        """Refuse a limit without a figure."""
         if not self.figures():
             raise ValueError("a limit is of auc, tpr_at_1_percent or tpr_at_0_1_percent; give one, or no limit")
         return self
@@ -91,18 +92,18 @@ class AttackLimit(Settings):
         return {name: highest for name in LIMITED_FIGURES if (highest := getattr(self, name)) is not None}
 
 
-def _auc_alone(value: object) -> object:
+def _number_as_auc(value: object) -> object:
     return {"auc": value} if isinstance(value, int | float | str) and not isinstance(value, bool) else value
 
 
 LIMITED_FIGURES: Final[tuple[LimitedFigure, ...]] = get_args(LimitedFigure)
 Limits = Mapping[
-    AttackName, Annotated[AttackLimit, BeforeValidator(_auc_alone, json_schema_input_type=AttackLimit | float)]
+    AttackName, Annotated[AttackLimit, BeforeValidator(_number_as_auc, json_schema_input_type=AttackLimit | float)]
 ]
 """Attack → its limit; a number alone is the highest AUC that passes."""
 
 
-def _readable(text: str) -> str:
+def _check_printable(text: str) -> str:
     if any(not (character.isprintable() or character == "\n") for character in text):
         raise ValueError("has control characters, which change what a terminal shows; take them out")
     if not text.strip():
@@ -110,7 +111,7 @@ def _readable(text: str) -> str:
     return text
 
 
-Words = Annotated[str, Field(max_length=2000), AfterValidator(_readable)]
+Words = Annotated[str, Field(max_length=2000), AfterValidator(_check_printable)]
 
 
 class RecordSettings(Settings):
@@ -130,7 +131,7 @@ class RecordSettings(Settings):
         return self
 
     def told(self) -> Iterator[tuple[str, str]]:
-        """(Name, text) of what is said."""
+        """Yield (name, text) of the fields that are given."""
         yield from ((name, text) for name, text in self if text is not None)
 
 
@@ -162,6 +163,7 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        """Refuse ``refresh_every`` without batches, and ``patience`` where no epoch is judged."""
         if self.refresh_every is not None and self.batch_size is None:
             raise ValueError(
                 f"refresh_every={self.refresh_every} counts batches, and without batch_size every step renews h^0; "
@@ -268,7 +270,7 @@ class NoiseFacts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is predicted: only nodes that the label holder names, a class alone, of the data as they were trained on."""
+    """Limits of predictions: only of nodes that the label holder names, only classes, only of the data trained on."""
 
     predicts_named: bool = False
     opens_classes_alone: bool = False
@@ -317,6 +319,7 @@ class JobSettings(Settings):
     @model_validator(mode="wrap")
     @classmethod
     def _choose(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 - of anywhere
+        """Validate a job with the settings that its preset chooses for what it leaves out."""
         if not isinstance(content, Mapping):
             return handler(content)
         content = {"preset": preset.DEFAULT, **content}
@@ -329,6 +332,7 @@ class JobSettings(Settings):
 
     @model_validator(mode="after")
     def _check_common(self) -> Self:
+        """Hold a job to the rules between settings that are the same in every paradigm."""
         if self.train.select_by not in self.measures.selectable:
             raise ValueError(
                 f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
@@ -349,6 +353,7 @@ class JobSettings(Settings):
         return self
 
     def _check_unused(self) -> None:
+        """Refuse settings for other paradigms; a subclass that uses some overrides the check of these."""
         data, divides = (
             self.data,
             "they divide a data set for paradigm=vertical; for horizontal there is data.partition",
@@ -366,10 +371,12 @@ class JobSettings(Settings):
         self._check_parts()
 
     def _check_privacy(self) -> None:
+        """Refuse ``privacy``, unless a paradigm overrides this."""
         why = "it is for paradigms sealed and node-dp, and averaging has averaging.privacy"
         require(f"paradigm={self.paradigm}", ("privacy", self.privacy and "given", None, why))
 
     def _check_label_privacy(self, said: str) -> None:
+        """Refuse ``label_privacy``, which ``said`` names, unless a paradigm overrides this."""
         raise ValueError(
             f"{said} is for paradigm='vertical', 'horizontal' or 'averaging', and this is {self.paradigm!r}; leave it "
             "out (node-dp has release.labels)"
@@ -383,12 +390,13 @@ class JobSettings(Settings):
             )
 
     def _check_parts(self) -> None:
+        """Refuse ``data.partition``, unless a paradigm overrides this."""
         if self.data.partition != PartitionSettings():
             raise ValueError("data.partition divides a data set for paradigm='horizontal'; leave it out")
 
     @property
     def measures(self) -> Measures:
-        """What its model is judged by; first what the kept one was chosen by, where that is a figure."""
+        """The figures by which its model is judged, that of ``train.select_by`` first."""
         return CLASS_MEASURES.led_by(self.train.select_by)
 
     @property
@@ -398,7 +406,7 @@ class JobSettings(Settings):
 
     @property
     def training_plan(self) -> TrainingPlan | None:
-        """What holders release who train privately, by noisy gradients; None in a job where they do not."""
+        """The plan of a private training by noisy gradients; None in a job without one."""
         return None
 
     @property
@@ -452,7 +460,7 @@ class JobSettings(Settings):
 
 
 def offered(kind: type[JobSettings], content: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """What the preset of a job, not validated yet, would choose of what it leaves out."""
+    """Return what the preset of a job (``content``, not validated yet) offers to choose; nothing unless it is auto."""
     return tuple(kind.choices(Said(content))) if content.get("preset", preset.DEFAULT) == AUTO else ()
 
 
@@ -469,10 +477,7 @@ def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
 
 
 def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
-    """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore.
-
-    Where several holders score sums over all, test nodes are among them.
-    """
+    """Return the masks whose nodes' labels are perturbed: train and validation, and test if several holders score."""
     return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
 
 
@@ -494,7 +499,7 @@ J = TypeVar("J", bound=JobSettings)
 
 
 def job_of(kind: type[J], job: JobSettings) -> J:
-    """A job as what it is; raises ``ConfigError`` if it is of another paradigm."""
+    """Return ``job`` typed as ``kind``; raises ``ConfigError`` if it is of another paradigm."""
     if not isinstance(job, kind):
         wanted = kind.model_fields["paradigm"].default
         raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm {wanted}; give one of these")

@@ -44,7 +44,7 @@ def parse_job(data: object, source: str = "job") -> JobSettings:
 
 
 def parse_chosen(data: object, source: str = "job") -> tuple[JobSettings, list[Choice]]:
-    """As ``parse_job``, and what the preset chose."""
+    """Validate settings as ``parse_job``; gives the job, and the settings that its preset chose."""
     kind, content = said_in(data, source)
     try:
         with settled(source):
@@ -67,8 +67,7 @@ def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[
 
 
 def Job(**settings: object) -> JobSettings:  # noqa: N802 - it is called as the class of its result would be
-    """A job of any paradigm from its settings (docs/settings.md): ``Job(paradigm="horizontal", data={"dataset":
-    "cora"})``.
+    """Make a job of any paradigm from its settings: ``Job(paradigm="horizontal", data={"dataset": "cora"})``.
 
     Raises ``ConfigError``: names the first broken key, its value and the rule.
     """
@@ -85,7 +84,7 @@ _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def job_schema() -> dict[str, Any]:
-    """Of a job file: the keys are those of the paradigm that it names."""
+    """Return the JSON Schema of a job file, whose keys are those of the paradigm that it names."""
     kinds: dict[str, type[JobSettings]] = dict(JOBS)
     references, found = models_json_schema(
         [(kind, "validation") for kind in kinds.values()], schema_generator=_WithMeanings
@@ -111,7 +110,7 @@ def job_schema() -> dict[str, Any]:
 
 
 def party_schema() -> dict[str, Any]:
-    """Of a party file, whose values are text: what YAML makes of ``no`` or ``007`` is taken as it is written."""
+    """Return the JSON Schema of a party file; its texts may be what YAML takes for a number or bool."""
     found = PartySettings.model_json_schema(schema_generator=_WithMeanings)
     _as_written(found)
     return {"$schema": _DRAFT, **found, "title": "A party file of veilgraph"}
@@ -127,7 +126,7 @@ class _WithMeanings(GenerateJsonSchema):
 
 
 def _as_written(schema: object) -> None:
-    """Lets text be what YAML takes for a number or a truth value, in place."""
+    """Let each text in a schema be a number or a bool too, in place: YAML reads ``007`` or ``no`` as such."""
     if isinstance(schema, dict) and schema.get("type") == "string" and "format" not in schema:
         schema["type"] = ["string", "number", "boolean"]
     for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():

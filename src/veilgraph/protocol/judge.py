@@ -41,8 +41,7 @@ def histogram(scores: Tensor, bins: int) -> Tensor:
 def binned_auc(found: Tensor, others: Tensor) -> tuple[float, float] | None:
     """Area under the ROC curve of two histograms, and the most that it can be off; None where one is empty.
 
-    Of comparisons of a positive (``found``) with another only those within a bin are not known; two of one bin count
-    half.
+    ``found`` are the positives. Comparisons within a bin are unknown, and count half.
     """
     comparisons = float(found.sum() * others.sum())
     if not comparisons:
@@ -53,10 +52,9 @@ def binned_auc(found: Tensor, others: Tensor) -> tuple[float, float] | None:
 
 
 def binned_precision(found: Tensor, others: Tensor) -> tuple[float, float] | None:
-    """Average precision of two histograms, in the middle of the best and worst order within bins, and how far off it
-    can be.
+    """Average precision of two histograms, ``found`` the positives, and how far off it can be; None without positives.
 
-    None without positives.
+    It is the middle of those of the best and the worst order within bins.
     """
     positives = found.flip(0).round().long()
     total = int(positives.sum())
@@ -77,9 +75,9 @@ _LEAST: Final = 2  # classes that an AUC needs
 
 
 def warn_of_one_class(graph: PartyGraph, settings: TrainSettings) -> None:
-    """Say that a label holder's validation nodes cannot choose an epoch by AUC."""
+    """Log a warning where epochs are chosen by AUC and all validation nodes of a label holder are of one class."""
     labels, val = graph.labels, graph.val_mask
-    if settings.select_by == "auc" and labels is not None and val is not None and _present(labels[val]) < _LEAST:
+    if settings.select_by == "auc" and labels is not None and val is not None and _num_present(labels[val]) < _LEAST:
         log.warning(
             "party %r: train.select_by='auc' ranks common validation nodes of one class above others, and all are of "
             "one; epochs are chosen by the loss: move nodes of another class into val_mask (in tables: nodes.split)",
@@ -118,8 +116,7 @@ class Objective:
     def training_loss(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over the training nodes, weighted by class where the job says so.
 
-        Logits are Tensor[N, C] of every node, or Tensor[B, C] of ``rows``, Tensor[B] int64; 0 without a training node
-        there.
+        Logits are Tensor[N, C] of every node, or Tensor[B, C] of ``rows``, int64 [B]; 0 without a training node there.
         """
         chosen = self._train if rows is None else self._train[rows]
         labels = self._labels if rows is None else self._labels[rows]
@@ -128,21 +125,21 @@ class Objective:
         return self._entropy(logits[chosen], labels[chosen])
 
     def calibration(self, probabilities: Tensor) -> Calibration | None:
-        """What the validation nodes correct probabilities Tensor[N, C] of all nodes by."""
+        """Fit the calibration of all nodes' probabilities [N, C] on the validation nodes; None as in ``fitted``."""
         return fitted(probabilities[self._val], self._labels[self._val], self.weights, self._transition)
 
     @property
     def val_nodes(self) -> Tensor:
-        """Tensor[n] int64."""
+        """The validation nodes, Tensor[n] int64."""
         return self._val.nonzero().ravel()
 
     def validation(self, logits: Tensor) -> tuple[float, float]:
-        """How logits of the validation nodes, Tensor[n, C], do: what epochs are chosen by, then the negative loss."""
+        """Score logits of the validation nodes, Tensor[n, C]: what epochs are chosen by, then minus the loss."""
         labels = self._labels[self._val]
         return self.selecting(logits, labels), -float(self._entropy(logits, labels))
 
     def selecting(self, logits: Tensor, labels: Tensor) -> float:
-        """What epochs are chosen by, higher is better; accuracy where that is nothing; −∞ where it is undefined."""
+        """The score of logits [n, C] by which epochs are chosen, by default accuracy; −∞ where undefined."""
         if self._select_by == "loss":
             return -float(self._entropy(logits, labels))
         if self._select_by not in _METRICS:
@@ -151,9 +148,7 @@ class Objective:
         return -float("inf") if found is None else found
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
-        """Scores of logits Tensor[N, C] of every node; ``everything`` adds AUC, average precision and F1 to what
-        selects.
-        """
+        """Score logits, Tensor[N, C] of every node, on each split; ``everything`` adds AUC, average precision, F1."""
         correct = logits.argmax(dim=1) == self._labels
         test = self._test if self._test is not None and bool(self._test.any()) else None
 
@@ -172,6 +167,7 @@ class Objective:
         return scores if everything else scores.of_epoch(self._select_by)
 
     def _entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy, corrected for perturbed labels, else weighted by class; a scalar."""
         if self._transition is not None:
             return corrected_cross_entropy(logits, labels, self._transition)
         return functional.cross_entropy(logits, labels, weight=self.weights)
@@ -180,7 +176,7 @@ class Objective:
 def calibration_at(
     graph: PartyGraph, probabilities: Tensor, transition: Tensor | None = None, weights: Tensor | None = None
 ) -> Calibration | None:
-    """What a holder's own validation nodes correct probabilities Tensor[N, C] of its nodes by; None where it has none.
+    """Fit the calibration of a holder's probabilities, Tensor[N, C], on its validation nodes; None where it has none.
 
     ``transition`` is as for ``Objective``; ``weights`` Tensor[C] are those of the classes in the training loss.
     """
@@ -199,7 +195,7 @@ def weights_of_counts(counts: Tensor) -> Tensor:
     return counts.sum().double() / (len(counts) * counts.clamp_min(1).double())
 
 
-def _present(labels: Tensor) -> int:
+def _num_present(labels: Tensor) -> int:
     return int((labels.bincount() > 0).sum())
 
 
@@ -219,8 +215,7 @@ def area_under_curve(logits: Tensor, labels: Tensor, *, lacking: bool = False) -
 
 
 def rank_auc(scores: Tensor, positive: Tensor) -> float:
-    """ROC AUC of finite scores, Tensor[n], by ranks (Mann and Whitney's U); ``positive``, Tensor[n] bool, is neither
-    all nor none.
+    """ROC AUC of finite scores, Tensor[n], by ranks (Mann-Whitney U); ``positive``, bool [n], is neither all nor none.
 
     By hand, as every epoch asks for it: scikit-learn's takes 3 to 40 times as long, and a second to be imported.
     """
@@ -237,7 +232,7 @@ def average_precision(logits: Tensor, labels: Tensor) -> float | None:
     None as ``area_under_curve``, and with more classes.
     """
     truth = labels == 1
-    if logits.shape[1] != _LEAST or _present(labels) < _LEAST or not bool(torch.isfinite(logits).all()):
+    if logits.shape[1] != _LEAST or _num_present(labels) < _LEAST or not bool(torch.isfinite(logits).all()):
         return None
     score = logits.double().softmax(dim=1)[:, 1]
     _, group, sizes = torch.unique(-score, return_inverse=True, return_counts=True)
@@ -308,7 +303,7 @@ class Predicted:
 
 
 class Judge(Role, ABC):
-    """The label holder of any schedule.
+    """A party with labels: it computes the loss, scores the model and predicts, by the last pass.
 
     ``logits`` are Tensor[C, classes] of the last pass, of the nodes ``predicted``, Tensor[R] int64 or None for all
     common ones; ``loss`` is of the last training pass.
@@ -328,7 +323,7 @@ class Judge(Role, ABC):
         return True
 
     def audience(self) -> list[PartyId]:
-        """Who has to be told of every judgement: nobody, where the others are done before it learns."""
+        """The parties that are sent every judgement: all others, or none where the others are done before it learns."""
         if self.session.settings.passes.learns_alone:
             return []
         return [party for party in (*self.session.holders, SERVER) if party != self.session.link.party]
@@ -353,19 +348,19 @@ class Judge(Role, ABC):
         return self._objective.training_loss(self.logits)
 
     def probabilities(self) -> Tensor:
-        """As the logits of the last forward pass have it."""
+        """Class probabilities of the last forward pass, Tensor[R, C]."""
         return self.logits.detach().softmax(dim=1)
 
     def predictions(self) -> Predicted:
-        """What the last forward pass says."""
+        """The predictions of the last forward pass."""
         return Predicted(self.probabilities(), nodes=self.predicted)
 
     def calibration(self, probabilities: Tensor) -> Calibration | None:
-        """What makes probabilities that it predicts true, from labels that it judges by; None where it has none."""
+        """Fit the calibration of predicted probabilities on its labels; None where only some nodes are predicted."""
         return self._objective.calibration(probabilities) if self.predicted is None else None
 
     def without_releases(self) -> dict[str, float | int | None] | None:
-        """How it would do without releases, as with an ε close to 0; None where this training does not say."""
+        """Accuracies without others' releases, as at ε near 0, and how many predictions differ; None if unknown."""
         if self._alone is None:
             return None
         scores, changed = self._objective.score(self._alone), self._alone.argmax(dim=1) != self.logits.argmax(dim=1)
@@ -376,15 +371,14 @@ class Judge(Role, ABC):
         }
 
     def alone(self) -> Record | None:
-        """What this holder's own nodes are worth to it, ``together`` and ``alone``: figures by name.
+        """Compare the joint model with one of this holder's data alone, ``together`` and ``alone``: figures by name.
 
-        It trains once more on its own data, and tells nobody. None where that says nothing: of common nodes, under
-        noise.
+        The latter is trained here; nobody is told. None where that says nothing: of common nodes, under noise.
         """
         return None
 
     def scores(self, *, everything: bool = False) -> Scores:
-        """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""
+        """Score the last forward pass's logits on each split; ``everything`` is as for ``Objective.score``."""
         return self._objective.score(self.logits.detach(), everything=everything)
 
 

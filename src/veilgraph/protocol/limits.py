@@ -72,6 +72,7 @@ class LimitSettings(Settings):
 
     @model_validator(mode="after")
     def _check_epsilon(self) -> Self:
+        """Refuse ``max_epsilon`` without a unit and a relation or, where it is of edges, ``most_neighbours``."""
         missing = [key for key in ("epsilon_unit", "epsilon_neighbours") if getattr(self, key) is None]
         if self.max_epsilon is not None and missing:
             raise ValueError(
@@ -168,8 +169,8 @@ def too_many(limits: LimitSettings, party: PartyId, ids: Mapping[PartyId, int]) 
 
 
 def delta_too_large(job: JobSettings, nodes: int) -> str:
-    """Why no party takes part at the job's δ: a node in N may be published whole. Empty if that is no reason."""
-    for name, delta, *_ in _claims(job, nodes):
+    """Why a job's δ is too large for so many common ``nodes``, N: it is 1/N or more; empty where it is less."""
+    for name, delta, *_ in _all_claims(job, nodes):
         if delta is not None and delta * nodes >= 1:
             return (
                 f"{name}={delta:g} with {nodes} common nodes: where δ is 1/N or more, a node can be published as it is "
@@ -179,8 +180,8 @@ def delta_too_large(job: JobSettings, nodes: int) -> str:
 
 
 def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
-    """From how many common nodes on a job's δ, where it does not follow from them, is refused; or empty."""
-    name, delta, *_ = max(_claims(job), key=lambda claim: claim.delta or 0.0)
+    """Say from how many common nodes on a job's δ is refused; empty if δ follows from their number or fits ``most``."""
+    name, delta, *_ = max(_all_claims(job), key=lambda claim: claim.delta or 0.0)
     if delta is None or (most is not None and delta * most < 1):
         return ""
     there = "" if most is None else f", and there may be {most:,}"
@@ -190,9 +191,7 @@ def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
 
 
 class _Claim(NamedTuple):
-    """What a holder's ε is about; ``delta`` of ``setting`` is None where every ε is pure, there is none, or it is
-    unknown yet.
-    """
+    """What a holder's ε protects; ``delta``, of ``setting``, is None where there is no δ, or it is not known yet."""
 
     setting: str
     delta: float | None
@@ -201,6 +200,7 @@ class _Claim(NamedTuple):
 
 
 def _claim(job: JobSettings, party: PartyId, nodes: int | None = None) -> _Claim:
+    """Return what a holder's ε protects in a job, by the noise that it uses; ``nodes``: common ones, if known."""
     privacy, plan, release = job.privacy, job.training_plan, job.noise.feature_release
     if privacy is not None and party not in job.duties.releasing:  # a releasing holder's nodes perturb their own values
         delta = privacy.stated_delta if nodes is None else privacy.delta_of(nodes)
@@ -212,18 +212,18 @@ def _claim(job: JobSettings, party: PartyId, nodes: int | None = None) -> _Claim
     return _Claim("label_privacy.epsilon", None, "label", "replacement")
 
 
-def _claims(job: JobSettings, nodes: int | None = None) -> list[_Claim]:
+def _all_claims(job: JobSettings, nodes: int | None = None) -> list[_Claim]:
     return list(dict.fromkeys(_claim(job, party, nodes) for party in job.data.names))
 
 
 def is_noised(job: JobSettings, party: PartyId) -> bool:
-    """Whether a holder releases with noise of its own: of much noise ε is 0, and δ is what is left."""
+    """Whether a holder's releases have noise of its own, so that its δ counts even where ε is 0."""
     own_noise = job.privacy is not None and party not in job.duties.releasing
     return party in job.duties.noising and (own_noise or job.training_plan is not None)
 
 
-def _about(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int | None) -> str | None:
-    """Why a holder's ε, whatever it is, is not what its limit on ε is about; None where it is."""
+def _unlike_claim(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int | None) -> str | None:
+    """Why a job's δ, unit or relation does not fit a holder's limits on ε; None where they do."""
     name, delta, unit, relation = _claim(job, party, nodes)
     if delta is not None and delta > limits.max_delta:
         return f"limits.max_delta={limits.max_delta:g} and {name}={delta:g}: lower it or raise the limit"
@@ -236,11 +236,12 @@ def _about(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int |
 def _too_costly(
     limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float, nodes: int | None
 ) -> str | None:
+    """Why a holder's ``epsilon`` breaks its limits on ε; None where it does not, or there are none."""
     if limits.max_epsilon is None:
         return None
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if epsilon <= limits.max_epsilon:
-        return _about(limits, job, party, nodes) if epsilon > 0 or is_noised(job, party) else None
+        return _unlike_claim(limits, job, party, nodes) if epsilon > 0 or is_noised(job, party) else None
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
     if limits.epsilon_unit == "label" and not adds_noise(job):
@@ -260,6 +261,7 @@ def _reasons(
     nodes: int | None,
     besides: Mapping[str, str],
 ) -> Iterator[str | None]:
+    """Yield every reason for which ``refusal`` refuses a job, None for some that do not hold."""
     if job.passes.exchanges is not None and job.passes.exchanges[1] > limits.max_rounds:
         name, rounds = job.passes.exchanges
         lower = f"lower the {name.split('.')[1]} or raise the limit"

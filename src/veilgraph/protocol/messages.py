@@ -95,7 +95,7 @@ class Condition(Generic[J_contra]):
     opposite: Condition[J_contra] | None = None
 
     def otherwise(self, words: str) -> Condition[J_contra]:
-        """The opposite."""
+        """Return the opposite condition, called ``words``."""
         return Condition(words, lambda job: not self.holds(job), self)
 
 
@@ -108,7 +108,7 @@ class Route(Generic[J_contra]):
     among: Callable[[J_contra, PartyId, PartyId], bool] | None = None
 
     def fit(self, job: J_contra, sender: PartyId, receiver: PartyId) -> bool:
-        """Whether these two parties are meant."""
+        """Whether messages of this route go from ``sender`` to ``receiver``."""
         roles = (sender == SERVER, receiver == SERVER) == (self.sender == SERVER, self.receiver == SERVER)
         return roles and (self.among is None or self.among(job, sender, receiver))
 
@@ -165,7 +165,7 @@ class MessageSpec(Generic[J_contra]):
         return self.paid or self.protection == "noise"
 
     def of(self, job: J_contra) -> bool:
-        """Whether a job has it."""
+        """Whether a job has such messages: all conditions of the row hold."""
         return all(fact.holds(job) for fact in self.when)
 
 
@@ -251,7 +251,7 @@ ALIGNMENT_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
 
 
 def judgement(ends: Route[JobSettings], when: Condition[Any] = JUDGED) -> MessageSpec[Any]:
-    """What the label holder tells of the validation scores, where it has any."""
+    """Make the row of a label holder's CONTROL message after an evaluation: whether it is the best, whether to stop."""
     why = "In the clear: tells whether the validation scores rose, not by how much."
     form = WireFormat("epoch, 0", "bool [2]: best so far, stop", "every evaluation but the last inference")
     return MessageSpec(Kind.CONTROL, ends, "best so far? stop?", "none", why, when=(when,), forms=(form,))
@@ -265,7 +265,7 @@ def summed_rows(
     *when: Condition[J_contra],
     forms: tuple[WireFormat, ...],
 ) -> tuple[MessageSpec[J_contra], MessageSpec[J_contra]]:
-    """A sum that holders open among themselves: of two, each has the other's part, and learns ``single`` as well."""
+    """Make the rows of a sum that holders open together: masked of three or more, exact (``single`` too) of two."""
     return (
         MessageSpec(kind, TO_HOLDER, what, "mask", OPENED, reveals, (MORE_HOLDERS, *when), forms=forms),
         MessageSpec(kind, TO_HOLDER, what, "none", EXACTLY, (*reveals, *single), (TWO_HOLDERS, *when), forms=forms),
@@ -291,16 +291,16 @@ if TYPE_CHECKING:
 
 
 def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId, kind: Kind | None = None) -> list[MessageSpec[Any]]:
-    """What a job's messages from one party to another carry, those of a kind or all."""
-    rows = [row for row in _rows_of(job) if kind in (None, row.kind)]
+    """Return the rows that say what a job's messages from one party to another carry, of one kind or of all."""
+    rows = [row for row in _paradigm_rows(job) if kind in (None, row.kind)]
     return [row for row in rows if row.ends.fit(job, sender, receiver) and row.of(job)]
 
 
 def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
-    """Name of what a job's settings make it reveal, of one ``party``'s data or of anybody's → these settings."""
-    true = {told for row in _rows(job) for told in row.reveals}
+    """Return revelation → the settings that cause it, for what a job reveals of ``party``'s data, or of anybody's."""
+    true = {told for row in _sent_rows(job) for told in row.reveals}
     found = dict[str, str]()
-    for told in _told(_rows_of(job)):
+    for told in _revelations_of(_paradigm_rows(job)):
         if told in true and (party is None or party in told.whose(job)) and (cause := told.cause(job)):
             found.setdefault(told.name, cause)
     return found
@@ -308,30 +308,30 @@ def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
 
 def bounded_revelations(job: JobSettings) -> frozenset[str]:
     """Names of the revelations that a job makes through noised messages alone, so that a finite ε bounds them."""
-    rows = list(_rows(job))
+    rows = list(_sent_rows(job))
     bare = {told.name for row in rows if not row.is_bounded for told in row.reveals}
     return frozenset(told.name for row in rows for told in row.reveals) - bare
 
 
 def wider(job: JobSettings) -> dict[str, str]:
-    """Name → that of what tells the same and more, of all that jobs of its paradigm may reveal."""
-    return {told.name: told.part_of for told in _told(_rows_of(job)) if told.part_of}
+    """Return revelation → a wider one that includes it, by name, among all that jobs of this paradigm may reveal."""
+    return {told.name: told.part_of for told in _revelations_of(_paradigm_rows(job)) if told.part_of}
 
 
 def statements(job: JobSettings) -> dict[str, str]:
-    """Name → who learns what, of all that jobs of its paradigm may reveal."""
-    return {told.name: told.statement for told in _told(_rows_of(job))}
+    """Return revelation → who learns what, for all that jobs of this paradigm may reveal."""
+    return {told.name: told.statement for told in _revelations_of(_paradigm_rows(job))}
 
 
 @cache
 def all_revelations() -> Mapping[str, str]:
-    """Name → who learns what, of all paradigms that are installed.
+    """Return revelation → who learns what, for all paradigms that are installed.
 
     Raises ``ConfigError``: two call different things by one name, or a package cannot be loaded.
     """
     found = dict[str, str]()
     for paradigm in PARADIGMS:
-        for told in _told(PARADIGMS[paradigm].rows):
+        for told in _revelations_of(PARADIGMS[paradigm].rows):
             if found.setdefault(told.name, told.statement) != told.statement:
                 raise ConfigError(
                     f"paradigm={paradigm!r} calls something else {told.name!r} than another does, and parties "
@@ -340,29 +340,30 @@ def all_revelations() -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-def _rows_of(job: JobSettings) -> tuple[MessageSpec[Any], ...]:
+def _paradigm_rows(job: JobSettings) -> tuple[MessageSpec[Any], ...]:
     rows: tuple[MessageSpec[Any], ...] = PARADIGMS[job.paradigm].rows
     return rows
 
 
-def _told(rows: Iterable[MessageSpec[Any]]) -> list[Revelation[Any]]:
+def _revelations_of(rows: Iterable[MessageSpec[Any]]) -> list[Revelation[Any]]:
     return list(dict.fromkeys(told for row in rows for told in row.reveals))
 
 
-def _rows(job: JobSettings) -> Iterator[MessageSpec[Any]]:
+def _sent_rows(job: JobSettings) -> Iterator[MessageSpec[Any]]:
+    """Yield the rows whose conditions a job meets, and that fit at least two of its parties."""
     pairs = list(permutations((*job.data.names, SERVER), 2))
-    for row in _rows_of(job):
+    for row in _paradigm_rows(job):
         if row.of(job) and any(row.ends.fit(job, *pair) for pair in pairs):
             yield row
 
 
-def _known(name: str) -> str:
+def _check_revelation_name(name: str) -> str:
     if name not in (known := all_revelations()):
         raise ValueError(f"no paradigm that is installed reveals anything by this name; choose of {', '.join(known)}")
     return name
 
 
-RevelationName = Annotated[str, AfterValidator(_known)]  # a name that an installed paradigm reveals something by
+RevelationName = Annotated[str, AfterValidator(_check_revelation_name)]  # a name in ``all_revelations``
 
 
 Work = Literal["align", "train", "predict", "audit"]  # a piece of work: one session of all parties
@@ -407,8 +408,7 @@ class DisclosureRecord(Disclosure):
 
 
 def disclosures(settings: JobSettings, entries: Sequence[TrafficEntry], spent: Spent | None = None) -> list[Disclosure]:
-    """Put into words what a party sent: ``entries`` is its traffic in a piece of work, ``spent`` what its releases
-    cost.
+    """Describe what a party sent, by sender, receiver and kind; ``entries``: its traffic, ``spent``: its releases' ε.
 
     Raises ``ProtocolError`` where the job has no such message.
     """

@@ -43,7 +43,7 @@ class Organisation:
 
     @property
     def machines(self) -> MachineSettings | None:
-        """Several of its own, where its party file names them."""
+        """Several machines of its own, with paths that start from ``folder``; None where its party file names none."""
         machines = self.settings.machines
         return None if machines is None else machines.within(self.folder)
 
@@ -64,8 +64,7 @@ class Organisation:
 class Preparation:
     """What a party makes its graph of, from ``streams`` that are the same in every session of a run.
 
-    ``organisation`` is None at the server; ``encoding`` and ``then``, profiles of tables, are of training, where it
-    was.
+    ``organisation`` is None at the server; ``encoding`` and ``then`` (profiles of tables) are of an earlier training.
     """
 
     link: Link

@@ -52,7 +52,7 @@ LABELS_ALONE: Final = "label_privacy bounds labels alone: set limits.epsilon_uni
 
 
 class Data(ABC, Generic[J]):
-    """From data to the graphs that a job on one machine begins with, and what is refused before anything is sent."""
+    """Turns data into the graphs of a job on one machine, and refuses what does not fit before anything is sent."""
 
     @abstractmethod
     def load(self, job: J) -> Inputs:
@@ -66,8 +66,7 @@ class Data(ABC, Generic[J]):
         """Who has the labels, or reports, of graphs from Python; ``DataError`` where they are not one federation."""
 
     def labels_at(self, job: J, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
-        """Who has the labels, or reports, of holders that bring tables, of which some are ``labelled``; the job may
-        name it.
+        """Who has the labels, or reports, of holders that bring tables, of which some are ``labelled``.
 
         Raises ``DataError`` where labels are not where they must be.
         """
@@ -78,17 +77,17 @@ class Data(ABC, Generic[J]):
         """Validate and scale graphs from Python; ``ids`` has holders' row ids, where rows are not the same nodes."""
 
     def check_tables(self, job: J) -> None:
-        """What parties would find out of each other's tables, where all party files are on this machine."""
+        """Raise what parties would refuse in each other's tables, where all party files are on this machine."""
 
     def unknown_range(self, job: J) -> str:
-        """What these cannot find out before the parties compute, of numbers that may not fit; empty where they can."""
+        """Say which numbers may not fit, as ``check_tables`` cannot know; empty where it can."""
         return ""
 
     def check_graphs(self, job: J, graphs: Sequence[PartyGraph]) -> None:
         """Raise ``RangeOverflow`` where numbers of scaled graphs do not fit what parties compute with."""
 
     def fit_bounds_to(self, job: J, graphs: Sequence[PartyGraph]) -> J:
-        """A job that says nothing of the holders' links, with what these graphs need it to say."""
+        """Return the job with the bounds that these graphs need, where it was not written for them."""
         return job
 
 
@@ -103,12 +102,10 @@ class Sessions(ABC, Generic[J]):
 
     @abstractmethod
     def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        """Field of a hello → smallest and largest number that a holder may state, others none; ``releases``: of
-        perturbed features.
-        """
+        """Field of a hello → range of numbers a holder may state, others 0; ``releases``: on perturbed features."""
 
     def unread_bytes(self, job: J, hellos: Mapping[PartyId, Hello]) -> int | None:
-        """How much of one sender's can wait unread, from what all parties state; None: the role says so itself."""
+        """Bytes of one sender that can wait unread, from all parties' hellos; None: the role sets them itself."""
         return None
 
     def unspreadable(self, job: J) -> str | None:
@@ -124,10 +121,10 @@ class Sessions(ABC, Generic[J]):
 
     @abstractmethod
     def prepare(self, own: Preparation) -> Prepared:
-        """From a holder's tables to its graph. Called at all parties together."""
+        """Read a holder's tables and build its graph. Called at all parties together."""
 
     def release(self, session: RoleContext, aligned: Aligned) -> Aligned:
-        """What a party works with once all have released what they release before they learn. At all parties together.
+        """Make the releases that precede training; gives what the party then works with. At all parties together.
 
         Raises ``BudgetSpent`` where a budget has no room for a needed release, ``ProtocolError`` where what came is
         none, and ``DataError`` for a feature outside the declared range.
@@ -140,13 +137,13 @@ class Sessions(ABC, Generic[J]):
 
 
 class Privacy(ABC, Generic[J]):
-    """What a job's ε is and what it is of."""
+    """How large a job's ε is, and what it protects."""
 
     has_privacy: ClassVar[bool] = True
     protects: ClassVar[tuple[str, ...]] = ()
 
     def disclosed_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
-        """Name of what a party's own tables make a job reveal of them → which entries of its party file do."""
+        """Return revelation → the entries of a party file, among its ``features``, that make a job reveal it."""
         return {}
 
     def plan(self, job: J, party: PartyId, nodes: int | None = None) -> Plan | None:
@@ -158,19 +155,19 @@ class Privacy(ABC, Generic[J]):
         """The largest total ε that a job can cost a holder; infinite where something goes unnoised."""
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        """Count what ``InputRules.degree_rules`` bounds, at the node of a holder's graph that has most of it."""
+        """Count the edges that ``InputRules.degree_rules`` bounds at the node of a holder's graph that has the most."""
         from veilgraph.privacy.aggregation import most_neighbours  # noqa: PLC0415 - loads torch
 
         return most_neighbours(graph.edge_index, graph.num_nodes)
 
     def protecting(self, unit: str, epsilon: float) -> dict[str, Any]:
-        """What a job says that protects one of ``protects`` at a total ``epsilon``, with the defaults for all else."""
+        """Return the keys of a job that protects ``unit``, one of ``protects``, at a total ``epsilon``."""
         if unit == "label":
             return {"label_privacy": {"epsilon": epsilon}}
         return {"privacy": {"epsilon_total": epsilon, "unit": unit}}
 
     def label_epsilon(self, job: J, party: PartyId) -> float:
-        """The same of one label of a holder's, where nothing else of its data is asked about; infinite if unknown."""
+        """The largest ε that a job can cost one label of a holder, nothing else counted; infinite if unknown."""
         return math.inf if job.label_privacy is None else job.label_privacy.epsilon
 
 
@@ -200,16 +197,16 @@ class Guarantee(ABC, Generic[J]):
         return []
 
     def trained_way(self, job: J) -> str:
-        """How a private training of it protects, as measured curves are named; empty where none was measured."""
+        """Name of the measured curve of a job's kind of private training; empty where none was measured."""
         return ""
 
     def privacy_limits(self, job: J) -> list[str]:
-        """What a job's ε is not about beside what follows from its unit, a sentence each."""
+        """What a job's ε does not cover, beyond what follows from its unit, a sentence each."""
         return []
 
     @abstractmethod
     def unbounded(self, job: J) -> str:
-        """Why that is infinite, and the way out."""
+        """Why a job's ε is infinite, and the way out."""
 
 
 class Baselines(ABC, Generic[J]):
@@ -227,7 +224,7 @@ class Baselines(ABC, Generic[J]):
         raise _incomparable(inputs.settings)
 
     def beside(self, job: J) -> Mapping[str, Any] | None:
-        """What a job over the same data in another paradigm says beside this one's, or None."""
+        """Return the keys to change for a job over the same data in another paradigm, or None."""
         return None
 
 

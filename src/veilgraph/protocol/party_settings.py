@@ -36,7 +36,7 @@ class MachineSettings(Settings):
         return address
 
     def within(self, folder: Path) -> MachineSettings:
-        """The same, of a party file in ``folder``."""
+        """Return the settings with the path of ``secret`` taken from ``folder``, the party file's."""
         return self.model_copy(update={"secret": folder / self.secret})
 
     @property
@@ -46,7 +46,7 @@ class MachineSettings(Settings):
 
     @property
     def port(self) -> int:
-        """Of the rendezvous."""
+        """Port of ``address``."""
         return int(self.address.rpartition(":")[2])
 
 

@@ -25,9 +25,9 @@ from veilgraph.tables.frames import Tables
 
 @dataclass(frozen=True)
 class LedgerPlace:
-    """The lifetime ledger of a holder without a party file; without ``ids`` of its graph's rows everybody pays.
+    """Folder of the lifetime ledger of a holder without a party file, and the party's name there.
 
-    ``limits`` are what it may come to, where its folder is to say so from now on.
+    ``ids`` are those of its graph's rows; without them all pay. ``limits`` are written into the folder, where given.
     """
 
     folder: Path
@@ -61,7 +61,7 @@ Progress = Callable[[list[Record]], None]  # (the epochs' records so far); calle
 
 @dataclass(frozen=True)
 class PlainResult:
-    """A plaintext run, with a federated run's keys but bytes; ``output``: of the chosen epoch, as ``Network.infer``."""
+    """A training in one process: a federated run's keys without bytes; ``output``: chosen epoch's logits [N, C]."""
 
     summary: Record
     metrics: list[Record]
@@ -80,15 +80,15 @@ class Network(Protocol):
         """Logits, Tensor[N, C], without dropout and without a graph."""
 
     def judged(self) -> Tensor:
-        """Logits, Tensor[N, C], that the epoch just trained is judged by: where a pass has no price, of ``infer``."""
+        """Logits, Tensor[N, C], that the epoch just trained is judged by; by default those of ``infer``."""
         return self.infer()
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
-        """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
+        """Score logits [N, C] on each split; ``everything`` is as for ``Objective.score``."""
 
 
 def fit(network: Network, progress: Progress = lambda records: None) -> PlainResult:
-    """Train a network, which then has the last epoch's weights; the summary is of the chosen epoch's."""
+    """Train a network with early stopping; it keeps the last epoch's weights, the summary is of the chosen epoch."""
     settings = network.train_settings
     judgement, metrics = Judgement(), list[Record]()
     best = network.infer()

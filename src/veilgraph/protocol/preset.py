@@ -64,24 +64,24 @@ class Said:
 
 
 def left_out(content: Mapping[str, Any], offered: Iterable[Choice]) -> list[Choice]:
-    """Of what a preset would choose, what a job does not say."""
+    """Return the offered choices whose keys a job does not say."""
     said = Said(content)
     return [choice for choice in offered if choice.key not in said]
 
 
 def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callable[[Mapping[str, Any]], T]) -> T:
-    """Read a job with what its preset chose of what it leaves out, of which none makes a valid job invalid.
+    """Read a job with its preset's choices for what it leaves out, so that none makes a valid job invalid.
 
     Where all together would, each is taken only where the job stays valid with it, needed ones first. Raises
     ``ValidationError`` where the job breaks a rule by itself.
     """
     open_ = left_out(content, offered)
     try:
-        return read(_with(content, open_))
+        return read(_with_choices(content, open_))
     except ValidationError as error:
         taken, found = [choice for choice in open_ if choice.needed], None
         try:
-            found = read(_with(content, taken))
+            found = read(_with_choices(content, taken))
         except ValidationError as alone:  # what is wrong with the job beside what the preset would have chosen
             of_choice = any(choice.key in str(error) for choice in open_)
             raise (alone if of_choice else error) from None
@@ -89,7 +89,7 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
         if choice in taken:
             continue
         try:
-            found = read(_with(content, [*taken, choice]))
+            found = read(_with_choices(content, [*taken, choice]))
         except ValidationError:
             continue
         taken.append(choice)
@@ -97,12 +97,13 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
 
 
 def chosen(content: Mapping[str, Any], offered: Iterable[Choice], settings: BaseModel) -> list[Choice]:
-    """What a preset chose: of what the job left out, what its ``settings`` now have as offered."""
+    """Return what a preset chose: the offered choices that the job leaves out and its ``settings`` now have."""
     has = Said(settings.model_dump())
     return [choice for choice in left_out(content, offered) if has.get(choice.key, _ABSENT) == choice.value]
 
 
-def _with(content: Mapping[str, Any], choices: Iterable[Choice]) -> dict[str, Any]:
+def _with_choices(content: Mapping[str, Any], choices: Iterable[Choice]) -> dict[str, Any]:
+    """Copy a job's content, with each choice's value at its dotted key."""
     found: dict[str, Any] = dict(content)
     for choice in choices:
         place = found

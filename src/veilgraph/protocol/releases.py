@@ -19,7 +19,7 @@ RELEASE: Final = "release"
 
 
 def depends_on(identity: str, graph: PartyGraph, nodes: Tensor | None = None) -> str:
-    """Return the name of the nodes that a release, or one of labels (``nodes``), is of: of public facts alone."""
+    """Name the nodes that a release is about, by public facts: ``identity``, number and, for labels, ``nodes``."""
     return f"{identity}/{graph.common}" + ("" if nodes is None else f"/{fingerprint(nodes)}")
 
 
@@ -54,7 +54,7 @@ def learned_graph(session: RoleContext, graph: PartyGraph) -> tuple[PartyGraph, 
 
 
 def noised_labels(job: JobSettings) -> str:
-    """What is noised in a job of which nothing but labels can be, in a sentence."""
+    """Say in a sentence what is noised in a job of a kind that can noise labels alone."""
     if job.label_privacy is None:
         return "There is no differential privacy: nothing is noised."
     return (

@@ -64,8 +64,7 @@ class Spreading(ABC):
     ) -> AbstractContextManager[None]:
         """A block within which the part, whose models are replaced, is computed on all machines of the holder.
 
-        Raises ``ConfigError``: the model runs on one machine alone; ``LinkError``: a machine did not come in time, or
-        is gone.
+        Raises ``ConfigError``: the model runs on one machine alone; ``LinkError``: a machine came late or is gone.
         """
 
 
@@ -156,16 +155,16 @@ class RoleContext:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights and embeddings."""
+        """The dtype of weights and embeddings."""
         return precision(self.settings)
 
     def nonce(self) -> str:
-        """Fresh at every call; those of all parties name the session."""
+        """Draw fresh hexadecimal digits; all parties' nonces together name the session."""
         return self.secrets(NONCE_BYTES).hex()
 
     @property
     def rounding_key(self) -> bytes:
-        """Of ``SecretRounding``: the same in all sessions of a job, as secret as the party's seed."""
+        """Key of ``SecretRounding``: the same in all sessions of a job, as secret as the party's seed."""
         return self.streams.secret("rounding")
 
     @property
@@ -211,9 +210,7 @@ class PartyModel:
         self.best: Mapping[str, Tensor] = {}
 
     def weights(self) -> dict[str, Tensor]:
-        """The live weights by name, of shapes that no number of nodes changes: a snapshot is the party's part of the
-        model.
-        """
+        """The live weights by name, the party's part of the model; no shape depends on the number of nodes."""
         networks = {
             f"{part}.{name}": tensor
             for part, network in self.networks.items()
@@ -288,14 +285,13 @@ class Role(ABC):
 
     @abstractmethod
     def setup(self, held: Sequence[Point]) -> Start:
-        """Agree with the others and prepare the session, from the newest of the ``held`` checkpoints that all hold, or
-        anew.
+        """Agree with the others, and prepare the session from the newest ``held`` checkpoint that all have, or anew.
 
         Raises ``RunError``: there is none, and a party that has trained something does not let it be replaced.
         """
 
     def keep(self) -> None:  # noqa: B027  (only some roles have anything)
-        """Once set up, and before anything is computed from it: keeps what the parties agreed on."""
+        """Save what the parties agreed on, once set up and before anything is computed from it."""
 
     @abstractmethod
     def forward(self, step: int, epoch: int | None) -> None:
@@ -306,7 +302,7 @@ class Role(ABC):
         """The backward pass of the training pass just run: gradients everywhere, updates of what trains itself."""
 
     def finish(self) -> None:  # noqa: B027  (only some roles have anything)
-        """After the last epoch, with the best weights: learns what is learned once, and alone."""
+        """Train what this party trains once and alone, after the last epoch and with the best weights."""
 
     def _dropout(self, epoch: int | None, purpose: str = "dropout") -> torch.Generator | None:
         """The dropout stream of an epoch, or of the batch in it; None in evaluation."""
@@ -320,17 +316,17 @@ class Role(ABC):
         self._learns = False
 
     def allow_steps(self, hellos: Mapping[PartyId, Hello]) -> None:
-        """Takes the number of training steps from what all parties state."""
+        """Set ``affordable_steps`` and ``scarcest`` from all parties' hellos."""
         self.affordable_steps = fewest = fewest_steps(hellos)
         self.scarcest = tuple(party for party, hello in hellos.items() if fewest is not None and hello.steps == fewest)
 
     def _changed(self) -> None:
-        """The weights have changed; in batches h^0 stays what it is to the end of a period."""
+        """Mark h^0 as stale after an update of the weights; in batches only at the end of a period."""
         if self.batch is None or self.batch.period:
             self.model.is_stale = True
 
     def _embeds_now(self) -> bool:
-        """Whether this forward pass needs a new h^0: once after every change of the weights, at all parties alike."""
+        """Whether this forward pass computes h^0 anew, as after a change of weights; if so, ends that and counts it."""
         if not self.model.is_stale:
             return False
         self.model.is_stale = False

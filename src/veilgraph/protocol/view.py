@@ -71,11 +71,11 @@ class View:
         return self._matching(kind, sender, self.party, round_)
 
     def sent(self, kind: Kind, receiver: PartyId, round_: int | None = None) -> list[Seen]:
-        """What it sent to one party."""
+        """What it sent to one party under a kind of tag, of one round or of all, oldest first."""
         return self._matching(kind, self.party, receiver, round_)
 
     def noted(self, kind: Kind, round_: int | None = None) -> list[Seen]:
-        """What it noted of what it hid, under a kind of tag."""
+        """What it hid in what it sent, from ``own``: entries of a kind of tag, of one round or of all."""
         return [seen for seen in self.own if seen.tag.kind is kind and round_ in (None, seen.tag.round)]
 
     def rounds(self, kind: Kind, sender: PartyId) -> list[int]:
@@ -120,12 +120,12 @@ class Observations(Sequence[Floats]):
 
     @property
     def messages(self) -> tuple[Seen, ...]:
-        """Of all passes."""
+        """The messages of all passes, those in ``less`` left out."""
         return tuple(seen for pieces in self.pieces for seen in pieces)
 
 
 def aggregate(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) -> Observations:
-    """The messages of one round, of all senders at a time, in passes of which all of them are there.
+    """Return the sums of the senders' messages of one kind and round, in passes where all of them are there.
 
     What the party sent itself is the same to all holders.
     """
@@ -138,7 +138,7 @@ def aggregate(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) -
 
 
 def subtract_own(passes: Observations, views: Sequence[View]) -> Observations:
-    """What is left of opened sums once parties have taken off their own parts, of passes where all have noted them."""
+    """Subtract from opened sums the views' own parts, in passes where all of them have noted theirs."""
     own = [{(seen.session, seen.tag): seen for seen in view.own} for view in views]
     keys = [(pieces[0].session, pieces[0].tag) for pieces in passes.pieces]
     there = [place for place, key in enumerate(keys) if all(key in notes for notes in own)]
@@ -148,7 +148,7 @@ def subtract_own(passes: Observations, views: Sequence[View]) -> Observations:
 
 
 def mean(passes: Sequence[Floats]) -> Floats:
-    """Of all passes: what is the same in them stays, and noise drawn anew for each cancels."""
+    """Mean of all passes, [N, d]: what is the same in them stays, and noise drawn anew for each cancels."""
     total = np.array(passes[0])
     for place in range(1, len(passes)):
         total += passes[place]
@@ -156,5 +156,5 @@ def mean(passes: Sequence[Floats]) -> Floats:
 
 
 def numbers(values: Tensor) -> Floats:
-    """Any values as float64."""
+    """Return a tensor's values as a float64 array."""
     return np.asarray(values.detach().to(torch.float64).numpy())

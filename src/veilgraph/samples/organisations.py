@@ -48,7 +48,7 @@ class Export:
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """A block that writes into a new folder; raises ``RunError`` where it is in use or cannot be written."""
+    """Refuse an ``out`` that is not new or empty, and turn ``OSError`` in the block into ``RunError``."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")
     with os_errors_as(RunError, f"{out}: cannot be written", "choose another --out"):
@@ -56,7 +56,7 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mapping[str, Any]) -> None:
-    """Writes a holder's tables beside its party file, in a folder that is there, and that, with ``limits``."""
+    """Write a holder's tables, CSV or Parquet by ``suffix``, and beside them its party ``file``, with ``limits``."""
     graph, rows, folder = export.graph, export.rows, file.parent
     features = graph.features.to_dense().numpy()[rows]
     digits = max(4, len(str(graph.num_features)))
@@ -70,10 +70,10 @@ def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mappin
         columns["target"] = pa.array(graph.targets.numpy()[rows], from_pandas=True)
         nodes["target"] = "target"
     if graph.labels is not None:
-        columns["label"] = _labels(graph, rows)
+        columns["label"] = _label_column(graph, rows)
         nodes["label"] = {"column": "label", "classes": [str(index) for index in range(graph.num_classes or 0)]}
     if graph.labels is not None or graph.targets is not None:
-        columns["split"] = _splits(graph, rows)
+        columns["split"] = _split_column(graph, rows)
         nodes["split"] = {"column": "split", "train": "train", "val": "val", "test": "test"}
     write_table(columns, folder / nodes["file"])
 
@@ -85,11 +85,11 @@ def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mappin
     write_yaml({"party": graph.party, "nodes": nodes, "edges": [edges], **limits}, file)
 
 
-def _labels(graph: PartyGraph, rows: Rows) -> pa.Array:
+def _label_column(graph: PartyGraph, rows: Rows) -> pa.Array:
     return pa.array([None if label < 0 else str(label) for label in np.asarray(graph.labels)[rows]], pa.string())
 
 
-def _splits(graph: PartyGraph, rows: Rows) -> pa.Array:
+def _split_column(graph: PartyGraph, rows: Rows) -> pa.Array:
     split = np.full(graph.num_nodes, None, dtype=object)
     for mask, name in _SPLITS.items():
         members = getattr(graph, mask)
@@ -131,7 +131,7 @@ def _is_symmetric(source: Rows, target: Rows, weight: NDArray[np.floating[Any]] 
 
 
 def write_table(columns: Mapping[str, Any], path: Path) -> None:
-    """Writes a table of columns in the order given, as its suffix says."""
+    """Write columns (name → values), in the order given, as a Parquet or CSV file by the path's suffix."""
     table = pa.table(dict(columns))
     with whole_file(path) as file:
         if path.suffix == ".parquet":
@@ -196,6 +196,7 @@ def export_parts(
 
 
 def _job_for(settings: DataSettings, seed: int, job: JobSettings | None, paradigm: Paradigm) -> JobSettings:
+    """Return ``job``, or the data set's own, with ``seed`` and the feature scaling that ``settings`` give, if any."""
     if settings.dataset is None:
         raise ConfigError("data.dataset: a data set is exported, not what holders bring; give one")
     changes: dict[str, object] = {"seed": seed}
@@ -248,6 +249,7 @@ def export_organisations(
 
 
 def _write(exports: Sequence[Export], out: Path, suffix: TableFormat, job: JobSettings) -> dict[PartyId, Path]:
+    """Write holders' tables and party files, and beside them the jobs and the project; gives holder → party file."""
     files = {export.graph.party: out / export.graph.party / "party.yaml" for export in exports}
     labelled = next((export.graph.party for export in exports if export.graph.labels is not None), None)
     jobs = _jobs(job, files, labelled)
@@ -263,10 +265,9 @@ def _write(exports: Sequence[Export], out: Path, suffix: TableFormat, job: JobSe
 
 
 def draw_knowledge(nodes: int, holders: int, overlap: float, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Which holder knows which node: [holders, nodes].
+    """Draw which holder knows which node, bool [holders, nodes]: all know a share ``overlap``, some the others.
 
-    Raises:
-        ConfigError: the overlap leaves no common node, or exceeds 1.
+    Raises ``ConfigError``: the overlap leaves no common node, or exceeds 1.
     """
     common = round(overlap * nodes) if 0 < overlap <= 1 else 0
     if common == 0:
@@ -283,12 +284,12 @@ def draw_knowledge(nodes: int, holders: int, overlap: float, generator: np.rando
 
 
 def node_ids(rows: Rows) -> list[str]:
-    """The ids of some rows of the whole."""
+    """Return the ids of rows, int64 [n]: ``C`` and the row in six digits or more."""
     return [f"C{row:06d}" for row in rows]
 
 
 def accepting(*jobs: JobSettings) -> dict[str, Any]:
-    """What a party file accepts in place of the default: what some jobs reveal, where that is more."""
+    """Return a party file's ``limits`` that accept what jobs reveal and their rounds; empty if the defaults do."""
     revealed = dict.fromkeys(name for job in jobs for name in revelations(job))
     if all(job.is_aligned for job in jobs) and set(revealed) <= set(LimitSettings().leakage):
         return {}
@@ -297,7 +298,7 @@ def accepting(*jobs: JobSettings) -> dict[str, Any]:
 
 
 def _jobs(job: JobSettings, files: Mapping[PartyId, Path], labelled: PartyId | None) -> dict[str, JobSettings]:
-    """The job over the party files on this machine, and over the holders' names, by the names of their files."""
+    """Return file name → job: ``job.yaml`` over the party files here, ``network-job.yaml`` over holders' names."""
     here = {party: str(path.absolute()) for party, path in files.items()}
     jobs = {}
     for name, brought in (("job.yaml", {"parties": here}), ("network-job.yaml", {"holders": list(files)})):
@@ -307,6 +308,7 @@ def _jobs(job: JobSettings, files: Mapping[PartyId, Path], labelled: PartyId | N
 
 
 def _project(name: str, files: Mapping[PartyId, Path]) -> dict[str, Any]:
+    """Return the content of ``project.yaml``: a network of the holders on this machine."""
     server = {"host": "localhost", "port": 8002}
     project = {"server": server, "holders": list(files), "administrators": ["admin@example.org"]}
     return {"name": name.replace(".", "-"), **project}

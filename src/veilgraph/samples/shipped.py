@@ -24,11 +24,7 @@ def shipped_jobs() -> tuple[str, ...]:
 
 
 def shipped_job(name: str) -> JobSettings:
-    """Reads one of the shipped jobs.
-
-    Raises:
-        ConfigError: there is no such job; the message names those there are.
-    """
+    """Read one of the shipped jobs; ``ConfigError``, which names those that there are, for another name."""
     if name not in shipped_jobs():
         raise ConfigError(
             f"job {name!r} is not shipped; choose from {', '.join(shipped_jobs())}", key="job", value=name
@@ -54,10 +50,10 @@ def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> Jo
 
 
 def replaced(content: Mapping[str, Any], overrides: Mapping[str, object], *, whole: bool = True) -> dict[str, Any]:
-    """What a job says with some of it replaced as by ``with_overrides``, not validated.
+    """Copy a job's content with some settings, by dotted key, replaced; nothing is validated.
 
-    ``whole``: it says every key, so that a group that it has not is none. Raises ``ConfigError``: a key goes into what
-    is no group.
+    ``whole``: the content has all groups, so a missing one is refused and not made. Raises ``ConfigError``: a key goes
+    into what is no group.
     """
     found = copy.deepcopy(dict(content))
     for key, value in overrides.items():

@@ -73,11 +73,11 @@ _FIRST: Final = frozenset({"sage-mean", "sage-lstm", "sage-pool", "gcn", "gat", 
 
 
 class FirstSettings(SageMeanSettings, GatSettings, AppnpSettings):
-    """Of a job with one of the first models: it spells out the settings of all of them, and its hash is of them."""
+    """Settings of any of the first models: a job spells out those of all of them, and its hash covers them."""
 
 
 def local_settings(said: Mapping[str, object]) -> LocalSettings:
-    """What a job says under ``model.local``, held to the model that it names; raises ``ValidationError``."""
+    """Validate what a job says under ``model.local`` as its model's settings; raises ``ValidationError``."""
     name = said.get("model", FirstSettings().model)
     if not isinstance(name, str) or name not in LOCAL_MODELS:
         return LocalSettings.model_validate(said)  # which refuses it
@@ -100,8 +100,7 @@ def build_local(
     dtype: torch.dtype = torch.float32,
     relations: Sequence[Relation] = (),
 ) -> LocalModel[Any]:
-    """A holder's local model of one exchange round, of P holders; its initial weights are of the stream ("local",
-    round).
+    """Build the local model of one of P holders for an exchange round; weights come from the stream ("local", round).
 
     ``last_round``: only then ``settings.normalize`` applies. ``custom`` makes a user's module for a given dim;
     ``relations`` are for a model that tells them apart. Raises ``ConfigError``: ``custom`` is missing where the

@@ -45,6 +45,7 @@ class SageMeanSettings(LocalSettings):
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:
+        """Refuse ``start: average`` for a model that has no mean to start from."""
         if self.start == "average" and not issubclass(self.kind.settings, SageMeanSettings):
             raise ValueError(
                 f"start='average' is for model='sage-mean', not {self.model!r}: only there it is the mean of a node "
@@ -71,15 +72,15 @@ class _SageMeanHop(_SageHop):
         return adjacency.mean(h)
 
 
-class _Products(HopModel[S]):
-    """Hops of products of ``Adjacency`` alone, so without draws, and on several machines."""
+class _ProductModel(HopModel[S]):
+    """Local models whose hops use products of ``Adjacency`` alone: they draw nothing, and run on several machines."""
 
     draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
 
 
-class SageMean(_Products[SageMeanSettings]):
-    """K hops of it."""
+class SageMean(_ProductModel[SageMeanSettings]):
+    """GraphSAGE with the mean over neighbours, K hops."""
 
     settings = SageMeanSettings
     words: ClassVar[str] = "the mean of its neighbours (GraphSAGE)"
@@ -94,12 +95,12 @@ class _SagePoolHop(_SageHop):
         self.pool = linear(dim, dim, bias=True)
 
     def aggregate(self, h: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        """Maximum over neighbours."""
+        """Maximum of w·ReLU(W_pool·h_u + b) over neighbours u: Tensor[N, d] to Tensor[T, d]."""
         return adjacency.maximum(torch.relu(self.pool(h)))
 
 
-class SagePool(_Products[LocalSettings]):
-    """K hops of it."""
+class SagePool(_ProductModel[LocalSettings]):
+    """GraphSAGE with a maximum over neighbours, K hops."""
 
     words: ClassVar[str] = "the maximum over its neighbours (GraphSAGE)"
     hop = _SagePoolHop
@@ -118,7 +119,7 @@ class _SageLstmHop(_SageHop):
         self.lstm = nn.LSTM(dim, dim, batch_first=False)
 
     def aggregate(self, h: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        """Runs all nodes' sequences as one packed batch, longest first, as the LSTM wants them."""
+        """Return each target's last LSTM state, Tensor[T, d]; runs all sequences as one packed batch, longest first."""
         edges = adjacency.edge_index.shape[1]
         nothing = torch.zeros_like(h[: adjacency.num_targets])
         if edges == 0:
@@ -142,7 +143,7 @@ class _SageLstmHop(_SageHop):
 
 
 class SageLstm(HopModel[LocalSettings]):
-    """K hops of it."""
+    """GraphSAGE with an LSTM over neighbours, K hops."""
 
     words: ClassVar[str] = "its neighbours in a random order (GraphSAGE, LSTM)"
     hop = _SageLstmHop
@@ -156,7 +157,7 @@ class SageVpaSettings(LocalSettings):
 
 
 class _SageVpaHop(_SageHop):
-    """AGG is the sum by its standard deviation, were neighbours of variance 1; weighted where edges have weights.
+    """AGG is the sum divided by the standard deviation that it has for neighbours of variance 1; weighted by edges.
 
     A mean is the same of two neighbours and of two hundred; here more of them that agree say more, up to 1/√ρ times as
     much. Without that bound, which is not in the paper, a hub would drown the nodes around it.
@@ -172,8 +173,8 @@ class _SageVpaHop(_SageHop):
         return adjacency.unit_variance_sum(h, self.correlation)
 
 
-class SageVpa(_Products[SageVpaSettings]):
-    """K hops of it."""
+class SageVpa(_ProductModel[SageVpaSettings]):
+    """GraphSAGE with a sum of unit variance over neighbours, K hops."""
 
     settings = SageVpaSettings
     words: ClassVar[str] = "the sum of its neighbours by the root of their number (GraphSAGE, VPA)"
@@ -189,12 +190,12 @@ class _GcnHop(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        """One convolution."""
+        """One convolution: Tensor[N, d] to Tensor[T, d]."""
         return adjacency.gcn(self.weight(h)) + self.bias
 
 
-class Gcn(_Products[LocalSettings]):
-    """K hops of it."""
+class Gcn(_ProductModel[LocalSettings]):
+    """Graph convolutional network, K hops."""
 
     words: ClassVar[str] = "its neighbours, weighted by degree (GCN)"
     hop = _GcnHop
@@ -209,13 +210,13 @@ class _GinHop(nn.Module):
         self.mlp = nn.Sequential(linear(dim, dim, bias=True), nn.ReLU(), linear(dim, dim, bias=True))
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        """One isomorphism layer."""
+        """One isomorphism layer: Tensor[N, d] to Tensor[T, d]."""
         result: Tensor = self.mlp((1 + self.epsilon) * first_rows(h, adjacency.num_targets) + adjacency.sum(h))
         return result
 
 
-class Gin(_Products[LocalSettings]):
-    """K hops of it."""
+class Gin(_ProductModel[LocalSettings]):
+    """Graph isomorphism network, K hops."""
 
     words: ClassVar[str] = "the sum of its neighbours (GIN)"
     hop = _GinHop
@@ -237,13 +238,13 @@ class AppnpHop(nn.Module):
         self._self_weight = 1 / holders
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        """One step of personalised propagation."""
+        """One step of personalised propagation: z as ``h`` [N, d], h^0 as ``initial``, to Tensor[T, d]."""
         neighbours = adjacency.self_loop_mean(h, self._self_weight)
         return (1 - self._teleport) * neighbours + self._teleport * first_rows(initial, adjacency.num_targets)
 
 
-class Appnp(_Products[AppnpSettings]):
-    """K hops of it."""
+class Appnp(_ProductModel[AppnpSettings]):
+    """Personalised propagation without weights, K hops."""
 
     settings = AppnpSettings
     words: ClassVar[str] = "its neighbours by personalised propagation (APPNP)"
@@ -266,7 +267,7 @@ class GatSettings(LocalSettings):
 
 @cache
 def _attention() -> type[GATConv]:
-    """PyTorch Geometric's attention with shares that are multiplied by weights."""
+    """Return a ``GATConv`` class whose attention shares are multiplied by edge weights and normalised again."""
     from torch_geometric.nn import GATConv  # noqa: PLC0415  (seconds to import, and only this hop needs it)
 
     class WeightedAttention(GATConv):  # type: ignore[misc]
@@ -302,7 +303,7 @@ class _GatHop(nn.Module):
         self.attention = _attention()(dim, dim // heads, heads=heads, fill_value=1.0)
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        """One attention layer over neighbours and the node itself."""
+        """One attention layer over neighbours and the node itself: Tensor[N, d] to Tensor[T, d]."""
         weight = adjacency.edge_weight
         column = None if weight is None else weight.unsqueeze(1).to(h)
         result: Tensor = self.attention(h, adjacency.edge_index.to(h.device), column)
@@ -310,7 +311,7 @@ class _GatHop(nn.Module):
 
 
 class Gat(HopModel[GatSettings]):
-    """K hops of it."""
+    """Graph attention network, K hops."""
 
     settings = GatSettings
     words: ClassVar[str] = "its neighbours, weighted by attention (GAT)"
@@ -349,26 +350,26 @@ class RelationalHop(nn.Module):
                 nn.init.eye_(weight).div_(2 * len(others))
         self.own = nn.Parameter(own)
         self.related = nn.ParameterDict(
-            {_key(name): nn.Parameter(w) for name, w in zip(relations, others, strict=True)}
+            {_parameter_name(name): nn.Parameter(w) for name, w in zip(relations, others, strict=True)}
         )
         self._relations = tuple(relations)
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        """One hop."""
+        """One relational hop: Tensor[N, d] to Tensor[T, d]."""
         result = first_rows(h, adjacency.num_targets) @ self.own.t()
         for name in self._relations:
             neighbours = adjacency.of_relation(name).mean(h)
-            result = torch.addmm(result, neighbours, self.related[_key(name)].t())
+            result = torch.addmm(result, neighbours, self.related[_parameter_name(name)].t())
         return result
 
 
-def _key(name: str) -> str:
-    """What a relation's weight is called: a text of which torch takes every one."""
+def _parameter_name(name: str) -> str:
+    """Name a relation's weight in a ``ParameterDict``, with % and . escaped, as torch takes no dot in a name."""
     return "relation " + name.replace("%", "%25").replace(".", "%2E")
 
 
 class Relational(HopModel[RelationalSettings]):
-    """K hops of it; a relation that reaches fewer takes part in the last of them alone."""
+    """Relational GCN, K hops; a relation that reaches fewer hops takes part in the last of them alone."""
 
     settings = RelationalSettings
     words: ClassVar[str] = "the mean of its neighbours, relation by relation (R-GCN)"
@@ -394,6 +395,6 @@ class Relational(HopModel[RelationalSettings]):
 
     @staticmethod
     def _hop(settings: RelationalSettings, dim: int, relations: Sequence[Relation], left: int) -> nn.Module:
-        """The hop after which ``left`` − 1 follow: edges of it count ``left`` hops from a node."""
+        """Build the hop after which ``left`` − 1 follow, without the relations that reach fewer than ``left`` hops."""
         reaching = [each.name for each in relations if each.hops is None or each.hops >= left]
         return RelationalHop(dim, reaching, averages=settings.start == "average")

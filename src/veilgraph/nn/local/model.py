@@ -58,7 +58,7 @@ class LocalSettings(Settings):
 
     @property
     def kind(self) -> type[LocalModel[Any]]:
-        """The model that they name."""
+        """The class of ``model``."""
         return LOCAL_MODELS[self.model]
 
 
@@ -97,7 +97,7 @@ class LocalModel(nn.Module, ABC, Generic[S]):
 
     @classmethod
     def check(cls, settings: S, dim: int) -> None:
-        """Refuses, by ``ValueError``, a width that the model cannot have."""
+        """Raise ``ValueError`` for a width ``dim`` that the model cannot have."""
 
     @abstractmethod
     def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
@@ -108,7 +108,7 @@ class LocalModel(nn.Module, ABC, Generic[S]):
         """
 
     def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
-        """``forward`` of a whole graph from h^0 [N, d] in evaluation, perhaps in blocks, by a sampler of all edges."""
+        """Evaluate ``forward`` of the sampler's whole graph from h^0 [N, d]; a subclass may do so block by block."""
         return self.forward(initial, initial, sampler.adjacency, None)
 
 
@@ -136,7 +136,7 @@ class HopModel(LocalModel[S]):
     @staticmethod
     @abstractmethod
     def hop(settings: S, dim: int, holders: int) -> nn.Module:
-        """One hop, with weights of its own; in a subclass its class will do."""
+        """Make one hop with weights of its own; a subclass may set ``hop`` to the hop's class."""
 
     @override
     def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
