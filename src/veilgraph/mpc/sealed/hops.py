@@ -50,17 +50,17 @@ class Steps:
     turn: Tensor
     pick: Tensor
 
-    def kept(self) -> Steps:
-        """In half of the memory where it can be: a party has those of every holder's edges, all session long."""
-        return Steps(*(_narrowed(step, self.spread.numel()) for step in (self.spread, self.turn, self.pick)))
+    def compact(self) -> Steps:
+        """The same steps as int32 where places fit: a party has those of every holder's edges, all session long."""
+        return Steps(*(_int32_if_small(step, self.spread.numel()) for step in (self.spread, self.turn, self.pick)))
 
 
-def _narrowed(places: Tensor, slots: int) -> Tensor:
+def _int32_if_small(places: Tensor, slots: int) -> Tensor:
     return places.to(torch.int32) if slots < 1 << 31 else places
 
 
 def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor:
-    """What every slot counts, in the order of targets: int64 [n], with ``one`` at the heads and 0 in the blanks."""
+    """Return each slot's weight in the order of targets: int64 [n], ``one`` at the heads and 0 in padding."""
     by_target = torch.argsort(edges[1], stable=True)
     found = torch.zeros(steps.turn.numel(), dtype=torch.int64)
     found[steps.pick] = one
@@ -69,7 +69,7 @@ def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor
 
 
 def steps_of(edges: Tensor, nodes: int, padded: int) -> Steps:
-    """The owner's, of int64 [2, E] sources and targets in any order, N nodes and Ē ≥ E padded edges."""
+    """Compute the steps of edges, int64 [2, E] sources and targets in any order; N nodes, Ē ≥ E padded edges."""
     count, slots = edges.shape[1], nodes + padded
     all_nodes = torch.arange(nodes)
     by_source = torch.argsort(edges[0], stable=True)
@@ -93,7 +93,7 @@ def steps_of(edges: Tensor, nodes: int, padded: int) -> Steps:
 
 
 def orders(slots: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Forms of the random numbers that the three random permutations are made of."""
+    """Forms of the uniform int64 tensors, [slots] each, that ``shuffled`` makes the three permutations of."""
     return [((slots,), torch.int64)] * 3
 
 
@@ -109,18 +109,18 @@ def inverse(permutation: Tensor) -> Tensor:
     return undone
 
 
-def before(step: Tensor, random: Tensor) -> Tensor:
-    """What is to be done after a random permutation, so that both together are a step."""
+def rest_after(step: Tensor, random: Tensor) -> Tensor:
+    """Return the index to take rows by after a random permutation, so that both together are ``step``."""
     return inverse(random)[step]
 
 
-def after(step: Tensor, random: Tensor) -> Tensor:
-    """What is to be done before a random permutation, so that both together are a step."""
+def rest_before(step: Tensor, random: Tensor) -> Tensor:
+    """Return the index to take rows by before a random permutation, so that both together are ``step``."""
     return step[inverse(random)]
 
 
 def taken(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows by their number. numpy's gather is twice as fast as torch's here."""
+    """Return rows by their number: ``rows[index]``. numpy's gather is twice as fast as torch's here."""
     return torch.from_numpy(np.take(rows.numpy(), index.numpy(), 0))
 
 
@@ -205,10 +205,11 @@ class Hide(Operation[HiddenGraph]):
         relative = receive_as(holder.link, self.owner, tag, (sum(self._lengths),), torch.int64)
         check_places(relative[: 2 * graph.slots + self.nodes], graph.slots, self.owner)
         spread, turn, pick, *masked = torch.split(relative, self._lengths)
-        kept = Steps(spread, turn, pick).kept()
+        kept = Steps(spread, turn, pick).compact()
         return replace(graph, steps=kept, weights=masked[0][:, None].clone() if masked else None)
 
     def _own(self, holder: Holder, tag: Tag, graph: HiddenGraph) -> HiddenGraph:
+        """Do the owner's part of ``hold``: send steps relative to the random ones; ``ConfigError``: too many edges."""
         edges, owner, one = self.edges, self.owner, 1 << self.weight_bits
         if edges is None or edges.shape[1] > self.padded:
             count = 0 if edges is None else edges.shape[1]
@@ -217,7 +218,7 @@ class Hide(Operation[HiddenGraph]):
             )
         steps = steps_of(edges, self.nodes, self.padded)
         spread, turn, pick = map(shuffled, holder.drawn(orders(graph.slots)))
-        relative = Steps(before(steps.spread, spread), after(steps.turn, turn), before(steps.pick, pick))
+        relative = Steps(rest_after(steps.spread, spread), rest_before(steps.turn, turn), rest_after(steps.pick, pick))
         sent, counts = [relative.spread, relative.turn, relative.pick], np.ones(edges.shape[1], np.int32)
         own_weights = masked = None
         if self.weight_bits:
@@ -229,15 +230,15 @@ class Hide(Operation[HiddenGraph]):
             masked = taken(own_weights, inverse(turn)) - mask
             sent.append(masked[:, 0])
         broadcast(holder.link, holder.others, tag, torch.cat(sent))
-        own = _OwnEdges(steps.kept(), _narrowed(turn, graph.slots), own_weights)
+        own = _OwnEdges(steps.compact(), _int32_if_small(turn, graph.slots), own_weights)
         adjacency = _adjacency(edges, counts, self.nodes)
-        return replace(graph, steps=relative.kept(), weights=masked, own=own, adjacency=adjacency)
+        return replace(graph, steps=relative.compact(), weights=masked, own=own, adjacency=adjacency)
 
     @override
     def deal(self, dealer: Dealer) -> HiddenGraph:
         dealer.next()
         graph = self._graph
-        steps = Steps(*map(shuffled, dealer.draw(self.owner, orders(graph.slots)))).kept()
+        steps = Steps(*map(shuffled, dealer.draw(self.owner, orders(graph.slots)))).compact()
         mask = dealer.draw(self.owner, [((graph.slots, 1), torch.int64)])[0] if self.weight_bits else None
         return replace(graph, steps=steps, weights=mask)
 
@@ -299,6 +300,7 @@ class Hop(Operation[Summands]):
 
     @override
     def hold(self, holder: Holder) -> Summands:
+        """Add up this holder's own edges in the clear, and take off its shares of (A + I)·λ of all graphs."""
         public, mask = self.wire.known, self.wire.mask
         total = ((len(self.graphs) - 1) << self.weight_bits) * mask
         if holder.leads:
@@ -332,7 +334,7 @@ class Hop(Operation[Summands]):
 
 
 def _own_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
-    """The owner's share of (A + I)·λ."""
+    """Return the owner's share of (A + I)·λ, [N, columns], from what the dealer and the other holders send."""
     assert graph.own is not None
     first, second = holder.dealt(tag, [form] * 2)
     weights, (size, dtype) = graph.own.weights, form
@@ -349,6 +351,7 @@ def _own_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tens
 
 
 def _other_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
+    """Send the owner masked rows, and return this holder's share of (A + I)·λ, [N, columns]."""
     spread, mask, picked, *more = holder.drawn([form] * (4 if graph.weight_bits else 3))
     masked = taken(running(taken(spread, graph.steps.spread)), graph.steps.turn) + mask
     if graph.weights is not None:
@@ -358,6 +361,7 @@ def _other_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Te
 
 
 def _deal_share(dealer: Dealer, graph: HiddenGraph, mask: Tensor, form: Form) -> None:
+    """Send the owner two tensors of masks, of ``form``, that complete all shares of (A + I)·``mask``."""
     dealer.next()
     forms = [form] * (4 if graph.weight_bits else 3)
 
@@ -393,6 +397,7 @@ class Pick(Operation[Summands]):
 
     @override
     def hold(self, holder: Holder) -> Summands:
+        """Return this holder's summand of the rows; ``ConfigError``: the owner's are not ``count`` different ones."""
         tag, rows = holder.next(Kind.PLACEMENT), self.rows
         if holder.party != self.owner:
             relative = receive_as(holder.link, self.owner, tag, (self.count,), torch.int64)
@@ -406,7 +411,7 @@ class Pick(Operation[Summands]):
                 key="rows",
             )
         random = shuffled(holder.drawn([((self.wire.shape[0],), torch.int64)])[0])
-        relative = before(rows, random)
+        relative = rest_after(rows, random)
         broadcast(holder.link, holder.others, tag, relative)
         (dealt,) = holder.dealt(tag, [self._form])
         return Summands(taken(self.wire.known, rows) - taken(dealt, relative), self.wire.bits)
