@@ -78,9 +78,7 @@ def _require(holds: bool, code: str, words: str, value: object, key: Tag | None 
 
 
 def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Tensor:
-    """Checks that a message can be encoded, or raises ``ProtocolError``; the tensor, contiguous and detached, not
-    copied.
-    """
+    """Return the tensor detached and contiguous, uncopied where it is; ``ProtocolError``: no message can carry it."""
     dtype, layout, size = tensor.dtype, tensor.layout, encoded_size(tensor)
     if not (0 <= tag.step < 2**64 and 0 <= tag.round < 2**32):
         words = f"cannot send {tag}: step must lie in [0, 2^64) and round in [0, 2^32)"
