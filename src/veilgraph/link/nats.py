@@ -426,6 +426,7 @@ class _Route:
         return self._told or (failure is not None and failure.code in _GONE)
 
     def give_up(self) -> None:
+        """Drop all that is queued and kept for a peer that has failed."""
         with self.changed:
             self.queue.clear()
             self.kept.clear()

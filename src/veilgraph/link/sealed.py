@@ -49,10 +49,7 @@ class Outgoing:
 
 
 class Assembly:
-    """The messages of one sender, put together from opened pieces in their order, from message ``first`` on.
-
-    ``deliver`` is given every whole message.
-    """
+    """Puts one sender's messages together from pieces in order, from message ``first`` on; ``deliver`` gets each."""
 
     def __init__(
         self,

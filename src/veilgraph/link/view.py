@@ -135,8 +135,7 @@ _Series = tuple[PartyId, PartyId, Kind, int, tuple[int, ...]]
 
 
 class ViewFile:
-    """Where a recorder puts messages: ``RecordedLink(link, keep=file.append)``; raises ``RunError`` where it cannot
-    write.
+    """The file of a view: ``RecordedLink(link, keep=file.append)``; raises ``RunError`` where it cannot be written.
 
     Of each sender, receiver, kind, round and shape, so many of the ``first`` are kept and the newest, at the end; None
     keeps all. Of a file of more than ``most_bytes`` it is ``least``.

@@ -197,12 +197,12 @@ class Ledger:
         return most
 
     def has_paid(self, channel: str, content: str) -> bool:
-        """Whether that very release, named by its SHA-256, was paid for: it may be sent again."""
+        """Whether a draw, named by ``content``, was paid for on a channel in this run: it may be sent again."""
         with self._lock:
             return (channel, content) in self._paid
 
     def is_free(self, channel: str, content: str) -> bool:
-        """Whether that very release was paid for in this run, or in any other of the party's."""
+        """Whether that draw was paid for in this run, or for life in any other of the party's."""
         if self.has_paid(channel, content):
             return True
         return self.account is not None and self.account.has_paid(channel, content)
@@ -215,7 +215,7 @@ class Ledger:
             return min((each for each in (own, lifetime) if each is not None), default=None)
 
     def is_lifetime_spent(self, event: Event, releases: int) -> bool:
-        """Whether what was ever released, in all runs together, leaves no room for so many such releases."""
+        """Whether the lifetime budget, of all runs together, has no room for so many such releases."""
         room = None if self.account is None else self.account.room(event)
         return room is not None and room < releases
 
@@ -278,7 +278,7 @@ class Ledger:
 
 
 def delta_at(path: Path) -> float | None:
-    """δ of a ledger that is there; None where none is, or what is there is no ledger, as ``Ledger.open`` will say."""
+    """Return the δ of the ledger at ``path``; None where none is, or what is there is no ledger."""
     try:
         with path.open("rb") as file:
             return _Header.model_validate_json(file.readline()).delta

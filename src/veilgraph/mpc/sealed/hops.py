@@ -199,6 +199,7 @@ class Hide(Operation[HiddenGraph]):
 
     @override
     def hold(self, holder: Holder) -> HiddenGraph:
+        """Return what this holder has of the graph: the owner's edges, or the relative steps that the owner sends."""
         tag, graph = holder.next(Kind.PLACEMENT), self._graph
         if holder.party == self.owner:
             return self._own(holder, tag, graph)
@@ -236,6 +237,7 @@ class Hide(Operation[HiddenGraph]):
 
     @override
     def deal(self, dealer: Dealer) -> HiddenGraph:
+        """Return the dealer's graph: the random permutations, and the mask of weights, that the owner draws too."""
         dealer.next()
         graph = self._graph
         steps = Steps(*map(shuffled, dealer.draw(self.owner, orders(graph.slots)))).compact()
@@ -316,6 +318,7 @@ class Hop(Operation[Summands]):
 
     @override
     def deal(self, dealer: Dealer) -> Summands:
+        """Deal each graph's owner what its share of (A + I)·λ lacks; the dealer's own summand is zero."""
         for graph, columns in chain(*self._portions):
             _deal_share(dealer, graph, self.wire.mask[:, columns], self._form(graph, columns))
         return Summands(torch.zeros_like(self.wire.mask), self.wire.bits + self.weight_bits)
@@ -418,6 +421,7 @@ class Pick(Operation[Summands]):
 
     @override
     def deal(self, dealer: Dealer) -> Summands:
+        """Deal the owner the picked rows of λ in a random order, less the others' shares; the own summand is zero."""
         dealer.next()
         random = shuffled(dealer.draw(self.owner, [((self.wire.shape[0],), torch.int64)])[0])
 

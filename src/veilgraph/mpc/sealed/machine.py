@@ -368,6 +368,7 @@ class CountingMachine(Machine):
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
+        """Count an operation's messages, and run the dealer's part on shapes alone."""
         for messages in operation.rounds(self.holders):
             self._here.rounds += 1
             for senders, receivers, size in messages:

@@ -27,10 +27,7 @@ _SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.i
 
 
 class Open(Operation[Wire]):
-    """See ``Machine.open``.
-
-    ``by_two``: two holders cut their own summands, and open nothing before the result.
-    """
+    """``Machine.open`` as an operation; ``by_two``: two holders cut their own summands, and open nothing before."""
 
     def __init__(self, summands: Summands, shift: int, ring: Ring, bits: int | None, *, by_two: bool) -> None:
         self.summands, self.shift, self.ring, self.shape = summands, shift, ring, summands.shape
@@ -129,6 +126,7 @@ class Open(Operation[Wire]):
 
     @override
     def plain(self) -> Wire:
+        """Return the twin's wire of the value divided as the shift and the result's bits say."""
         values = self.summands.part * 2.0 ** (self.summands.bits - self.shift - self.result_bits)
         return plain_wire(values, self.result_bits, self.ring)
 
