@@ -458,7 +458,7 @@ class _Route:
                 self.wake.set()
 
     def due_receipts(self, now: float, *, of_pieces: bool) -> Sequence[bytes]:
-        """Take out the receipts due now; those of pieces only if ``of_pieces``, so that the peer sends no more."""
+        """Take out the receipts due now, those of pieces only where ``of_pieces``: else the peer sends no more."""
         with self.changed:
             of_pieces &= now >= self._due_at
             due = [kind for kind in self._owed if of_pieces or kind != FrameKind.PIECE]

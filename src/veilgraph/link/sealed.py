@@ -201,7 +201,7 @@ class Peer:
         self._alive_at = time.monotonic()
 
     def _use(self, frame: Frame) -> bool:
-        """Does what a frame asks for; False if it was here before."""
+        """Handle an opened frame by its kind; False if it came before."""
         match frame.kind:
             case FrameKind.CONFIRMATION:
                 return self._confirm(frame.content)

@@ -63,7 +63,7 @@ class _Attestation(Exact):
         return self.model_copy(update={"certificate": identity.certificate_pem.decode(), "signature": signature})
 
     def check(self, author: PartyId, run: str, trust: Trust) -> None:
-        """Raise ``ProtocolError`` for what is not by ``author``, of this run, and, with certificates, signed."""
+        """Raise ``ProtocolError`` unless it is by ``author``, of this run and, where there are roots, signed."""
         if self.author != author or self.run != run:
             raise ProtocolError(f"it is by {self.author} of run {self.run[:12]}, not by {author} of run {run[:12]}")
         if not trust.roots:

@@ -127,7 +127,7 @@ def deal(link: Link, seeds: Mapping[PartyId, bytes], level: Level, words: int, s
 def multiply(
     link: Link, seed: bytes, level: Level, operands: Mapping[Group, Tensor], step: int, round_: int
 ) -> dict[Group, Tensor]:
-    """One holder's part of one level: group → its share of z, int64 [results, count, words].
+    """Multiply as one holder, in one exchange: group → its share of a level's z, int64 [results, count, words].
 
     ``seed`` is the dealer's; ``operands`` are group → its share X, int64 [operands, count, words]; the rest as
     ``deal``.

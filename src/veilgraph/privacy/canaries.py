@@ -52,7 +52,7 @@ class DrawnCanaries:
 
     @cached_property
     def coins(self) -> Tensor:
-        """What an audit guesses, True for in, for high features or for the second class: Tensor[m] bool."""
+        """Coins that an audit guesses, Tensor[m] bool: True for in the data, high features or the second class."""
         return self._coins(self.coin)
 
     @property
@@ -77,7 +77,7 @@ class DrawnCanaries:
 
 
 def in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
-    """The graph with ``edges`` (both directions of each) alone at the ``taken`` nodes, and none of these in a split."""
+    """Replace all edges at ``taken`` nodes, bool [N], by ``edges`` [2, E], both ways; no split has these nodes."""
     rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
     weight, relation = rest.edge_weight, rest.edge_relation
     return replace(

@@ -160,7 +160,7 @@ class Ledger:
     def _pay(
         self, event: Event, channel: str, step: int, count: int, least: int, content: str = "", *, by_rows: bool = False
     ) -> int:
-        """Pay for so many releases, or where there is no room for as many as fit, for ``least`` or more."""
+        """Pay for ``count`` releases, or as many as the budget has room for, at least ``least``; return how many."""
         most, lifetime = count, None if by_rows else self.account
         if self.budget is not None and self._total_with(event, count) > self.budget:
             most = self._room(event, count - 1)

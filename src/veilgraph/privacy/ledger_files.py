@@ -209,7 +209,7 @@ class Marks:
         return np.unique(keyed_hashes(key, alike))[:MOST_HASHES]
 
     def add_people(self, ledger: str, sketch: Sketch) -> None:
-        """Add a sketch to that of the people whom a ledger is about, which is saved."""
+        """Add a sketch to the saved one of the people whom a ledger is about."""
         both = np.union1d(self._read_people(ledger), sketch)[:MOST_HASHES]
         write_whole(self.folder / f"{ledger}.people", both.astype("<u8").tobytes())
 
@@ -297,7 +297,7 @@ class LifetimeFile(ChainedFile[Header, Entry]):
             yield
 
     def check_people(self, ids: Iterable[str]) -> None:
-        """Refuse with ``RunError`` another budget for people of a ledger known here, which it names."""
+        """Raise ``RunError`` where another ledger known here is about the same people; else record these ids."""
         with self.held():
             named = self.folder / PEOPLE
             name = named.read_text(encoding="utf-8").strip() if named.is_file() else ""
@@ -375,7 +375,7 @@ def cohort_name(keys: Keys) -> str:
 
 
 def check_never_there(folder: Path, marks: Marks) -> None:
-    """Raise ``RunError`` where this account has seen a ledger in a folder; for folders that have none."""
+    """Raise ``RunError`` where this account has seen a ledger in ``folder``, for folders without one now."""
     folder = folder.resolve()
     if (mark := marks.at(folder)) is not None:
         raise RunError(

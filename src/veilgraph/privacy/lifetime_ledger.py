@@ -136,7 +136,7 @@ class Lifetime:
             return accountant.largest_count(lambda count: self._fits(event, count, keys), most)
 
     def has_room(self, event: Event, count: int, keys: Keys) -> bool:
-        """Whether the budget allows so many more releases; their price, seconds to find, is known from here on."""
+        """Whether the budget allows so many more releases; their price, seconds to find, is remembered."""
         price(event, count, self.delta)
         with self._held():
             return self._fits(event, count, keys)

@@ -55,7 +55,7 @@ class Plan(ABC):
     @property
     @abstractmethod
     def event(self) -> Event:
-        """What every one of the releases does."""
+        """The accountant's event of every release."""
 
     @property
     @abstractmethod
@@ -185,7 +185,7 @@ class TrainingPlan(ABC):
     @property
     @abstractmethod
     def event(self) -> Event:
-        """The event of every round."""
+        """The accountant's event of every round."""
 
     @abstractmethod
     def canaries_in(self, graph: PartyGraph, key: bytes, public: str) -> DrawnCanaries:

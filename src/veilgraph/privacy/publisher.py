@@ -53,7 +53,7 @@ class Publisher:
     clean: Tensor
 
     def pay(self, content: str) -> None:
-        """Pay for what another party opens with noise, unless that noise, of 64 hex digits, was paid for."""
+        """Pay for what another party opens with noise, unless ``content``, its name of 64 hex digits, was paid for."""
 
     @property
     def budget(self) -> float:

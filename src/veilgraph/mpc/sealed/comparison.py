@@ -60,7 +60,7 @@ class Level:
 
 
 def _level(groups: int, *, first: bool = False, last: bool = False) -> Level:
-    """Build a level of so many groups: multiply out p, but for the ``last`` level, and g of their four neighbours.
+    """Build a level of so many groups of four neighbours: summands of their g and, but in the ``last`` level, p.
 
     In the ``first`` level factors are bits of Λ and λ.
     """

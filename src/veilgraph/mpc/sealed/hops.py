@@ -271,12 +271,12 @@ class Hop(Operation[Summands]):
 
     @property
     def weight_bits(self) -> int:
-        """Of all graphs."""
+        """Fractional bits of edge weights, the same in all graphs; 0: every edge counts once."""
         return self.graphs[0].weight_bits
 
     @property
     def _portions(self) -> Iterator[list[tuple[HiddenGraph, slice]]]:
-        """Graphs with the columns that are summed over their edges at a time, side by side as far as they go."""
+        """Yield portions: each graph with its next columns, so many that their rows stay below ``CHUNK_BYTES``."""
         columns = self.wire.shape[1]
 
         def chunks(graph: HiddenGraph) -> Iterator[slice]:
@@ -330,7 +330,7 @@ class Hop(Operation[Summands]):
         return Summands(total, self.wire.bits + self.weight_bits)
 
     def _add_sums(self, total: Tensor, known: Tensor) -> None:
-        """Add what this party sees of the graphs: its own edges, or in the twin all."""
+        """Add to ``total`` sums of ``known`` over the edges that this party sees: its own, or in the twin all."""
         for graph in self.graphs:
             if graph.adjacency is not None:
                 total += torch.from_numpy(graph.adjacency @ known.numpy())
@@ -421,7 +421,7 @@ class Pick(Operation[Summands]):
 
     @override
     def deal(self, dealer: Dealer) -> Summands:
-        """Deal the owner the picked rows of λ in a random order, less the others' shares; the own summand is zero."""
+        """Deal the owner all rows of λ in its random order, less the others' shares; the own summand is zero."""
         dealer.next()
         random = shuffled(dealer.draw(self.owner, [((self.wire.shape[0],), torch.int64)])[0])
 

@@ -197,15 +197,16 @@ class Machine(ABC):
         """Open summands as a wire of ``ring``, ``shift`` bits cut off: the value is opened under a fresh mask.
 
         One round where they have ``ring + shift`` bits, else two: their sum may wrap around. They are of Z_2^n, below
-        2^(n − GUARD) in magnitude where bits are cut off or they are lifted to another ring; the result is exact to one
-        unit, and right on average. ``bits`` are those it is said to have, where a power of two is divided by as well.
+        2^(n − GUARD) in magnitude where bits are cut off or the ring changes; the result is exact to one unit, and
+        right on average. ``bits`` are the result's, by default theirs less ``shift``; others divide by a power of two
+        as well.
         """
         return self.run(Open(summands, shift, ring, bits, by_two=len(self.holders) == 2))
 
     def noised(self, summands: Summands, epsilon: float) -> Summands:
-        """Whole numbers of Z_2^64 plus the dealer's two-sided geometric noise; none where ε is infinite. No message.
+        """Add the dealer's two-sided geometric noise to whole numbers of Z_2^64; none where ε is infinite. No message.
 
-        Sums wrap around in the ring, which is computed from what they are, and costs nothing.
+        That sums wrap around in the ring costs no ε: it follows from the noisy sum.
         """
         if self.noise is None or math.isinf(epsilon):
             return summands
