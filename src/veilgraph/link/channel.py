@@ -333,6 +333,7 @@ def signed_bytes(sender: PartyId, receiver: PartyId, session: ChannelContext, bo
 
 
 def _agreed(direction: Direction | None, peer: PartyId) -> Direction:
+    """Return a direction's keys; ``ProtocolError``: there are none with this peer yet."""
     if direction is None:
         raise ProtocolError(f"there are no keys with {peer} yet", code="no-keys", party=peer)
     return direction

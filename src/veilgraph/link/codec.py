@@ -174,10 +174,9 @@ def decode(encoded: bytes | bytearray | memoryview, max_message_bytes: int = MAX
 
 
 def read_message(fill: Fill, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[Tag, Tensor]:
-    """Reads the next message from a byte stream whose sender may lie about its length.
+    """Read the next message from a byte stream whose sender may lie about its length.
 
-    Raises ``ProtocolError``: it is not a legal message; ``LinkError``: there is no memory for it; and what ``fill``
-    does.
+    Raises ``ProtocolError``: it is not a legal message; ``LinkError``: there is no memory for it; or as ``fill``.
     """
     head = bytearray(HEADER_BYTES)
     fill(memoryview(head))

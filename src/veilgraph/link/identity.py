@@ -371,10 +371,7 @@ def load_identity(
 
 
 def load_roots(path: Path) -> tuple[x509.Certificate, ...]:
-    """Reads the root certificates of a project.
-
-    Raises ``ConfigError``: the file cannot be read; ``DataError``: it holds no root certificate.
-    """
+    """Read a project's root certificates; ``ConfigError``: unreadable file; ``DataError``: one is no root's."""
     roots = _read_certificates(path, "the project's root certificate")
     for one in roots:
         if fault := _fault_of_root(one):

@@ -154,6 +154,7 @@ class Mailbox:
         return tensor
 
     def _mark_used(self, sender: PartyId, tag: Tag) -> bool:
+        """Note that a sender used a tag, and forget the oldest beyond ``REMEMBERED_TAGS``; False if it was noted."""
         used = self._used.setdefault((sender, tag.kind), OrderedDict())
         if tag in used:
             return False
@@ -193,6 +194,7 @@ class MailboxLink:
         self._mailbox.expect(unread_bytes)
 
     def _check_sends(self, to: PartyId, tag: Tag, *, closed: bool) -> None:
+        """Raise ``ProtocolError`` where ``to`` is no peer, ``LinkError`` where this end is closed."""
         if to not in self._link_peers:
             words = f"{self.party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._link_peers)}"
             raise ProtocolError(words, code="no-link", value=to, party=to)

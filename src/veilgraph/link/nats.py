@@ -215,6 +215,7 @@ class NatsLink(MailboxLink):
     # Sending: a thread per peer
 
     def _serve(self, route: _Route) -> None:
+        """Tend one peer until the link has ended: the loop of its thread."""
         pause_s = 0.0
         while not self._closed.is_set():
             if not pause_s or route.wake.wait(pause_s):

@@ -78,6 +78,7 @@ def _ordered(values: Tensor) -> Tensor:
 
 
 def _flipped_if_negative(bits: Tensor) -> Tensor:
+    """Flip all bits but the sign of negative integers: its own inverse."""
     return bits ^ ((bits >> (8 * bits.itemsize - 1)) & torch.iinfo(bits.dtype).max)
 
 
@@ -120,6 +121,7 @@ def _digits_local(x: Tensor) -> Tensor:
 
 
 def _digits_cross(x: Tensor, y: Tensor) -> Tensor:
+    """Return the terms of [less, equal] that are bilinear in two holders' planes [high, low, high·low]."""
     less = (x[0] & y[0]) ^ (x[1] & y[2]) ^ (x[2] & y[1])
     return torch.stack([less, (x[0] & y[1]) ^ (x[1] & y[0])])
 
@@ -292,10 +294,7 @@ class MaxServer(_Side):
                 deal(self._link, self._seeds, level, words_for(entries), step, exchange)
 
     def receive(self, shape: Sequence[int], step: int, round_: int) -> Tensor:
-        """The maximum over the holders, of ``shape`` and the session's dtype; −inf where no holder knows the node.
-
-        Raises ``ProtocolError``: what the holders sent does not add up to a maximum.
-        """
+        """Return the maximum, of ``shape`` and the session's dtype, −inf where unknown; ``ProtocolError``: a NaN."""
         entries = prod(shape)
         expected = (packed_words(entries, self._dtype),)
         pieces = gather(self._link, self._holders, Tag(Kind.MASKED, step, round_), expected, torch.int64)

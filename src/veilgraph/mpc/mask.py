@@ -85,6 +85,7 @@ class SecretRounding:
 
 
 def _exponent_format(dtype: torch.dtype) -> tuple[torch.dtype, int, int]:
+    """Return integer dtype, exponent mask and mantissa bits of a float dtype; ``DataError``: it has none here."""
     if dtype not in _EXPONENTS:
         raise DataError(f"dtype={dtype}: such values cannot be rounded; give float32 or float64")
     return _EXPONENTS[dtype]

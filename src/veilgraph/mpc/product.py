@@ -139,6 +139,7 @@ class Dealer:
             self._link.send(owner, Tag(Kind.CORRELATION, step, round_of(direction, block)), correlation)
 
     def _static_mask(self, owner: PartyId, block: int, rows: int) -> StaticOperand:
+        """Return a block of rows of U_owner as an operand, kept for later products unless all are too large."""
         if (found := self._kept.get((owner, block))) is None:
             mask = expand(self._seeds[owner], static_mask_name(block), (rows, self._features[owner]))
             found = ring.dense_operand(mask, self._device)
@@ -322,6 +323,7 @@ class SecureProduct:
         return self._ahead.pop(item).result()
 
     def _items_after(self, item: Item, *, learns: bool) -> Iterable[Item]:
+        """Yield what is due after ``item``: other blocks and, if ``learns``, backward and the next forward product."""
         direction, step, block = item
         blocks = range(len(self._blocks))
         yield from ((direction, step, number) for number in blocks[block + 1 :])

@@ -75,10 +75,7 @@ def limbs_of(device: torch.device) -> Limbs:
 
 
 def device_of(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """The device that a job's ``device`` names; ``auto`` is the GPU where there is one.
-
-    Raises ``ConfigError``: ``cuda`` where PyTorch finds no CUDA device.
-    """
+    """Return the device of a job's ``device``, ``auto`` being the GPU if any; ``ConfigError``: ``cuda`` without one."""
     if setting == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "device='cuda': PyTorch finds no CUDA device here; set device to auto or cpu, or install PyTorch with CUDA "

@@ -264,6 +264,7 @@ class Ledger:
         return accountant.total(self._counts(event.scope) + Counter({event: more}), self.delta)
 
     def _room(self, event: Event, most: int) -> int:
+        """How many more such releases, ``most`` at most, the run's own budget allows."""
         budget = math.inf if self.budget is None else self.budget
         before = self._counts(event.scope)
         return accountant.releases_within(event, budget, self.delta, before=before, most=most)

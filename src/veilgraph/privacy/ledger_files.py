@@ -102,10 +102,7 @@ class ChainedFile(Generic[Head, Paid]):
         sync_folder(self.path.parent)
 
     def read(self) -> None:
-        """Read the lines added since, and drop what a kill tore.
-
-        Raises ``RunError``: a line is damaged, changed or missing; ``OSError``.
-        """
+        """Read lines added since, drop a torn end; ``RunError``: one is damaged, changed or missing; ``OSError``."""
         if (size := self.path.stat().st_size) < self._read_bytes:
             raise RunError(f"{self.path}: has {size} bytes, and had {self._read_bytes}: lines are gone; {self.way_out}")
         with self.path.open("rb") as file:
@@ -126,6 +123,7 @@ class ChainedFile(Generic[Head, Paid]):
         self._take(line)
 
     def _take(self, line: bytes) -> None:
+        """Check a line against the chain and add it, the first as header; ``RunError``: it is damaged or changed."""
         where = f"{self.path}, line {len(self.digests) + 1}"
         try:
             if not self.digests:

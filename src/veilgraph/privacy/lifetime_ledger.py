@@ -189,6 +189,7 @@ class Lifetime:
         return None if unit is None or neighbours is None else Scope(unit, neighbours)
 
     def _total(self, about: Scope | None) -> float:
+        """The largest total ε of any node; infinite where a release does not bound this unit and relation."""
         if about is not None and not all(about.bounds(event) for event in self._events):
             return math.inf
         return self._costs.most(self.delta)
@@ -224,6 +225,7 @@ class Lifetime:
         )
 
     def _add_new_lines(self) -> None:
+        """Add up what nodes paid by the lines read since the last time."""
         for entry in self.lines.entries[self._read :]:
             event, keys = entry.event, self.lines.cohort(entry.cohort)
             self._costs.add(keys, price(event, entry.count, self.delta))

@@ -104,10 +104,7 @@ class Mechanism(ABC):
         return noise.granularity(self.scale)
 
     def release(self, x: Tensor, source: SecretSource) -> Tensor:
-        """Release rows, Tensor[N, d] of any floating dtype, clipped and noised: float64.
-
-        Raises ``RangeOverflow``: an entry is NaN, infinite or above 1e150 in magnitude.
-        """
+        """Clip rows, Tensor[N, d] floating, and add noise: float64; ``RangeOverflow``: NaN, infinite or above 1e150."""
         return add_clipped(self.draw(tuple(x.shape), source), x, self.clip, self.order, self.cell)
 
 

@@ -115,6 +115,7 @@ class LabelResponse:
 
     @cached_property
     def _other_cells(self) -> int:
+        """O, the cells of probability of each class but the true one."""
         return least_cells(self.epsilon, others=self.classes - 1)
 
     @property

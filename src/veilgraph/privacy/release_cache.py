@@ -145,6 +145,7 @@ class _Kept:
 
     @property
     def keys(self) -> Keys:
+        """The nodes' keys, as uint64."""
         return self.tensors["keys"].numpy().view(np.uint64)
 
     def draws(self, places: NDArray[np.int64]) -> list[_Batch]:
@@ -303,6 +304,7 @@ class LifetimeCache(ReleaseCache):
         )
 
     def _row_digests(self, rows: Tensor) -> NDArray[np.uint8]:
+        """Hash every row before noise under a secret key: uint8 [n, 16]."""
         found = b"".join(
             hashlib.blake2b(content, digest_size=_DIGEST_BYTES, key=self._secret).digest()
             for content in _row_contents(rows)

@@ -51,6 +51,7 @@ def size_of(forms: Sequence[Form]) -> int:
 
 
 def _pack(parts: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
+    """Join tensors as uint8 [``size_of``], each filled up to whole words with bytes of its own."""
     buffer, start = torch.zeros(size_of(forms), dtype=torch.uint8), 0
     for part, form in zip(parts, forms, strict=True):
         octets, size = part.contiguous().view(-1).view(torch.uint8), _padded_bytes(form)

@@ -125,6 +125,7 @@ class _CheckedLink(Wrapper):
 
     @override
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        """Receive a message; ``ProtocolError``: it is the dealer's, and not what it has committed to."""
         tensor = super().receive(sender, tag)
         if sender == self._dealer:
             committed = next(self._digests, None)

@@ -257,10 +257,7 @@ def _adjacency(edges: Tensor, counts: np.ndarray[Any, np.dtype[Any]], nodes: int
 
 @dataclass(frozen=True, eq=False)
 class Hop(Operation[Summands]):
-    """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v.
-
-    Raises ``ValueError``: there is no graph, or their weights have not the same bits.
-    """
+    """``Machine.hop`` as an operation; ``ValueError``: there is no graph, or their weights differ in bits."""
 
     graphs: Sequence[HiddenGraph]
     wire: Wire

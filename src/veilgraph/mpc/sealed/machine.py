@@ -64,7 +64,7 @@ class Machine(ABC):
         """Run this party's part of an operation, and return its result."""
 
     def share(self, wire: Wire) -> Tensor:
-        """Return this party's additive share of a wire, int64, to be saved: those of all holders add up to it."""
+        """Return this party's additive share of a wire, in its ring, to be saved: all holders' add up to it."""
         return self.run(
             Step(
                 hold=lambda holder: wire.known - wire.mask if holder.leads else -wire.mask,

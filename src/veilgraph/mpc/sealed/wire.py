@@ -163,6 +163,7 @@ def side_by_side(wires: Iterable[Wire], columns: int) -> Wire:
 
 
 def _combine(wires: Sequence[Wire], function: Callable[[Sequence[Tensor]], Tensor]) -> Wire:
+    """Apply a function to wires' public parts and to their masks; ``ValueError``: their rings or bits differ."""
     first = wires[0]
     if any((wire.bits, wire.ring) != (first.bits, first.ring) for wire in wires):
         kinds = ", ".join(f"{wire.bits} bits of Z_2^{wire.ring}" for wire in wires)
