@@ -36,7 +36,7 @@ _LARGEST_EXPONENT = Decimal(64)  # e^64 > G: more ε than this cannot be spent o
 
 
 def least_cells(epsilon: float, parts: int = 1, others: int = 1) -> int:
-    """The least number of cells, at least G/(e^(ε/parts) + others), for an output that is not the true one.
+    """Return ⌈G/(e^(ε/parts) + others)⌉, or more and never less: the cells of an output that is not the true one.
 
     e^(ε/parts) is computed to 60 digits and then lowered by 10^-50 of itself, more than all rounding errors here (for
     fewer than 10^8 others); so rounding the quotient up never lands below the exact one.
