@@ -119,7 +119,7 @@ def rest_before(step: Tensor, random: Tensor) -> Tensor:
     return step[inverse(random)]
 
 
-def taken(rows: Tensor, index: Tensor) -> Tensor:
+def take_rows(rows: Tensor, index: Tensor) -> Tensor:
     """Return rows by their number: ``rows[index]``. numpy's gather is twice as fast as torch's here."""
     return torch.from_numpy(np.take(rows.numpy(), index.numpy(), 0))
 
@@ -131,7 +131,7 @@ def differences(rows: Tensor) -> Tensor:
     return out
 
 
-def running(rows: Tensor) -> Tensor:
+def prefix_sums(rows: Tensor) -> Tensor:
     """Prefix sums of rows, in their ring."""
     return torch.cumsum(rows, 0, dtype=rows.dtype)
 
@@ -228,7 +228,7 @@ class Hide(Operation[HiddenGraph]):
                 whole = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
             counts, own_weights = whole.numpy(), weights_of(steps, edges, whole, one)[:, None]
             (mask,) = holder.drawn([((graph.slots, 1), torch.int64)])
-            masked = taken(own_weights, inverse(turn)) - mask
+            masked = take_rows(own_weights, inverse(turn)) - mask
             sent.append(masked[:, 0])
         broadcast(holder.link, holder.others, tag, torch.cat(sent))
         own = _OwnEdges(steps.compact(), _int32_if_small(turn, graph.slots), own_weights)
@@ -339,25 +339,25 @@ def _own_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tens
     first, second = holder.dealt(tag, [form] * 2)
     weights, (size, dtype) = graph.own.weights, form
     received = gather(holder.link, holder.others, tag, size if weights is None else (2, *size), dtype)
-    rows = taken(running(taken(first, graph.steps.spread)), graph.own.steps.turn)
+    rows = take_rows(prefix_sums(take_rows(first, graph.steps.spread)), graph.own.steps.turn)
     for masked in received.values():
-        rows += taken(masked if weights is None else masked[0], graph.own.random_turn)
+        rows += take_rows(masked if weights is None else masked[0], graph.own.random_turn)
     if weights is not None:
         rows *= weights
         for masked in received.values():
-            rows -= taken(masked[1], graph.own.random_turn)
-    picked = taken(running(rows), graph.own.steps.pick)
-    return differences(picked + taken(second, graph.steps.pick))
+            rows -= take_rows(masked[1], graph.own.random_turn)
+    picked = take_rows(prefix_sums(rows), graph.own.steps.pick)
+    return differences(picked + take_rows(second, graph.steps.pick))
 
 
 def _other_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
     """Send the owner masked rows, and return this holder's share of (A + I)·λ, [N, columns]."""
     spread, mask, picked, *more = holder.drawn([form] * (4 if graph.weight_bits else 3))
-    masked = taken(running(taken(spread, graph.steps.spread)), graph.steps.turn) + mask
+    masked = take_rows(prefix_sums(take_rows(spread, graph.steps.spread)), graph.steps.turn) + mask
     if graph.weights is not None:
         masked = torch.stack([masked, graph.weights * mask + more[0]])
     holder.link.send(graph.owner, tag, masked)
-    return differences(taken(picked, graph.steps.pick))
+    return differences(take_rows(picked, graph.steps.pick))
 
 
 def _deal_share(dealer: Dealer, graph: HiddenGraph, mask: Tensor, form: Form) -> None:
@@ -372,8 +372,8 @@ def _deal_share(dealer: Dealer, graph: HiddenGraph, mask: Tensor, form: Form) ->
             turned = graph.weights * turned - more[0]
         steps = torch.zeros(form[0], dtype=form[1])
         steps[: graph.nodes] = differences(mask)
-        picked = -running(taken(turned, graph.steps.turn))
-        return [taken(steps, graph.steps.spread) - spread_shares, taken(picked, graph.steps.pick) - pick_shares]
+        picked = -prefix_sums(take_rows(turned, graph.steps.turn))
+        return [take_rows(steps, graph.steps.spread) - spread_shares, take_rows(picked, graph.steps.pick) - pick_shares]
 
     dealer.deal(graph.owner, [form] * 2, make)
 
@@ -402,7 +402,7 @@ class Pick(Operation[Summands]):
         if holder.party != self.owner:
             relative = receive_as(holder.link, self.owner, tag, (self.count,), torch.int64)
             check_places(relative, self.wire.shape[0], self.owner)
-            return Summands(-taken(holder.drawn([self._form])[0], relative), self.wire.bits)
+            return Summands(-take_rows(holder.drawn([self._form])[0], relative), self.wire.bits)
         if rows is None:
             raise ConfigError(f"{self.owner} chooses rows and gives none: give {self.count}")
         if tuple(rows.shape) != (self.count,) or len(set(rows.tolist())) < self.count:
@@ -414,7 +414,7 @@ class Pick(Operation[Summands]):
         relative = rest_after(rows, random)
         broadcast(holder.link, holder.others, tag, relative)
         (dealt,) = holder.dealt(tag, [self._form])
-        return Summands(taken(self.wire.known, rows) - taken(dealt, relative), self.wire.bits)
+        return Summands(take_rows(self.wire.known, rows) - take_rows(dealt, relative), self.wire.bits)
 
     @override
     def deal(self, dealer: Dealer) -> Summands:
@@ -424,7 +424,7 @@ class Pick(Operation[Summands]):
 
         def make() -> list[Tensor]:
             others = added(dealer.draw(holder, [self._form])[0] for holder in dealer.others(self.owner))
-            return [taken(self.wire.mask, random) - others]
+            return [take_rows(self.wire.mask, random) - others]
 
         dealer.deal(self.owner, [self._form], make)
         return Summands(self.wire.mask.new_zeros((self.count, *self.wire.shape[1:])), self.wire.bits)
