@@ -91,7 +91,7 @@ class ChannelContext:
     settings: str = ""
 
     def terms(self) -> bytes:
-        """SHA-256 of settings and parties."""
+        """SHA-256 of the settings' hash and all parties' names, in order."""
         return hashlib.sha256(joined(self.settings.encode(), *(party.encode() for party in self.parties))).digest()
 
 
@@ -193,14 +193,13 @@ class Channel:
         return head + sealing.controls.encrypt(_nonce(number, 0), content, sealing.context + head)
 
     def next_message(self) -> int:
-        """Number of the next message, counting from 1."""
+        """Count a message more, and return its number, from 1."""
         with self._lock:
             self._messages += 1
             return self._messages
 
     def seal_piece(self, number: int, index: int, total: int, content: Buffer) -> bytearray:
-        """Seals one piece, of less than 2 GiB, of a message of ``total`` bytes. A second of the same place has the same
-        content.
+        """Seal a piece, below 2 GiB, of a message of ``total`` bytes. One place must always have the same content.
 
         ``number`` is as ``next_message`` gave it. Raises ``ProtocolError``: there are no keys yet.
         """
@@ -237,24 +236,24 @@ class Channel:
             raise ProtocolError(words, code="frame-kind", value=code, party=self._peer) from error
 
     def renews(self, frame: Frame) -> bool:
-        """Whether a frame that is no piece is newer than all that were asked about: a repeated one is not."""
+        """Whether a frame that is no piece has a higher number than all asked about before: a repeated one has not."""
         with self._lock:
             newer = frame.number > self._newest
             self._newest = max(self._newest, frame.number)
             return newer
 
     def receipt(self, frame: Frame) -> bytes:
-        """Tells the peer that its frame was taken."""
+        """Return the receipt that shows the peer that its frame was taken: HMAC-SHA256, 16 bytes."""
         opening = _agreed(self._opening, self._peer)
         return _receipt(opening.receipts, _HEAD.pack(frame.kind, frame.number, frame.index, frame.total))
 
     def received(self, frame: Buffer, receipt: Buffer) -> bool:
-        """Whether the peer took a frame that this end sealed: only it can have made the receipt."""
+        """Whether ``receipt`` shows that the peer took a frame that this end sealed: only it can have made that."""
         sealing = _agreed(self._sealing, self._peer)
         return hmac.compare_digest(_receipt(sealing.receipts, bytes(frame[:HEAD_BYTES])), bytes(receipt[:64]))
 
     def _verified(self, hello: bytes) -> tuple[bytes, bytes]:
-        """What the peer signed, and the public key in it, once they are known to be the peer's."""
+        """Check that a hello is the peer's, of this job and these terms; return what was signed, and its public key."""
         magic, version, public, job, terms, certificate_bytes = _HELLO.unpack_from(hello)
         if (magic, version) != (_MAGIC, _VERSION):
             raise ProtocolError(
@@ -314,7 +313,7 @@ def stated_head(frame: Buffer) -> tuple[int, int, int, int]:
 
 
 def claimed_kind(frame: Buffer) -> str:
-    """What a frame that nobody vouches for says it is, for a log."""
+    """Name the kind that a frame claims, for a log: nobody vouches for it."""
     code = frame[0] if len(frame) else 0
     return {1: "confirmation", 2: "piece", 3: "ping", 4: "stop notice"}.get(code, "frame")
 
@@ -324,16 +323,17 @@ def _hello_body(public: bytes, session: ChannelContext, certificate: bytes) -> b
 
 
 def job_digest(session: ChannelContext) -> bytes:
-    """SHA-256 of what names the job and the session."""
+    """SHA-256 of the session's job id."""
     return hashlib.sha256(session.job.encode()).digest()
 
 
 def signed_bytes(sender: PartyId, receiver: PartyId, session: ChannelContext, body: bytes) -> bytes:
-    """What a hello's signature is over: who says it to whom, in which session, and its body."""
+    """Return what a hello's signature is over: who says it to whom, in which session, and its body."""
     return joined(_LABEL + b" hello", session.job.encode(), sender.encode(), receiver.encode(), body)
 
 
 def _agreed(direction: Direction | None, peer: PartyId) -> Direction:
+    """Return a direction's keys; ``ProtocolError``: there are none with this peer yet."""
     if direction is None:
         raise ProtocolError(f"there are no keys with {peer} yet", code="no-keys", party=peer)
     return direction

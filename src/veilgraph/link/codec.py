@@ -78,9 +78,7 @@ def _require(holds: bool, code: str, words: str, value: object, key: Tag | None 
 
 
 def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Tensor:
-    """Checks that a message can be encoded, or raises ``ProtocolError``; the tensor, contiguous and detached, not
-    copied.
-    """
+    """Return the tensor detached and contiguous, uncopied where it is; ``ProtocolError``: no message can carry it."""
     dtype, layout, size = tensor.dtype, tensor.layout, encoded_size(tensor)
     if not (0 <= tag.step < 2**64 and 0 <= tag.round < 2**32):
         words = f"cannot send {tag}: step must lie in [0, 2^64) and round in [0, 2^32)"
@@ -117,10 +115,7 @@ def encode(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES)
 
 
 def decode_header(header: bytes | bytearray | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Header:
-    """Reads and checks the first ``HEADER_BYTES`` bytes of a message. Allocates nothing.
-
-    Raises ``ProtocolError``: says which field came and what was expected.
-    """
+    """Read and check a message's first ``HEADER_BYTES`` bytes; ``ProtocolError`` says which field is wrong."""
     words = f"a header of {len(header)} bytes came, {HEADER_BYTES} were expected"
     _require(len(header) == HEADER_BYTES, "header-size", words, len(header))
     magic, version, kind, code, ndim, step, round_, *dims, payload_bytes = _HEADER.unpack(header)
@@ -143,6 +138,7 @@ def decode_header(header: bytes | bytearray | memoryview, max_message_bytes: int
 
 
 def _check_size(shape: tuple[int, ...], item_bytes: int, payload_bytes: int, limit: int) -> None:
+    """Raise ``ProtocolError`` where a message is above the limit, or its shape does not make its data bytes."""
     size = HEADER_BYTES + payload_bytes
     _require(size <= limit, "too-large", f"a message of {size} bytes came, the limit is {limit}", size)
     words = f"shape {list(shape)} of {item_bytes}-byte elements came with {payload_bytes} bytes of data"
@@ -169,10 +165,7 @@ def build_tensor(header: Header, data: Tensor) -> Tensor:
 
 
 def decode(encoded: bytes | bytearray | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[Tag, Tensor]:
-    """Decodes one whole message; the tensor owns its memory.
-
-    Raises ``ProtocolError``: the bytes are not exactly one legal message.
-    """
+    """Decode one whole message into memory of its own; ``ProtocolError``: it is not exactly one legal message."""
     header = decode_header(encoded[:HEADER_BYTES], max_message_bytes)
     payload = memoryview(encoded)[HEADER_BYTES:]
     data = torch.empty(payload.nbytes, dtype=torch.uint8)
@@ -181,10 +174,9 @@ def decode(encoded: bytes | bytearray | memoryview, max_message_bytes: int = MAX
 
 
 def read_message(fill: Fill, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[Tag, Tensor]:
-    """Reads the next message from a byte stream whose sender may lie about its length.
+    """Read the next message from a byte stream whose sender may lie about its length.
 
-    Raises ``ProtocolError``: it is not a legal message; ``LinkError``: there is no memory for it; and what ``fill``
-    does.
+    Raises ``ProtocolError``: it is not a legal message; ``LinkError``: there is no memory for it; or as ``fill``.
     """
     head = bytearray(HEADER_BYTES)
     fill(memoryview(head))

@@ -43,7 +43,7 @@ def receive_as(link: Link, sender: PartyId, tag: Tag, shape: Shape, dtype: torch
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """By its extremes, for which one look at every number is enough and nothing is set aside."""
+    """Tell by a tensor's extremes whether every number is finite: one pass, and no memory set aside."""
     return not tensor.numel() or all(math.isfinite(float(extreme)) for extreme in torch.aminmax(tensor))
 
 
@@ -61,7 +61,7 @@ def gather(link: Link, senders: Iterable[PartyId], tag: Tag, shape: Shape, dtype
 def gather_present(
     link: Link, senders: Iterable[PartyId], tag: Tag, shape: Shape, dtype: torch.dtype, patience_s: float
 ) -> dict[PartyId, Tensor]:
-    """As ``gather``, of those whose message comes within ``patience_s`` seconds in all; what comes late stays."""
+    """Gather from those whose message comes within ``patience_s`` seconds in all; a late one can be received later."""
     deadline, present = time.monotonic() + patience_s, {}
     for sender in senders:
         if link.comes(sender, tag, max(0.0, deadline - time.monotonic())):
@@ -97,7 +97,7 @@ def tensor_text(tensor: Tensor) -> str:
 
 
 def receive_model(link: Link, sender: PartyId, tag: Tag, form: type[Form], most: int) -> Form:
-    """Receives a message of a form that pydantic knows, as JSON of at most so many bytes; errors as ``receive_as``."""
+    """Receive a pydantic model as JSON of at most ``most`` bytes; ``ProtocolError``: longer, or no such model."""
     text = receive_as(link, sender, tag, (None,), torch.uint8)
     if text.numel() > most:
         words = f"{link.party} got {text.numel()} bytes as {tag} from {sender}; at most {most} are allowed"

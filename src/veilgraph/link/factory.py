@@ -66,12 +66,12 @@ class LinkFactory(ABC):
         """Joins parties that are threads; no receive waits longer than ``timeout_s`` seconds."""
 
     def invitations(self, parties: Sequence[PartyId]) -> dict[PartyId, _Invitation]:
-        """For each party what it joins with in a process of its own; ``ConfigError`` where it joins threads alone."""
+        """Return what each party joins with in a process of its own; ``ConfigError``: this wire joins threads alone."""
         joins = (name for name, each in LINKS.items() if type(each).invitations is not LinkFactory.invitations)
         raise ConfigError(f"link: {type(self).__name__} joins no processes; choose one of {', '.join(joins)}")
 
     def join(self, party: PartyId, arguments: Sequence[str], timeout_s: float) -> Link:
-        """The end of a party, in its own process."""
+        """Return a party's end, in its own process, from the arguments of its invitation."""
         raise NotImplementedError
 
 
@@ -105,7 +105,7 @@ class MemoryHub(Network):
 
     @override
     def link(self, party: PartyId) -> Link:
-        """As ``Network.link``; raises ``ProtocolError`` where there is no such party."""
+        """Return a party's end, the same at every call; ``ProtocolError``: there is no such party."""
         self._check_known(party)
         return self._ends[party]
 
@@ -126,6 +126,7 @@ class MemoryHub(Network):
         self._leave(party, PeerFailed(f"{party} closed its link", code="closed", party=party), party)
 
     def _leave(self, party: PartyId, failure: PeerFailed, of: PartyId | None) -> None:
+        """Take a party off the hub: the others' receives from ``of``, None for everyone, fail with ``failure``."""
         with self._lock:
             self._gone.setdefault(party, failure)
         for name, end in self._ends.items():
@@ -133,7 +134,7 @@ class MemoryHub(Network):
                 end.fail(of, failure)
 
     def deliver(self, sender: PartyId, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-        """Puts a message into the mailbox of ``to``; see ``Link.send``."""
+        """Put a message into the mailbox of ``to``, once it has room; errors are those of ``MemoryLink.send``."""
         tensor = sendable(tag, tensor, self._max_message_bytes)
         with self._lock:
             own, failure = self._gone.get(sender), self._gone.get(to)
@@ -271,6 +272,7 @@ class SocketLink(MailboxLink):
                     connection.close()
 
     def _read(self, peer: PartyId) -> None:
+        """Put a peer's messages into the mailbox until the connection ends, and record why it did."""
         connection = self._sockets[peer]
         fill = partial(_fill, connection, peer)
         failure: LinkError = PeerFailed(f"the reader of {peer} stopped")
@@ -300,7 +302,7 @@ class SocketFactory(LinkFactory):
 
     @override
     def invitations(self, parties: Sequence[PartyId]) -> dict[PartyId, _Invitation]:
-        _make_room(len(parties))
+        _raise_file_limit(len(parties))
         return {
             party: _Invitation([f"{peer}={end.fileno()}" for peer, end in ends.items()], list(ends.values()))
             for party, ends in socket_mesh(parties).items()
@@ -316,8 +318,8 @@ class SocketFactory(LinkFactory):
 SOCKETS = SocketFactory()
 
 
-def _make_room(parties: int) -> None:
-    """Lets this process have as many files open as a mesh of so many parties needs."""
+def _raise_file_limit(parties: int) -> None:
+    """Let this process open as many files as a mesh of so many parties needs; ``ConfigError``: it may not."""
     needed = parties * (parties - 1) + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
@@ -334,7 +336,7 @@ def _make_room(parties: int) -> None:
 
 
 def _fill(connection: socket.socket, peer: PartyId, view: memoryview) -> None:
-    """Receives exactly ``len(view)`` bytes; waits as long as it takes (a receive has its own timeout)."""
+    """Receive exactly ``len(view)`` bytes, however long it takes; ``PeerFailed``: the peer closed the connection."""
     arrived = 0
     while arrived < len(view):
         try:
@@ -348,6 +350,6 @@ def _fill(connection: socket.socket, peer: PartyId, view: memoryview) -> None:
 
 
 def _drop(connection: socket.socket) -> None:
-    """Ends both directions: wakes our reader and tells the peer."""
+    """Shut both directions down, which wakes our reader and tells the peer."""
     with suppress(OSError):  # the peer may have done it first
         connection.shutdown(socket.SHUT_RDWR)

@@ -89,7 +89,7 @@ def read_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
 
 
 def sealed_key(key: PrivateKey, passphrase: bytes, secrets: SecretSource = system_secrets) -> bytes:
-    """The content, PEM, of a file that ``read_key`` opens with the same passphrase."""
+    """Encrypt a private key under a passphrase: PEM, as the content of a file that ``read_key`` opens with it."""
     salt, vector = secrets(SEED_BYTES), secrets(_IV_BYTES)
     secret = Scrypt(salt, algorithms.AES256.key_size // 8, COST, _BLOCK_SIZE, _PARALLEL).derive(passphrase)
     padder, encryptor = PKCS7(128).padder(), Cipher(algorithms.AES256(secret), modes.CBC(vector)).encryptor()
@@ -106,7 +106,7 @@ def sealed_key(key: PrivateKey, passphrase: bytes, secrets: SecretSource = syste
 
 
 def _der(tag: int, *parts: bytes) -> bytes:
-    """One element in the encoding of X.690, 8.1."""
+    """Encode one DER element: tag, length and the joined parts (X.690, 8.1)."""
     content = b"".join(parts)
     if len(content) < 128:
         return bytes([tag, len(content)]) + content
@@ -214,10 +214,10 @@ class RevocationList:
 
 
 def fault_of_list(crl: x509.CertificateRevocationList, roots: tuple[x509.Certificate, ...]) -> Fault | None:
-    """What is wrong with a list; None if nothing is."""
+    """Return why a list is refused: its algorithm, its signer or a critical extension; None if nothing is wrong."""
     if fault := _fault_of_algorithm(crl):
         return fault
-    if not any(_signed(crl, root) for root in roots):
+    if not any(_is_signed_by(crl, root) for root in roots):
         return Fault("other-project", "is of another project: the root certificate did not sign it")
     entries = ((entry.extensions, f" for serial {entry.serial_number:x}") for entry in crl)
     for extensions, where in ((crl.extensions, ""), *entries):
@@ -235,7 +235,7 @@ def _fault_of_algorithm(signed: x509.Certificate | x509.CertificateRevocationLis
     return Fault("weak-signature", f"is signed with {name}; use SHA-256 or better, or Ed25519")
 
 
-def _signed(crl: x509.CertificateRevocationList, root: x509.Certificate) -> bool:
+def _is_signed_by(crl: x509.CertificateRevocationList, root: x509.Certificate) -> bool:
     key = root.public_key()
     if crl.issuer != root.subject or not isinstance(key, PublicKey):
         return False
@@ -262,9 +262,7 @@ _PSS: Final = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENG
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A party's certificate, its private key, the roots of the project it trusts, the name there of party ``server``,
-    and what the roots have revoked.
-    """
+    """A party's certificate and private key, the roots it trusts, the server's name, and what roots have revoked."""
 
     certificate: x509.Certificate
     key: PrivateKey = field(repr=False)
@@ -287,12 +285,12 @@ class Identity:
         return sign(self.key, message)
 
     def verify_peer(self, party: PartyId, certificate: bytes, signature: bytes, message: bytes, now: datetime) -> None:
-        """As ``Trust.check``, with what this party trusts."""
+        """Check as ``Trust.check`` that ``party`` signed a message, by this party's roots and revocation list."""
         Trust(self.roots, self.revoked, self.server_name).check(party, certificate, signature, message, now)
 
 
 def sign(key: PrivateKey, message: bytes) -> bytes:
-    """Signs as ``Identity.sign``, for whoever has a key and no certificate: the project's root."""
+    """Sign with a private key as ``Identity.sign`` does, where there is no certificate: for the project's root."""
     match key:
         case rsa.RSAPrivateKey():
             return key.sign(message, _PSS, hashes.SHA256())
@@ -319,8 +317,8 @@ class Trust:
         self._signer(party, role, certificate, signature, message, now)
 
     def administrator(self, certificate: bytes, signature: bytes, message: bytes, now: datetime) -> str:
-        """The name of the administrator who signed a message; errors as ``check``."""
-        found = self._signer("an administrator", _fault_of_no_administrator, certificate, signature, message, now)
+        """Check that an administrator signed a message, and return the name in its certificate; errors as ``check``."""
+        found = self._signer("an administrator", _fault_unless_administrator, certificate, signature, message, now)
         return str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
     def _signer(
@@ -332,9 +330,10 @@ class Trust:
         message: bytes,
         now: datetime,
     ) -> x509.Certificate:
+        """Check certificate, ``role`` and signature of a message, and return the certificate; errors as ``check``."""
         try:
             peer = x509.load_pem_x509_certificate(certificate)
-            fault = _fault(peer, self.roots) or _fault_now(peer, self.roots, now) or role(peer)
+            fault = _fault(peer, self.roots) or _fault_of_dates(peer, self.roots, now) or role(peer)
             if self.revoked is not None:
                 fault = fault or self.revoked.fault(peer)
         except _MALFORMED as error:
@@ -372,10 +371,7 @@ def load_identity(
 
 
 def load_roots(path: Path) -> tuple[x509.Certificate, ...]:
-    """Reads the root certificates of a project.
-
-    Raises ``ConfigError``: the file cannot be read; ``DataError``: it holds no root certificate.
-    """
+    """Read a project's root certificates; ``ConfigError``: unreadable file; ``DataError``: one is no root's."""
     roots = _read_certificates(path, "the project's root certificate")
     for one in roots:
         if fault := _fault_of_root(one):
@@ -400,13 +396,13 @@ def _fault(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...]) -
     """What is wrong with a party's certificate at any time and under any name; None if nothing is."""
     if fault := _fault_of_algorithm(certificate):
         return fault
-    if not any(_issued(certificate, root) for root in roots):
+    if not any(_is_issued_by(certificate, root) for root in roots):
         return Fault("other-project", "is of another project: the root certificate did not issue it")
     return _fault_of_key(certificate) or _fault_of_use(certificate)
 
 
-def _fault_now(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...], now: datetime) -> Fault | None:
-    issuer = next(root for root in roots if _issued(certificate, root))
+def _fault_of_dates(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...], now: datetime) -> Fault | None:
+    issuer = next(root for root in roots if _is_issued_by(certificate, root))
     for one, whose in ((certificate, ""), (issuer, "was issued by a root certificate that ")):
         if now > one.not_valid_after_utc:
             end = f"{one.not_valid_after_utc:%Y-%m-%d}"
@@ -420,7 +416,7 @@ def _fault_now(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...
 
 
 def fault_of_role(certificate: x509.Certificate, party: PartyId, server_name: str) -> Fault | None:
-    """No participant's certificate passes for another's: not a holder's for the server's, nor an administrator's."""
+    """Return why a certificate is not this party's: an administrator's, another name's or the server's; else None."""
     roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
     if roles:
         return Fault("administrator", f"is an administrator's ({roles[0].value!r}), not a party's")
@@ -433,7 +429,7 @@ def fault_of_role(certificate: x509.Certificate, party: PartyId, server_name: st
     return None
 
 
-def _fault_of_no_administrator(certificate: x509.Certificate) -> Fault | None:
+def _fault_unless_administrator(certificate: x509.Certificate) -> Fault | None:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
     if [role.value for role in roles] != [ADMINISTRATOR] or len(names) != 1:
@@ -453,7 +449,7 @@ def _fault_of_key(certificate: x509.Certificate) -> Fault | None:
 
 
 def _fault_of_use(certificate: x509.Certificate) -> Fault | None:
-    """A party's certificate is for signing and for nothing else that matters here."""
+    """Return why a party may not use a certificate to sign: its constraints or extensions; None if it may."""
     for extension in certificate.extensions:
         match extension.value:
             case x509.BasicConstraints(ca=True):
@@ -475,7 +471,7 @@ def _fault_of_root(root: x509.Certificate) -> Fault | None:
         return Fault("unreadable", f"cannot be read: {error}")
 
 
-def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
+def _is_issued_by(certificate: x509.Certificate, root: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(root)
     except (InvalidSignature, *_MALFORMED):
@@ -484,7 +480,7 @@ def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
 
 
 def check_signature(key: object, signature: bytes, message: bytes) -> None:
-    """Checks what ``sign`` made; raises ``InvalidSignature``, or ``ValueError`` where it is none."""
+    """Verify a signature that ``sign`` made; raises ``InvalidSignature``, or ``ValueError`` where it is none."""
     match key:
         case rsa.RSAPublicKey():
             key.verify(signature, message, _PSS, hashes.SHA256())

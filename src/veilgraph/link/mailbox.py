@@ -62,14 +62,14 @@ class Mailbox:
                     self._remove(sender, tag)
                 words = f"{sender} used the tag {tag} twice"
                 self._failures[sender] = ProtocolError(words, code="tag-again", key=tag, party=sender)
-            elif self._unread_bytes[sender] + _cost(tensor) > self._max_unread_bytes:
+            elif self._unread_bytes[sender] + _unread_cost(tensor) > self._max_unread_bytes:
                 limit = self._max_unread_bytes
                 words = f"with {tag}, {sender} has sent more than {limit} bytes that {self._owner} has not asked for"
                 words += "; do both run the same release?"
                 self._failures[sender] = ProtocolError(words, code="unread", value=limit, party=sender)
             else:
                 unread[tag] = tensor
-                self._unread_bytes[sender] += _cost(tensor)
+                self._unread_bytes[sender] += _unread_cost(tensor)
             self._changed.notify_all()
 
     def take(self, sender: PartyId, tag: Tag, timeout_s: float) -> Tensor:
@@ -82,10 +82,10 @@ class Mailbox:
         with self._changed:
             unread = self._unread_from(sender)
             if not self._wait(sender, tag, timeout_s):
-                words = f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_summary(unread)} from it"
+                words = f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_unread_tags(unread)} from it"
                 raise LinkTimeout(words, key=tag, value=timeout_s, party=sender)
             if tag not in unread:
-                self._check_open(sender, tag)
+                self._raise_failure(sender, tag)
             return self._remove(sender, tag)
 
     def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
@@ -104,7 +104,7 @@ class Mailbox:
             )
 
     def wait_for_room(self, sender: PartyId, timeout_s: float = threading.TIMEOUT_MAX) -> bool:
-        """Whether, within ``timeout_s`` seconds, there is room."""
+        """Wait up to ``timeout_s`` seconds for room for a message of ``sender``; return whether there is."""
         with self._changed:
             return self._changed.wait_for(lambda: self.has_room(sender), min(timeout_s, threading.TIMEOUT_MAX))
 
@@ -114,9 +114,7 @@ class Mailbox:
             self._max_unread_bytes = unread_bytes
 
     def fail(self, sender: PartyId | None, error: LinkError) -> None:
-        """Records that ``sender`` (None: everyone) delivers nothing more, for the first cause, and wakes who waits for
-        it.
-        """
+        """Record why ``sender`` (None: all) delivers nothing more; the first cause stays. Wakes who waits for it."""
         with self._changed:
             if self._closed:
                 return
@@ -133,7 +131,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def _wait(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
-        """As ``comes``. Until then there is room for all that ``sender`` sends."""
+        """Wait as ``comes`` does; meanwhile there is room for all that ``sender`` sends."""
         unread = self._unread_from(sender)
         self._awaited[sender].append(tag)
         self._changed.notify_all()
@@ -152,10 +150,11 @@ class Mailbox:
 
     def _remove(self, sender: PartyId, tag: Tag) -> Tensor:
         tensor = self._unread[sender].pop(tag)
-        self._unread_bytes[sender] -= _cost(tensor)
+        self._unread_bytes[sender] -= _unread_cost(tensor)
         return tensor
 
     def _mark_used(self, sender: PartyId, tag: Tag) -> bool:
+        """Note that a sender used a tag, and forget the oldest beyond ``REMEMBERED_TAGS``; False if it was noted."""
         used = self._used.setdefault((sender, tag.kind), OrderedDict())
         if tag in used:
             return False
@@ -164,7 +163,7 @@ class Mailbox:
             used.popitem(last=False)
         return True
 
-    def _check_open(self, sender: PartyId, tag: Tag) -> None:
+    def _raise_failure(self, sender: PartyId, tag: Tag) -> None:
         words = f"{self._owner} cannot receive {tag} from {sender}"
         if (failure := self._failures.get(sender)) is not None:
             # A new error for every waiter: threads must not share one traceback.
@@ -195,6 +194,7 @@ class MailboxLink:
         self._mailbox.expect(unread_bytes)
 
     def _check_sends(self, to: PartyId, tag: Tag, *, closed: bool) -> None:
+        """Raise ``ProtocolError`` where ``to`` is no peer, ``LinkError`` where this end is closed."""
         if to not in self._link_peers:
             words = f"{self.party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._link_peers)}"
             raise ProtocolError(words, code="no-link", value=to, party=to)
@@ -203,11 +203,11 @@ class MailboxLink:
             raise LinkError(words, code="closed", key=tag, party=to)
 
 
-def _cost(tensor: Tensor) -> int:
+def _unread_cost(tensor: Tensor) -> int:
     return encoded_size(tensor) + BOOKKEEPING_BYTES
 
 
-def _summary(unread: dict[Tag, Tensor]) -> str:
+def _unread_tags(unread: dict[Tag, Tensor]) -> str:
     if not unread:
         return "nothing is unread"
     named = ", ".join(str(tag) for tag in islice(unread, 3))

@@ -174,8 +174,7 @@ class NatsLink(MailboxLink):
         self._end(None, "")
 
     def stop(self, reason: str) -> None:
-        """Ends because this party failed, and tells every peer the kind of the error: no private value, as its text may
-        be.
+        """End because this party failed, and tell all peers ``reason``, the kind of the error: its text may be private.
 
         What is queued is sent if that takes no long time.
         """
@@ -188,6 +187,7 @@ class NatsLink(MailboxLink):
         self._end(0.0, _ABORTED)
 
     def _end(self, flush_s: float | None, reason: str) -> None:
+        """Flush for ``flush_s`` seconds at most (None: no limit), tell all peers ``reason``, and close."""
         with self._ending:
             if self._closed.is_set():
                 return
@@ -215,6 +215,7 @@ class NatsLink(MailboxLink):
     # Sending: a thread per peer
 
     def _serve(self, route: _Route) -> None:
+        """Tend one peer until the link has ended: the loop of its thread."""
         pause_s = 0.0
         while not self._closed.is_set():
             if not pause_s or route.wake.wait(pause_s):
@@ -260,6 +261,7 @@ class NatsLink(MailboxLink):
     # Receiving: one thread
 
     def _changed(self, trouble: str) -> None:
+        """Note why the broker was lost; where ``trouble`` is empty, send again what may be lost."""
         self._trouble = trouble
         if not trouble:
             for route in self._routes.values():
@@ -268,6 +270,7 @@ class NatsLink(MailboxLink):
             self._refusals.add(("broker",), trouble, f"lost the broker: {trouble}")
 
     def _take(self, subject: str, payload: memoryview) -> None:
+        """Handle a message of the broker as its peer's hello, frame or receipt; a forged one is logged."""
         route, kind, content = self._by_subject.get(subject), bytes(payload[:1]), payload[1:]
         if route is None:
             self._refusals.add(("stranger",), subject, f"refused a message under {subject}")
@@ -293,6 +296,7 @@ class NatsLink(MailboxLink):
             route.wake.set()
 
     def _take_frame(self, route: _Route, frame: bytes | bytearray | memoryview) -> None:
+        """Open a peer's frame and queue its receipt; a piece out of order has the newest receipt repeated."""
         kind, number, index, _ = stated_head(frame)
         if kind == FrameKind.PIECE and (number, index) != route.peer.assembly.expected:
             route.queue_newest_receipt()
@@ -328,7 +332,7 @@ class _Route:
     # Of what this end sends
 
     def next_piece(self, now: float) -> bytearray | None:
-        """The next piece, if there is one and the window has room; it is kept."""
+        """Seal the next piece and keep it until its receipt; None where there is none, or the window has no room."""
         with self.changed:
             if self._message is None:
                 if not self.queue:
@@ -353,6 +357,7 @@ class _Route:
         return piece
 
     def lost(self, now: float) -> Sequence[bytearray]:
+        """Return what to send again now: all unacknowledged pieces, the oldest as a probe, or nothing."""
         with self.changed:
             if not self.kept:
                 self._repeats = self._wanted = False
@@ -369,14 +374,14 @@ class _Route:
             return ()
 
     def reconnected(self) -> None:
-        """What was sent may be lost, and so may be the receipts for what came."""
+        """Have all unacknowledged pieces, a greeting and the newest receipt sent again: they may be lost."""
         with self.changed:
             self._repeats, self.greet_at = True, 0.0
         self.wake.set()
         self.queue_newest_receipt()
 
     def take_receipt(self, content: memoryview) -> None:
-        """Forgets what the peer has; ``ProtocolError`` where it is not the peer's receipt."""
+        """Forget the pieces that a receipt acknowledges; ``ProtocolError`` where it is not the peer's receipt."""
         head, receipt = bytes(content[:HEAD_BYTES]), content[HEAD_BYTES:]
         if len(content) != HEAD_BYTES + RECEIPT_BYTES or not self.peer.channel.agreed:
             raise ProtocolError(f"{len(content)} bytes are no receipt", code="receipt")
@@ -397,7 +402,7 @@ class _Route:
             self.changed.notify_all()
 
     def _forget(self, head: bytes) -> None:
-        """The peer takes pieces in their order: it has all up to this one."""
+        """Forget all kept pieces up to this one: the peer takes them in their order."""
         while (first := next(iter(self.kept))) != head:
             self._kept_bytes -= len(self.kept.pop(first)) + _BOOKKEEPING_BYTES
         self._kept_bytes -= len(self.kept.pop(head)) + _BOOKKEEPING_BYTES
@@ -407,13 +412,13 @@ class _Route:
         self._repeats |= head == self._probed
 
     def last_frame(self) -> bytes:
-        """The notice that this end has stopped, sealed once there are keys."""
+        """Return the sealed notice that this end has stopped; empty before there are keys."""
         if not self._last and self.peer.channel.agreed:
             self._last = self.peer.channel.seal(FrameKind.STOPPED, self.farewell or b"")
         return self._last
 
     def is_idle(self) -> bool:
-        """Whether all that was sent has come, or never will."""
+        """Whether the peer has acknowledged all that was sent, or has failed."""
         return self.peer.failure is not None or not (self.queue or self.kept)
 
     def is_told(self) -> bool:
@@ -422,6 +427,7 @@ class _Route:
         return self._told or (failure is not None and failure.code in _GONE)
 
     def give_up(self) -> None:
+        """Drop all that is queued and kept for a peer that has failed."""
         with self.changed:
             self.queue.clear()
             self.kept.clear()
@@ -453,7 +459,7 @@ class _Route:
                 self.wake.set()
 
     def due_receipts(self, now: float, *, of_pieces: bool) -> Sequence[bytes]:
-        """Receipts to be sent now; who gets none of pieces sends no more than a window."""
+        """Take out the receipts due now, those of pieces only where ``of_pieces``: else the peer sends no more."""
         with self.changed:
             of_pieces &= now >= self._due_at
             due = [kind for kind in self._owed if of_pieces or kind != FrameKind.PIECE]

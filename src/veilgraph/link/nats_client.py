@@ -188,6 +188,7 @@ class Connection:
         self._socket.close()
 
     def _take_word(self, line: bytes) -> None:
+        """Answer a ping and ignore words of no interest; ``LinkError``: the broker refuses, or says another."""
         if line == b"PING":
             self._tls.write(b"PONG\r\n")
         elif line.startswith(b"-ERR"):
@@ -196,6 +197,7 @@ class Connection:
             raise LinkError(f"the broker said {_quoted(line)}", code="broker")
 
     def _line(self) -> bytes:
+        """Read the next line, without its end; ``LinkError``: it is too long."""
         while True:
             at = self._buffer.find(b"\r\n", self._start, min(self._end, self._start + _MAX_LINE_BYTES))
             if at >= 0:
@@ -263,7 +265,7 @@ class Subscription:
                 connection.drop()
 
     def close(self) -> None:
-        """Has ``run`` end within seconds."""
+        """Close the connection, and have ``run`` end within seconds."""
         self.closed.set()
         self._drop()
 
@@ -305,6 +307,7 @@ class _Tls:
                     self._socket.sendall(sealed)
 
     def read_into(self, view: memoryview) -> int:
+        """Read at least one byte into the view, and return how many; ``LinkError``: closed or silent."""
         while True:
             got = 0
             with self._state, suppress(ssl.SSLWantReadError):
@@ -319,7 +322,7 @@ class _Tls:
             self._feed(self._receive())
 
     def _receive(self) -> bytes:
-        """What comes next; a silent broker is asked for a sign of life."""
+        """Return the next bytes of the socket; a silent broker is pinged, and then ``LinkError``."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         for _ in range(_PINGS):
@@ -336,7 +339,7 @@ class _Tls:
 
 
 def _tunnel(connected: socket.socket, to: BrokerAddress) -> None:
-    """Asks an HTTP proxy for a connection (RFC 9110, 9.3.6)."""
+    """Ask an HTTP proxy for a connection with a broker (RFC 9110, 9.3.6); ``LinkError``: it gives none."""
     connected.sendall(f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n".encode("ascii"))
     answer = b""
     while not answer.endswith(b"\r\n\r\n"):

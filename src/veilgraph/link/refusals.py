@@ -65,7 +65,7 @@ class RefusalLog:
             self._later(EVERY_S, self.flush)
 
     def flush(self) -> None:
-        """Log the counts since the last time."""
+        """Log for each source how many refusals had no line of their own since the last time."""
         with self._lock:
             counted = [(name, one.waiting, one.newest) for name, one in self._sources.items() if one.waiting]
             for name, _, _ in counted:
@@ -75,7 +75,7 @@ class RefusalLog:
             self._say(name, f"{count} more of {' for '.join(name)}, the last: {newest}")
 
     def close(self) -> None:
-        """Log the counts since the last time, at the end."""
+        """Stop the timer, and log the counts since the last time."""
         if self._timer is not None:
             self._timer.cancel()
         self.flush()

@@ -49,10 +49,7 @@ class Outgoing:
 
 
 class Assembly:
-    """The messages of one sender, put together from opened pieces in their order, from message ``first`` on.
-
-    ``deliver`` is given every whole message.
-    """
+    """Puts one sender's messages together from pieces in order, from message ``first`` on; ``deliver`` gets each."""
 
     def __init__(
         self,
@@ -76,7 +73,7 @@ class Assembly:
         if place != self.expected:
             words = f"piece {frame.index} of message {frame.number} came before piece {self.expected}"
             raise ProtocolError(words, code="order", value=frame.number)
-        data = self._begin(frame) if self._data is None else self._data
+        data = self._allocate(frame) if self._data is None else self._data
         start = frame.index * self._piece_bytes
         end = min(self._total - HEADER_BYTES, start + self._piece_bytes)
         content = memoryview(frame.content)
@@ -95,7 +92,7 @@ class Assembly:
         self._deliver(decoded.tag, build_tensor(decoded, data))
         return True
 
-    def _begin(self, frame: Frame) -> Tensor:
+    def _allocate(self, frame: Frame) -> Tensor:
         if not HEADER_BYTES <= frame.total <= self._max_message_bytes:
             words = f"a message of {frame.total} bytes came, the limit is {self._max_message_bytes}"
             raise ProtocolError(words, code="too-large", value=frame.total)
@@ -147,12 +144,12 @@ class Peer:
         self._doubt = ""
 
     def greeting(self, frame: Buffer = b"") -> bytes:
-        """This end's hello, and a frame or a receipt, as they travel together."""
+        """Pack this end's hello, and a frame that goes with it, into one greeting."""
         return b"".join((_LENGTH.pack(len(self.channel.hello)), self.channel.hello, frame))
 
     def hear(self, greeting: Buffer) -> Buffer:
         """Takes the hello in a greeting, and gives what came with it; ``ProtocolError`` where it is not the peer's."""
-        hello, rest = _unpacked(greeting)
+        hello, rest = _split_greeting(greeting)
         try:
             new = self.channel.hear(hello)
         except Disagreement as error:
@@ -178,7 +175,7 @@ class Peer:
         return self.channel.receipt(frame)
 
     def silent(self) -> bool:
-        """Whether the peer has failed, or gave no sign of life for too long; what others repeat of it is none."""
+        """Whether the peer has failed, or gave no sign of life for too long; a repeated frame is none."""
         if self.failure is not None:
             return True
         if self._alive_at is None:
@@ -204,7 +201,7 @@ class Peer:
         self._alive_at = time.monotonic()
 
     def _use(self, frame: Frame) -> bool:
-        """Does what a frame asks for; False if it was here before."""
+        """Handle an opened frame by its kind; False if it came before."""
         match frame.kind:
             case FrameKind.CONFIRMATION:
                 return self._confirm(frame.content)
@@ -215,10 +212,11 @@ class Peer:
             case FrameKind.PING:
                 return self.channel.renews(frame)
             case FrameKind.STOPPED:
-                self.fail(PeerFailed(f"{self.name} {_farewell(frame.content)}", code="stopped"))
+                self.fail(PeerFailed(f"{self.name} {_describe_stop(frame.content)}", code="stopped"))
                 return True
 
     def _confirm(self, extra: bytes) -> bool:
+        """Give the peer's ``extra`` to ``on_extra``, the first time alone; return whether it is."""
         if self._confirmed:
             return False
         if self._on_extra is not None:
@@ -227,8 +225,8 @@ class Peer:
         return True
 
 
-def _unpacked(greeting: Buffer) -> tuple[Buffer, Buffer]:
-    """A hello, and what came with it."""
+def _split_greeting(greeting: Buffer) -> tuple[Buffer, Buffer]:
+    """Split a greeting into the hello and what came with it; ``ProtocolError``: it is too short."""
     if len(greeting) < _LENGTH.size:
         raise ProtocolError("a greeting without a hello", code="hello-size", value=0)
     (size,) = _LENGTH.unpack_from(greeting)
@@ -238,6 +236,6 @@ def _unpacked(greeting: Buffer) -> tuple[Buffer, Buffer]:
     return view[:size], view[size:]
 
 
-def _farewell(content: bytes) -> str:
+def _describe_stop(content: bytes) -> str:
     reason = printable(content[:LONGEST_REASON].decode(errors="replace"))
     return f"stopped ({reason}); its own log says why" if reason else "closed its link"

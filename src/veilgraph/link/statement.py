@@ -45,9 +45,10 @@ class _Attestation(Exact):
     @property
     @abstractmethod
     def author(self) -> PartyId:
-        """Who says it."""
+        """The party that states and signs this."""
 
     def content(self) -> bytes:
+        """Return the bytes to sign: the type's name, and all fields but certificate and signature."""
         said = self.model_dump_json(exclude={"certificate", "signature"})
         return joined(_LABEL, type(self).__name__.encode(), said.encode())
 
@@ -55,14 +56,14 @@ class _Attestation(Exact):
         return hashlib.sha256(self.content()).hexdigest()
 
     def signed(self, identity: Identity | None) -> Self:
-        """With the signature of ``identity``; without one, as it is."""
+        """Return a copy with the signature and certificate of ``identity``; itself where that is None."""
         if identity is None:
             return self
         signature = identity.sign(self.content()).hex()
         return self.model_copy(update={"certificate": identity.certificate_pem.decode(), "signature": signature})
 
     def check(self, author: PartyId, run: str, trust: Trust) -> None:
-        """Raise ``ProtocolError`` for what is not by ``author``, of this run, and, with certificates, signed."""
+        """Raise ``ProtocolError`` unless it is by ``author``, of this run and, where there are roots, signed."""
         if self.author != author or self.run != run:
             raise ProtocolError(f"it is by {self.author} of run {self.run[:12]}, not by {author} of run {run[:12]}")
         if not trust.roots:
@@ -95,7 +96,7 @@ class Statement(_Attestation):
 
     @property
     def author(self) -> PartyId:
-        """The owner of the records."""
+        """The party that owns the records."""
         return self.party
 
     def __str__(self) -> str:
@@ -113,12 +114,12 @@ class Countersignature(_Attestation):
 
     @property
     def author(self) -> PartyId:
-        """Who has heard it."""
+        """The party that has heard the statement."""
         return self.by
 
     @classmethod
     def of(cls, statement: Statement, by: PartyId, time: str) -> Countersignature:
-        """Of a statement that ``by`` has heard; not signed yet."""
+        """Make the countersignature of a statement that ``by`` has heard; not signed yet."""
         return cls(
             run=statement.run,
             time=time,
@@ -129,6 +130,6 @@ class Countersignature(_Attestation):
         )
 
     def is_of(self, statement: Statement) -> bool:
-        """Whether it is of this very statement."""
+        """Whether it countersigns this very statement: same party, number and digest."""
         about = (statement.party, statement.number, statement.digest())
         return (self.party, self.number, self.statement) == about

@@ -90,7 +90,7 @@ class RecordedLink(Wrapper):
         return tensor
 
     def note(self, tag: Tag, make: Callable[[], Tensor]) -> None:
-        """Keeps what this party hid in a tag's message, as a message to itself, made only where a view is kept."""
+        """Record what a tag's message hides, as a message to itself; ``make`` is called only where a view is kept."""
         if self._keep is not None:
             message = Message(self.party, self.party, tag, make())
             with self._lock:
@@ -135,8 +135,7 @@ _Series = tuple[PartyId, PartyId, Kind, int, tuple[int, ...]]
 
 
 class ViewFile:
-    """Where a recorder puts messages: ``RecordedLink(link, keep=file.append)``; raises ``RunError`` where it cannot
-    write.
+    """The file of a view: ``RecordedLink(link, keep=file.append)``; raises ``RunError`` where it cannot be written.
 
     Of each sender, receiver, kind, round and shape, so many of the ``first`` are kept and the newest, at the end; None
     keeps all. Of a file of more than ``most_bytes`` it is ``least``.
@@ -147,7 +146,7 @@ class ViewFile:
         self._most_bytes, self._least, self._bytes = most_bytes, least, 0
         self._kept: Counter[_Series] = Counter()
         self._newest: dict[_Series, Message] = {}
-        with self._written():
+        with self._write_errors():
             self._file = new_file(path, buffering=_BUFFER_BYTES)
 
     def append(self, message: Message) -> None:
@@ -166,7 +165,7 @@ class ViewFile:
     def _write(self, message: Message) -> None:
         names = b"\0".join((message.sender.encode(), message.receiver.encode()))
         header, data = encode(message.tag, message.tensor)
-        with self._written():
+        with self._write_errors():
             self._file.writelines((_NAMES.pack(len(names)), names, header, data))
             self._bytes += _NAMES.size + len(names) + len(header) + len(data)
 
@@ -175,10 +174,10 @@ class ViewFile:
         for message in self._newest.values():
             self._write(message)
         self._newest.clear()
-        with self._written():
+        with self._write_errors():
             self._file.close()
 
-    def _written(self) -> AbstractContextManager[None]:
+    def _write_errors(self) -> AbstractContextManager[None]:
         return os_errors_as(RunError, f"{self._path}: cannot be written", "free some space, or train without views")
 
 
@@ -197,7 +196,7 @@ class Seen:
     _start: int
 
     def tensor(self) -> Tensor:
-        """What was sent; raises ``RunError`` where the file changed since."""
+        """Read the message's tensor from the file; ``RunError`` where that changed since."""
         with os_errors_as(RunError, f"{self._path}: cannot be read", "record the view again", ProtocolError):
             with self._path.open("rb") as file:
                 file.seek(self._start)

@@ -26,11 +26,11 @@ class Wrapper:
         return self._link.receive(sender, tag)
 
     def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
-        """As the wrapped link."""
+        """Ask the wrapped link whether a message or its failure comes within ``timeout_s`` seconds; takes nothing."""
         return self._link.comes(sender, tag, timeout_s)
 
     def expect(self, unread_bytes: int) -> None:
-        """As the wrapped link."""
+        """Set the wrapped link's limit of bytes that one sender may have unread."""
         self._link.expect(unread_bytes)
 
     def close(self) -> None:
@@ -46,14 +46,14 @@ class TracedLink(Wrapper):
         self._trace = trace
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-        """A span, and the tail of an arrow to the receive."""
+        """Send over the wrapped link in a span, with the tail of an arrow to the receive."""
         name = f"send {tag.kind.name.lower()} to {to}"
         with self._trace.span(name, "send", tag=str(tag), bytes=encoded_size(tensor)):
             self._trace.flow_begins(f"{self.party} to {to}: {tag}")
             self._link.send(to, tag, tensor)
 
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
-        """A span as long as it waits, and the head of an arrow."""
+        """Receive over the wrapped link in a span as long as it waits, with the head of the send's arrow."""
         name = f"wait for {tag.kind.name.lower()} from {sender}"
         with self._trace.span(name, "wait", tag=str(tag)) as facts:
             tensor = self._link.receive(sender, tag)

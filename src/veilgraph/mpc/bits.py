@@ -38,7 +38,7 @@ Group: TypeAlias = tuple[PartyId, ...]  # holders that share a value, in the job
 
 
 def words_for(entries: int) -> int:
-    """Words of one plane of that many entries."""
+    """Return the words of one plane of that many entries."""
     return -(-entries // WORD_BITS)
 
 
@@ -103,8 +103,7 @@ class Level:
 
 
 def deal(link: Link, seeds: Mapping[PartyId, bytes], level: Level, words: int, step: int, round_: int) -> None:
-    """The dealer's part of one level, for planes of so many words: a holder gets C_last of all its groups in one
-    message.
+    """Send each group's last holder its C_last of a level, for planes of so many words, in one message to each holder.
 
     ``seeds`` are those that the holders have too; ``step`` and ``round_``, of the tag, are never used twice in a
     session.
@@ -128,7 +127,7 @@ def deal(link: Link, seeds: Mapping[PartyId, bytes], level: Level, words: int, s
 def multiply(
     link: Link, seed: bytes, level: Level, operands: Mapping[Group, Tensor], step: int, round_: int
 ) -> dict[Group, Tensor]:
-    """One holder's part of one level: group → its share of z, int64 [results, count, words].
+    """Multiply as one holder, in one exchange: group → its share of a level's z, int64 [results, count, words].
 
     ``seed`` is the dealer's; ``operands`` are group → its share X, int64 [operands, count, words]; the rest as
     ``deal``.
@@ -139,14 +138,14 @@ def multiply(
     masks = {}
     for group, operand in operands.items():
         masks[group] = masks_of_level(seed, level, group, words, step, round_, with_share=party != group[-1])
-        broadcast(link, _others(group, party), tag, operand ^ masks[group][0])
+        broadcast(link, _other_members(group, party), tag, operand ^ masks[group][0])
     completes = sum(group[-1] == party for group in operands)
     if completes:
         shape = (completes, product.results, level.count, words)
         dealt = iter(receive_as(link, SERVER, Tag(Kind.BIT_CORRELATION, step, round_), shape, torch.int64))
     results = {}
     for group, operand in operands.items():
-        received = gather(link, _others(group, party), tag, operand.shape, torch.int64)
+        received = gather(link, _other_members(group, party), tag, operand.shape, torch.int64)
         at = group.index(party)
         mask, share = masks[group]
         parts = [product.local(operand), next(dealt) if share is None else share]
@@ -158,14 +157,14 @@ def multiply(
     return results
 
 
-def _others(group: Sequence[PartyId], party: PartyId) -> list[PartyId]:
+def _other_members(group: Sequence[PartyId], party: PartyId) -> list[PartyId]:
     return [holder for holder in group if holder != party]
 
 
 def masks_of_level(
     seed: bytes, level: Level, group: Group, words: int, step: int, round_: int, *, with_share: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """A_p [operands, count, words] and C_p [results, count, words], from one stretch of keystream."""
+    """Expand A_p [operands, count, words] and, ``with_share``, C_p [results, count, words] of a holder in a group."""
     product = level.product
     planes = product.operands + product.results * with_share
     stream = expand(seed, f"bits/{step}/{round_}/{group!r}", (planes, level.count, words))

@@ -54,8 +54,7 @@ INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # type of t
 
 
 def order_codes(values: Tensor) -> Tensor:
-    """float32 or float64 without NaN → int32 or int64 that, without sign, have their order; −inf is 0, −0.0 becomes
-    0.0.
+    """Map float32 or float64 without NaN to int32 or int64 whose unsigned order is theirs; −inf is 0, −0.0 as 0.0.
 
     The bits of an IEEE 754 number grow with its magnitude; turned into two's complement they grow with the value.
     """
@@ -73,17 +72,18 @@ def _minus_infinity(dtype: torch.dtype) -> Tensor:
 
 
 def _ordered(values: Tensor) -> Tensor:
-    """IEEE 754: sign and magnitude → two's complement."""
+    """Reinterpret floats as signed integers in their order: sign and magnitude → two's complement; −0.0 is 0."""
     bits = values.detach().contiguous().view(INTEGERS[values.dtype])
     return _flipped_if_negative(torch.where(bits == torch.iinfo(bits.dtype).min, 0, bits))
 
 
 def _flipped_if_negative(bits: Tensor) -> Tensor:
+    """Flip all bits but the sign of negative integers: its own inverse."""
     return bits ^ ((bits >> (8 * bits.itemsize - 1)) & torch.iinfo(bits.dtype).max)
 
 
 def packed_words(entries: int, dtype: torch.dtype) -> int:
-    """Length of ``packed`` codes of that many values of ``dtype``."""
+    """Return how many int64 words ``packed`` makes of that many codes of values of ``dtype``."""
     return -(-entries * dtype.itemsize // 8)
 
 
@@ -116,10 +116,12 @@ ROUNDS: Final = 32  # maxima of one step, at most; a job has one for each of its
 
 
 def _digits_local(x: Tensor) -> Tensor:
+    """Return [less, equal] as far as one holder's planes [high, low, high·low] make them alone."""
     return torch.stack([torch.zeros_like(x[2]), x[2]])
 
 
 def _digits_cross(x: Tensor, y: Tensor) -> Tensor:
+    """Return the terms of [less, equal] that are bilinear in two holders' planes [high, low, high·low]."""
     less = (x[0] & y[0]) ^ (x[1] & y[2]) ^ (x[2] & y[1])
     return torch.stack([less, (x[0] & y[1]) ^ (x[1] & y[0])])
 
@@ -133,7 +135,7 @@ x = y is (h ⊕ H)(l ⊕ L): sums of products of one number of each holder.
 
 
 def comparison_levels(holders: Sequence[PartyId], dtype: torch.dtype) -> list[Level]:
-    """The exchanges that compare all pairs: the digits, then the tree over them."""
+    """List the exchanges that compare all pairs of holders: digits of two bits, then a tree over the digits."""
     pairs = tuple(combinations(holders, 2))
     count = 8 * dtype.itemsize // 2
     plan = [Level(DIGITS, count, pairs)]
@@ -144,7 +146,7 @@ def comparison_levels(holders: Sequence[PartyId], dtype: torch.dtype) -> list[Le
 
 
 def win_levels(holders: Sequence[PartyId]) -> list[Level]:
-    """The exchanges that make each holder's win of its P factors."""
+    """List the exchanges that multiply the P factors of each holder's win, in a tree."""
     plan, factors = [], len(holders)
     while factors > 1:
         plan.append(Level(AND, factors // 2 * len(holders), (tuple(holders),)))
@@ -172,7 +174,7 @@ class _Side:
         self._comparing, self._winning = comparison_levels(holders, dtype), win_levels(holders)
 
     def _exchanges(self, round_: int, block: int) -> Iterator[int]:
-        """The exchanges of one block of one maximum as rounds of tags."""
+        """Give the tags' rounds of a block's exchanges in maximum ``round_``; ``ConfigError``: not below ``ROUNDS``."""
         if not 0 <= round_ < ROUNDS:
             raise ConfigError(
                 f"round={round_} of a secure maximum must be from 0 to {ROUNDS - 1}; count it in the step"
@@ -194,11 +196,11 @@ class SecureMax(_Side):
         self._seed = receive_as(link, SERVER, SEED_TAG, (SEED_BYTES,), torch.uint8).numpy().tobytes()
 
     def compete(self, values: Tensor, step: int, round_: int) -> Tensor:
-        """Take part in one maximum, which the server receives, with t of this holder; −inf where unknown.
+        """Take part in one maximum of all holders' values, −inf where unknown; return where this holder attains it.
 
-        ``step`` and ``round_``, below ``ROUNDS``, name the maximum, and are never used twice in a session. Gives, of
-        the same shape, where this holder attains the maximum: at most one holder does. Raises ``DataError``: a NaN, or
-        another dtype; ``ConfigError``: ``round_`` is out of range; or as ``Link.send`` and ``receive_as``.
+        The result is bool, of their shape; at most one holder's is true. ``step`` and ``round_``, below ``ROUNDS``,
+        name the maximum, and are never used twice in a session. Raises ``DataError``: a NaN, or another dtype;
+        ``ConfigError``: ``round_`` is out of range; or as ``Link.send`` and ``receive_as``.
         """
         if values.dtype != self._dtype or values.isnan().any():
             raise DataError(
@@ -215,13 +217,13 @@ class SecureMax(_Side):
         return mine.reshape(values.shape)
 
     def _block(self, codes: Tensor, step: int, exchanges: Iterator[int]) -> Tensor:
-        """This holder's shares of everybody's wins in a block of entries, [P, words]."""
+        """Return this holder's XOR shares of all holders' wins, [P, words], for a block of codes, int64 [entries]."""
         known = to_planes((codes != 0).to(torch.int32))[0]
         less = self._compare(to_planes(codes), step, exchanges)
         return self._win(less, known, step, exchanges)
 
     def _compare(self, planes: Tensor, step: int, exchanges: Iterator[int]) -> dict[PartyId, Tensor]:
-        """Other holder → this one's share of the comparison with it: the earlier of the two is less; [words]."""
+        """Compare planes [bits, words] of codes: other holder → share of whether the earlier is less, [words]."""
         party = self._link.party
         digits, *tree = self._comparing
         operands = {}
@@ -244,7 +246,7 @@ class SecureMax(_Side):
         return {first if second == party else second: share[0, 0] for (first, second), share in shares.items()}
 
     def _win(self, less: dict[PartyId, Tensor], known: Tensor, step: int, exchanges: Iterator[int]) -> Tensor:
-        """This holder's shares of everybody's wins, [P, words]."""
+        """Return this holder's XOR shares of all holders' wins, [P, words]; ``known`` is its plane of t > −inf."""
         at = self._holders.index(self._link.party)
         factors = torch.zeros(len(self._holders), len(self._holders), known.numel(), dtype=torch.int64)
         factors[at, at] = known
@@ -260,7 +262,7 @@ class SecureMax(_Side):
         return factors[0]
 
     def _open(self, wins: Tensor, tag: Tag) -> Tensor:
-        """Gives every other holder the share of its win; gives this one's win, a plane."""
+        """Send each other holder this share of its win; return this holder's own win, a plane [words]."""
         own, others = wins[self._holders.index(self._link.party)], []
         for holder, share in zip(self._holders, wins, strict=True):
             if holder != self._link.party:
@@ -292,10 +294,7 @@ class MaxServer(_Side):
                 deal(self._link, self._seeds, level, words_for(entries), step, exchange)
 
     def receive(self, shape: Sequence[int], step: int, round_: int) -> Tensor:
-        """The maximum over the holders, of ``shape`` and the session's dtype; −inf where no holder knows the node.
-
-        Raises ``ProtocolError``: what the holders sent does not add up to a maximum.
-        """
+        """Return the maximum, of ``shape`` and the session's dtype, −inf where unknown; ``ProtocolError``: a NaN."""
         entries = prod(shape)
         expected = (packed_words(entries, self._dtype),)
         pieces = gather(self._link, self._holders, Tag(Kind.MASKED, step, round_), expected, torch.int64)

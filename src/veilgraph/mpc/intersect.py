@@ -48,7 +48,7 @@ Tokens = NDArray[np.bytes_]  # [n] S16: compared as 16 unsigned bytes, the first
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Alignment:
-    """What a holder learns.
+    """A holder's result of an alignment.
 
     Attributes:
         rows: Tensor[C] int64, where the common ids are in this holder's list, in the order all holders agree on.
@@ -63,7 +63,7 @@ class _Alignment:
 
 @dataclass(frozen=True, slots=True)
 class _ServerAlignment:
-    """What the server reports: C, the number of common ids, and as in ``_Alignment``."""
+    """The server's result: ``common``, the number C of common ids, and the rest as in ``_Alignment``."""
 
     common: int
     identity: str
@@ -110,9 +110,9 @@ def align_holder(
         raise ProtocolError(
             f"{SERVER} sent {link.party} common ids that {link.party} does not have", code="foreign-ids", party=SERVER
         )
-    _check_any(common, holders)
+    _check_any_common(common, holders)
     rows = order[torch.from_numpy(ascending[found])]
-    return _Alignment(rows, _identity(common), {holder: set_sizes[holder] for holder in holders})
+    return _Alignment(rows, _tokens_digest(common), {holder: set_sizes[holder] for holder in holders})
 
 
 def align_server(link: Link, holders: Sequence[PartyId]) -> _ServerAlignment:
@@ -124,8 +124,8 @@ def align_server(link: Link, holders: Sequence[PartyId]) -> _ServerAlignment:
     tokens = {holder: _receive_tokens(link, holder, Tag(Kind.ID_TOKENS)) for holder in holders}
     common: Tokens = reduce(lambda left, right: np.intersect1d(left, right, assume_unique=True), tokens.values())
     broadcast(link, holders, Tag(Kind.COMMON_IDS), _to_tensor(common))
-    _check_any(common, holders)
-    return _ServerAlignment(len(common), _identity(common), {holder: len(own) for holder, own in tokens.items()})
+    _check_any_common(common, holders)
+    return _ServerAlignment(len(common), _tokens_digest(common), {holder: len(own) for holder, own in tokens.items()})
 
 
 class _Ring:
@@ -146,7 +146,7 @@ class _Ring:
         self._blind, self._seal = random_scalar(secrets), random_scalar(secrets)
 
     def send_own(self, ids: Sequence[str]) -> None:
-        """Starts this holder's list, blinded, on its way."""
+        """Send this holder's ids to the next one as points b·H(id), in pieces; the last one is shorter."""
         for step, start in enumerate(range(0, len(ids) + 1, PIECE_ROWS)):
             self._send(step, 0, hash_and_multiply(self._blind, ids[start : start + PIECE_ROWS]))
 
@@ -181,7 +181,7 @@ class _Ring:
         return sizes
 
     def collect_own(self, count: int) -> list[bytes]:
-        """Takes this holder's list back, its order unchanged, under all keys: ``count`` points."""
+        """Receive this holder's list back and multiply by s: ``count`` points under all keys, in its order."""
         points: list[bytes] = []
         for step, start in enumerate(range(0, count + 1, PIECE_ROWS)):
             piece = self._receive(step, len(self._owners) - 1, min(PIECE_ROWS, count - start))
@@ -208,13 +208,13 @@ class _Ring:
 
 
 def hash_and_multiply(scalar: int, ids: Sequence[str]) -> list[bytes]:
-    """The points scalar·H(id), in the order of ``ids``."""
+    """Return the compressed P-256 points scalar·H(id), in the order of ``ids``."""
     client = _load_library().client.CreateFromKey(scalar.to_bytes(_SCALAR_BYTES, "big"), True)
     return list(client.CreateRequest(ids).encrypted_elements)
 
 
 def multiply(scalar: int, points: Iterable[bytes]) -> list[bytes]:
-    """The points scalar·P, in the order of ``points``; ``RuntimeError`` when one is none."""
+    """Return compressed P-256 points scalar·P, in the order of ``points``; ``RuntimeError`` where one is no point."""
     library = _load_library()
     # Only with reveal_intersection does the library keep the order.
     request = library.Request(reveal_intersection=True, encrypted_elements=points)
@@ -236,12 +236,12 @@ def _load_library() -> ModuleType:
 
 
 def random_scalar(secrets: SecretSource) -> int:
-    """Uniform in [1, order)."""
+    """Draw a P-256 scalar, uniform in [1, group order)."""
     return 1 + int.from_bytes(secrets(_SCALAR_SOURCE_BYTES), "big") % (_GROUP_ORDER - 1)
 
 
 def check_ids(party: PartyId, ids: Sequence[str]) -> None:
-    """Refuses ids that cannot be aligned. The messages name rows, never ids: they may be read elsewhere."""
+    """Raise ``DataError`` unless ids are 1 to ``MAX_IDS``, unique, not empty and UTF-8. It names rows, never ids."""
 
     def refusal(code: str, value: int, said: str) -> DataError:
         return DataError(said, code=code, key="ids", value=value, party=party)
@@ -263,7 +263,7 @@ def check_ids(party: PartyId, ids: Sequence[str]) -> None:
             raise refusal("not-unicode", row, said) from error
 
 
-def _check_any(common: Tokens, holders: Sequence[PartyId]) -> None:
+def _check_any_common(common: Tokens, holders: Sequence[PartyId]) -> None:
     if not len(common):
         raise DataError(
             f"no id is common to {', '.join(holders)}: ids are compared as text, exactly (spaces, case and "
@@ -275,7 +275,7 @@ def _check_any(common: Tokens, holders: Sequence[PartyId]) -> None:
 
 
 def _receive_tokens(link: Link, sender: PartyId, tag: Tag) -> Tokens:
-    """Receives tokens; ascending order is demanded because any other could tell something."""
+    """Receive tokens; ``ProtocolError`` unless they ascend: any other order could say something of the ids."""
     tensor = receive_as(link, sender, tag, [None, TOKEN_BYTES], torch.uint8)
     tokens = tensor.numpy().view(_TOKEN_DTYPE).reshape(-1)
     if not _is_ascending(tokens):
@@ -296,12 +296,12 @@ def _to_tensor(tokens: Tokens) -> Tensor:
     return torch.from_numpy(tokens.view(np.uint8).reshape(-1, TOKEN_BYTES))
 
 
-def _identity(common: Tokens) -> str:
+def _tokens_digest(common: Tokens) -> str:
     return hashlib.sha256(common.tobytes()).hexdigest()
 
 
 def agree_on_order(link: Link, holders: Sequence[PartyId], ids: Sequence[str], streams: LearningStreams) -> Tensor:
-    """The order of rows, of the first holder's choice; every holder calls it after ``align_holder``, once per link.
+    """Agree on the first holder's order of common rows; every holder calls it after ``align_holder``, once per link.
 
     The server must not read what goes over it. ``ids`` are the C common ones, in the order of their tokens; the first
     holder's ``streams`` give the order: Tensor[C] int64, places in ``ids``. Raises ``ProtocolError``: that is no order
@@ -326,7 +326,7 @@ def agree_on_order(link: Link, holders: Sequence[PartyId], ids: Sequence[str], s
 
 
 def order_of(ids: Sequence[str], streams: LearningStreams) -> list[int]:
-    """Places of ``ids`` by a hash of each under a key that follows from the seed and from all of them together.
+    """Return the permutation of ``ids`` that sorts a hash of each, under a key of the seed and of all ids together.
 
     Who knows the seed cannot compute where an id stands without knowing every other, and the order of other ids is
     another altogether.

@@ -51,30 +51,30 @@ _BLOCK_BYTES: Final = 16
 
 
 class SecretRounding:
-    """One holder's, for a job: ``key`` is secret, and the same in every session, so that its results are."""
+    """Random rounding of one holder's values by a secret ``key``, the same in every session, so that results repeat."""
 
     def __init__(self, key: bytes) -> None:
         # Equal values must be moved equally, and there is one value in each block: a permutation, not a mode.
         self._cipher = Cipher(algorithms.AES256(derive_key(key, "secret rounding")), modes.ECB())  # noqa: S305
 
     def move(self, encoded: Tensor, values: Tensor, bits: int) -> None:
-        """Add round(u·w·2^bits) to every element, int64, in place.
+        """Add a secret rounding round(u·w·2^bits) to each element of ``encoded``, int64, in place.
 
-        The dtype of ``values`` **says how many digits they have**: float32 numbers that are passed as float64 are not
-        protected. Raises ``DataError``: they are of another dtype.
+        ``encoded`` is ``values`` with ``bits`` fractional bits. Their dtype **says how many digits they have**: float32
+        numbers that are passed as float64 are not protected. Raises ``DataError``: they are of another dtype.
         """
-        _, exponent, digits = _format(values.dtype)
+        _, exponent, digits = _exponent_format(values.dtype)
         unit = 2.0 ** (bits - digits + SLACK_BITS)
         for part, out, uniform in self._uniform(values, encoded, bits):
             powers = (part & exponent).view(values.dtype)  # 2^e of every value, 0 of zeros
             out.add_(uniform.mul_(powers).mul_(unit).round_().to(torch.int64))
 
     def _uniform(self, values: Tensor, results: Tensor, use: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Pieces of the values as integers and of the results, with one u in [-1/2, 1/2), float64, for each value.
+        """Yield pieces of the values' bits and of ``results``, with one u in [-1/2, 1/2), float64, for each value.
 
-        It is another one for each ``use``.
+        u is AES of the value's bits and of ``use``: equal values have equal u.
         """
-        flat = values.detach().contiguous().view(-1).view(_format(values.dtype)[0])
+        flat = values.detach().contiguous().view(-1).view(_exponent_format(values.dtype)[0])
         encryptor = self._cipher.encryptor()
         for part, out in zip(torch.split(flat, _PIECE), torch.split(results.view(-1), _PIECE), strict=True):
             blocks = torch.full((len(part), 2), use, dtype=torch.int64)
@@ -84,7 +84,8 @@ class SecretRounding:
             yield part, out, secret[:size].view(torch.int64)[::2].to(torch.float64).mul_(2.0**-64)
 
 
-def _format(dtype: torch.dtype) -> tuple[torch.dtype, int, int]:
+def _exponent_format(dtype: torch.dtype) -> tuple[torch.dtype, int, int]:
+    """Return integer dtype, exponent mask and mantissa bits of a float dtype; ``DataError``: it has none here."""
     if dtype not in _EXPONENTS:
         raise DataError(f"dtype={dtype}: such values cannot be rounded; give float32 or float64")
     return _EXPONENTS[dtype]
@@ -95,7 +96,7 @@ INTEGER_BITS: Final = 64 * _WORDS  # whole numbers that are summed under masks a
 
 
 def agreed(private: X25519PrivateKey, public: bytes, purpose: str, party: PartyId) -> bytes:
-    """32 bytes that who has either private key derives for a purpose; ``ProtocolError``: ``party``'s key is invalid."""
+    """Derive the 32-byte key of an X25519 exchange for a purpose; ``ProtocolError``: ``party``'s key is invalid."""
     try:
         secret = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
@@ -106,7 +107,7 @@ def agreed(private: X25519PrivateKey, public: bytes, purpose: str, party: PartyI
 
 
 class PairwiseMasks:
-    """One holder's ends of the keys, of 32 bytes, shared with each other holder; ``rounding_key`` is its alone."""
+    """One holder's masks, from ``keys``: other holder → 32 bytes shared with it; ``rounding_key`` is its alone."""
 
     def __init__(self, party: PartyId, keys: dict[PartyId, bytes], rounding_key: bytes) -> None:
         self._party = party
@@ -125,9 +126,8 @@ class PairwiseMasks:
     ) -> PairwiseMasks:
         """Exchange ephemeral public keys with the other holders; the keys live in memory for one session.
 
-        ``round_`` of the messages is another one each time. Without a ``rounding_key`` that only this holder has sums
-        of real numbers come out a little different in every session. Raises ``ProtocolError``: a holder sent an invalid
-        key.
+        ``round_`` must differ between calls on one link. Without a ``rounding_key`` one is drawn, and sums of real
+        numbers differ a little between sessions. Raises ``ProtocolError``: a holder sent an invalid key.
         """
         peers = [holder for holder in holders if holder != link.party]
         private = X25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
@@ -139,7 +139,7 @@ class PairwiseMasks:
         return cls(link.party, keys, secrets(SEED_BYTES) if rounding_key is None else rounding_key)
 
     def mask(self, purpose: str, step: int, shape: tuple[int, ...]) -> Tensor:
-        """This holder's mask, int64 of ``shape``: uniform by itself, zero when summed over the holders."""
+        """Return this holder's mask, int64 of ``shape``: uniform by itself, zero when summed over the holders."""
         total: Tensor | None = None
         for peer, key in self._keys.items():
             expanded = expand(key, f"{purpose}/{step}", shape)
@@ -149,7 +149,7 @@ class PairwiseMasks:
         return torch.zeros(shape, dtype=torch.int64) if total is None else total
 
     def mask_integers(self, purpose: str, step: int, count: int) -> list[int]:
-        """As ``mask``, of integers mod 2^``INTEGER_BITS``."""
+        """Return ``count`` masks, each uniform in [0, 2^640); summed over the holders they are zero mod 2^640."""
         totals = [0] * count
         for peer, key in self._keys.items():
             expanded = integers_of(expand(key, f"{purpose}/{step}", (count, _WORDS)))
@@ -158,7 +158,7 @@ class PairwiseMasks:
         return [total % (1 << INTEGER_BITS) for total in totals]
 
     def hide(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
-        """``values`` in fixed point, their low bits moved by ``SecretRounding``, under this holder's mask.
+        """Return ``values`` in fixed point, int64, their low bits moved by ``SecretRounding``, plus this holder's mask.
 
         Their dtype, float32 or float64, says how many digits they have. ``purpose`` with ``step`` names the mask; never
         used twice in a session. Raises ``RangeOverflow``: they do not fit; ``remedy`` is the setting to change.
@@ -168,7 +168,7 @@ class PairwiseMasks:
         return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
     def hidden_for(self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str) -> Tensor:
-        """As ``hide``, for a message; where the party's view is recorded, what is under the mask is noted there."""
+        """Return ``hide`` of a message's values; a recorded link also notes what is under the mask."""
         hidden = self.hide(values, bits, purpose, tag.step, remedy)
         if isinstance(link, RecordedLink):
             link.note(tag, lambda: hidden - self.mask(purpose, tag.step, tuple(values.shape)))
@@ -178,10 +178,10 @@ class PairwiseMasks:
 def encoded_for_sum(
     values: Tensor, bits: int, party: PartyId, what: str, remedy: str, parties: int, rounding: SecretRounding | None
 ) -> Tensor:
-    """A party's values in the ring, with room for the sum over so many parties.
+    """Encode a party's values as int64 with ``bits`` fractional bits, with room for a sum over so many parties.
 
-    Without ``rounding`` they are multiples of 2^-bits, whose low bits say nothing of a summand's size. ``what`` and
-    ``remedy`` are for the ``RangeOverflow``: the values do not fit, or are not such multiples.
+    ``rounding`` moves their low bits; without it values must be multiples of 2^-bits. Raises ``RangeOverflow``, worded
+    by ``what`` and ``remedy``: they do not fit, or are not such multiples.
     """
     encoded = ring.encode(values, bits, f"{party}'s {what}", remedy, (parties - 1).bit_length())
     if rounding is not None:
@@ -207,7 +207,7 @@ def sum_among(
     purpose: str,
     remedy: str,
 ) -> Tensor:
-    """The sum of all holders' values, which every holder learns, the same to the bit, and nothing else of them.
+    """Return the sum of all holders' values, of their dtype, the same bits at every holder; nothing else is learned.
 
     Args and errors as of ``PairwiseMasks.hide``; the tag's step is that of the masks.
     """
@@ -219,7 +219,7 @@ def sum_among(
 def sum_integers_among(
     link: Link, others: Sequence[PartyId], masks: PairwiseMasks, values: Sequence[int], tag: Tag, *, purpose: str
 ) -> list[int]:
-    """As ``sum_among``, of whole numbers, exact; a value must fit into 640 bits with room for the sum."""
+    """Return exact sums of all holders' integers, by entry; ``RangeOverflow``: no room for a sum of 640 bits."""
     limit, modulus = (1 << (INTEGER_BITS - 1)) // (len(others) + 1), 1 << INTEGER_BITS
     if any(abs(value) >= limit for value in values):
         raise RangeOverflow(
@@ -242,13 +242,13 @@ def _words(integers: Sequence[int]) -> Tensor:
 
 
 def integers_of(words: Tensor) -> list[int]:
-    """What ``_words`` made words of."""
+    """Return the integers in [0, 2^640) that words, Tensor[n, 10] int64, the lowest first, stand for."""
     raw, size = words.numpy().astype("<i8").tobytes(), INTEGER_BITS // 8
     return [int.from_bytes(raw[start : start + size], "little") for start in range(0, len(raw), size)]
 
 
 def open_sum(pieces: Iterable[Tensor], bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:
-    """Add one masked matrix of every holder: masks cancel, and the sum is decoded; ``RangeOverflow`` as ``decode``."""
+    """Add one masked matrix of every holder, so that masks cancel, and decode; ``RangeOverflow`` as ``decode``."""
     return ring.decode(add(pieces), bits, dtype, what, remedy)
 
 
@@ -277,5 +277,5 @@ def open_shares(link: Link, others: Iterable[PartyId], tag: Tag, share: Tensor) 
 
 
 def masked_sum(pieces: Sequence[Tensor]) -> Tensor:
-    """Twin of ``hide`` and ``open_sum``: the sum, float64."""
+    """Plaintext twin of ``hide`` and ``open_sum``: the sum of the pieces, float64."""
     return add([piece.to(torch.float64) for piece in pieces])

@@ -59,31 +59,31 @@ class Direction(IntEnum):
 
 
 def row_blocks(nodes: int, features: Mapping[PartyId, int], dim: int, block_bytes: int = BLOCK_BYTES) -> list[slice]:
-    """The blocks of N rows in which all parties multiply, the same at each of them: one, unless the graph is large.
+    """Cut N rows into the blocks in which every party multiplies: one block, unless the graph is large.
 
-    ``features`` is holder → number of columns; ``block_bytes`` of the widest matrix in a block.
+    A block's widest matrix, of ``dim`` or of a holder's ``features`` int64 columns, takes at most ``block_bytes``.
     """
     rows = max(1, block_bytes // (8 * max(dim, *features.values())))
     return [slice(start, min(start + rows, nodes)) for start in range(0, nodes, rows)]
 
 
 def round_of(direction: Direction, block: int) -> int:
-    """The round of the messages of one block of a product."""
+    """Return the tag's round for messages of one block of a product."""
     return 2 * block + direction
 
 
 def static_mask_name(block: int = 0) -> str:
-    """Purpose under which the rows of a block of U_i are expanded from holder i's seed."""
+    """Return the purpose under which a block of rows of U_i is expanded from holder i's seed."""
     return f"U/{block}"
 
 
 def operand_mask_name(owner: PartyId, direction: Direction, step: int, block: int = 0) -> str:
-    """Purpose of V: forward it hides a share of the owner's weight block; backward one V hides g for all owners."""
+    """Return V's purpose: forward V hides a share of the owner's weights; backward one V hides g for all owners."""
     return f"V/{owner if direction is Direction.FORWARD else '*'}/{direction.name}/{step}/{block}"
 
 
 def result_mask_name(owner: PartyId, direction: Direction, step: int, block: int = 0) -> str:
-    """Purpose of Z, the random share of a product with ``owner``'s features."""
+    """Return the purpose under which Z, the random share of a product with ``owner``'s features, is expanded."""
     return f"Z/{owner}/{direction.name}/{step}/{block}"
 
 
@@ -130,15 +130,16 @@ class Dealer:
             inner, outer = (columns, rows) if direction is Direction.FORWARD else (rows, columns)
             others = [seed for holder, seed in self._seeds.items() if holder != owner]
             name = operand_mask_name(owner, direction, step, block)
-            operand_masks = _sum(expand(seed, name, (inner, self._dim)) for seed in others)
+            operand_masks = _sum_in_place(expand(seed, name, (inner, self._dim)) for seed in others)
             name = result_mask_name(owner, direction, step, block)
-            result_masks = _sum(expand(seed, name, (outer, self._dim)) for seed in others)
+            result_masks = _sum_in_place(expand(seed, name, (outer, self._dim)) for seed in others)
             static = self._static_mask(owner, block, rows)
             multiply = static.times if direction is Direction.FORWARD else static.transposed_times
             correlation = multiply(operand_masks).sub_(result_masks)
             self._link.send(owner, Tag(Kind.CORRELATION, step, round_of(direction, block)), correlation)
 
     def _static_mask(self, owner: PartyId, block: int, rows: int) -> StaticOperand:
+        """Return a block of rows of U_owner as an operand, kept for later products unless all are too large."""
         if (found := self._kept.get((owner, block))) is None:
             mask = expand(self._seeds[owner], static_mask_name(block), (rows, self._features[owner]))
             found = ring.dense_operand(mask, self._device)
@@ -147,7 +148,7 @@ class Dealer:
         return found
 
 
-def _sum(masks: Iterable[Tensor]) -> Tensor:
+def _sum_in_place(masks: Iterable[Tensor]) -> Tensor:
     return reduce(Tensor.add_, masks)
 
 
@@ -170,14 +171,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows, and what does not change of them: x^i, and of every other holder E."""
+    """Rows [start, stop) with what stays the same for them: x^i, and the other holders' E."""
 
     rows: slice
     operand: StaticOperand
     differences: dict[PartyId, StaticOperand]
 
     @property
-    def size(self) -> int:
+    def row_count(self) -> int:
         return int(self.rows.stop - self.rows.start)
 
 
@@ -217,6 +218,7 @@ class SecureProduct:
     def _static(
         self, number: int, rows: slice, matrix: Tensor, to_ring: Callable[[Tensor], Tensor], blocks: int
     ) -> _Block:
+        """Send the others E of these rows, receive theirs, and keep x^i in a form for fast products."""
         part = rows_between(matrix, rows.start, rows.stop)
         mask = expand(self._seed, static_mask_name(number), tuple(part.shape))
         tag = Tag(Kind.STATIC_DIFFERENCE, 0, number)
@@ -235,12 +237,12 @@ class SecureProduct:
         return _Block(rows, operand, differences)
 
     def prepare(self, direction: Direction, step: int, block: int = 0) -> Prepared:
-        """Expands a block's masks, multiplies them, and waits for the dealer's half."""
+        """Expand a block's masks, multiply them by the other holders' E, and wait for the dealer's half."""
         forward, part = direction is Direction.FORWARD, self._blocks[block]
         masks: dict[PartyId, Tensor] = {}
         pieces: dict[PartyId, Tensor] = {}
         for owner in self._others:
-            rows = self._features[owner] if forward else part.size
+            rows = self._features[owner] if forward else part.row_count
             if forward or not masks:
                 mask = expand(self._seed, operand_mask_name(owner, direction, step, block), (rows, self._dim))
             difference = part.differences[owner]
@@ -250,9 +252,9 @@ class SecureProduct:
             masks[owner] = mask
         blind = None
         if not forward and len(self._others) > 1:
-            blind = self._pairwise.mask(f"gradient of h0/{block}", step, (part.size, self._dim))
+            blind = self._pairwise.mask(f"gradient of h0/{block}", step, (part.row_count, self._dim))
             masks[self._others[0]] -= blind  # one tensor for all owners
-        rows = part.size if forward else self._features[self._link.party]
+        rows = part.row_count if forward else self._features[self._link.party]
         tag = Tag(Kind.CORRELATION, step, round_of(direction, block))
         correlation = receive_as(self._link, SERVER, tag, (rows, self._dim), torch.int64)
         return Prepared(masks, pieces, correlation, blind)
@@ -262,7 +264,7 @@ class SecureProduct:
             return self.prepare(direction, step, block)
 
     def ahead(self, items: Sequence[Item]) -> list[Future[Prepared]]:
-        """Has blocks prepared in the background, in this order; what has been begun is not begun again."""
+        """Start preparing blocks in the background, in this order, unless they were started; return their futures."""
         for item in items:
             if item not in self._ahead:
                 self._ahead[item] = self._background.submit(self._prepare_ahead, *item)
@@ -311,16 +313,17 @@ class SecureProduct:
         return totals
 
     def close(self) -> None:
-        """End background work."""
+        """Cancel background work that has not begun, and wait for the rest."""
         self._background.shutdown(wait=True, cancel_futures=True)
 
     def _take(self, item: Item, *, learns: bool) -> Prepared:
-        """What was prepared for ``item``; has the next ones prepared meanwhile."""
-        self._ahead = {known: future for known, future in self._ahead.items() if _place(known) >= _place(item)}
-        self.ahead([item, *islice(self._following(item, learns=learns), AHEAD)])
+        """Wait for ``item``'s offline half, forget those of earlier items, and start preparing the next ones."""
+        self._ahead = {known: future for known, future in self._ahead.items() if _order_key(known) >= _order_key(item)}
+        self.ahead([item, *islice(self._items_after(item, learns=learns), AHEAD)])
         return self._ahead.pop(item).result()
 
-    def _following(self, item: Item, *, learns: bool) -> Iterable[Item]:
+    def _items_after(self, item: Item, *, learns: bool) -> Iterable[Item]:
+        """Yield what is due after ``item``: other blocks and, if ``learns``, backward and the next forward product."""
         direction, step, block = item
         blocks = range(len(self._blocks))
         yield from ((direction, step, number) for number in blocks[block + 1 :])
@@ -330,6 +333,6 @@ class SecureProduct:
             yield from ((Direction.FORWARD, step + 1, number) for number in blocks)
 
 
-def _place(item: Item) -> tuple[int, int, int]:
+def _order_key(item: Item) -> tuple[int, int, int]:
     direction, step, block = item
     return step, int(direction), block

@@ -49,7 +49,7 @@ class Limbs:
 
     @property
     def count(self) -> int:
-        """c, limbs of an element."""
+        """c, the number of limbs of an element."""
         return -(-_RING_BITS // self.bits)
 
     def multiply(self, left: Tensor, right: Tensor) -> Tensor:
@@ -75,10 +75,7 @@ def limbs_of(device: torch.device) -> Limbs:
 
 
 def device_of(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """The device that a job's ``device`` names; ``auto`` is the GPU where there is one.
-
-    Raises ``ConfigError``: ``cuda`` where PyTorch finds no CUDA device.
-    """
+    """Return the device of a job's ``device``, ``auto`` being the GPU if any; ``ConfigError``: ``cuda`` without one."""
     if setting == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "device='cuda': PyTorch finds no CUDA device here; set device to auto or cpu, or install PyTorch with CUDA "
@@ -89,8 +86,8 @@ def device_of(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
     return torch.device(setting)
 
 
-def _times(left: list[Tensor], right: Tensor, limbs: Limbs, rows: int) -> Tensor:
-    """The product, highest place first, of limbs side by side and a matrix [k, d]: int64 [rows, d]."""
+def _multiply_limbs(left: list[Tensor], right: Tensor, limbs: Limbs, rows: int) -> Tensor:
+    """Return the product mod 2^64, int64 [rows, d], of limbs as ``_side_by_side`` cuts them and a matrix [k, d]."""
     columns = right.shape[1]
     others = _side_by_side(right.t(), limbs, mirrored=True)
     total = torch.zeros(left[0].shape[0], others[0].shape[0], dtype=torch.int64, device=right.device)
@@ -103,16 +100,16 @@ def _times(left: list[Tensor], right: Tensor, limbs: Limbs, rows: int) -> Tensor
 
 
 def _side_by_side(matrix: Tensor, limbs: Limbs, *, mirrored: bool = False) -> list[Tensor]:
-    """The limbs of a matrix [rows, k] for every piece of k: ``dtype`` [≥ rows, c·(≥ piece)], filled up with zeros.
+    """Cut a matrix [rows, k] into limbs side by side, a tensor for every piece of k: ``dtype`` [≥ rows, c·(≥ piece)].
 
-    The lowest limb is on the left, on the right where ``mirrored``.
+    Zeros fill it up. The lowest limb is on the left, on the right where ``mirrored``.
     """
     rows, inner = matrix.shape
     pieces = []
     for start in range(0, max(inner, 1), limbs.inner):
         part = matrix[:, start : start + limbs.inner].contiguous()
         stacked = torch.zeros(
-            max(_FEWEST_ROWS, _filled(rows)), limbs.count, _filled(part.shape[1]), dtype=limbs.dtype, device=part.device
+            max(_FEWEST_ROWS, _align(rows)), limbs.count, _align(part.shape[1]), dtype=limbs.dtype, device=part.device
         )
         for place, digit in enumerate(_digits(part, limbs)):
             stacked[:rows, -1 - place if mirrored else place, : part.shape[1]] = digit
@@ -129,7 +126,7 @@ def _digits(matrix: Tensor, limbs: Limbs) -> Iterator[Tensor]:
     yield raised >> (limbs.bits * places)
 
 
-def _filled(size: int) -> int:
+def _align(size: int) -> int:
     return max(1, -(-size // _ALIGNED)) * _ALIGNED
 
 
@@ -167,7 +164,7 @@ def encode(
         scaled = part * 2.0**bits if factor is None else part.to(torch.float64) * (factor * 2.0**bits)
         smallest, largest = map(float, scaled.aminmax())
         if not (-(2.0**room) < smallest and largest < 2.0**room):  # true for NaN too
-            raise RangeOverflow(_overflow(what, bits, room, remedy), key=what, value=room)
+            raise RangeOverflow(_overflow_message(what, bits, room, remedy), key=what, value=room)
         out.copy_(scaled.round_())
     return encoded
 
@@ -179,18 +176,18 @@ def decode(elements: Tensor, bits: int, dtype: torch.dtype, what: str, remedy: s
     for part, out in _parts(elements, decoded):
         smallest, largest = map(int, part.aminmax())
         if largest >= limit or smallest < -limit:
-            raise RangeOverflow(_overflow(what, bits, 63 - GUARD_BITS, remedy), key=what)
+            raise RangeOverflow(_overflow_message(what, bits, 63 - GUARD_BITS, remedy), key=what)
         out.copy_(part.to(torch.float64).mul_(factor * 2.0**-bits))
     return decoded
 
 
 def _parts(values: Tensor, results: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pieces of both side by side, small enough that what is computed on the way stays in the cache."""
+    """Yield pieces of two tensors side by side, small enough that what is computed on the way stays in the cache."""
     both = values.detach().reshape(-1), results.view(-1)
     return zip(*(torch.split(each, _PART) for each in both), strict=True) if values.numel() else iter(())
 
 
-def _overflow(what: str, bits: int, room: int, remedy: str) -> str:
+def _overflow_message(what: str, bits: int, room: int, remedy: str) -> str:
     return (
         f"{what} does not fit the ring: with {bits} fractional bits its values must be finite and stay below "
         f"2^{room - bits} in magnitude; {remedy}"
@@ -257,7 +254,7 @@ def limb_operand(matrix: Tensor, device: torch.device, limbs: Limbs | None = Non
     cut, moved = limbs or limbs_of(device), matrix.to(device)
 
     def product(left: list[Tensor], rows: int, right: Tensor) -> Tensor:
-        return _times(left, right.to(device), cut, rows).cpu()
+        return _multiply_limbs(left, right.to(device), cut, rows).cpu()
 
     sides = [partial(product, _side_by_side(each, cut), len(each)) for each in (moved, moved.t())]
     return StaticOperand(*sides)
@@ -272,8 +269,7 @@ def dense_operand(matrix: Tensor, device: torch.device = CPU) -> StaticOperand:
 
 
 def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor], device: torch.device = CPU) -> StaticOperand:
-    """Wrap features [N, F], strided or sparse CSR, for repeated products in the layout that is faster for their
-    density.
+    """Wrap features [N, F], strided or sparse CSR, for repeated products in the layout that is faster at their density.
 
     ``convert`` maps stored values elementwise, zero to zero; dense products in the ring are computed on ``device``.
     """
@@ -299,7 +295,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
     out = torch.empty(left.shape[0], right.shape[1], dtype=torch.int64)
     kernel, right = _integer_kernel(), right.contiguous()
-    _in_parallel([partial(kernel, left[rows], right, out[rows]) for rows in _row_parts(left)], "dense")
+    _in_parallel([partial(kernel, left[rows], right, out[rows]) for rows in _slices_per_core(left)], "dense")
     return out
 
 
@@ -310,11 +306,11 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     right = right.contiguous()
     return reduce(
         torch.add,
-        _in_parallel([partial(_transposed_part, left[rows], right[rows]) for rows in _row_parts(left)], "dense"),
+        _in_parallel([partial(_transposed_part, left[rows], right[rows]) for rows in _slices_per_core(left)], "dense"),
     )
 
 
-def _row_parts(matrix: Tensor) -> list[slice]:
+def _slices_per_core(matrix: Tensor) -> list[slice]:
     rows = matrix.shape[0]
     parts = min(available_cores(), max(1, rows // _MIN_ROWS_PER_THREAD))
     return [slice(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]
@@ -332,7 +328,7 @@ def _transposed_part(left: Tensor, right: Tensor) -> Tensor:
 
 @cache
 def _integer_kernel() -> Callable[[Tensor, Tensor, Tensor], None]:
-    """FBGEMM's int64 kernel needs AVX-512 to be fast; without it another path of PyTorch is."""
+    """Choose the faster int64 product (left, right, out) on this CPU: FBGEMM's needs AVX-512."""
     if "AVX512" in torch.backends.cpu.get_cpu_capability():
         return _direct_product
     return _negated_product
@@ -348,14 +344,14 @@ def _negated_product(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def _row_slices(matrix: sp.csr_array) -> tuple[list[int], list[sp.csr_array]]:
-    """Slices of about equal numbers of entries, and the rows where they start and the last one ends."""
+    """Cut a CSR matrix into row slices of about equal numbers of entries: their bounds, and the slices."""
     rows, parts = matrix.shape[0], min(_SLICES, max(1, matrix.nnz // _ENTRIES_PER_SLICE))
     bounds = np.searchsorted(matrix.indptr, [matrix.nnz * part // parts for part in range(1, parts)])
     starts = [0, *map(int, bounds), rows]
-    return starts, [_short_indices(matrix[a:b]) for a, b in pairwise(starts)]
+    return starts, [_with_int32_indices(matrix[a:b]) for a, b in pairwise(starts)]
 
 
-def _short_indices(matrix: sp.csr_array) -> sp.csr_array:
+def _with_int32_indices(matrix: sp.csr_array) -> sp.csr_array:
     if max(*matrix.shape, matrix.nnz) < np.iinfo(np.int32).max:
         matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
     return matrix
@@ -368,7 +364,7 @@ def available_cores() -> int:
 
 @cache
 def _pool(kind: str) -> Executor:
-    """Sparse products are a step's online part and do not queue behind the dense ones, which run ahead of it."""
+    """Return a kind's thread pool: online sparse products must not queue behind dense ones, which run ahead."""
     return ThreadPoolExecutor(available_cores(), thread_name_prefix=f"ring {kind}")
 
 
@@ -379,5 +375,5 @@ def _in_parallel(work: Sequence[Callable[[], Result]], kind: str) -> list[Result
 
 
 def rounded(values: Tensor, bits: int) -> Tensor:
-    """What ``ring.encode`` keeps of real values, float64."""
+    """Round real values to ``bits`` fractional bits, as ``encode`` does, and return them as float64."""
     return torch.ldexp(torch.ldexp(values.to(torch.float64), torch.tensor(bits)).round(), torch.tensor(-bits))

@@ -55,10 +55,10 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     density = math.exp(-near * near / 2) / math.sqrt(2 * math.pi)
     if near > 0:
-        return max(0.0, density * (_mills(near) - _mills(far)))
+        return max(0.0, density * (_mills_ratio(near) - _mills_ratio(far)))
     from scipy.special import ndtr  # noqa: PLC0415  (slow to import, and few processes count)
 
-    return max(0.0, float(ndtr(-near)) - density * _mills(far))
+    return max(0.0, float(ndtr(-near)) - density * _mills_ratio(far))
 
 
 @made_once(1024)
@@ -128,8 +128,7 @@ def releases_within(
     before: Mapping[Event, int] = MappingProxyType({}),
     most: int = MOST_RELEASES,
 ) -> int:
-    """How many releases with that event, ``most`` at most, keep the total ε at ``delta`` within a bound, perhaps
-    infinite.
+    """Return how many more releases with that event, at most ``most``, keep the total ε at ``delta`` within a bound.
 
     ``before`` says how often each event happened already, about the same unit and relation. Errors are those of
     ``total``.
@@ -160,16 +159,13 @@ def _check_delta(delta: float) -> None:
 
 @made_once(maxsize=1024)
 def _composed(mu: float, events: tuple[tuple[Event, int], ...], delta: float) -> float:
-    """ε at ``delta`` of one Gaussian release of ``mu`` and so many of each event; infinite where none can be found.
-
-    Kept: it takes tens of milliseconds.
-    """
+    """Return ε at ``delta`` of a Gaussian release of ``mu`` and so many of each event; infinite where none is found."""
     found = composed(mu, events)
     return math.inf if found is None else float(found.get_epsilon(delta))
 
 
 def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
-    """``dp_accounting``'s accountant with one Gaussian release of ``mu`` and these; None: losses are unbounded."""
+    """Return ``dp_accounting``'s accountant of a Gaussian release of ``mu`` and these; None: losses are unbounded."""
     bounded = [(event.epsilon, count) for event, count in events if type(event).distribution is Event.distribution]
     loss_range = mu * mu / 2 + 10 * mu + 2 * sum(largest * count for largest, count in bounded)
     if math.isinf(loss_range):
@@ -194,7 +190,7 @@ def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
     return accountant
 
 
-def _mills(x: float) -> float:
+def _mills_ratio(x: float) -> float:
     from scipy.special import erfcx  # noqa: PLC0415  (slow to import, and few processes count)
 
     return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))

@@ -21,7 +21,7 @@ from veilgraph.graph.party import PartyGraph
 
 @dataclass(frozen=True)
 class Canaries:
-    """One holder's ``count``, for all of a run, of N ``nodes``; coins come of 32 secret bytes."""
+    """One holder's ``count`` canaries, for all of a run, among N ``nodes``; coins come of 32 secret bytes."""
 
     count: int
     nodes: int
@@ -41,7 +41,7 @@ def check_nodes(drawn: int, now: int) -> None:
 
 @dataclass(frozen=True)
 class DrawnCanaries:
-    """One holder's, for a whole run: coins from 32 secret bytes (``key``), places from the job's hash (``public``)."""
+    """One holder's canaries, for a run: coins from ``key``, 32 secret bytes, places from ``public``, the job's hash."""
 
     kind: ClassVar[str]
     coin: ClassVar[str] = "coins"
@@ -52,7 +52,7 @@ class DrawnCanaries:
 
     @cached_property
     def coins(self) -> Tensor:
-        """What an audit guesses, True for in, for high features or for the second class: Tensor[m] bool."""
+        """Coins that an audit guesses, Tensor[m] bool: True for in the data, high features or the second class."""
         return self._coins(self.coin)
 
     @property
@@ -61,14 +61,14 @@ class DrawnCanaries:
         return None
 
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The holder's graph with its canaries in it; raises ``RunError`` where they are of other nodes."""
+        """Return the holder's graph with its canaries in it; raises ``RunError`` where they are of other nodes."""
         raise NotImplementedError
 
     def _coins(self, what: str) -> Tensor:
         return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
 
     def _places(self, size: int, after: int = 0) -> Tensor:
-        """Nodes for canaries of a ``size``, all different, ``after`` so many others: Tensor[m, size] int64."""
+        """Draw nodes for canaries of a ``size``, all different, after the first ``after``: Tensor[m, size] int64."""
         order = self._drawn("places", (self.nodes,)).argsort()
         return order[after : after + self.count * size].view(self.count, size)
 
@@ -77,7 +77,7 @@ class DrawnCanaries:
 
 
 def in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
-    """The graph with ``edges`` (both directions of each) alone at the ``taken`` nodes, and none of these in a split."""
+    """Replace all edges at ``taken`` nodes, bool [N], by ``edges`` [2, E], both ways; no split has these nodes."""
     rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
     weight, relation = rest.edge_weight, rest.edge_relation
     return replace(

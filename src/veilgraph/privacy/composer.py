@@ -12,15 +12,15 @@ Values = NDArray[np.float64]
 
 
 class Composer(PLDAccountant):  # type: ignore[misc]  # dp_accounting has no types
-    """``dp_accounting``'s, in cells of ``interval``, which also takes distributions that it has no event for."""
+    """``dp_accounting``'s PLD accountant, in cells of ``interval``; it also composes distributions without an event."""
 
     def __init__(self, interval: float) -> None:
         super().__init__(NeighboringRelation.REPLACE_SPECIAL, interval)
 
     def add(self, distribution: PrivacyLossDistribution) -> None:
-        """Composes with it, of the same interval."""
+        """Compose with a privacy loss distribution of the same interval."""
         self._pld: PrivacyLossDistribution = self._pld.compose(distribution)
 
     def deltas(self, epsilons: Values) -> Values:
-        """δ at every ε ≥ 0, either way: [n]. The library takes one ε in numpy, and many cell by cell."""
+        """Return δ at every ε ≥ 0, either way: [n]. The library takes one ε in numpy, and many cell by cell."""
         return np.array([self._pld.get_delta_for_epsilon(epsilon) for epsilon in epsilons.tolist()], dtype=np.float64)

@@ -84,15 +84,15 @@ class Event(ABC):
         return self.mu(releases) or math.inf
 
     def losses(self) -> DpEvent:
-        """One release for ``dp_accounting``, with its neighbours as the two that it compares."""
+        """Return one release as ``dp_accounting``'s event, with its neighbours as the two data sets compared."""
         raise NotImplementedError
 
     def distribution(self, interval: float) -> PrivacyLossDistribution | None:
-        """The same as losses in cells of that width, where ``dp_accounting`` has no event for it; None: it has one."""
+        """Return the privacy loss distribution in cells of width ``interval``; None: ``losses`` has an event for it."""
         return None
 
     def interval(self, finest: float) -> float:
-        """Width of a cell of losses that one release can do with, at least ``finest``."""
+        """Return a cell width, at least ``finest``, that is fine enough for one release's losses."""
         return finest
 
 

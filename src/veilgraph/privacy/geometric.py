@@ -33,7 +33,7 @@ _DIGITS: Final = 40  # decimal, beyond those that a word needs
 
 @torch.no_grad()
 def two_sided(shape: tuple[int, ...], epsilon: float, source: SecretSource) -> Tensor:
-    """Independent two-sided geometric numbers: int64 of ``shape``, expanded from seeds of ``source``.
+    """Draw independent two-sided geometric numbers: int64 of ``shape``, expanded from a seed of ``source``.
 
     Raises ``ConfigError``: ε is not finite, or below ``LEAST_EPSILON``.
     """
@@ -44,7 +44,7 @@ def two_sided(shape: tuple[int, ...], epsilon: float, source: SecretSource) -> T
             value=epsilon,
         )
     words, drawn = Words(source(SEED_BYTES)), min(epsilon, _MOST_EPSILON)
-    return _one_sided(shape, drawn, words) - _one_sided(shape, drawn, words)
+    return _draw_geometric(shape, drawn, words) - _draw_geometric(shape, drawn, words)
 
 
 class Words:
@@ -54,12 +54,13 @@ class Words:
         self._seed, self._drawn = seed, 0
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
-        """The next ones: int64 of ``shape``."""
+        """Draw the next words: uniform int64 in [0, 2^63), of ``shape``."""
         self._drawn += 1
         return expand(self._seed, f"geometric/{self._drawn}", shape).bitwise_and_((1 << _WORD) - 1)
 
 
-def _one_sided(shape: tuple[int, ...], epsilon: float, words: Words) -> Tensor:
+def _draw_geometric(shape: tuple[int, ...], epsilon: float, words: Words) -> Tensor:
+    """Draw independent geometric numbers, P(x ≥ k) = e^(−ε·k): int64 of ``shape``."""
     count = math.prod(shape)
     digits = max(0, math.ceil(math.log2(_SURE / epsilon)))
     found = torch.zeros(count, dtype=torch.int64)
@@ -83,12 +84,12 @@ class Chance:
     beside: int
 
     def word(self, place: int) -> int:
-        """Its binary digits, the place-th 63 of them after the point."""
-        return _digits(self, place) & ((1 << _WORD) - 1)
+        """Return the number's place-th 63 binary digits after the point, from 0, as an integer."""
+        return _binary_digits(self, place) & ((1 << _WORD) - 1)
 
 
 @lru_cache(maxsize=256)
-def _digits(chance: Chance, place: int) -> int:
+def _binary_digits(chance: Chance, place: int) -> int:
     """⌊p·2^(63·(place + 1))⌋: both ends of an interval around p have it, or p is computed to more digits."""
     scale, precision = 1 << (_WORD * (place + 1)), 20 * (place + 1) + _DIGITS
     while True:
@@ -102,7 +103,7 @@ def _digits(chance: Chance, place: int) -> int:
 
 
 def biased(chance: Chance, first: Tensor, words: Words) -> Tensor:
-    """Bits that are 1 with that chance: int64, of uniform first words [n], and of more where these are not enough."""
+    """Draw bits that are 1 with that chance, int64 [n], by uniform first words [n], and more words where these tie."""
     least = chance.word(0)
     found = (first < least).to(torch.int64)
     equal, place = (first == least).nonzero()[:, 0], 1
@@ -114,5 +115,5 @@ def biased(chance: Chance, first: Tensor, words: Words) -> Tensor:
 
 
 def variance(epsilon: float) -> float:
-    """Of the noise: 2·α/(1 − α)²; 0 where ε is infinite."""
+    """Return the variance of two-sided noise, 2·α/(1 − α)²; 0 where ε is infinite."""
     return 1 / (2 * math.sinh(epsilon / 2) ** 2) if epsilon < _SURE else 2 * math.exp(-epsilon)

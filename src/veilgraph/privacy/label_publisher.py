@@ -56,11 +56,7 @@ class LabelPublisher(PaidPublisher):
 
 
 def learned_from(labels: Tensor | None, *splits: Tensor | None) -> Tensor:
-    """The nodes whose labels, Tensor[C], are perturbed: Tensor[n] int64, ascending; ``DataError`` without labels or
-    masks.
-
-    ``splits`` are masks of nodes of whose labels others hear anything.
-    """
+    """Return the nodes in any of the masks ``splits``, ascending: Tensor[n] int64; ``DataError``: no labels or mask."""
     given = [split for split in splits if split is not None]
     if labels is None or not given:
         raise DataError("labels: label_privacy perturbs those of training and validation nodes, and there are none")

@@ -160,7 +160,7 @@ class Ledger:
     def _pay(
         self, event: Event, channel: str, step: int, count: int, least: int, content: str = "", *, by_rows: bool = False
     ) -> int:
-        """Pay for so many releases, or where there is no room for as many as fit, for ``least`` or more."""
+        """Pay for ``count`` releases, or as many as the budget has room for, at least ``least``; return how many."""
         most, lifetime = count, None if by_rows else self.account
         if self.budget is not None and self._total_with(event, count) > self.budget:
             most = self._room(event, count - 1)
@@ -197,12 +197,12 @@ class Ledger:
         return most
 
     def has_paid(self, channel: str, content: str) -> bool:
-        """Whether that very release, named by its SHA-256, was paid for: it may be sent again."""
+        """Whether a draw, named by ``content``, was paid for on a channel in this run: it may be sent again."""
         with self._lock:
             return (channel, content) in self._paid
 
     def is_free(self, channel: str, content: str) -> bool:
-        """Whether that very release was paid for in this run, or in any other of the party's."""
+        """Whether that draw was paid for in this run, or for life in any other of the party's."""
         if self.has_paid(channel, content):
             return True
         return self.account is not None and self.account.has_paid(channel, content)
@@ -215,7 +215,7 @@ class Ledger:
             return min((each for each in (own, lifetime) if each is not None), default=None)
 
     def is_lifetime_spent(self, event: Event, releases: int) -> bool:
-        """Whether what was ever released, in all runs together, leaves no room for so many such releases."""
+        """Whether the lifetime budget, of all runs together, has no room for so many such releases."""
         room = None if self.account is None else self.account.room(event)
         return room is not None and room < releases
 
@@ -264,6 +264,7 @@ class Ledger:
         return accountant.total(self._counts(event.scope) + Counter({event: more}), self.delta)
 
     def _room(self, event: Event, most: int) -> int:
+        """How many more such releases, ``most`` at most, the run's own budget allows."""
         budget = math.inf if self.budget is None else self.budget
         before = self._counts(event.scope)
         return accountant.releases_within(event, budget, self.delta, before=before, most=most)
@@ -278,7 +279,7 @@ class Ledger:
 
 
 def delta_at(path: Path) -> float | None:
-    """δ of a ledger that is there; None where none is, or what is there is no ledger, as ``Ledger.open`` will say."""
+    """Return the δ of the ledger at ``path``; None where none is, or what is there is no ledger."""
     try:
         with path.open("rb") as file:
             return _Header.model_validate_json(file.readline()).delta

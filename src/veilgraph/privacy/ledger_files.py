@@ -57,7 +57,7 @@ class Line(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def encoded(self) -> bytes:
-        """As it is in the file."""
+        """Return the line as in the file: JSON, UTF-8, and a newline."""
         said = self.model_dump(exclude_defaults=True)
         return json.dumps(said, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
@@ -82,7 +82,7 @@ Paid = TypeVar("Paid", bound=Payment)
 
 
 class ChainedFile(Generic[Head, Paid]):
-    """One such file. Whoever reads or writes it holds its folder, and has one thread.
+    """A ledger's file. Whoever reads or writes it holds its folder, and has one thread.
 
     ``way_out`` is what helps where it is damaged; ``digests`` are SHA-256 of every line read so far.
     """
@@ -102,10 +102,7 @@ class ChainedFile(Generic[Head, Paid]):
         sync_folder(self.path.parent)
 
     def read(self) -> None:
-        """Read the lines added since, and drop what a kill tore.
-
-        Raises ``RunError``: a line is damaged, changed or missing; ``OSError``.
-        """
+        """Read lines added since, drop a torn end; ``RunError``: one is damaged, changed or missing; ``OSError``."""
         if (size := self.path.stat().st_size) < self._read_bytes:
             raise RunError(f"{self.path}: has {size} bytes, and had {self._read_bytes}: lines are gone; {self.way_out}")
         with self.path.open("rb") as file:
@@ -126,6 +123,7 @@ class ChainedFile(Generic[Head, Paid]):
         self._take(line)
 
     def _take(self, line: bytes) -> None:
+        """Check a line against the chain and add it, the first as header; ``RunError``: it is damaged or changed."""
         where = f"{self.path}, line {len(self.digests) + 1}"
         try:
             if not self.digests:
@@ -150,7 +148,7 @@ class ChainedFile(Generic[Head, Paid]):
 
 
 def now() -> str:
-    """The time of an entry."""
+    """Return the time now, for an entry: UTC in whole seconds, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -189,12 +187,12 @@ class Marks:
         return read_json(path, HighWaterMark, "restore it, or delete it where the ledger is new")
 
     def put(self, ledger: str, mark: HighWaterMark) -> None:
-        """Replace it: it is on the disk when this returns."""
+        """Replace a ledger's mark: it is on the disk when this returns."""
         private_folder(self.folder)
         write_whole(self.folder / f"{ledger}.json", json.dumps(asdict(mark)).encode())
 
     def at(self, folder: Path) -> Path | None:
-        """The mark of a ledger that was in that folder; None where none was."""
+        """Return the mark's file of a ledger that was in that folder; None where none was."""
         for path in sorted(self.folder.glob("*.json")):
             mark = self.of(path.stem)
             if mark is not None and mark.folder == str(folder):
@@ -209,19 +207,19 @@ class Marks:
         return np.unique(keyed_hashes(key, alike))[:MOST_HASHES]
 
     def add_people(self, ledger: str, sketch: Sketch) -> None:
-        """Add people to those that a ledger is about."""
-        both = np.union1d(self._people(ledger), sketch)[:MOST_HASHES]
+        """Add a sketch to the saved one of the people whom a ledger is about."""
+        both = np.union1d(self._read_people(ledger), sketch)[:MOST_HASHES]
         write_whole(self.folder / f"{ledger}.people", both.astype("<u8").tobytes())
 
     def same_people(self, ledger: str, sketch: Sketch) -> HighWaterMark | None:
         """Return the mark of another ledger, with releases in it, that is about these people; None where none is."""
         for path in sorted(self.folder.glob("*.people")):
             mark = None if path.stem == ledger else self.of(path.stem)
-            if mark is not None and mark.lines > 1 and _overlap(self._people(path.stem), sketch):
+            if mark is not None and mark.lines > 1 and _overlap(self._read_people(path.stem), sketch):
                 return mark
         return None
 
-    def _people(self, ledger: str) -> Sketch:
+    def _read_people(self, ledger: str) -> Sketch:
         path = self.folder / f"{ledger}.people"
         content = path.read_bytes() if path.is_file() else b""
         try:
@@ -297,7 +295,7 @@ class LifetimeFile(ChainedFile[Header, Entry]):
             yield
 
     def check_people(self, ids: Iterable[str]) -> None:
-        """Refuse with ``RunError`` another budget for people of a ledger known here, which it names."""
+        """Raise ``RunError`` where another ledger known here is about the same people; else record these ids."""
         with self.held():
             named = self.folder / PEOPLE
             name = named.read_text(encoding="utf-8").strip() if named.is_file() else ""
@@ -316,12 +314,12 @@ class LifetimeFile(ChainedFile[Header, Entry]):
     def append(self, entry: Entry) -> None:
         """Add a line while the ledger is held: it is on the disk, and marked, when this returns."""
         super().append(entry.model_copy(update={"nonce": system_secrets(16).hex()}))
-        self._mark()
+        self._put_mark()
 
     def keep_cohort(self, keys: Keys) -> str:
-        """Keep who pays (sorted keys), once for all entries that name the same nodes, and return their name."""
+        """Save who pays (sorted keys), once for all entries of the same nodes, and return the cohort's name."""
         name = cohort_name(keys)
-        path = self._cohort(name)
+        path = self._cohort_path(name)
         if not path.is_file():
             private_folder(path.parent)
             write_whole(path, keys.astype("<u8").tobytes())
@@ -329,15 +327,15 @@ class LifetimeFile(ChainedFile[Header, Entry]):
         return name
 
     def cohort(self, name: str) -> Keys:
-        """Who pays, as ``keep_cohort`` kept it. Raises ``RunError`` where the file is missing or damaged."""
-        path = self._cohort(name)
+        """Return who pays, as ``keep_cohort`` saved it; ``RunError``: the file is missing or damaged."""
+        path = self._cohort_path(name)
         with os_errors_as(RunError, f"{path}: cannot be read", _WAY_OUT):
             content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != name:
             raise RunError(f"{path}: damaged; {_WAY_OUT}")
         return np.frombuffer(content, "<u8").astype(np.uint64)
 
-    def _cohort(self, name: str) -> Path:
+    def _cohort_path(self, name: str) -> Path:
         return self.folder / "cohorts" / name
 
     def _begin_anew(self) -> None:
@@ -348,9 +346,10 @@ class LifetimeFile(ChainedFile[Header, Entry]):
         self.begin(Header(lifetime=1, id=ident, party=self._party, salt=salt))
 
     def _check_mark(self) -> None:
+        """Raise ``RunError`` where the file is older than its mark, or another; else renew the mark."""
         mark = self._marks.of(self.header.id)
         if mark is None:
-            self._mark()
+            self._put_mark()
         elif mark.lines > self.count:
             raise RunError(
                 f"{self.path}: it has {self.count} lines, and had {mark.lines} in {mark.folder}: it is an older copy; "
@@ -362,19 +361,19 @@ class LifetimeFile(ChainedFile[Header, Entry]):
                 f"went on by itself; {_WAY_OUT}"
             )
         elif (mark.lines, mark.folder) != (self.count, str(self.folder)):
-            self._mark()
+            self._put_mark()
 
-    def _mark(self) -> None:
+    def _put_mark(self) -> None:
         self._marks.put(self.header.id, HighWaterMark(str(self.folder), self.count, self.digests[-1]))
 
 
 def cohort_name(keys: Keys) -> str:
-    """What an entry names these nodes by: SHA-256 of their keys."""
+    """Return the name of these nodes in entries: SHA-256 of their sorted keys."""
     return hashlib.sha256(keys.astype("<u8").tobytes()).hexdigest()
 
 
 def check_never_there(folder: Path, marks: Marks) -> None:
-    """Raises ``RunError`` for a folder without a ledger in which this account has seen one."""
+    """Raise ``RunError`` where this account has seen a ledger in ``folder``, for folders without one now."""
     folder = folder.resolve()
     if (mark := marks.at(folder)) is not None:
         raise RunError(
@@ -384,7 +383,7 @@ def check_never_there(folder: Path, marks: Marks) -> None:
 
 
 def begun_by(folder: Path) -> str:
-    """The party whose ledger is in a folder. Raises ``RunError`` where none is, or it is damaged."""
+    """Return the party whose ledger is in a folder; ``RunError``: none is there, or it is damaged."""
     path = folder / FILE
     try:
         return Header.model_validate_json(path.read_bytes().partition(b"\n")[0]).party

@@ -85,18 +85,18 @@ def places_among(keys: Keys, wanted: NDArray[np.uint64]) -> tuple[NDArray[np.int
 
 
 class Price(NamedTuple):
-    """Of releases: the sums of μ², of pure ε of those that are not Gaussian, and of probabilities to show all."""
+    """Cost of releases: the sums of μ², of pure ε of those that are not Gaussian, and of probabilities to show all."""
 
     squares: float
     pure: float
     failure: float = 0.0
 
     def times(self, number: int) -> Price:
-        """Of so many of them."""
+        """Return the price of so many of them."""
         return Price(*(each * number for each in self))
 
     def plus(self, other: Price) -> Price:
-        """Of both."""
+        """Return the price of both together."""
         return Price(*(one + more for one, more in zip(self, other, strict=True)))
 
 
@@ -113,11 +113,12 @@ def price(event: Event, count: int, delta: float) -> Price:
         return Price(mu * mu * count, 0.0)
     if math.isfinite(event.epsilon) or not event.is_numeric:
         return Price(0.0, event.epsilon * count)
-    return _stand_in(event, count, delta)
+    return _sampled_price(event, count, delta)
 
 
 @made_once(maxsize=1024)
-def _stand_in(event: Event, count: int, delta: float) -> Price:
+def _sampled_price(event: Event, count: int, delta: float) -> Price:
+    """Return the cheaper of a Gaussian bound's price and one by ``stand_in`` with a share of δ."""
     whole = event.gaussian_bound(count)
     cheapest = Price(whole * whole, 0.0)
     if cheapest.squares <= _SHARES[0] or (composed := accountant.composed(0.0, [(event, count)])) is None:
@@ -137,12 +138,12 @@ def epsilon(of: Price, delta: float) -> float:
 
 
 def is_everybody(keys: Keys) -> bool:
-    """Whether these are all nodes that ever paid or ever will."""
+    """Whether these keys stand for all nodes that ever paid or ever will."""
     return bool(len(keys)) and keys[-1] == EVERYBODY[0]
 
 
 class Costs:
-    """The sums of all nodes that have paid anything."""
+    """What each node has paid so far."""
 
     def __init__(self) -> None:
         self.everybody = NOTHING
@@ -152,11 +153,11 @@ class Costs:
 
     @property
     def nodes(self) -> int:
-        """How many have paid for themselves."""
+        """Number of nodes that have paid by a key of their own."""
         return len(self._keys)
 
     def add(self, keys: Keys, price: Price) -> None:
-        """Charge every one of these nodes."""
+        """Add a price to what each of these nodes has paid, or everybody."""
         if is_everybody(keys):
             self.everybody = self.everybody.plus(price)
             return

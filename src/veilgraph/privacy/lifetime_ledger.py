@@ -53,13 +53,13 @@ class Lifetime:
         self._first: Event | None = None
         self._events: set[Event] = set()
         self._paid: set[tuple[str, str, str]] = set()
-        self._look()
+        self._add_new_lines()
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """With all lines added up that any process has added so far."""
+        """Hold the ledger, with all lines added up that any process has added so far."""
         with self._lock, self.lines.held():
-            self._look()
+            self._add_new_lines()
             yield
 
     def __str__(self) -> str:
@@ -70,15 +70,15 @@ class Lifetime:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """Path of the ledger's file."""
         return self.lines.path
 
     def keys(self, ids: Iterable[str]) -> Keys:
-        """What nodes are known by here: sorted, each once; the same for the same id for as long as the ledger is."""
+        """Return the keys of ids: sorted, each once; the same for the same id for as long as the ledger is."""
         return np.unique(self.each_key(ids))
 
     def each_key(self, ids: Iterable[str]) -> Keys:
-        """The same, in the order of the ids."""
+        """Return the key of each id, in the order of the ids."""
         return keyed_hashes(bytes.fromhex(self.lines.header.salt), ids)
 
     def secret(self, purpose: str) -> bytes:
@@ -126,7 +126,7 @@ class Lifetime:
                     content=content,
                 )
             )
-            self._look()
+            self._add_new_lines()
 
     def room(self, event: Event, keys: Keys, most: int = accountant.MOST_RELEASES) -> int | None:
         """How many more such releases the budget allows, counted no further than ``most``; None without a budget."""
@@ -136,19 +136,19 @@ class Lifetime:
             return accountant.largest_count(lambda count: self._fits(event, count, keys), most)
 
     def has_room(self, event: Event, count: int, keys: Keys) -> bool:
-        """Whether the budget allows so many more releases; their price, seconds to find, is known from here on."""
+        """Whether the budget allows so many more releases; their price, seconds to find, is remembered."""
         price(event, count, self.delta)
         with self._held():
             return self._fits(event, count, keys)
 
     def booked(self, costs: Sequence[Event]) -> Event:
-        """Which of a release's costs, each whole by itself, it is charged at: the first of the total's unit."""
+        """Return the cost that a release is charged at: the first to bound the total's unit, or else the first."""
         with self._held():
             abouts = [(each, self._about(each)) for each in costs]
         return next((each for each, about in abouts if about is not None and about.bounds(each)), costs[0])
 
     def has_paid(self, channel: str, content: str, keys: Keys) -> bool:
-        """Whether these nodes have paid for that very release."""
+        """Whether these nodes have paid for the draw that ``content`` names, on that channel."""
         with self._held():
             return (channel, content, cohort_name(keys)) in self._paid
 
@@ -168,7 +168,7 @@ class Lifetime:
 
     @property
     def nodes(self) -> int:
-        """How many nodes have paid for themselves."""
+        """Number of nodes that have paid by a key of their own."""
         return self._costs.nodes
 
     @property
@@ -182,17 +182,20 @@ class Lifetime:
         return self._about(None)
 
     def _about(self, event: Event | None) -> Scope | None:
+        """Return the total's unit and relation once ``event`` is released: the budget's, else the first release's."""
         first = event if self._first is None else self._first
         unit = self.budget.unit or (None if first is None else first.unit)
         neighbours = self.budget.neighbours or (None if first is None else first.neighbours)
         return None if unit is None or neighbours is None else Scope(unit, neighbours)
 
     def _total(self, about: Scope | None) -> float:
+        """The largest total ε of any node; infinite where a release does not bound this unit and relation."""
         if about is not None and not all(about.bounds(event) for event in self._events):
             return math.inf
         return self._costs.most(self.delta)
 
     def _fits(self, event: Event, count: int, keys: Keys) -> bool:
+        """Whether the total stays within the budget once these nodes pay for so many more releases."""
         return math.isinf(self.budget.epsilon) or self.fits(self._total_with(event, count, keys))
 
     def _total_with(self, event: Event, count: int, keys: Keys | None = None, jobs: int = 1) -> float:
@@ -221,7 +224,8 @@ class Lifetime:
             f"limits.max_epsilon={budget:.6g}, and was not made; allow a larger total, or add more noise"
         )
 
-    def _look(self) -> None:
+    def _add_new_lines(self) -> None:
+        """Add up what nodes paid by the lines read since the last time."""
         for entry in self.lines.entries[self._read :]:
             event, keys = entry.event, self.lines.cohort(entry.cohort)
             self._costs.add(keys, price(event, entry.count, self.delta))
@@ -248,14 +252,14 @@ class Account:
     def charge(
         self, event: Event, channel: str, count: int = 1, *, keys: Keys | None = None, content: str = ""
     ) -> None:
-        """See ``Lifetime.charge``; all nodes pay where ``keys`` names no others."""
+        """Pay as ``Lifetime.charge`` does; all nodes pay where ``keys`` is None."""
         whose = self.keys if keys is None else keys
         self.lifetime.charge(
             event, channel, count, whose, delta=self.delta, run=self.run, job=self.job, content=content
         )
 
     def has_paid(self, channel: str, content: str) -> bool:
-        """Whether all nodes have paid for that very release."""
+        """Whether all nodes have paid for the draw that ``content`` names, on that channel."""
         return self.lifetime.has_paid(channel, content, self.keys)
 
     def has_room(self, event: Event, count: int) -> bool:

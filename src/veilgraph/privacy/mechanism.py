@@ -29,11 +29,10 @@ _PIECE = 1 << 16  # entries clipped at once, so that temporaries stay in the cac
 
 @torch.no_grad()
 def clip_to_grid(x: Tensor, clip: float, order: int, step: float) -> Tensor:
-    """Shortens rows, Tensor[N, d], to a norm of ``order`` of at most ``clip``, and rounds towards zero to multiples of
-    ``step``.
+    """Shorten rows, Tensor[N, d], to a norm of ``order`` of at most ``clip``, on a grid of ``step``.
 
-    ``step`` is a power of two, at least clip·2^-52. Gives float64; one row's result does not depend on the others.
-    Raises ``RangeOverflow`` where an entry is NaN, infinite or above 1e150 in magnitude.
+    Entries are rounded towards zero. ``step`` is a power of two, at least clip·2^-52. Gives float64; one row's result
+    does not depend on the others. Raises ``RangeOverflow`` where an entry is NaN, infinite or above 1e150 in magnitude.
     """
     if x.dim() != 2:
         raise ValueError(f"x of shape {tuple(x.shape)} must have rows and columns: the clip bounds a row")
@@ -54,7 +53,7 @@ def clip_to_grid(x: Tensor, clip: float, order: int, step: float) -> Tensor:
 
 
 def add_clipped(values: Tensor, x: Tensor, clip: float, order: int, step: float) -> Tensor:
-    """Adds ``clip_to_grid`` of rows to noise, in place."""
+    """Clip rows [N, d] by ``clip_to_grid``, add them to ``values`` in place, and return these."""
     rows = max(1, _PIECE // max(1, x.shape[-1]))
     for start in range(0, len(x), rows):
         values[start : start + rows].add_(clip_to_grid(x[start : start + rows], clip, order, step))
@@ -88,27 +87,24 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def scale(self) -> float:
-        """Of the noise on one entry."""
+        """Scale of the noise on one entry."""
 
     @property
     @abstractmethod
     def variance(self) -> float:
-        """Of the noise on one entry."""
+        """Variance of the noise on one entry."""
 
     @abstractmethod
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
-        """The noise of one release, Tensor[N, d] float64, from a seed of ``source``."""
+        """Draw the noise of one release, Tensor[N, d] float64, from a seed of ``source``."""
 
     @property
     def cell(self) -> float:
-        """Of the public grid that releases lie on."""
+        """Step of the public grid that released entries lie on."""
         return noise.granularity(self.scale)
 
     def release(self, x: Tensor, source: SecretSource) -> Tensor:
-        """Release rows, Tensor[N, d] of any floating dtype, clipped and noised: float64.
-
-        Raises ``RangeOverflow``: an entry is NaN, infinite or above 1e150 in magnitude.
-        """
+        """Clip rows, Tensor[N, d] floating, and add noise: float64; ``RangeOverflow``: NaN, infinite or above 1e150."""
         return add_clipped(self.draw(tuple(x.shape), source), x, self.clip, self.order, self.cell)
 
 
@@ -138,7 +134,7 @@ class Gaussian(Mechanism):
         return noise.gaussian(shape, self.scale, source)
 
     def event(self, neighbours: Neighbours = "zero-out", unit: Unit = "node") -> GaussianEvent:
-        """Whatever is computed from the noisy rows costs nothing more."""
+        """Return the event of one release; whatever is computed from the noisy rows costs nothing more."""
         return GaussianEvent(self.noise_multiplier, neighbours, unit)
 
 
@@ -159,7 +155,7 @@ class Laplace(Mechanism):
     @property
     @override
     def scale(self) -> float:
-        """Of Laplace noise: b·C."""
+        """Scale of the Laplace noise: b·C."""
         return self.scale_multiplier * self.clip
 
     @property
@@ -172,5 +168,5 @@ class Laplace(Mechanism):
         return noise.laplace(shape, self.scale, source)
 
     def event(self, neighbours: Neighbours = "zero-out", unit: Unit = "node") -> LaplaceEvent:
-        """As ``Gaussian.event``."""
+        """Return the event of one release; whatever is computed from the noisy rows costs nothing more."""
         return LaplaceEvent(self.scale_multiplier, neighbours, unit)

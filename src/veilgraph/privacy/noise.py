@@ -37,9 +37,7 @@ Function = Callable[[Values, Values], object]  # of the first array, into the se
 
 
 def function_of(name: str) -> Function:
-    """By numpy where that has AVX-512, 3 to 5 times as fast as torch; never by the C library, whose steps tell the
-    value.
-    """
+    """Return ``name`` of numpy with AVX-512, else of torch: never of the C library, whose steps tell the value."""
     found = opt_func_info(func_name=f"^{name}$", signature="float64").get(name, {}).get("dd", {})
     if found.get("current") in ("X86_V4", "AVX512_SKX"):
         return cast(Function, getattr(np, name))
@@ -106,7 +104,7 @@ def laplace(shape: tuple[int, ...], scale: float, source: SecretSource) -> Tenso
 
 
 def _words(seed: bytes, purpose: str, rows: int, count: int) -> Iterator[tuple[int, Words]]:
-    """The seed's words block by block: the first one's number, and int64 [rows, at most BLOCK]."""
+    """Yield the seed's words block by block: the first one's number, and int64 [rows, at most BLOCK]."""
     for start in range(0, count, PIECE):
         piece = expand(seed, f"{purpose}/{start}", (rows, min(PIECE, count - start))).numpy()
         for at in range(0, piece.shape[1], BLOCK):
@@ -114,7 +112,7 @@ def _words(seed: bytes, purpose: str, rows: int, count: int) -> Iterator[tuple[i
 
 
 def _log_uniform(high: Words, low: Words) -> Values:
-    """Logarithm of u = (126 bits + 1)/2^126 in (0, 1]. Takes the words' sign bits off in place.
+    """Return the logarithm of u = (126 bits + 1)/2^126 in (0, 1]. Takes the words' sign bits off in place.
 
     The low half only matters where the high half is near 0: there it keeps u's relative precision.
     """
@@ -129,7 +127,7 @@ def _log_uniform(high: Words, low: Words) -> Values:
 
 
 def to_grid(cells: Values, step: float) -> None:
-    """Rounds to whole cells in place and gives them the unit back. Adding 0 takes a zero's sign off.
+    """Round cells to whole numbers and multiply by ``step``, in place. Adding 0 takes a zero's sign off.
 
     Otherwise -0 (row) + -0 (noise) would be -0 and tell the sign of a row's small entry.
     """

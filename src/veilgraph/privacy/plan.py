@@ -40,11 +40,11 @@ class Plan(ABC):
     @property
     @abstractmethod
     def words(self) -> str:
-        """What a release is, in words."""
+        """The noise of a release, and what a unit moves in it, in words."""
 
     @property
     def inference(self) -> int:
-        """Releases of one prediction."""
+        """Number of releases in one prediction."""
         return min(1, self.releases)
 
     @property
@@ -55,23 +55,23 @@ class Plan(ABC):
     @property
     @abstractmethod
     def event(self) -> Event:
-        """What every one of the releases does."""
+        """The accountant's event of every release."""
 
     @property
     @abstractmethod
     def deviation(self) -> float:
-        """Of the noise on one entry: standard deviation."""
+        """Standard deviation of the noise on one entry."""
 
     @abstractmethod
     def publisher(self, holder: HolderLedgers) -> Publisher:
-        """The publisher of a holder that releases."""
+        """Return the publisher of a holder that releases."""
 
     def total(self, releases: int) -> float:
         """ε of so many releases together, at the job's δ."""
         return accountant.total({self.event: releases}, self.delta) if releases else 0.0
 
     def within(self, total: float, releases: int) -> Self:
-        """So many releases, with the noise by which these have a total ε."""
+        """Return a plan of so many releases, with the noise by which they have the total ε ``total``."""
         return replace(self, settings=self.settings.model_copy(update={"epsilon_total": total}), releases=releases)
 
     @property
@@ -113,11 +113,11 @@ class NodeRelease(ABC):
 
     @abstractmethod
     def canaries_in(self, graph: PartyGraph, key: bytes, public: str) -> DrawnCanaries:
-        """As ``TrainingPlan.canaries_in``."""
+        """Return the canaries in a holder's graph, of its secret ``key`` and the job's hash ``public``."""
 
     @abstractmethod
     def publisher(self, holder: HolderLedgers) -> Publisher:
-        """The publisher of a holder whose nodes release."""
+        """Return the publisher of a holder whose nodes release."""
 
 
 @dataclass(frozen=True)
@@ -185,12 +185,12 @@ class TrainingPlan(ABC):
     @property
     @abstractmethod
     def event(self) -> Event:
-        """What every round does."""
+        """The accountant's event of every round."""
 
     @abstractmethod
     def canaries_in(self, graph: PartyGraph, key: bytes, public: str) -> DrawnCanaries:
-        """The canaries in a holder's graph, of its secret ``key`` and the job's hash; ``ConfigError``: too many."""
+        """Return the canaries in a holder's graph, of its ``key`` and the job's hash; ``ConfigError``: too many."""
 
     @abstractmethod
     def publisher(self, holder: HolderLedgers) -> Publisher:
-        """The publisher of a holder that trains."""
+        """Return the publisher of a holder that trains."""

@@ -31,7 +31,7 @@ PREDICTIONS: Final = "predictions"
 
 @dataclass(frozen=True)
 class Spent:
-    """What a holder's releases come to: channel → how many were paid for, ε of one and of all, at the same δ."""
+    """What a holder's releases cost: channel → how many were paid for, ε of one and of all, at the same δ."""
 
     releases: Mapping[str, int]
     epsilon_release: float
@@ -39,7 +39,7 @@ class Spent:
 
 
 class Publisher:
-    """One party's. This one releases nothing that has a price.
+    """One party's publisher; this one releases nothing that has a price.
 
     Every release raises ``BudgetSpent`` where the budget does not allow it; then nothing was released.
 
@@ -53,7 +53,7 @@ class Publisher:
     clean: Tensor
 
     def pay(self, content: str) -> None:
-        """Pay for what another party opens with noise in it, unless that noise, 64 hexadecimal digits, was paid for."""
+        """Pay for what another party opens with noise, unless ``content``, its name of 64 hex digits, was paid for."""
 
     @property
     def budget(self) -> float:
@@ -73,14 +73,14 @@ class Publisher:
         return None
 
     def expect(self, steps: int, step: int) -> None:
-        """Pay for so many training steps that will be made, from ``step`` on, with one entry for each channel."""
+        """Pay for so many coming training steps, from ``step`` on, with one entry for each channel."""
 
     def spent(self) -> Spent | None:
-        """What all releases of the run so far, predictions included, come to; None where they have no price."""
+        """Return the cost of all releases of the run so far, predictions included; None where they have no price."""
         return None
 
     def account(self) -> dict[str, Any] | None:
-        """``spent`` as JSON has it, with what it is about; an infinite ε is null."""
+        """Return ``spent`` for JSON, with δ, unit, neighbours and budget; an infinite ε is null."""
         return None
 
 
@@ -88,7 +88,7 @@ OPEN: Final = Publisher()
 
 
 class PaidPublisher(Publisher):
-    """One whose releases, of one ``event``, the run's ledger pays for; None in a simulation.
+    """A publisher whose releases, of one ``event``, the run's ledger pays for; None in a simulation.
 
     δ is of every ε: 0 where each is pure, else that of the ledger where there is one.
     """
@@ -113,7 +113,7 @@ class PaidPublisher(Publisher):
         return self.spent_on(counts, self._ledger)
 
     def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
-        """What the releases of each channel, all that the ledger has, come to."""
+        """Return the cost of releases, channel → how many, which are all that the ledger has."""
         each = accountant.per_step(self._event, ledger.delta) if counts else 0.0
         return Spent(counts, each, max(ledger.totals().values(), default=0.0))
 
@@ -130,7 +130,7 @@ class PaidPublisher(Publisher):
         return {name: None if figure == math.inf else figure for name, figure in figures.items()}
 
     def about(self) -> dict[str, Any]:
-        """``delta``, ``unit`` and ``neighbours`` of every ε."""
+        """Return ``delta``, ``unit`` and ``neighbours`` of every ε."""
         return {"delta": self._delta, **self._event.scope._asdict()}
 
 
@@ -185,14 +185,15 @@ class HolderLedgers(ABC):
 
     @abstractmethod
     def account(self, delta: float | None) -> Account | None:
-        """The ledger for life; None where there is none."""
+        """Return the account in the ledger for life, ``delta`` being for its record; None where there is none."""
 
     @abstractmethod
     def caches(self, ledger: Ledger, labelled: Tensor | None) -> tuple[ReleaseCache, ReleaseCache]:
-        """What is sent again: of all common nodes' features, and of the labels of ``labelled``, Tensor[n] int64."""
+        """Return the caches of all common nodes' features, and of the labels of nodes ``labelled``, Tensor[n] int64."""
 
     @abstractmethod
     def ordered(self, ledger: Ledger, *follows: object) -> tuple[Tensor | None, ReleaseCache]:
-        """What is sent again of all common nodes together, and their order then, the same in every job: Tensor[C]
-        int64, or None for their own. ``follows`` are settings that it depends on.
+        """Return the nodes' order, Tensor[C] int64 (None: their own), and the cache of what all release together.
+
+        Both are the same in every job; ``follows`` are settings that the order depends on.
         """

@@ -36,7 +36,7 @@ _LARGEST_EXPONENT = Decimal(64)  # e^64 > G: more ε than this cannot be spent o
 
 
 def least_cells(epsilon: float, parts: int = 1, others: int = 1) -> int:
-    """The least number of cells, at least G/(e^(ε/parts) + others), for an output that is not the true one.
+    """Return ⌈G/(e^(ε/parts) + others)⌉, or more and never less: the cells of an output that is not the true one.
 
     e^(ε/parts) is computed to 60 digits and then lowered by 10^-50 of itself, more than all rounding errors here (for
     fewer than 10^8 others); so rounding the quotient up never lands below the exact one.
@@ -56,8 +56,7 @@ PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class LabelResponse:
-    """Randomised response: keeps one of c labels with probability e^ε/(e^ε + c − 1), else gives one of the others, all
-    alike.
+    """Randomised response: keep one of c labels with probability e^ε/(e^ε + c − 1), else any other, all alike.
 
     With u uniform on the integers below G = 2^53 and O an integer ≥ G/(e^ε + c − 1), each other class gets O cells and
     the true one the G − (c − 1)·O that are left. Any output is thus at most (G − (c − 1)·O)/O ≤ e^ε times as likely
@@ -70,31 +69,31 @@ class LabelResponse:
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
         check_whole("classes", self.classes, 2)
-        if self._kept - self._other < FEWEST_STEPS:
+        if self._kept_cells - self._other_cells < FEWEST_STEPS:
             raise ConfigError(
                 f"epsilon={self.epsilon!r} is too little to tell one of {self.classes} labels from another; raise it"
             )
 
     @property
     def keep_probability(self) -> float:
-        """Of a label's being released as it is."""
-        return self._kept / GRID
+        """Probability that a label is released as it is."""
+        return self._kept_cells / GRID
 
     def transition(self) -> Tensor:
         """P(released label = j | true label = i) as Tensor[c, c] float64, for the forward correction of a loss."""
-        matrix = torch.full((self.classes, self.classes), self._other / GRID, dtype=torch.float64)
+        matrix = torch.full((self.classes, self.classes), self._other_cells / GRID, dtype=torch.float64)
         return matrix.fill_diagonal_(self.keep_probability)
 
     def expected_accuracy(self, accuracy: float) -> float:
-        """Accuracy against true labels that one against perturbed ones lets expect, within [0, 1]; without bias.
+        """Estimate the accuracy against true labels from that against perturbed ones, clamped to [0, 1].
 
         A right guess is right of the released label with probability p, a wrong one with q, of the c - 1 other classes.
         """
-        kept, other = self.keep_probability, self._other / GRID
+        kept, other = self.keep_probability, self._other_cells / GRID
         return min(1.0, max(0.0, (accuracy - other) / (kept - other)))
 
     def event(self) -> LocalEvent:
-        """What one release did to each node, for the accountant."""
+        """Return the accountant's event of one release: local ε of each node's label."""
         return LocalEvent(self.epsilon, "label")
 
     @torch.no_grad()
@@ -109,18 +108,19 @@ class LabelResponse:
         for start in range(0, len(labels), PIECE):
             piece = labels[start : start + PIECE]
             # Cells [k·O, (k + 1)·O) belong to the k-th of the other classes; the true one has all beyond.
-            other = uniform(seed, f"labels/{start}", tuple(piece.shape)).div_(self._other, rounding_mode="floor")
+            other = uniform(seed, f"labels/{start}", tuple(piece.shape)).div_(self._other_cells, rounding_mode="floor")
             moved = other + (other >= piece)
             released[start : start + PIECE] = torch.where(other < self.classes - 1, moved, piece)
         return released
 
     @cached_property
-    def _other(self) -> int:
+    def _other_cells(self) -> int:
+        """O, the cells of probability of each class but the true one."""
         return least_cells(self.epsilon, others=self.classes - 1)
 
     @property
-    def _kept(self) -> int:
-        return GRID - (self.classes - 1) * self._other
+    def _kept_cells(self) -> int:
+        return GRID - (self.classes - 1) * self._other_cells
 
     def _check_labels(self, labels: Tensor) -> None:
         if labels.dim() != 1 or labels.dtype != torch.int64:

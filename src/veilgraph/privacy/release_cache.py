@@ -86,10 +86,9 @@ class ReleaseCache:
 
 
 class RunCache(ReleaseCache):
-    """Keeps a run's releases by channel, and sends them again for the same nodes and order (``depends``), whatever
-    their data.
+    """Keeps a run's releases by channel, and sends them again for the same nodes and order, named by ``depends``.
 
-    Raises ``RunError`` where what is kept is damaged.
+    Their data do not matter. Raises ``RunError`` where what is kept is damaged.
     """
 
     is_kept = True
@@ -109,6 +108,7 @@ class RunCache(ReleaseCache):
 
     @override
     def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the channel's rows: made and saved the first time, sent again later, and paid for once."""
         if of.channel not in self._tensors:
             self._tensors[of.channel] = make(rows)
             self._draws[of.channel] = new_name()
@@ -145,6 +145,7 @@ class _Kept:
 
     @property
     def keys(self) -> Keys:
+        """The nodes' keys, as uint64."""
         return self.tensors["keys"].numpy().view(np.uint64)
 
     def draws(self, places: NDArray[np.int64]) -> list[_Batch]:
@@ -207,7 +208,8 @@ class LifetimeCache(ReleaseCache):
 
     @override
     def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
-        path, digests = self._path(of), self._digests(rows)
+        """Return the rows saved for these nodes; rows of new nodes are made, saved and paid for first."""
+        path, digests = self._path(of), self._row_digests(rows)
         with releasing(self._account):
             before = kept = self._load(path)
             places, known = self._known(kept)
@@ -225,7 +227,7 @@ class LifetimeCache(ReleaseCache):
             return kept.tensors["rows"][torch.from_numpy(places)]
 
     def _pay(self, of: Release, draws: list[_Batch]) -> None:
-        """From the run's ledger, for all rows by a name of their draws; and for life, each draw by its own nodes."""
+        """Pay for a release: from the run's ledger once for all its draws; for life, each draw by its own nodes."""
         content = hashlib.sha256("".join(sorted(draw["content"] for draw in draws)).encode()).hexdigest()
         if self._ledger is not None and not self._ledger.has_paid(of.channel, content):
             self._ledger.spend(of.event, of.channel, 0, content=content, by_rows=True)
@@ -245,7 +247,7 @@ class LifetimeCache(ReleaseCache):
         return None if self._ledger is None else self._ledger.room(of.event, by_rows=True)
 
     def _owing(self, of: Release) -> Keys | None:
-        """Who would pay for a release as things are; None where it is sent again for nothing."""
+        """Return the nodes that would pay for a release now; None where it is sent again for nothing."""
         with releasing(self._account):
             kept = self._load(self._path(of))
         places, known = self._known(kept)
@@ -258,7 +260,7 @@ class LifetimeCache(ReleaseCache):
         return np.unique(np.concatenate(owing)) if owing else None
 
     def _known(self, kept: _Kept) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Where each row's node is among those kept, and whether its row is sent again: by ids, never by values."""
+        """Return each row's place among kept nodes, and whether it is sent again: told by ids, never by values."""
         places, known = places_among(kept.keys, self._each)
         if self._whole and (not known.all() or (self._by_place and len(kept.keys) != len(known))):
             known[:] = False
@@ -268,7 +270,7 @@ class LifetimeCache(ReleaseCache):
         return self._account.keys if self._whole else np.unique(self._each[new])
 
     def _with(self, kept: _Kept, new: NDArray[np.int64], digests: NDArray[np.uint8], made: Tensor) -> _Kept:
-        """With rows that were drawn now; in place of all earlier ones where they are drawn together."""
+        """Add rows drawn now, as one draw; they replace all earlier rows where rows are drawn together."""
         cohort = self._account.lifetime.lines.keep_cohort(self._payers(new))
         batch = _Batch(content=new_name(), cohort=cohort, time=now())
         keys, first = np.unique(self._each[new], return_index=True)
@@ -301,10 +303,11 @@ class LifetimeCache(ReleaseCache):
             "; without ids they may be other nodes, so give them ids" if self._by_place else "",
         )
 
-    def _digests(self, rows: Tensor) -> NDArray[np.uint8]:
+    def _row_digests(self, rows: Tensor) -> NDArray[np.uint8]:
+        """Hash every row before noise under a secret key: uint8 [n, 16]."""
         found = b"".join(
             hashlib.blake2b(content, digest_size=_DIGEST_BYTES, key=self._secret).digest()
-            for content in _contents(rows)
+            for content in _row_contents(rows)
         )
         return np.frombuffer(found, np.uint8).reshape(len(rows), _DIGEST_BYTES)
 
@@ -329,7 +332,7 @@ class LifetimeCache(ReleaseCache):
 
 
 def fingerprint(released: Tensor) -> str:
-    """SHA-256 of the released values: of what the others are given, and of nothing more."""
+    """SHA-256 of released values with their dtype and shape, hexadecimal: of nothing but what others are given."""
     digest = hashlib.sha256(f"{released.dtype}/{tuple(released.shape)}/".encode())
     digest.update(released.detach().contiguous().numpy().data)
     return digest.hexdigest()
@@ -342,7 +345,7 @@ def parts(tensor: Tensor) -> tuple[Tensor, ...]:
     return tensor.crow_indices(), tensor.col_indices(), tensor.values()
 
 
-def _contents(rows: Tensor) -> Iterable[bytes]:
+def _row_contents(rows: Tensor) -> Iterable[bytes]:
     if not rows.is_sparse_csr:
         return (row.tobytes() for row in rows.detach().contiguous().numpy())
     ends, columns, values = (part.numpy() for part in (rows.crow_indices(), rows.col_indices(), rows.values()))

@@ -60,7 +60,7 @@ class Level:
 
 
 def _level(groups: int, *, first: bool = False, last: bool = False) -> Level:
-    """Every product is p above, all four of them or those above g_k, and with it g_k.
+    """Build a level of so many groups of four neighbours: summands of their g and, but in the ``last`` level, p.
 
     In the ``first`` level factors are bits of Λ and λ.
     """
@@ -87,14 +87,14 @@ LEVELS: Final = (_level(16, first=True), _level(4), _level(1, last=True))  # of 
 
 
 def forms(words: int, shape: tuple[int, ...]) -> tuple[list[Form], list[Form]]:
-    """Forms of what is dealt in a comparison (terms of every level, and the mask of the sign), and of masks drawn."""
+    """Return forms of what a comparison deals (terms of every level, the sign's mask), and of the masks drawn."""
     dealt: list[Form] = [((len(level.terms), level.groups, words), torch.int64) for level in LEVELS]
     own: list[Form] = [((level.outputs, level.groups, words), torch.int64) for level in LEVELS]
     return [*dealt, (shape, torch.int64)], own
 
 
 def _products(factors: Tensor, sets: Array) -> Array:
-    """Of sets of factors, planes [4 or 8, groups, words]: [sets, groups, words]."""
+    """AND the factors, planes [4 or 8, groups, words], of each set: [sets, groups, words]."""
     bits = factors.numpy()
     ones = np.full((1, *bits.shape[1:]), -1, np.int64)
     of_parts = ones
@@ -118,7 +118,7 @@ def _joined_shares(level: Level, public: Tensor, shares: Tensor, *, leads: bool)
 
 
 def _grouped(neighbours: Tensor) -> Tensor:
-    """Planes of neighbours, the lowest first, by their place in groups of four: [k, words] → [4, groups, words]."""
+    """Regroup planes by fours, the lowest first: [k, words] → [place in a group, groups, words]."""
     return neighbours.reshape(-1, ARITY, neighbours.shape[-1]).transpose(0, 1)
 
 
@@ -143,6 +143,7 @@ class Negative(Operation[Bit]):
 
     @override
     def hold(self, holder: Holder) -> Bit:
+        """Open p and g of each level under masks; return the sign's Λ, and this holder's share of its λ."""
         tag, public = holder.next(Kind.MASKED_BITS), self.wire.known
         (*terms, sign_mask), masks = holder.shared(tag, *self._forms)
         digits = planes.to_planes(public.reshape(-1))

@@ -40,20 +40,21 @@ REMEDY: Final = "lower sealed.bits, or scale the columns of the tables"
 _ALIGNED: Final = 8
 
 
-def _padded(form: Form) -> int:
+def _padded_bytes(form: Form) -> int:
     shape, dtype = form
     return -(-prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
 
 
 def size_of(forms: Sequence[Form]) -> int:
     """Bytes of tensors of such forms, each filled up to whole words."""
-    return sum(map(_padded, forms))
+    return sum(map(_padded_bytes, forms))
 
 
-def _packed(parts: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
+def _pack(parts: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
+    """Join tensors as uint8 [``size_of``], each filled up to whole words with bytes of its own."""
     buffer, start = torch.zeros(size_of(forms), dtype=torch.uint8), 0
     for part, form in zip(parts, forms, strict=True):
-        octets, size = part.contiguous().view(-1).view(torch.uint8), _padded(form)
+        octets, size = part.contiguous().view(-1).view(torch.uint8), _padded_bytes(form)
         end = start + octets.numel()
         buffer[start:end] = octets
         filling = start + size - end  # by bytes of the same part, as zeros would not look like noise in an audit
@@ -62,12 +63,12 @@ def _packed(parts: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
     return buffer
 
 
-def _unpacked(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
+def _unpack(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
     parts, start = [], 0
     for form in forms:
         shape, dtype = form
         parts.append(buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape))
-        start += _padded(form)
+        start += _padded_bytes(form)
     return parts
 
 
@@ -83,29 +84,29 @@ class Stream:
         self._keystream = Keystream(seed, "sealed")
 
     def draw(self, forms: Sequence[Form]) -> list[Tensor]:
-        """The next ones, of Z_2^32 or Z_2^64 by their dtype."""
-        return _unpacked(self._keystream.take(size_of(forms)), forms)
+        """Draw the next tensors of these forms, uniform in Z_2^32 or Z_2^64 by their dtype."""
+        return _unpack(self._keystream.take(size_of(forms)), forms)
 
 
 class Pace:
-    """When the receiver says that it has used what was dealt to it; both ends count the same bytes."""
+    """Count of the bytes dealt to a holder, the same at both ends: it acknowledges them stride by stride."""
 
     def __init__(self) -> None:
         self._bytes = self._awaited = 0
 
     def due(self) -> range:
-        """The dealer's, before a message: strides of which it has still to hear, or too much would be unread."""
+        """Return the strides whose acknowledgements the dealer must receive before it sends its next message."""
         begin, self._awaited = self._awaited, max(self._awaited, self._bytes // STRIDE_BYTES - AHEAD_STRIDES)
         return range(begin, self._awaited)
 
     def count(self, size: int) -> range:
-        """The strides that a message completes."""
+        """Count a message's bytes, and return the strides that it completes."""
         before = self._bytes // STRIDE_BYTES
         self._bytes += size
         return range(before, self._bytes // STRIDE_BYTES)
 
 
-def _ready(stride: int) -> Tag:
+def _ready_tag(stride: int) -> Tag:
     return Tag(Kind.READY, stride)
 
 
@@ -124,37 +125,37 @@ class Holder:
         self._stream = Stream(seed.numpy().tobytes())
 
     def drawn(self, forms: Sequence[Form]) -> list[Tensor]:
-        """Masks of this holder's, which the dealer knows as well."""
+        """Draw this holder's own masks, of these forms; the dealer draws the same."""
         return self._stream.draw(forms)
 
     def shared(self, tag: Tag, forms: Sequence[Form], own: Sequence[Form] = ()) -> tuple[list[Tensor], list[Tensor]]:
-        """This holder's shares of what all get shares of in an operation, and masks of its own."""
+        """Return this holder's shares of what all get shares of, of ``forms``, and its own masks, of ``own``."""
         if self._is_last:
             return self.dealt(tag, forms), self._stream.draw(own)
         drawn = self._stream.draw([*forms, *own])
         return drawn[: len(forms)], drawn[len(forms) :]
 
     def dealt(self, tag: Tag, forms: Sequence[Form]) -> list[Tensor]:
-        """What the dealer sends this holder alone."""
+        """Receive tensors of these forms that the dealer sends this holder alone, and acknowledge full strides."""
         size = size_of(forms)
         message = receive_as(self.link, self._dealer, Tag(Kind.CORRELATION, tag.step), (size,), torch.uint8)
         for stride in self._pace.count(size):
-            self.link.send(self._dealer, _ready(stride), torch.ones(1, dtype=torch.uint8))
-        return _unpacked(message, forms)
+            self.link.send(self._dealer, _ready_tag(stride), torch.ones(1, dtype=torch.uint8))
+        return _unpack(message, forms)
 
     def next(self, kind: Kind) -> Tag:
-        """Tag of the messages of the operation that begins."""
+        """Begin the next operation, and return the tag of its messages."""
         self._operation += 1
         return Tag(kind, self._operation)
 
     def opened(self, tag: Tag, part: Tensor) -> Tensor:
-        """The sum of all holders' parts, which all learn."""
+        """Exchange parts with all other holders, and return the sum of all, which all learn."""
         return sum(exchange(self.link, self.others, tag, part).values(), start=part)
 
     def encoded(self, values: Tensor | None, shape: tuple[int, ...], bits: int) -> Tensor:
-        """What this holder puts in, floating or integers, in the ring.
+        """Return this holder's input, floating or whole numbers, as int64 with so many fractional bits.
 
-        Raises ``ConfigError``: it has not the shape that all know; ``RangeOverflow``: it does not fit.
+        Raises ``ConfigError``: it is None or not of ``shape``, which all know; ``RangeOverflow``: it does not fit.
         """
         if values is None or tuple(values.shape) != shape:
             found = None if values is None else list(values.shape)
@@ -165,7 +166,7 @@ class Holder:
 
 
 def check_places(places: Tensor, below: int, sender: PartyId) -> None:
-    """Raises ``ProtocolError`` where a place is negative, or too large."""
+    """Raise ``ProtocolError`` unless all places are in [0, ``below``)."""
     if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < below):
         raise ProtocolError(f"{sender} sent places outside of the {below} that there are; ask what it runs")
 
@@ -180,7 +181,7 @@ class Dealer(ABC):
         self.operation = -1
 
     def next(self) -> None:
-        """An operation begins, or a part of one with messages of its own."""
+        """Begin an operation, or a part of one with messages of its own."""
         self.operation += 1
 
     def others(self, owner: PartyId) -> list[PartyId]:
@@ -189,20 +190,20 @@ class Dealer(ABC):
 
     @abstractmethod
     def draw(self, holder: PartyId, forms: Sequence[Form]) -> list[Tensor]:
-        """What a holder draws too; of ``NOBODY`` uniform numbers that nobody else has."""
+        """Draw the same uniform tensors as ``holder`` does; of ``NOBODY`` ones that nobody else has."""
 
     @abstractmethod
     def made(self, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """What ``make`` gives, tensors of such forms."""
+        """Return what ``make`` gives, tensors of these forms; a dealer that only counts does not call it."""
 
     @abstractmethod
     def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
-        """Send tensors of such forms to one holder."""
+        """Send one holder what ``make`` gives, tensors of these forms."""
 
     def correct(
         self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
     ) -> list[Tensor]:
-        """Send the last holder its shares of what ``make`` gives: others' are drawn. The first may be by XOR."""
+        """Return ``make()``; send the last holder what others' drawn shares lack: the first ``bitwise`` by XOR."""
         *before, last = self.holders
         secrets = self.made(forms, make)
 
@@ -215,7 +216,7 @@ class Dealer(ABC):
         return secrets
 
     def draws(self, forms: Sequence[Form], own: Sequence[Form] = ()) -> Draws:
-        """What all holders draw in an operation."""
+        """Draw for all holders: shares of ``forms``, none for the last one, and masks of its ``own``."""
         found = Draws()
         for holder in self.holders:
             shares = () if holder == self.holders[-1] else forms
@@ -224,12 +225,12 @@ class Dealer(ABC):
         return found
 
     def zeros(self, shape: Sequence[int]) -> Tensor:
-        """Of Z_2^64."""
+        """Return zeros of Z_2^64: int64 of ``shape``."""
         return torch.zeros(tuple(shape), dtype=torch.int64, device=self.device)
 
 
 class LinkedDealer(Dealer):
-    """One that deals to ``holders``, in the job's order; nothing of its session is saved."""
+    """A dealer that deals over a link to ``holders``, in the job's order; nothing of its session is saved."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders)
@@ -249,9 +250,9 @@ class LinkedDealer(Dealer):
 
     @override
     def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
-        message, pace = _packed(make(), forms), self._paces[holder]
+        message, pace = _pack(make(), forms), self._paces[holder]
         for stride in pace.due():
-            receive_as(self._link, holder, _ready(stride), (1,), torch.uint8)
+            receive_as(self._link, holder, _ready_tag(stride), (1,), torch.uint8)
         pace.count(message.numel())
         self._link.send(holder, Tag(Kind.CORRELATION, self.operation), message)
 
@@ -263,16 +264,16 @@ class Operation(Protocol[Result_co]):
     """
 
     def hold(self, holder: Holder, /) -> Result_co:
-        """A holder's part: on Λ and its shares of λ."""
+        """Compute a holder's part of the result from Λ and its shares of λ."""
 
     def deal(self, dealer: Dealer, /) -> Result_co:
-        """The dealer's part: on λ. What reads numbers belongs into what ``Dealer`` may call."""
+        """Compute the dealer's part from λ; only functions given to ``Dealer`` may read numbers."""
 
     def plain(self) -> Result_co:
-        """The twin's: on the numbers themselves."""
+        """Compute the twin's result, from the numbers themselves."""
 
     def rounds(self, holders: Sequence[PartyId], /) -> Sequence[Round]:
-        """What holders send one another."""
+        """List the messages that holders send one another, round by round."""
 
 
 @dataclass(frozen=True)
@@ -285,5 +286,5 @@ class Step(Generic[Result]):
     messages: Sequence[Round] = ()
 
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
-        """What holders send one another."""
+        """List the messages that holders send one another, round by round."""
         return self.messages

@@ -45,20 +45,20 @@ Dealing = Callable[[Machine], None]  # all that is computed in a session, on a m
 
 
 def dealer_of(link: Link, holders: Sequence[PartyId], secrets: SecretSource, dealing: Dealing) -> DealerMachine:
-    """The machine of a dealing that the holders, in the job's order, did not open; ``secrets`` gives the keys."""
+    """Commit to dealings until the holders leave one unopened, and return its machine; ``secrets`` gives the keys."""
     for number in count():
         key = secrets(SEED_BYTES)
-        digests = _dealt(key, link.party, holders, dealing)
+        digests = _digests_of(key, link.party, holders, dealing)
         for holder in holders:
-            link.send(holder, _tag(number, _DIGESTS), torch.cat([_row(sha256(key).digest()), digests[holder]]))
-        if not bool(receive_as(link, holders[0], _tag(number, _DRAWN), (1,), torch.bool)):
-            return DealerMachine(link, holders, _source(key))
-        broadcast(link, holders, _tag(number, _KEY), _row(key)[0])
+            link.send(holder, _dealing_tag(number, _DIGESTS), torch.cat([_row(sha256(key).digest()), digests[holder]]))
+        if not bool(receive_as(link, holders[0], _dealing_tag(number, _DRAWN), (1,), torch.bool)):
+            return DealerMachine(link, holders, _secrets_from(key))
+        broadcast(link, holders, _dealing_tag(number, _KEY), _row(key)[0])
     raise AssertionError
 
 
 def unfinished(keeper: Keeper) -> str:
-    """Say why a holder deals with this dealer no more; empty where no check of an earlier session failed."""
+    """Return why this dealer must not be used again; empty unless a check failed in an earlier session."""
     kept = keeper.get(_RECORD)
     if kept is None or kept.facts.get(_OPENED) is False:
         return ""
@@ -86,38 +86,38 @@ def checked_link(
     """
     others = [holder for holder in holders if holder != link.party]
     for number in count():
-        told = receive_as(link, dealer, _tag(number, _DIGESTS), (None, DIGEST_BYTES), torch.uint8)
-        for holder, theirs in exchange(link, others, _tag(number, _COMPARED), told[:1]).items():
+        told = receive_as(link, dealer, _dealing_tag(number, _DIGESTS), (None, DIGEST_BYTES), torch.uint8)
+        for holder, theirs in exchange(link, others, _dealing_tag(number, _COMPARED), told[:1]).items():
             if not torch.equal(told[:1], theirs):
-                raise _wrong(dealer, f"it told {link.party} and {holder} of different keys of dealing {number}")
+                raise _dealer_fault(dealer, f"it told {link.party} and {holder} of different keys of dealing {number}")
         if link.party == holders[0]:
             opened = drawn(rate, secrets)
             keeper.put(_RECORD, {}, {_OPENED: opened})  # before the dealer hears of it, and could hang up
-            broadcast(link, [*others, dealer], _tag(number, _DRAWN), torch.tensor([opened]))
+            broadcast(link, [*others, dealer], _dealing_tag(number, _DRAWN), torch.tensor([opened]))
         else:
-            opened = bool(receive_as(link, holders[0], _tag(number, _DRAWN), (1,), torch.bool))
+            opened = bool(receive_as(link, holders[0], _dealing_tag(number, _DRAWN), (1,), torch.bool))
             keeper.put(_RECORD, {}, {_OPENED: opened})
         if not opened:
             return _CheckedLink(link, dealer, told[1:])
         try:
-            key = receive_as(link, dealer, _tag(number, _KEY), (SEED_BYTES,), torch.uint8).numpy().tobytes()
+            key = receive_as(link, dealer, _dealing_tag(number, _KEY), (SEED_BYTES,), torch.uint8).numpy().tobytes()
         except LinkError as error:
-            raise _wrong(dealer, f"dealing {number} was opened, and no key of it came ({error})") from error
+            raise _dealer_fault(dealer, f"dealing {number} was opened, and no key of it came ({error})") from error
         if not torch.equal(_row(sha256(key).digest()), told[:1]):
-            raise _wrong(dealer, f"the key of dealing {number} is not the one that it had committed to")
-        if not torch.equal(_dealt(key, dealer, holders, dealing)[link.party], told[1:]):
-            raise _wrong(dealer, f"dealing {number} is not what follows from its key")
+            raise _dealer_fault(dealer, f"the key of dealing {number} is not the one that it had committed to")
+        if not torch.equal(_digests_of(key, dealer, holders, dealing)[link.party], told[1:]):
+            raise _dealer_fault(dealer, f"dealing {number} is not what follows from its key")
         keeper.put(_RECORD, {}, {_OPENED: False})
     raise AssertionError
 
 
 def drawn(rate: float, secrets: SecretSource) -> bool:
-    """True with a chance of ``rate``."""
+    """Return True with a probability of ``rate``."""
     return int.from_bytes(secrets(_DRAW_BYTES), "big") < rate * (1 << 8 * _DRAW_BYTES)
 
 
 class _CheckedLink(Wrapper):
-    """Refuses what its dealer has not committed to."""
+    """A link that raises ``ProtocolError`` at a dealer's message whose digest the dealer has not committed to."""
 
     def __init__(self, link: Link, dealer: PartyId, digests: Tensor) -> None:
         super().__init__(link)
@@ -125,23 +125,24 @@ class _CheckedLink(Wrapper):
 
     @override
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        """Receive a message; ``ProtocolError``: it is the dealer's, and not what it has committed to."""
         tensor = super().receive(sender, tag)
         if sender == self._dealer:
             committed = next(self._digests, None)
-            if committed is None or not torch.equal(committed, _digest(tag, tensor)[0]):
-                raise _wrong(sender, f"{tag} is not what it had committed to")
+            if committed is None or not torch.equal(committed, _digest_of(tag, tensor)[0]):
+                raise _dealer_fault(sender, f"{tag} is not what it had committed to")
         return tensor
 
 
-class _Unsent:
-    """A dealer's link on which nothing goes out but into digests, and holders use all that they are dealt."""
+class _DigestLink:
+    """A dealer's link that sends nothing, keeps the digest of every message, and receives acknowledgements at once."""
 
     def __init__(self, party: PartyId, holders: Sequence[PartyId]) -> None:
         self.party = party
         self.digests: dict[PartyId, list[Tensor]] = {holder: [] for holder in holders}
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-        self.digests[to].append(_digest(tag, tensor))
+        self.digests[to].append(_digest_of(tag, tensor))
 
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         return torch.ones(1, dtype=torch.uint8)
@@ -156,19 +157,19 @@ class _Unsent:
         pass
 
 
-def _dealt(key: bytes, dealer: PartyId, holders: Sequence[PartyId], dealing: Dealing) -> dict[PartyId, Tensor]:
-    """Holder → digests of all that it is dealt, in the order in which it is sent: uint8 [messages, 32]."""
-    link = _Unsent(dealer, holders)
-    dealing(DealerMachine(link, holders, _source(key)))
+def _digests_of(key: bytes, dealer: PartyId, holders: Sequence[PartyId], dealing: Dealing) -> dict[PartyId, Tensor]:
+    """Compute a dealing from its key: holder → digests of all that it is dealt, in order, uint8 [messages, 32]."""
+    link = _DigestLink(dealer, holders)
+    dealing(DealerMachine(link, holders, _secrets_from(key)))
     return {holder: torch.cat(digests) for holder, digests in link.digests.items()}
 
 
-def _source(key: bytes) -> SecretSource:
+def _secrets_from(key: bytes) -> SecretSource:
     stream = Keystream(key, "dealing")
     return lambda length: stream.take(length).numpy().tobytes()
 
 
-def _digest(tag: Tag, tensor: Tensor) -> Tensor:
+def _digest_of(tag: Tag, tensor: Tensor) -> Tensor:
     found = sha256(f"{tag}/{tensor.dtype}/{tuple(tensor.shape)}/".encode())
     found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return _row(found.digest())
@@ -178,11 +179,11 @@ def _row(digest: bytes) -> Tensor:
     return torch.frombuffer(bytearray(digest), dtype=torch.uint8)[None]
 
 
-def _tag(number: int, round_: int) -> Tag:
+def _dealing_tag(number: int, round_: int) -> Tag:
     return Tag(Kind.COMMITMENT, number, round_)
 
 
-def _wrong(dealer: PartyId, what: str) -> ProtocolError:
+def _dealer_fault(dealer: PartyId, what: str) -> ProtocolError:
     return ProtocolError(
         f"the dealer ({dealer}) does not deal as it should: {what}; nothing was computed from it; ask whose machine it "
         "is what it runs",

@@ -32,7 +32,7 @@ _TRIALS: Final = 16  # range tests of each block: one beyond the bound is missed
 
 
 def range_tests(wire: Wire, most: int) -> Wire:
-    """Numbers below zero, all of them, where every entry of a wire of Z_2^64 is below ``most`` (whole) in magnitude.
+    """Return numbers all below zero where every entry of a wire of Z_2^64 is below ``most`` (whole) in magnitude.
 
     Every block of entries is added up ``_TRIALS`` times under public random signs. Flip the sign of an entry w with
     most ≤ |w| < 2^63 − most: of both sums modulo 2^64 at most one is below ``most``, so half of the signs show it. In
@@ -51,19 +51,19 @@ def _signs() -> Tensor:
 
 
 def times(machine: Machine, left: Wire, right: Wire, bits: int = ERROR_BITS) -> Wire:
-    """left·right, entry by entry, of either's shape or broadcast. Two rounds."""
+    """Multiply entry by entry, of one shape or broadcast, and open the product with ``bits``. Two rounds."""
     product = machine.product(torch.mul, left, right)
     return machine.open(product, product.bits - bits)
 
 
 def relu(machine: Machine, wire: Wire) -> tuple[Wire, Bit]:
-    """max(x, 0), and where x is not below zero, for the gradient. Four rounds."""
+    """Return max(x, 0), and the bits x ≥ 0 for the gradient. Four rounds."""
     positive = ~machine.negative(wire)
     return machine.open(machine.gate(positive, wire)), positive
 
 
 def largest(machine: Machine, wire: Wire) -> Wire:
-    """The largest of every row: [T, C] → [T, 1]. Four rounds for each halving of C."""
+    """Return the maximum of every row: [T, C] → [T, 1]. Four rounds for each halving of C."""
     while wire.shape[1] > 1:
         half = wire.shape[1] // 2
         left, right = wire[:, :half], wire[:, half : 2 * half]
@@ -73,7 +73,7 @@ def largest(machine: Machine, wire: Wire) -> Wire:
 
 
 def largest_place(machine: Machine, wire: Wire) -> Wire:
-    """The column of the largest of every row, the first of equal ones: [T, C] → [T, 1], whole numbers."""
+    """Return the argmax of every row, the first of equal ones: [T, C] → [T, 1], whole numbers."""
     places = machine.constant(torch.arange(wire.shape[1]).expand(wire.shape))
     while wire.shape[1] > 1:
         half = wire.shape[1] // 2
@@ -90,7 +90,7 @@ def largest_place(machine: Machine, wire: Wire) -> Wire:
 
 
 def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
-    """1 in the column of the largest of every row, the first of equal ones, else 0: [T, C] → [T, C], C ≤ 512.
+    """Return the argmax of every row as one-hot, the first of equal ones: [T, C] → [T, C], C ≤ 512.
 
     Exactly one entry of every row is 1: columns are put two units of finer bits apart, so that none are equal.
     """
@@ -116,10 +116,10 @@ def exponential(machine: Machine, wire: Wire) -> Wire:
 
 
 def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
-    """1/s for 1 ≤ s ≤ ``most``, at most ``LARGEST_DIVISOR`` or ``ValueError``, with ``ERROR_BITS``, by Newton's
-    iteration.
+    """Return 1/s with ``ERROR_BITS`` for 1 ≤ s ≤ ``most``; ``ValueError`` where that is above ``LARGEST_DIVISOR``.
 
-    Ten rounds, more for large ranges. It begins with the line a − b·s of the smallest largest error of s·(a − b·s).
+    Ten rounds, more for large ranges. Newton's iteration begins with the line a − b·s of the smallest largest error of
+    s·(a − b·s).
     """
     if most > LARGEST_DIVISOR:
         raise ValueError(f"most={most} must be at most {LARGEST_DIVISOR}: scale what is divided by")
@@ -135,7 +135,7 @@ def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
 
 
 def softmax(machine: Machine, logits: Wire) -> Wire:
-    """Of every row: [T, C] → [T, C] with ``ERROR_BITS``."""
+    """Softmax of every row of logits: [T, C] → [T, C] with ``ERROR_BITS``."""
     powers = exponential(machine, logits - largest(machine, logits))
     return times(machine, powers, reciprocal(machine, powers.sum(1), logits.shape[1]), ERROR_BITS)
 
@@ -162,7 +162,7 @@ def inverse_root(machine: Machine, degrees: Summands, most: int, bits: int = FIN
 
 
 def _inverse_power(machine: Machine, reached: Summands, base: int, bits: int) -> Wire:
-    """base^(−k) with ``bits``, where the first k of the bits, [K, N], are set and no other: each adds a step."""
+    """Return base^(−k) with ``bits``, [N], where the first k of a column's bits, [K, N], are set and no other."""
     steps = [(base ** -(k + 1) - base**-k) for k in range(reached.shape[0])]
     total = reached[0].scaled(steps[0], bits)
     for row, step in enumerate(steps[1:], 1):

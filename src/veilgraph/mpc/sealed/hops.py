@@ -50,17 +50,17 @@ class Steps:
     turn: Tensor
     pick: Tensor
 
-    def kept(self) -> Steps:
-        """In half of the memory where it can be: a party has those of every holder's edges, all session long."""
-        return Steps(*(_narrowed(step, self.spread.numel()) for step in (self.spread, self.turn, self.pick)))
+    def compact(self) -> Steps:
+        """The same steps as int32 where places fit: a party has those of every holder's edges, all session long."""
+        return Steps(*(_int32_if_small(step, self.spread.numel()) for step in (self.spread, self.turn, self.pick)))
 
 
-def _narrowed(places: Tensor, slots: int) -> Tensor:
+def _int32_if_small(places: Tensor, slots: int) -> Tensor:
     return places.to(torch.int32) if slots < 1 << 31 else places
 
 
 def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor:
-    """What every slot counts, in the order of targets: int64 [n], with ``one`` at the heads and 0 in the blanks."""
+    """Return each slot's weight in the order of targets: int64 [n], ``one`` at the heads and 0 in padding."""
     by_target = torch.argsort(edges[1], stable=True)
     found = torch.zeros(steps.turn.numel(), dtype=torch.int64)
     found[steps.pick] = one
@@ -69,7 +69,7 @@ def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor
 
 
 def steps_of(edges: Tensor, nodes: int, padded: int) -> Steps:
-    """The owner's, of int64 [2, E] sources and targets in any order, N nodes and Ē ≥ E padded edges."""
+    """Compute the steps of edges, int64 [2, E] sources and targets in any order; N nodes, Ē ≥ E padded edges."""
     count, slots = edges.shape[1], nodes + padded
     all_nodes = torch.arange(nodes)
     by_source = torch.argsort(edges[0], stable=True)
@@ -93,7 +93,7 @@ def steps_of(edges: Tensor, nodes: int, padded: int) -> Steps:
 
 
 def orders(slots: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Forms of the random numbers that the three random permutations are made of."""
+    """Forms of the uniform int64 tensors, [slots] each, that ``shuffled`` makes the three permutations of."""
     return [((slots,), torch.int64)] * 3
 
 
@@ -109,18 +109,18 @@ def inverse(permutation: Tensor) -> Tensor:
     return undone
 
 
-def before(step: Tensor, random: Tensor) -> Tensor:
-    """What is to be done after a random permutation, so that both together are a step."""
+def rest_after(step: Tensor, random: Tensor) -> Tensor:
+    """Return the index to take rows by after a random permutation, so that both together are ``step``."""
     return inverse(random)[step]
 
 
-def after(step: Tensor, random: Tensor) -> Tensor:
-    """What is to be done before a random permutation, so that both together are a step."""
+def rest_before(step: Tensor, random: Tensor) -> Tensor:
+    """Return the index to take rows by before a random permutation, so that both together are ``step``."""
     return step[inverse(random)]
 
 
-def taken(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows by their number. numpy's gather is twice as fast as torch's here."""
+def take_rows(rows: Tensor, index: Tensor) -> Tensor:
+    """Return rows by their number: ``rows[index]``. numpy's gather is twice as fast as torch's here."""
     return torch.from_numpy(np.take(rows.numpy(), index.numpy(), 0))
 
 
@@ -131,7 +131,7 @@ def differences(rows: Tensor) -> Tensor:
     return out
 
 
-def running(rows: Tensor) -> Tensor:
+def prefix_sums(rows: Tensor) -> Tensor:
     """Prefix sums of rows, in their ring."""
     return torch.cumsum(rows, 0, dtype=rows.dtype)
 
@@ -199,16 +199,18 @@ class Hide(Operation[HiddenGraph]):
 
     @override
     def hold(self, holder: Holder) -> HiddenGraph:
+        """Return what this holder has of the graph: the owner's edges, or the relative steps that the owner sends."""
         tag, graph = holder.next(Kind.PLACEMENT), self._graph
         if holder.party == self.owner:
             return self._own(holder, tag, graph)
         relative = receive_as(holder.link, self.owner, tag, (sum(self._lengths),), torch.int64)
         check_places(relative[: 2 * graph.slots + self.nodes], graph.slots, self.owner)
         spread, turn, pick, *masked = torch.split(relative, self._lengths)
-        kept = Steps(spread, turn, pick).kept()
+        kept = Steps(spread, turn, pick).compact()
         return replace(graph, steps=kept, weights=masked[0][:, None].clone() if masked else None)
 
     def _own(self, holder: Holder, tag: Tag, graph: HiddenGraph) -> HiddenGraph:
+        """Do the owner's part of ``hold``: send steps relative to the random ones; ``ConfigError``: too many edges."""
         edges, owner, one = self.edges, self.owner, 1 << self.weight_bits
         if edges is None or edges.shape[1] > self.padded:
             count = 0 if edges is None else edges.shape[1]
@@ -217,7 +219,7 @@ class Hide(Operation[HiddenGraph]):
             )
         steps = steps_of(edges, self.nodes, self.padded)
         spread, turn, pick = map(shuffled, holder.drawn(orders(graph.slots)))
-        relative = Steps(before(steps.spread, spread), after(steps.turn, turn), before(steps.pick, pick))
+        relative = Steps(rest_after(steps.spread, spread), rest_before(steps.turn, turn), rest_after(steps.pick, pick))
         sent, counts = [relative.spread, relative.turn, relative.pick], np.ones(edges.shape[1], np.int32)
         own_weights = masked = None
         if self.weight_bits:
@@ -226,18 +228,19 @@ class Hide(Operation[HiddenGraph]):
                 whole = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
             counts, own_weights = whole.numpy(), weights_of(steps, edges, whole, one)[:, None]
             (mask,) = holder.drawn([((graph.slots, 1), torch.int64)])
-            masked = taken(own_weights, inverse(turn)) - mask
+            masked = take_rows(own_weights, inverse(turn)) - mask
             sent.append(masked[:, 0])
         broadcast(holder.link, holder.others, tag, torch.cat(sent))
-        own = _OwnEdges(steps.kept(), _narrowed(turn, graph.slots), own_weights)
+        own = _OwnEdges(steps.compact(), _int32_if_small(turn, graph.slots), own_weights)
         adjacency = _adjacency(edges, counts, self.nodes)
-        return replace(graph, steps=relative.kept(), weights=masked, own=own, adjacency=adjacency)
+        return replace(graph, steps=relative.compact(), weights=masked, own=own, adjacency=adjacency)
 
     @override
     def deal(self, dealer: Dealer) -> HiddenGraph:
+        """Return the dealer's graph: the random permutations, and the mask of weights, that the owner draws too."""
         dealer.next()
         graph = self._graph
-        steps = Steps(*map(shuffled, dealer.draw(self.owner, orders(graph.slots)))).kept()
+        steps = Steps(*map(shuffled, dealer.draw(self.owner, orders(graph.slots)))).compact()
         mask = dealer.draw(self.owner, [((graph.slots, 1), torch.int64)])[0] if self.weight_bits else None
         return replace(graph, steps=steps, weights=mask)
 
@@ -254,10 +257,7 @@ def _adjacency(edges: Tensor, counts: np.ndarray[Any, np.dtype[Any]], nodes: int
 
 @dataclass(frozen=True, eq=False)
 class Hop(Operation[Summands]):
-    """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v.
-
-    Raises ``ValueError``: there is no graph, or their weights have not the same bits.
-    """
+    """``Machine.hop`` as an operation; ``ValueError``: there is no graph, or their weights differ in bits."""
 
     graphs: Sequence[HiddenGraph]
     wire: Wire
@@ -268,12 +268,12 @@ class Hop(Operation[Summands]):
 
     @property
     def weight_bits(self) -> int:
-        """Of all graphs."""
+        """Fractional bits of edge weights, the same in all graphs; 0: every edge counts once."""
         return self.graphs[0].weight_bits
 
     @property
     def _portions(self) -> Iterator[list[tuple[HiddenGraph, slice]]]:
-        """Graphs with the columns that are summed over their edges at a time, side by side as far as they go."""
+        """Yield portions: each graph with its next columns, so many that their rows stay below ``CHUNK_BYTES``."""
         columns = self.wire.shape[1]
 
         def chunks(graph: HiddenGraph) -> Iterator[slice]:
@@ -299,6 +299,7 @@ class Hop(Operation[Summands]):
 
     @override
     def hold(self, holder: Holder) -> Summands:
+        """Add up this holder's own edges in the clear, and take off its shares of (A + I)·λ of all graphs."""
         public, mask = self.wire.known, self.wire.mask
         total = ((len(self.graphs) - 1) << self.weight_bits) * mask
         if holder.leads:
@@ -314,6 +315,7 @@ class Hop(Operation[Summands]):
 
     @override
     def deal(self, dealer: Dealer) -> Summands:
+        """Deal each graph's owner what its share of (A + I)·λ lacks; the dealer's own summand is zero."""
         for graph, columns in chain(*self._portions):
             _deal_share(dealer, graph, self.wire.mask[:, columns], self._form(graph, columns))
         return Summands(torch.zeros_like(self.wire.mask), self.wire.bits + self.weight_bits)
@@ -325,39 +327,41 @@ class Hop(Operation[Summands]):
         return Summands(total, self.wire.bits + self.weight_bits)
 
     def _add_sums(self, total: Tensor, known: Tensor) -> None:
-        """Add what this party sees of the graphs: its own edges, or in the twin all."""
+        """Add to ``total`` sums of ``known`` over the edges that this party sees: its own, or in the twin all."""
         for graph in self.graphs:
             if graph.adjacency is not None:
                 total += torch.from_numpy(graph.adjacency @ known.numpy())
 
 
 def _own_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
-    """The owner's share of (A + I)·λ."""
+    """Return the owner's share of (A + I)·λ, [N, columns], from what the dealer and the other holders send."""
     assert graph.own is not None
     first, second = holder.dealt(tag, [form] * 2)
     weights, (size, dtype) = graph.own.weights, form
     received = gather(holder.link, holder.others, tag, size if weights is None else (2, *size), dtype)
-    rows = taken(running(taken(first, graph.steps.spread)), graph.own.steps.turn)
+    rows = take_rows(prefix_sums(take_rows(first, graph.steps.spread)), graph.own.steps.turn)
     for masked in received.values():
-        rows += taken(masked if weights is None else masked[0], graph.own.random_turn)
+        rows += take_rows(masked if weights is None else masked[0], graph.own.random_turn)
     if weights is not None:
         rows *= weights
         for masked in received.values():
-            rows -= taken(masked[1], graph.own.random_turn)
-    picked = taken(running(rows), graph.own.steps.pick)
-    return differences(picked + taken(second, graph.steps.pick))
+            rows -= take_rows(masked[1], graph.own.random_turn)
+    picked = take_rows(prefix_sums(rows), graph.own.steps.pick)
+    return differences(picked + take_rows(second, graph.steps.pick))
 
 
 def _other_share(holder: Holder, graph: HiddenGraph, tag: Tag, form: Form) -> Tensor:
+    """Send the owner masked rows, and return this holder's share of (A + I)·λ, [N, columns]."""
     spread, mask, picked, *more = holder.drawn([form] * (4 if graph.weight_bits else 3))
-    masked = taken(running(taken(spread, graph.steps.spread)), graph.steps.turn) + mask
+    masked = take_rows(prefix_sums(take_rows(spread, graph.steps.spread)), graph.steps.turn) + mask
     if graph.weights is not None:
         masked = torch.stack([masked, graph.weights * mask + more[0]])
     holder.link.send(graph.owner, tag, masked)
-    return differences(taken(picked, graph.steps.pick))
+    return differences(take_rows(picked, graph.steps.pick))
 
 
 def _deal_share(dealer: Dealer, graph: HiddenGraph, mask: Tensor, form: Form) -> None:
+    """Send the owner two tensors of masks, of ``form``, that complete all shares of (A + I)·``mask``."""
     dealer.next()
     forms = [form] * (4 if graph.weight_bits else 3)
 
@@ -368,8 +372,8 @@ def _deal_share(dealer: Dealer, graph: HiddenGraph, mask: Tensor, form: Form) ->
             turned = graph.weights * turned - more[0]
         steps = torch.zeros(form[0], dtype=form[1])
         steps[: graph.nodes] = differences(mask)
-        picked = -running(taken(turned, graph.steps.turn))
-        return [taken(steps, graph.steps.spread) - spread_shares, taken(picked, graph.steps.pick) - pick_shares]
+        picked = -prefix_sums(take_rows(turned, graph.steps.turn))
+        return [take_rows(steps, graph.steps.spread) - spread_shares, take_rows(picked, graph.steps.pick) - pick_shares]
 
     dealer.deal(graph.owner, [form] * 2, make)
 
@@ -393,11 +397,12 @@ class Pick(Operation[Summands]):
 
     @override
     def hold(self, holder: Holder) -> Summands:
+        """Return this holder's summand of the rows; ``ConfigError``: the owner's are not ``count`` different ones."""
         tag, rows = holder.next(Kind.PLACEMENT), self.rows
         if holder.party != self.owner:
             relative = receive_as(holder.link, self.owner, tag, (self.count,), torch.int64)
             check_places(relative, self.wire.shape[0], self.owner)
-            return Summands(-taken(holder.drawn([self._form])[0], relative), self.wire.bits)
+            return Summands(-take_rows(holder.drawn([self._form])[0], relative), self.wire.bits)
         if rows is None:
             raise ConfigError(f"{self.owner} chooses rows and gives none: give {self.count}")
         if tuple(rows.shape) != (self.count,) or len(set(rows.tolist())) < self.count:
@@ -406,19 +411,20 @@ class Pick(Operation[Summands]):
                 key="rows",
             )
         random = shuffled(holder.drawn([((self.wire.shape[0],), torch.int64)])[0])
-        relative = before(rows, random)
+        relative = rest_after(rows, random)
         broadcast(holder.link, holder.others, tag, relative)
         (dealt,) = holder.dealt(tag, [self._form])
-        return Summands(taken(self.wire.known, rows) - taken(dealt, relative), self.wire.bits)
+        return Summands(take_rows(self.wire.known, rows) - take_rows(dealt, relative), self.wire.bits)
 
     @override
     def deal(self, dealer: Dealer) -> Summands:
+        """Deal the owner all rows of λ in its random order, less the others' shares; the own summand is zero."""
         dealer.next()
         random = shuffled(dealer.draw(self.owner, [((self.wire.shape[0],), torch.int64)])[0])
 
         def make() -> list[Tensor]:
             others = added(dealer.draw(holder, [self._form])[0] for holder in dealer.others(self.owner))
-            return [taken(self.wire.mask, random) - others]
+            return [take_rows(self.wire.mask, random) - others]
 
         dealer.deal(self.owner, [self._form], make)
         return Summands(self.wire.mask.new_zeros((self.count, *self.wire.shape[1:])), self.wire.bits)

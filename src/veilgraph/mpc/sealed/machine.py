@@ -43,7 +43,7 @@ from veilgraph.privacy.geometric import two_sided
 
 
 class Machine(ABC):
-    """One party's.
+    """One party's machine, which runs its part of a program.
 
     Attributes:
         holders: in the job's order.
@@ -57,14 +57,14 @@ class Machine(ABC):
         self.holders, self.party = tuple(holders), party
 
     def at(self, place: str) -> None:  # noqa: B027 - only what counts or reports needs it
-        """Names the part of the program that begins; nothing that is computed depends on it."""
+        """Name the part of the program that begins; nothing that is computed depends on it."""
 
     @abstractmethod
     def run(self, operation: Operation[Result]) -> Result:
-        """This party's part in an operation."""
+        """Run this party's part of an operation, and return its result."""
 
     def share(self, wire: Wire) -> Tensor:
-        """This party's summand of a wire, to be kept; those of all holders add up to it."""
+        """Return this party's additive share of a wire, in its ring, to be saved: all holders' add up to it."""
         return self.run(
             Step(
                 hold=lambda holder: wire.known - wire.mask if holder.leads else -wire.mask,
@@ -74,7 +74,7 @@ class Machine(ABC):
         )
 
     def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
-        """The owner's floating or whole numbers, None at others, as a wire of Z_2^64 in units of 2^−bits. One round."""
+        """Input the owner's floating or whole numbers, None at others, as a wire of Z_2^64 with ``bits``. One round."""
         size = tuple(shape)
         forms: list[Form] = [(size, torch.int64)]
 
@@ -96,7 +96,7 @@ class Machine(ABC):
         return self.run(Step(hold, deal, lambda: plain_wire(floating(values), bits), [[sent]]))
 
     def constant(self, values: Tensor, bits: int = 0) -> Wire:
-        """What everybody knows, whole numbers (int64) of 2^−bits, as a wire of Z_2^64. No message."""
+        """Make public whole numbers, int64 in units of 2^−bits, a wire of Z_2^64. No message."""
         return self.run(
             Step(
                 hold=lambda _: Wire(values, torch.zeros_like(values), bits),
@@ -108,7 +108,7 @@ class Machine(ABC):
     def summands(
         self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None
     ) -> Summands:
-        """What every holder knows a summand of, or ``of`` one of them all, floating, integers or None. No message."""
+        """Input each holder's ``values`` (None: zeros), or those ``of`` one, as summands of their sum. No message."""
         size = tuple(shape)
 
         def hold(holder: Holder) -> Summands:
@@ -125,7 +125,7 @@ class Machine(ABC):
         )
 
     def split(self, wire: Wire) -> Summands:
-        """A wire as summands: the dealer takes off the mask. No message."""
+        """Turn a wire into summands: Λ at the holder that leads, −λ at the dealer. No message."""
         return self.run(
             Step(
                 hold=lambda holder: Summands(wire.known if holder.leads else torch.zeros_like(wire.known), wire.bits),
@@ -135,7 +135,7 @@ class Machine(ABC):
         )
 
     def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
-        """A bilinear function f of two wires of Z_2^64. No message.
+        """Return f of two wires of Z_2^64, for a bilinear function f, as summands. No message.
 
         f(l, r) = f(Λ_l, Λ_r − λ_r) − f(λ_l, Λ_r) + f(λ_l, λ_r), of which the last is the dealer's summand.
         """
@@ -165,7 +165,7 @@ class Machine(ABC):
         )
 
     def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
-        """left·middle·right of wires of Z_2^64 of one shape, entry by entry. No message but the dealer's.
+        """Return left·middle·right, of wires of Z_2^64 of one shape, entry by entry. No message but the dealer's.
 
         Holders get shares of the products of two masks; the product of three is the dealer's.
         """
@@ -194,19 +194,19 @@ class Machine(ABC):
         return self.run(Step(hold, deal, lambda: Summands(left.known * middle.known * right.known, bits)))
 
     def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
-        """Summands become a wire: what is opened is the value under a fresh mask.
+        """Open summands as a wire of ``ring``, ``shift`` bits cut off: the value is opened under a fresh mask.
 
         One round where they have ``ring + shift`` bits, else two: their sum may wrap around. They are of Z_2^n, below
-        2^(n − GUARD) in magnitude where ``shift`` bits are cut off or they are lifted to another ring; the result is
-        exact to one unit, and right on average. ``bits`` are those it is said to have, where a power of two is divided
-        by as well.
+        2^(n − GUARD) in magnitude where bits are cut off or the ring changes; the result is exact to one unit, and
+        right on average. ``bits`` are the result's, by default theirs less ``shift``; others divide by a power of two
+        as well.
         """
         return self.run(Open(summands, shift, ring, bits, by_two=len(self.holders) == 2))
 
     def noised(self, summands: Summands, epsilon: float) -> Summands:
-        """Whole numbers of Z_2^64 plus the dealer's two-sided geometric noise; none where ε is infinite. No message.
+        """Add the dealer's two-sided geometric noise to whole numbers of Z_2^64; none where ε is infinite. No message.
 
-        Sums wrap around in the ring, which is computed from what they are, and costs nothing.
+        That sums wrap around in the ring costs no ε: it follows from the noisy sum.
         """
         if self.noise is None or math.isinf(epsilon):
             return summands
@@ -219,7 +219,7 @@ class Machine(ABC):
         return self.run(Negative(wire))
 
     def value(self, bit: Bit) -> Summands:
-        """A bit as a number: Λ + (1 − 2Λ)·λ. No message."""
+        """Turn a bit into summands of 0 or 1: Λ + (1 − 2Λ)·λ. No message."""
 
         def hold(holder: Holder) -> Summands:
             share = torch.where(bit.known, -bit.mask, bit.mask)
@@ -234,7 +234,7 @@ class Machine(ABC):
         )
 
     def gate(self, bit: Bit, wire: Wire) -> Summands:
-        """bit·wire, entry by entry. No message but the dealer's: shares of the product of both masks."""
+        """Return the wire where the bit is set, else 0. No message but the dealer's: shares of the product of masks."""
         forms: list[Form] = [(wire.shape, torch.int64)]
 
         def hold(holder: Holder) -> Summands:
@@ -251,7 +251,7 @@ class Machine(ABC):
         return self.run(Step(hold, deal, lambda: Summands(torch.where(bit.known, wire.known, 0.0), wire.bits)))
 
     def choose(self, bit: Bit, left: Wire, right: Wire) -> Summands:
-        """Entries of ``left`` where the bit is set, of ``right`` elsewhere. No message but the dealer's."""
+        """Return ``left`` where the bit is set, ``right`` elsewhere, entry by entry. No message but the dealer's."""
         return self.gate(bit, left - right) + self.split(right)
 
     def hidden_graph(
@@ -263,14 +263,14 @@ class Machine(ABC):
         weights: Tensor | None = None,
         weight_bits: int = 0,
     ) -> HiddenGraph:
-        """Directed edges that one holder knows, [2, E] sources and targets, None at others. One message to every other.
+        """Input directed edges of one holder, [2, E] sources and targets, None at others. One message to every other.
 
         ``padded`` ≥ E is the number that all are told, as are the bits of ``weights``, [E] floating; 0: there are none.
         """
         return self.run(Hide(owner, edges, nodes, padded, weights, weight_bits))
 
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
-        """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v.
+        """Sum over the sources of every target's edges, and add the node itself: Σ_i A_i·v + v.
 
         Duplicates count in each graph; all have weights of the same bits, or none. The wire is [N, d] of the ring that
         sums are made in, with weights Z_2^64; their bits are added to its own.
@@ -278,11 +278,11 @@ class Machine(ABC):
         return self.run(Hop(graphs, wire))
 
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
-        """Different rows, [count], of a wire [N, d] that one holder chooses and nobody else knows."""
+        """Pick ``count`` different rows of a wire [N, d]: ``owner`` chooses ``rows``, and nobody else knows them."""
         return self.run(Pick(owner, rows, count, wire))
 
     def reveal(self, wire: Wire, to: PartyId) -> Tensor | None:
-        """A wire's numbers at one holder, float64; None at all others. One round."""
+        """Return a wire's numbers at one holder, float64; None at all others. One round."""
 
         def hold(holder: Holder) -> Tensor | None:
             tag = holder.next(Kind.MASK_SHARE)
@@ -297,7 +297,7 @@ class Machine(ABC):
 
 
 class HolderMachine(Machine):
-    """One holder's, in a session of ``holders``, in the job's order."""
+    """One holder's machine, in a session of ``holders``, in the job's order."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId]) -> None:
         super().__init__(holders, link.party)
@@ -309,7 +309,7 @@ class HolderMachine(Machine):
 
 
 class DealerMachine(Machine):
-    """The dealer's: it knows every mask and no message between holders; ``secrets`` gives seeds and noise."""
+    """The dealer's machine: it knows all masks and no message between holders; ``secrets`` gives seeds and noise."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders, link.party)
@@ -321,10 +321,7 @@ class DealerMachine(Machine):
 
 
 class PlainMachine(Machine):
-    """The twin: the same program on floating numbers in one place, with nothing secret and nothing rounded.
-
-    What a holder alone would give is looked up by its name.
-    """
+    """The twin's machine: it runs a program on floating numbers in one place, nothing secret and nothing rounded."""
 
     def __init__(self, holders: Sequence[PartyId], noise: SecretSource = system_secrets) -> None:
         super().__init__(holders, "")
@@ -336,13 +333,13 @@ class PlainMachine(Machine):
 
     @override
     def choose(self, bit: Bit, left: Wire, right: Wire) -> Summands:
-        """Select, for (l − r) + r may differ from l in floating point."""
+        """Select ``left`` or ``right`` entry by entry, for (l − r) + r may differ from l in floating point."""
         return Summands(torch.where(bit.known, left.known, right.known), left.bits)
 
 
 @dataclass
 class _Cost:
-    """Of a part of a program: rounds of messages between holders, and party → bytes that it sends, headers included."""
+    """Cost of a part of a program: rounds between holders, and party → bytes that it sends, headers included."""
 
     rounds: int = 0
     sent: Counter[PartyId] = field(default_factory=Counter)
@@ -372,6 +369,7 @@ class CountingMachine(Machine):
 
     @override
     def run(self, operation: Operation[Result]) -> Result:
+        """Count an operation's messages, and run the dealer's part on shapes alone."""
         for messages in operation.rounds(self.holders):
             self._here.rounds += 1
             for senders, receivers, size in messages:
@@ -385,9 +383,11 @@ class CountingMachine(Machine):
         return super().open(summands, shift, ring, bits=bits)
 
     def _sent(self, sender: PartyId, size: int, messages: int = 1) -> None:
+        """Count ``messages`` messages of ``size`` bytes each, and their headers, as sent by ``sender``."""
         self._here.sent[sender] += messages * (HEADER_BYTES + size)
 
     def _deal(self, holder: PartyId, size: int) -> None:
+        """Count a message of ``size`` bytes from the dealer to ``holder``, and the acknowledgements due after it."""
         self.dealt[holder] += 1
         self._sent(self.party, size)
         self._sent(holder, 1, len(self._paces[holder].count(size)))

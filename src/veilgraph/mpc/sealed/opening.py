@@ -27,10 +27,7 @@ _SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.i
 
 
 class Open(Operation[Wire]):
-    """See ``Machine.open``.
-
-    ``by_two``: two holders cut their own summands, and open nothing before the result.
-    """
+    """``Machine.open`` as an operation; ``by_two``: two holders cut their own summands, and open nothing before."""
 
     def __init__(self, summands: Summands, shift: int, ring: Ring, bits: int | None, *, by_two: bool) -> None:
         self.summands, self.shift, self.ring, self.shape = summands, shift, ring, summands.shape
@@ -66,6 +63,7 @@ class Open(Operation[Wire]):
 
     @override
     def hold(self, holder: Holder) -> Wire:
+        """Open this holder's summands under masks, cut or lift the value, and return it as a wire."""
         tag = holder.next(Kind.MASKED_WIRE)
         dealt, (*random, mask) = holder.shared(tag, self.dealt, self.own)
         blinded = self._part + dealt[0] + (self.offset if holder.leads else 0)
@@ -86,7 +84,7 @@ class Open(Operation[Wire]):
     def cut_by_bits(
         self, holder: Holder, tag: Tag, summand: Tensor, dealt: Sequence[Tensor], random: Sequence[Tensor]
     ) -> Tensor:
-        """One of two holders' summands of the value cut or lifted: int64."""
+        """Return this holder's summand, int64, of the value cut or lifted: of two holders, by one masked bit."""
         share = self.cut(summand)
         if holder.leads:
             share = share - (self.offset >> self.shift)
@@ -101,6 +99,7 @@ class Open(Operation[Wire]):
 
     @override
     def deal(self, dealer: Dealer) -> Wire:
+        """Deal shares of the masked summand and, where the sum may wrap around, of what makes up for that."""
         dealer.next()
         draws = dealer.draws(self.dealt, self.own)
         mask = added(own[-1] for _, own in draws.values())
@@ -127,16 +126,17 @@ class Open(Operation[Wire]):
 
     @override
     def plain(self) -> Wire:
+        """Return the twin's wire of the value divided as the shift and the result's bits say."""
         values = self.summands.part * 2.0 ** (self.summands.bits - self.shift - self.result_bits)
         return plain_wire(values, self.result_bits, self.ring)
 
     def cut(self, values: Tensor) -> Tensor:
-        """Values ≫ s, as numbers without a sign: int64."""
+        """Shift values right by s as unsigned numbers of the summands' ring: int64."""
         wide = values.to(torch.int64)
         if self.width == 32:
             return (wide & _ONES_32) >> self.shift
         return (wide >> self.shift) & ((1 << (64 - self.shift)) - 1) if self.shift else wide
 
     def bits_of(self, plane: Tensor) -> Tensor:
-        """A plane as zeros and ones: int64 of the shape."""
+        """Unpack a plane into zeros and ones, int64 of the value's shape."""
         return planes.from_plane(plane, prod(self.shape)).to(torch.int64).reshape(self.shape)

@@ -34,7 +34,7 @@ class _Secret(ABC):
 
     @abstractmethod
     def map(self, function: Linear, bits: int = 0) -> Self:
-        """A linear function of it, with so many fractional bits more."""
+        """Apply a linear function, which adds so many fractional bits to the result's."""
 
     def __getitem__(self, index: Index) -> Self:
         return self.map(lambda part: part[index])
@@ -43,15 +43,15 @@ class _Secret(ABC):
         return self.map(torch.neg)
 
     def times(self, factor: int | Tensor) -> Self:
-        """A whole multiple, or one for each entry: int64, and public."""
+        """Multiply by a public whole number, or by one for each entry: int64."""
         return self.map(lambda part: part * torch.as_tensor(factor, device=part.device, dtype=torch.int64))
 
     def halved(self, times: int) -> Self:
-        """The number divided by 2^times: more fractional bits."""
+        """Divide by 2^times, exactly, by so many fractional bits more."""
         return self.map(lambda part: part * 2.0**-times if part.is_floating_point() else part, times)
 
     def scaled(self, factor: float, bits: int) -> Self:
-        """A multiple, by a public number rounded to so many fractional bits, which are added to its own."""
+        """Multiply by a public number rounded to so many fractional bits, which are added to its own."""
         whole = round(factor * 2.0**bits)
         return self.map(lambda part: part * (whole * 2.0**-bits if part.is_floating_point() else whole), bits)
 
@@ -74,17 +74,17 @@ class Wire(_Secret):
 
     @property
     def known(self) -> Tensor:
-        """Λ, or x, which there is wherever numbers are known."""
-        return _known(self.public)
+        """Λ, or x in the twin; ``TypeError`` at the dealer."""
+        return _require_public(self.public)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of v."""
+        """Shape of v."""
         return tuple(self.mask.shape)
 
     @property
     def ring(self) -> int:
-        """N of Z_2^n."""
+        """Bits n of the ring Z_2^n: 32 or 64."""
         return 8 * self.mask.element_size()
 
     @override
@@ -98,21 +98,21 @@ class Wire(_Secret):
         return self.map(torch.t)
 
     def columns(self, places: Tensor) -> Wire:
-        """Some columns, by their number: [N, d] → [N, n]."""
+        """Select columns by their number: [N, d] → [N, n]."""
         return self.map(lambda part: part.index_select(1, places.to(part.device)))
 
     def sum(self, dim: int) -> Wire:
-        """Sums along a dimension, which stays with size 1."""
+        """Sum along a dimension, which stays with size 1."""
         return self.map(lambda part: part.sum(dim, keepdim=True, dtype=part.dtype))
 
     def __add__(self, other: Wire) -> Wire:
-        return _together([self, other], lambda parts: parts[0] + parts[1])
+        return _combine([self, other], lambda parts: parts[0] + parts[1])
 
     def __sub__(self, other: Wire) -> Wire:
-        return _together([self, other], lambda parts: parts[0] - parts[1])
+        return _combine([self, other], lambda parts: parts[0] - parts[1])
 
     def plus(self, constant: float) -> Wire:
-        """A public constant more."""
+        """Add a public constant, rounded to the wire's fractional bits."""
         if self.public is None:
             return self
         what = constant if self.public.is_floating_point() else round(constant * 2.0**self.bits)
@@ -120,29 +120,29 @@ class Wire(_Secret):
 
 
 def plain_wire(values: Tensor, bits: int, ring: Ring = 64) -> Wire:
-    """A wire of the twin, that takes no memory for its mask."""
+    """Make a wire of the twin from its numbers; its zero mask takes no memory."""
     return Wire(values, torch.zeros((), dtype=DTYPES[ring]).expand(values.shape), bits)
 
 
 def floating(values: Tensor | None) -> Tensor:
-    """Numbers as the twin has them, of any holder's."""
+    """Return numbers as the twin has them, float64; they must not be None."""
     assert values is not None
     return values.to(torch.float64)
 
 
-def _known(public: Tensor | None) -> Tensor:
+def _require_public(public: Tensor | None) -> Tensor:
     if public is None:
         raise TypeError("a wire of another machine: its Λ is not known here")
     return public
 
 
 def joined(wires: Sequence[Wire], dim: int = 0) -> Wire:
-    """Wires one behind the other along a dimension; one alone is not copied."""
-    return wires[0] if len(wires) == 1 else _together(wires, lambda parts: torch.cat(list(parts), dim))
+    """Concatenate wires along a dimension; one alone is not copied."""
+    return wires[0] if len(wires) == 1 else _combine(wires, lambda parts: torch.cat(list(parts), dim))
 
 
 def side_by_side(wires: Iterable[Wire], columns: int) -> Wire:
-    """[N, ·] wires of so many columns together, of which one alone is in hand with the result."""
+    """Concatenate wires [N, ·] to so many columns, one at a time; ``ValueError``: they are more or fewer."""
     found: Wire | None = None
     start = 0
     for wire in wires:
@@ -162,7 +162,8 @@ def side_by_side(wires: Iterable[Wire], columns: int) -> Wire:
     return found
 
 
-def _together(wires: Sequence[Wire], function: Callable[[Sequence[Tensor]], Tensor]) -> Wire:
+def _combine(wires: Sequence[Wire], function: Callable[[Sequence[Tensor]], Tensor]) -> Wire:
+    """Apply a function to wires' public parts and to their masks; ``ValueError``: their rings or bits differ."""
     first = wires[0]
     if any((wire.bits, wire.ring) != (first.bits, first.ring) for wire in wires):
         kinds = ", ".join(f"{wire.bits} bits of Z_2^{wire.ring}" for wire in wires)
@@ -182,7 +183,7 @@ class Summands(_Secret):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the secret."""
+        """Shape of the secret."""
         return tuple(self.part.shape)
 
     @override
@@ -204,20 +205,20 @@ class Summands(_Secret):
 
 @dataclass(frozen=True)
 class Bit:
-    """A secret bit b = Λ ⊕ λ for every entry: Λ, bool, None at the dealer, and an additive share of λ, or λ, int64."""
+    """A secret bit b = Λ ⊕ λ for every entry: Λ, bool, None at the dealer; and a share of λ, or λ, int64."""
 
     public: Tensor | None
     mask: Tensor
 
     @property
     def known(self) -> Tensor:
-        """Λ, or b, which there is wherever numbers are known."""
-        return _known(self.public)
+        """Λ, or b in the twin; ``TypeError`` at the dealer."""
+        return _require_public(self.public)
 
     def __invert__(self) -> Bit:
         return replace(self, public=None if self.public is None else ~self.public)
 
     def map(self, function: Linear) -> Bit:
-        """Entries moved or copied."""
+        """Apply a function that moves or copies entries."""
         public = None if self.public is None else function(self.public)
         return Bit(public, function(self.mask))
