@@ -49,6 +49,9 @@ from veilgraph.runtime.session.training import infer, judge_epoch, train_step
 from veilgraph.tables.columns import column_hashes
 
 CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "4"))
+MEMORY_BYTES = 1 << 30
+"""What all cases of a kind may add to the largest size that the process ever had."""
+
 Program = Callable[[Link], object]
 Key = tuple[PartyId, Tag]
 

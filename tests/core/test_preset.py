@@ -24,6 +24,7 @@ from veilgraph.samples.shipped import with_overrides
 NODES = {"features": {"epsilon": 1}}
 TABLES = {"holders": ["bank", "shop"]}
 WORDS = {"dataset": "cora"}
+OF_FIRST_MODELS = {f"model.local.{key}" for key in ("start", "teleport", "heads")}
 OF_THE_CHOSEN_MODEL = {"model.local.correlation", "averaging.rule.mu"}
 LAST = {"select_by": "last", "patience": None}
 

@@ -22,6 +22,7 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 JOB = parse_job({"name": "worth", "data": {"dataset": "synthetic"}})
 WAYS = {"A alone": (0.5, NOBODY), "A: <i>": (0.7, NOBODY), "vertical": (2.0, AS_JOB), "pooled": (2.1, EVERYTHING)}
 """How far class 1 stands out, and what is shared."""
+PLAIN = [name for name in WAYS if name.startswith("A")]
 
 
 def study(path: Path, names: list[str] | None = None, long: str = "") -> Study:
