@@ -668,7 +668,7 @@ def signed_anew(party: Party, times: int) -> None:
     for _ in range(times):
         party.record(DISCLOSURES)
         party.record(LEDGER)  # so that it is longer than what the others heard of, who cannot tell then
-        party.record_exchange()._sign()
+        party.record_exchange()._add_statement()
 
 
 def test_an_owner_who_signs_changed_records_anew_is_reminded_of_what_it_said(
