@@ -58,14 +58,14 @@ _SECURE_MAX: Final = 4
 
 
 def worth(together: Scores, alone: PlainResult | None) -> Record | None:
-    """As ``Judge.alone``: a holder's own nodes judged by the model of all, and by its own; None without one."""
+    """Record for a holder's own nodes each score of the joint model beside that of its model alone; None without."""
     if alone is None:
         return None
     return {"together": dict(together.values), "alone": {name: alone.summary.get(name) for name in together.values}}
 
 
 def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWidths]) -> int:
-    """How much of one sender's can wait unread in an honest session."""
+    """Most bytes of one sender's messages that wait unread in an honest session; ``rows``: nodes in one message."""
     if job.model.combine == "secure-max":
         return _SECURE_MAX * MAX_UNREAD_BYTES
     columns = sum(layer.sent + layer.output for layer in widths)
@@ -73,10 +73,10 @@ def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWi
 
 
 class HorizontalHolder(SharedJudge):
-    """Holds nodes, of distinct ``ids``, their features, edges between them, and perhaps labels.
+    """A holder of nodes with distinct ``ids``, their features, edges between them, and perhaps labels.
 
-    With ``label_privacy`` all that it computes of labels, scores of test nodes too, is of perturbed ones; a prediction
-    perturbs none.
+    With ``label_privacy`` all that it computes from labels, test scores too, uses perturbed ones; a prediction perturbs
+    none.
     """
 
     def __init__(self, session: RoleContext, graph: PartyGraph, ids: Sequence[str]) -> None:
@@ -161,19 +161,19 @@ class HorizontalHolder(SharedJudge):
         for index, widths in enumerate(self._widths):
             if index in published:
                 self._sent[index] = self._network.layer(index)(h, self._adjacency)
-                self._give(step, index, self._sent[index].detach())
+                self._publish_layer(step, index, self._sent[index].detach())
             h = leaf(self._cut.combined(step, index + 1, (self.graph.num_nodes, widths.output)))
             self._inputs.append(h)
         self.logits = self._network.predict(self._inputs[-1])
 
     def _gather(self) -> None:
-        """Sums by which numbers are scaled or classes weighed, once a run: they are kept with the weights."""
+        """Open the sums that scale targets or weigh classes, once a run: they are kept with the weights."""
         what = f"sums of {self._learnt.answers}"
         self._network.gather(
             self._task.sums_before, lambda _, known: self._tally(self._task.gathered(self.graph, known), what)
         )
 
-    def _give(self, step: int, index: int, local: Tensor) -> None:
+    def _publish_layer(self, step: int, index: int, local: Tensor) -> None:
         if self._secure is None:
             self._cut.publish(step, index + 1, local)
             return
@@ -196,10 +196,10 @@ class HorizontalHolder(SharedJudge):
             backward(handed([self._sent[index]], [gradient]))
             if index:
                 self._cut.publish_gradient(step, index, gradient_of(self._inputs[index - 1]))
-        self._fuse(step, loss)
+        self._sum_gradients(step, loss)
 
-    def _fuse(self, step: int, loss: Tensor) -> None:
-        """Gradients of the weights that all holders share, and the loss: added up among the holders (eqs. 21-22)."""
+    def _sum_gradients(self, step: int, loss: Tensor) -> None:
+        """Replace the shared weights' gradients, and the loss, by their sums over all holders (eqs. 21-22)."""
         weights = list(self._network.parameters())
         parts = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
         # in the precision they were computed in, which says how many of their digits are more than zeros
@@ -211,7 +211,7 @@ class HorizontalHolder(SharedJudge):
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:
-        """Over the answers of all holders; all ask for them at the same time, and learn the same."""
+        """Scores over all holders' answers, from summed tallies; all holders call it together, and learn the same."""
         own = self._task.tally(self.graph, self.logits.detach())
         scores = self._task.scores(self._tally(own, "scores", self._task.tally_bits))
         return scores if everything else scores.of_epoch(self.session.settings.train.select_by)
@@ -231,7 +231,7 @@ class HorizontalHolder(SharedJudge):
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
-        """At home: by its own validation nodes, for its own nodes."""
+        """Calibrate at home on its own validation nodes, for its own nodes."""
         return calibration_at(self.graph, probabilities, self._transition, self._task.weights())
 
     def _tally(self, values: Tensor, purpose: str, bits: int = FACT_BITS) -> Tensor:
@@ -245,7 +245,7 @@ class HorizontalHolder(SharedJudge):
 
 
 def _common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
-    """The width that all holders with answers state; ``DataError`` where they, or columns, differ, or none has."""
+    """The output width that all holders with answers state; ``DataError``: widths or columns differ, or none has."""
     same_count("columns", {holder: hello.features for holder, hello in hellos.items()})
     same_count("columns of edges", {holder: hello.edge_columns for holder, hello in hellos.items()})
     stated = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}
@@ -255,9 +255,9 @@ def _common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
 
 
 class HorizontalServer(Role):
-    """Sees which hashed nodes each holder knows, and its local embeddings of them or, with ``secure-max``, the maximum.
+    """The semi-honest server: aggregates over holders, applies global updates, and deals for secure maxima.
 
-    It is semi-honest: it aggregates over the holders, updates globally, and deals for secure maxima.
+    It sees which hashed nodes each holder knows, and their local embeddings or, with ``secure-max``, the maximum alone.
     """
 
     def __init__(self, session: RoleContext) -> None:

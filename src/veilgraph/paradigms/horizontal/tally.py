@@ -1,4 +1,4 @@
-"""What holders of the same columns learn of their nodes: classes or numbers, their loss, and scores of sums.
+"""Tasks of holders of the same columns, classification and regression: their loss, and scores made of summed tallies.
 
 Each holder adds up its own nodes' losses and counts, and only the sums over the holders are opened.
 """
@@ -34,12 +34,10 @@ VALUE_MEASURES: Final = Measures(
     ),
 )
 VALUE_WORDS: Final = "a number of each node"
-_PER_SPLIT: Final = 5
-"""Numbers that are added up of a split: how many, Σz, Σz², Σ|e|, Σe², of standardised targets z and errors e."""
+_PER_SPLIT: Final = 5  # sums of a split: n, Σz, Σz², Σ|e|, Σe², of standardised targets z and errors e
 _LEAST: Final = 1e-3  # mean of |y| below which sums with 20 fractional bits are too coarse to standardise by
 _RANKED: Final = MASKS[1:]  # splits whose nodes are ranked
-_MOST_BINS, _FEWEST_BINS = 200, 50
-"""Of a histogram with two classes, and with many: a class of C > 2 has one of its own."""
+_MOST_BINS, _FEWEST_BINS = 200, 50  # of a histogram with two classes, and of each class's with many
 
 
 class TargetBounds(Settings):
@@ -62,11 +60,11 @@ class TargetBounds(Settings):
 
     @property
     def sums_before(self) -> tuple[int, ...]:
-        """Sizes of the sums that the scale follows from, before the first round."""
+        """Lengths of the sums over holders by which targets are standardised, before round 1; none with bounds."""
         return () if self.low is not None else (3, 1)
 
     def check_targets(self, graph: PartyGraph) -> None:
-        """Refuses targets outside the bounds; the ``DataError`` names the first node."""
+        """Refuse a graph with targets outside the bounds: the ``DataError`` names the first such node."""
         targets = graph.targets
         if targets is None or self.low is None or self.high is None:
             return
@@ -80,7 +78,7 @@ class TargetBounds(Settings):
             )
 
     def describe(self) -> list[str]:
-        """What is learnt, in a sentence."""
+        """Describe, for a report, what is predicted and how targets are standardised."""
         if self.low is not None:
             return [f"They learn to predict a number of each node, from {self.low:g} to {self.high:g}."]
         return [
@@ -110,23 +108,23 @@ class LearntSettings(TargetBounds):
 
     @property
     def is_values(self) -> bool:
-        """Whether numbers are learnt."""
+        """Whether numbers are predicted (regression), not classes."""
         return self.name == "values"
 
     @property
     def answers(self) -> str:
-        """What a graph has of nodes whose answer is known."""
+        """Name of the ``PartyGraph`` attribute with the known answers: "targets" or "labels"."""
         return "targets" if self.is_values else "labels"
 
     def outputs(self, graph: PartyGraph) -> int:
-        """Width of the predict layer as a holder's own answers need it: C classes, or 1; 0 where it has none."""
+        """Width of the output layer by a holder's own answers: its C classes, or 1 for numbers; 0 without answers."""
         if getattr(graph, self.answers) is None:
             return 0
         return 1 if self.is_values else graph.num_classes or 0
 
 
 class Answers(ABC):
-    """What is learnt of nodes whose answer is known: a loss, and scores that follow from sums over the holders."""
+    """A task, classification or regression: its loss, and scores computed from tallies summed over the holders."""
 
     tally_bits: ClassVar[int]  # fractional bits of a tally that is added up
     tally_size: int  # numbers in a tally
@@ -134,33 +132,33 @@ class Answers(ABC):
 
     @abstractmethod
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
-        """A holder's part of the next sum before the first round, float64, after ``facts``, Tensor[K]."""
+        """A holder's summand, float64, of the next of ``sums_before``; ``facts`` [K] are the sums already opened."""
 
     @abstractmethod
     def examples(self, graph: PartyGraph) -> int:
-        """Number of a holder's training nodes with an answer."""
+        """Count a holder's training nodes with an answer."""
 
     @abstractmethod
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        """Sum of the losses of a holder's training nodes, of which there are some (SAPGNN eq. 15): Tensor[].
+        """Sum of losses over a holder's training nodes, at least one (SAPGNN eq. 15): Tensor[].
 
-        Of logits, Tensor[N, C], or standardised values, Tensor[N, 1].
+        ``output`` has logits, Tensor[N, C], or standardised values, Tensor[N, 1].
         """
 
     @abstractmethod
     def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        """A holder's part of what the scores follow from: Tensor[tally_size] float64. Arguments as for ``loss``."""
+        """A holder's summand of what scores are made of: Tensor[tally_size] float64. Arguments as for ``loss``."""
 
     @abstractmethod
     def scores(self, total: Tensor) -> Scores:
-        """Scores of all whose tallies were added up, Tensor[tally_size] float64."""
+        """Compute the scores over all holders from the sum of their tallies, Tensor[tally_size] float64."""
 
     @abstractmethod
     def predictions(self, output: Tensor) -> Predicted:
-        """What a holder has of the model for its nodes, from the output as for ``loss``."""
+        """Turn the network's output for n nodes, as for ``loss``, into probabilities or values."""
 
     def weights(self) -> Tensor | None:
-        """How much each class weighs, Tensor[C] float64; None where all weigh alike."""
+        """Class weights in the loss, Tensor[C] float64; None where all weigh alike."""
         return None
 
 
@@ -181,10 +179,10 @@ class Regression(Answers):
 
     @override
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
-        y = _targets(graph, "train_mask")
+        y = _targets_of(graph, "train_mask")
         if not len(facts):
             return torch.stack([torch.tensor(float(len(y))).double(), y.sum(), y.abs().sum()])
-        mean, size = _mean_and_size(facts)
+        mean, size = _mean_and_magnitude(facts)
         return ((y - mean) / size).square().sum().reshape(1)
 
     def _scale(self) -> tuple[float, float]:
@@ -193,17 +191,17 @@ class Regression(Answers):
             return (low + high) / 2, (high - low) / 2
         assert self._network is not None
         facts = self._network.facts
-        mean, size = _mean_and_size(facts)
+        mean, size = _mean_and_magnitude(facts)
         deviation = size * math.sqrt(max(float(facts[3]), 0.0) / max(float(facts[0]), 1.0))
         return mean, deviation if deviation > _LEAST * size else size  # all alike: nothing to scale by
 
     def _standard(self, graph: PartyGraph, mask: str) -> Tensor:
         centre, scale = self._scale()
-        return (_targets(graph, mask) - centre) / scale
+        return (_targets_of(graph, mask) - centre) / scale
 
     @override
     def examples(self, graph: PartyGraph) -> int:
-        return len(_targets(graph, "train_mask"))
+        return len(_targets_of(graph, "train_mask"))
 
     @override
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
@@ -237,18 +235,18 @@ class Regression(Answers):
 
     @override
     def predictions(self, output: Tensor) -> Predicted:
-        """In the targets' unit."""
+        """Values float64 [n] in the targets' unit, and no probabilities."""
         centre, scale = self._scale()
         return Predicted(output.new_empty(len(output), 0), {"value": output[:, 0].double() * scale + centre})
 
 
-def _targets(graph: PartyGraph, mask: str) -> Tensor:
+def _targets_of(graph: PartyGraph, mask: str) -> Tensor:
     chosen, targets = getattr(graph, mask), graph.targets
     return torch.empty(0).double() if chosen is None or targets is None else targets[chosen].double()
 
 
-def _mean_and_size(facts: Tensor) -> tuple[float, float]:
-    """Mean of the training targets and of their absolute values."""
+def _mean_and_magnitude(facts: Tensor) -> tuple[float, float]:
+    """Mean of all training targets, and of their absolute values (1 if that is 0), from the sums n, Σy, Σ|y|."""
     count = round(float(facts[0]))
     size = float(facts[2]) / count if count else 0.0
     if not count:
@@ -285,7 +283,7 @@ class Classification(Answers):
 
     @override
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
-        """How many training nodes of each class there are: Tensor[C] float64."""
+        """Count a holder's training nodes of each class: Tensor[C] float64."""
         if graph.labels is None or graph.train_mask is None:
             return torch.zeros(self._classes, dtype=torch.float64)
         return graph.labels[graph.train_mask].bincount(minlength=self._classes).double()
@@ -313,7 +311,7 @@ class Classification(Answers):
 
     @override
     def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        """Nothing without labels."""
+        """A holder's tally, as the class describes it; zeros without labels."""
         losses = torch.zeros(len(MASKS), dtype=torch.float64)
         counts = torch.zeros(len(MASKS), self._classes**2, dtype=torch.float64)
         histograms = []
@@ -332,13 +330,13 @@ class Classification(Answers):
         return torch.cat([losses, counts.reshape(-1), *histograms])
 
     def confusion(self, total: Tensor) -> Tensor:
-        """The counts of a sum of tallies: Tensor[3, C, C]."""
+        """Confusion matrices in a sum of tallies, by split, true and predicted class: Tensor[3, C, C]."""
         start, classes = len(MASKS), self._classes
         return total[start : start + start * classes**2].view(start, classes, classes)
 
     @override
     def scores(self, total: Tensor) -> Scores:
-        """AUC and average precision are those of the histograms."""
+        """Scores of a sum of tallies; AUC and average precision are computed from its histograms."""
         train, val, test = self.confusion(total)
         counts = total[len(MASKS) * (1 + self._classes**2) :].round()
         val_ranks, test_ranks = counts.view(len(_RANKED), len(self._ranked), 2, self._bins)
@@ -350,8 +348,8 @@ class Classification(Answers):
             "test_accuracy": _mean(test.diagonal().sum(), test) if has_test else None,
             "val_auc": _auc(val_ranks, present=True),
             "test_auc": _auc(test_ranks, present=False),
-            "val_ap": _precision(val_ranks),
-            "test_ap": _precision(test_ranks),
+            "val_ap": _average_precision(val_ranks),
+            "test_ap": _average_precision(test_ranks),
             "val_f1": _macro_f1(val),
             "test_f1": _macro_f1(test) if has_test else None,
         }
@@ -370,7 +368,7 @@ def learnt_task(
     *,
     balanced: bool = False,
 ) -> Answers:
-    """Return what a job learns, and make room in its network for the sums that this needs first."""
+    """Build a job's task, and reserve facts in ``network`` for its ``sums_before``; ``balanced`` weighs classes."""
     found: Answers = Classification(outputs, transition, network if balanced else None)
     if task.is_values:
         found = Regression(task, network)
@@ -385,20 +383,20 @@ def _mean(total: Tensor, confusion: Tensor, weights: Tensor | None = None) -> fl
 
 
 def _log_odds(logits: Tensor, label: int) -> Tensor:
-    """Of a class, Tensor[n]: its logit above the log of the others' summed exponentials."""
+    """Log-odds of class ``label``, its logit less the logsumexp of the others': Tensor[n]."""
     others = torch.cat([logits[:, :label], logits[:, label + 1 :]], dim=1)
     return logits[:, label] - others.logsumexp(dim=1)
 
 
 def _auc(ranks: Tensor, *, present: bool) -> float | None:
-    """Mean AUC of the classes (all, or those ``present``), of Tensor[K, 2, B]: histograms of its nodes and others."""
+    """Mean AUC over classes (``present``: those that occur, else None unless all do), of histograms [K, 2, B]."""
     found = [binned_auc(*each) for each in ranks]
     known = [one[0] for one in found if one is not None]
     return fmean(known) if known and (present or len(known) == len(found)) else None
 
 
-def _precision(ranks: Tensor) -> float | None:
-    """Average precision of the second of two classes, of Tensor[1, 2, B]; None with more, or where one has no nodes."""
+def _average_precision(ranks: Tensor) -> float | None:
+    """Average precision of class 1 of two, of histograms [1, 2, B]; None with more, or where a class has no nodes."""
     found = binned_precision(*ranks[0]) if len(ranks) == 1 and bool(ranks[0, 1].any()) else None
     return None if found is None else found[0]
 

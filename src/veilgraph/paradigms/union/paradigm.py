@@ -1,7 +1,4 @@
-"""The union as a paradigm: everybody's own nodes, edges between nodes of different holders, nothing opened but results.
-
-Of tables it begins as all jobs do whose holders have the same columns of nodes of their own.
-"""
+"""The union as a paradigm: holders' own nodes, edges between nodes of different holders, only results opened."""
 
 from __future__ import annotations
 
@@ -68,11 +65,14 @@ class _UnionData(SameColumnsData[UnionJob]):
     @staticmethod
     @override
     def _check_own(graphs: Sequence[PartyGraph]) -> None:
-        """Nodes behind a holder's own are others'."""
+        """Check nothing: a union's graphs may have other holders' nodes behind their own."""
 
     @override
     def accept(self, job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        """Graphs whose first nodes are a holder's own; those behind are others', and named ``holder/id``."""
+        """Scale own nodes' features together; nodes behind a graph's own are others', and need ids ``holder/id``.
+
+        Raises ``DataError``: such an id names no holder, or ``across`` is not the one holder without nodes.
+        """
         for graph in graphs:
             if (graph.common == 0) != (graph.party == job.across):
                 raise DataError(
@@ -99,7 +99,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
 
     @override
     def costs(self, job: UnionJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
-        """Where sizes say whose nodes edges join, with what two holders tell each other of those between them."""
+        """Count rounds, bytes and memory of a training, the address exchange included where sizes have ``shared``."""
         judged = MOST_JUDGED // len(sizes) if job.passes.evaluates else 0
         blocks = blocks_of(
             {holder: padded(own.nodes) if own.nodes else 0 for holder, own in sizes.items()},
