@@ -111,5 +111,5 @@ class UnionJob(SealedJob):
 
 
 def union(job: JobSettings) -> UnionJob:
-    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    """Return ``job`` typed as a union job; ``ConfigError`` where it is of another paradigm."""
     return job_of(UnionJob, job)
