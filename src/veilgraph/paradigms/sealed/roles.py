@@ -475,7 +475,7 @@ class SealedHolder(SealedRole):
 
     @override
     def declines(self) -> str:
-        """Why this holder takes no part: a dealer check was not finished, or the budget cannot pay for a training."""
+        """Why this holder takes no part: an earlier dealer check failed, or the budget cannot pay for a training."""
         failed = unfinished(self.session.keeper) if self._job.dealer_checks else ""
         return failed or (self.session.publisher.refusal() if self._learns and self._is_new else "")
 
