@@ -489,7 +489,7 @@ class ServerNetwork(nn.Module):
         self.deep = build_deep(width, settings.dim, settings.server, streams=streams, dtype=dtype)
 
     def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None) -> Tensor:
-        """COMBINE all contributions, or their sum alone if linear; ``weight_total``: sum of holders' weights, [·, 1]."""
+        """COMBINE all contributions, or their sum only if linear; ``weight_total``: sum of holders' weights, [·, 1]."""
         merged: Tensor = self.combine.merge(pieces, weight_total)
         return merged
 
