@@ -51,8 +51,7 @@ from veilgraph.protocol.role import PartyModel, Role, RoleContext
 
 GRADIENT_BITS: Final = 40  # fractional bits of a masked gradient of the weights: the sum stays below 2^21
 REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_scaling)"
-_SHARED_BYTES: Final = 1 << 30
-"""Gradients of the weights that all holders share, and their tallies: a few of up to 3 + 3·C² numbers."""
+_SHARED_BYTES: Final = 1 << 30  # gradients of shared weights, and a few tallies of up to 3 + 3·C² numbers
 _SECURE_MAX: Final = 4
 """Times the default: what is dealt a step ahead for a secure maximum has many times the size of its rows."""
 
@@ -130,6 +129,7 @@ class HorizontalHolder(SharedJudge):
         return start
 
     def _send_lists(self, key: bytes) -> None:
+        """Send the server node and edge hashes and degrees, and prepare adjacency, features and secure maxima."""
         session, graph, settings = self.session, self.graph, self._settings
         nodes = node_lists.node_hashes(key, self._ids)
         node_lists.send_nodes(session.link, nodes)

@@ -42,8 +42,7 @@ PROPOSITION: Final = (
 )
 """Why a local update has to be monotone."""
 
-NOT_MONOTONE: Final = frozenset({"difference"})
-"""Local updates that max and min pooling refuse; ``mean`` and ``sum`` add up and take them."""
+NOT_MONOTONE: Final = frozenset({"difference"})  # local updates that max and min pooling refuse; mean and sum do not
 
 
 class GlobalUpdateSettings(Settings):

@@ -185,7 +185,7 @@ class Regression(Answers):
         mean, size = _mean_and_magnitude(facts)
         return ((y - mean) / size).square().sum().reshape(1)
 
-    def _scale(self) -> tuple[float, float]:
+    def _centre_and_scale(self) -> tuple[float, float]:
         low, high = self._bounds.low, self._bounds.high
         if low is not None and high is not None:
             return (low + high) / 2, (high - low) / 2
@@ -195,8 +195,8 @@ class Regression(Answers):
         deviation = size * math.sqrt(max(float(facts[3]), 0.0) / max(float(facts[0]), 1.0))
         return mean, deviation if deviation > _LEAST * size else size  # all alike: nothing to scale by
 
-    def _standard(self, graph: PartyGraph, mask: str) -> Tensor:
-        centre, scale = self._scale()
+    def _standardised_targets(self, graph: PartyGraph, mask: str) -> Tensor:
+        centre, scale = self._centre_and_scale()
         return (_targets_of(graph, mask) - centre) / scale
 
     @override
@@ -205,14 +205,14 @@ class Regression(Answers):
 
     @override
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        z = self._standard(graph, "train_mask")
+        z = self._standardised_targets(graph, "train_mask")
         return functional.mse_loss(output[graph.train_mask, 0], z.to(output.dtype), reduction="sum")
 
     @override
     def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
         rows = []
         for name in MASKS:
-            z, mask = self._standard(graph, name), getattr(graph, name)
+            z, mask = self._standardised_targets(graph, name), getattr(graph, name)
             error = output[mask, 0].double() - z if len(z) else z
             count = torch.tensor(float(len(z))).double()
             rows.append(torch.stack([count, z.sum(), z.square().sum(), error.abs().sum(), error.square().sum()]))
@@ -220,7 +220,7 @@ class Regression(Answers):
 
     @override
     def scores(self, total: Tensor) -> Scores:
-        scale = self._scale()[1]
+        scale = self._centre_and_scale()[1]
         values: dict[str, float | None] = {}
         losses = []
         splits = zip(MASKS, total.view(len(MASKS), _PER_SPLIT).tolist(), strict=True)
@@ -236,7 +236,7 @@ class Regression(Answers):
     @override
     def predictions(self, output: Tensor) -> Predicted:
         """Values float64 [n] in the targets' unit, and no probabilities."""
-        centre, scale = self._scale()
+        centre, scale = self._centre_and_scale()
         return Predicted(output.new_empty(len(output), 0), {"value": output[:, 0].double() * scale + centre})
 
 
@@ -343,9 +343,9 @@ class Classification(Answers):
         weights = self.weights()
         has_test = bool(test.any())
         values = {
-            "train_accuracy": _mean(train.diagonal().sum(), train),
-            "val_accuracy": _mean(val.diagonal().sum(), val),
-            "test_accuracy": _mean(test.diagonal().sum(), test) if has_test else None,
+            "train_accuracy": _per_node(train.diagonal().sum(), train),
+            "val_accuracy": _per_node(val.diagonal().sum(), val),
+            "test_accuracy": _per_node(test.diagonal().sum(), test) if has_test else None,
             "val_auc": _auc(val_ranks, present=True),
             "test_auc": _auc(test_ranks, present=False),
             "val_ap": _average_precision(val_ranks),
@@ -353,7 +353,7 @@ class Classification(Answers):
             "val_f1": _macro_f1(val),
             "test_f1": _macro_f1(test) if has_test else None,
         }
-        return Scores(CLASS_MEASURES, _mean(total[0], train, weights), _mean(total[1], val, weights), values)
+        return Scores(CLASS_MEASURES, _per_node(total[0], train, weights), _per_node(total[1], val, weights), values)
 
     @override
     def predictions(self, output: Tensor) -> Predicted:
@@ -376,7 +376,7 @@ def learnt_task(
     return found
 
 
-def _mean(total: Tensor, confusion: Tensor, weights: Tensor | None = None) -> float:
+def _per_node(total: Tensor, confusion: Tensor, weights: Tensor | None = None) -> float:
     of_class = confusion.sum(dim=-1)
     count = float((of_class if weights is None else of_class * weights).sum())
     return float(total) / count if count else math.nan

@@ -105,12 +105,12 @@ class LayeredNetwork(Network):
         inputs: Sequence[Tensor | FixedInput] = self._features
         self.embeddings = []
         for index in range(len(self.server.layers)):
-            aggregate = self.server.aggregated(index, partial(self._combined, index, inputs))
+            aggregate = self.server.aggregated(index, partial(self._aggregate_layer, index, inputs))
             self.embeddings.append(self.server.layer(index).update(aggregate, generator))
             inputs = [self.embeddings[-1][at] for at in self._rows]
         return self.embeddings[-1]
 
-    def _combined(self, index: int, inputs: Sequence[Tensor | FixedInput]) -> Tensor:
+    def _aggregate_layer(self, index: int, inputs: Sequence[Tensor | FixedInput]) -> Tensor:
         local = self.holder.layer(index)
         pieces = [local(h, adjacency) for h, adjacency in zip(inputs, self._adjacencies, strict=True)]
         return self.server.layer(index).combine(pieces, self._rows, self._num_nodes, self._degrees)

@@ -54,8 +54,7 @@ _SCORES: Final = ("sealed-scores", "how many validation nodes, or pairs of them,
 _NAMED: Final = ("named-classes", "predictions of the nodes that it named")
 _RELEASED: Final = ("released-weights", "weights of its own columns")
 
-_EVERYBODYS: Final = frozenset({Kind.MASKED_WIRE, Kind.MASKED_BITS})
-"""Kinds of which all other holders are sent the same."""
+_EVERYBODYS: Final = frozenset({Kind.MASKED_WIRE, Kind.MASKED_BITS})  # all other holders are sent the same
 _WORDS: Final = (*_EVERYBODYS, Kind.MASKED_ROWS, Kind.MASK_SHARE)
 _OPENED: Final = {Kind.MASKED_WIRE: "what all holders open under masks", Kind.MASKED_BITS: "bits that they open"}
 _MOST: Final = 48  # messages of a kind, round and shape that are read, of all sessions together
@@ -290,6 +289,7 @@ def _received_by(views: Sequence[View], kind: Kind, sender: PartyId) -> Iterator
 
 
 def _as_noise(view: View, words: str, about: tuple[PartyId, ...], found: Sequence[Pieces]) -> Iterator[Evidence]:
+    """Yield evidence that these messages, read as a sample of ciphertexts, must look random; nothing of none."""
     if found:
         messages = tuple(seen for pieces in found for seen in pieces)
         read = partial(_read_sample, view, found)
@@ -348,8 +348,9 @@ def _is_copy(before: tuple[Seen, Ciphertext], after: tuple[Seen, Ciphertext]) ->
 
 
 def _ciphertext(view: View, pieces: Pieces) -> Ciphertext:
+    """Read the sum of pieces as words that must look random: of edge orders, the masked weights alone."""
     first = pieces[0]
-    words, bitwise = _summed(pieces), first.tag.kind is Kind.MASKED_BITS
+    words, bitwise = _sum_pieces(pieces), first.tag.kind is Kind.MASKED_BITS
     if first.tag.kind is Kind.CORRELATION:
         words = words.view(torch.int64)
     if first.tag.kind is Kind.PLACEMENT:
@@ -358,7 +359,7 @@ def _ciphertext(view: View, pieces: Pieces) -> Ciphertext:
     return Ciphertext(chosen_words(words.numpy()), width, bitwise)
 
 
-def _summed(pieces: Pieces) -> Tensor:
+def _sum_pieces(pieces: Pieces) -> Tensor:
     total, *others = (seen.tensor() for seen in pieces)
     for other in others:
         total = total ^ other if pieces[0].tag.kind is Kind.MASKED_BITS else total + other
@@ -379,16 +380,16 @@ def _rows_under_masks(views: Sequence[View], outside: Sequence[PartyId]) -> Iter
     tags = {(pieces[0].session, pieces[0].tag) for pieces in opened}
     for sender in outside:
         put = [(seen,) for seen in view.received(Kind.MASKED_WIRE, sender) if (seen.session, seen.tag) not in tags]
-        yield from _masked(view, put, f"what {sender} puts in under masks", (sender,))
-    yield from _masked(view, opened, "what all holders open under masks", tuple(outside))
+        yield from _masked_matrices(view, put, f"what {sender} puts in under masks", (sender,))
+    yield from _masked_matrices(view, opened, "what all holders open under masks", tuple(outside))
 
 
-def _masked(view: View, found: Sequence[Pieces], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
+def _masked_matrices(view: View, found: Sequence[Pieces], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
     nodes = _nodes(view)
     of_nodes = [pieces for pieces in found if len(pieces[0].shape) == _WIDTH and pieces[0].shape[0] == nodes]
     if of_nodes:
         chosen = [*of_nodes[: _MOST_MATRICES // 2], *of_nodes[_MOST_MATRICES // 2 :][-_MOST_MATRICES // 2 :]]
-        rows = np.concatenate([_some_columns(_summed(pieces)) for pieces in chosen], axis=1)
+        rows = np.concatenate([_some_columns(_sum_pieces(pieces)) for pieces in chosen], axis=1)
         messages = tuple(seen for pieces in chosen for seen in pieces)
         yield Evidence("masked", words, about, permitted=False, rows=rows, messages=messages)
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Floats = NDArray[np.float64]
-FOLDS: Final = 5
-"""Parts of the training nodes, each of which is scored by trees of all others."""
+FOLDS: Final = 5  # parts of the training nodes, each of which is scored by trees of all others
 _ROUNDS: Final = 50
 _MOST_TREES: Final = 500  # of all classes together: with more than ten there are fewer rounds
 _LEAVES: Final = 4

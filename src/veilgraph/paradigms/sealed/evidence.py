@@ -118,6 +118,7 @@ def likelihood(votes: Floats, epsilon: float, known: Known, predicted: npt.NDArr
 
 
 def _log_likelihood(values: npt.NDArray[np.int64], epsilon: float, shares: Floats, rates: Floats) -> Floats:
+    """Log-likelihood of noisy counts [n, C] under each class, by the module's law with S and r: [n, C]."""
     from scipy.special import gammaln, xlogy  # noqa: PLC0415 - slow to import, and one party asks for it
 
     classes, least, n = len(shares), int(values.min()), np.arange(_MOST_VOTES + 1)

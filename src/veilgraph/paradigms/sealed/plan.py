@@ -155,10 +155,8 @@ THRESHOLDS: Final = 7  # quantiles with which a column's values are compared
 MOST_TOLD: Final = 16  # columns of a holder that are compared: those with most different values
 _NEAR: Final = 3  # hops up to which no row is brought back: so near, all of what a node's neighbours have is wanted
 _BACK: Final = 0.1
-MOST_JUDGED: Final = 2048
-"""Validation nodes that steps are judged by, at most."""
-MOST_RANKED: Final = 64
-"""Of these, those that are ranked against all others, at most."""
+MOST_JUDGED: Final = 2048  # validation nodes that steps are judged by, at most
+MOST_RANKED: Final = 64  # of these, those that are ranked against all others, at most
 
 
 def hops_of(block: str) -> int:

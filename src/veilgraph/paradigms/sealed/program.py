@@ -24,15 +24,11 @@ from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.settings import exact_rates
 
 WEIGHT_BITS: Final = 24
-_LEAST_BITS: Final = 8
-"""Of what sums over rows are multiplied by: velocities and weights are multiplied by as many or more."""
+_LEAST_BITS: Final = 8  # of factors of sums over rows: velocities and weights are multiplied by as many or more
 _FEW: Final = 140  # training rows on which decays were chosen
-MOST_WEIGHT: Final = 1 << 11
-"""A sum of products with a row of L1 norm up to 2^9 then keeps below 2^20, which the ring holds."""
-TRIAL: Final = "weight.trial"
-"""Name of the numbers of the trials that weights are a mean of, kept with them at every party; they are public."""
-OUTSIDE: Final = "range.failed"
-"""Name of the number of range tests that have failed in training, kept with the weights."""
+MOST_WEIGHT: Final = 1 << 11  # products with a row of L1 norm up to 2^9 then stay below 2^20, which the ring holds
+TRIAL: Final = "weight.trial"  # name of the public numbers of the trials that the saved weights are a mean of
+OUTSIDE: Final = "range.failed"  # name of the count of failed range tests in training, saved with the weights
 
 _BEFORE: Final = "range.before"
 _TRAINED: Final = "learned.trial"
@@ -112,6 +108,7 @@ class SealedProgram:
         self.trial, self.network.trial = members[-1], self._context.plan.mean_of(members)
 
     def _begin_anew(self) -> None:
+        """Reset weights, velocities and failed range tests to the start of the trial."""
         constant = partial(self._machine.constant, bits=WEIGHT_BITS)
         self.learned = self._weights = [constant(weight) for weight in self.network.initial(WEIGHT_BITS)]
         if self.network.sums_rows:

@@ -65,14 +65,14 @@ class NamedNodes:
         """Number of nodes that a holder may still name; raises ``RunError``: the saved count is damaged."""
         kept = self._keeper.get(_KEPT)
         try:
-            used = 0 if kept is None else int(kept.facts[self._fact(party)])
+            used = 0 if kept is None else int(kept.facts[self._count_name(party)])
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{self._keeper.place(_KEPT)}: damaged ({error}); restore it, for it counts what was predicted"
             ) from error
         return max(0, (self._job.named_nodes or 0) - used)
 
-    def _fact(self, party: PartyId) -> str:
+    def _count_name(self, party: PartyId) -> str:
         return _COUNT if self._job.is_aligned else party
 
     def refusal(self, party: PartyId, named: int, least: int = 1) -> str:
@@ -112,7 +112,7 @@ class NamedNodes:
     def use(self, named: Mapping[PartyId, int]) -> None:
         """Add holder → number of named nodes to the saved counts; to call before anything of them is opened."""
         most = self._job.named_nodes or 0
-        used = {self._fact(party): most - self.left(party) + count for party, count in named.items()}
+        used = {self._count_name(party): most - self.left(party) + count for party, count in named.items()}
         self._keeper.put(_KEPT, {}, used)
 
 
@@ -264,6 +264,7 @@ class SealedRole(Role):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
+        """Run training step ``epoch``; with None score the last step or, after training, release and predict."""
         if epoch is None and not self._learns and self._asked == 0 and not self._releases:
             self.catch_up(None)
             return
@@ -593,10 +594,10 @@ class SealedLabelHolder(SealedHolder, Judge):
     @override
     def learn(self, found: Tensor | None) -> None:
         assert found is not None
-        self.logits = self._scores(found)
+        self.logits = self._opened_logits(found)
         if self._job.privacy is not None:
             combined = self._with_votes(self.logits)
-            self.logits = combined if self._job.output == "margins" else self._sure_of(combined.argmax(1))
+            self.logits = combined if self._job.output == "margins" else self._certain_logits(combined.argmax(1))
         elif self._stacks:
             self.logits = self._stacked(self.logits)
 
@@ -612,10 +613,10 @@ class SealedLabelHolder(SealedHolder, Judge):
             self.session.keeper.put(_STACKED, vars(self._stacking), {})
         return self._stacking.logits(scores, graph)
 
-    def _scores(self, found: Tensor) -> Tensor:
-        return logits_of(found) if self._job.output == "margins" else self._sure_of(found[:, 0].round().long())
+    def _opened_logits(self, found: Tensor) -> Tensor:
+        return logits_of(found) if self._job.output == "margins" else self._certain_logits(found[:, 0].round().long())
 
-    def _sure_of(self, classes: Tensor) -> Tensor:
+    def _certain_logits(self, classes: Tensor) -> Tensor:
         return _SURE * nn.functional.one_hot(classes, self._classes).to(torch.float64)
 
     def _with_votes(self, scores: Tensor) -> Tensor:

@@ -18,11 +18,9 @@ from veilgraph.protocol.preset import Choice, Said
 
 _OF_NO_OTHERS_EDGES: Final = ("own", "boosting")
 """Blocks that are made of columns alone, and of the label holder's own edges."""
-USUAL_DEGREE: Final = 1 << 14
-"""With four times as many edges at a node, opened numbers may be half as large."""
+USUAL_DEGREE: Final = 1 << 14  # with four times as many edges at a node, opened numbers may be half as large
 LARGEST_DEGREE: Final = 1 << 18
-LARGEST_WEIGHTED: Final = 1 << 16
-"""Times the numbers that are opened there, 2^12, it is 2^28: with 34 bits of both it fits into the ring."""
+LARGEST_WEIGHTED: Final = 1 << 16  # times numbers opened there, 2^12, it is 2^28, which with 34 bits fits the ring
 _MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
 
 

@@ -135,7 +135,7 @@ class Stacking:
         """Add what the holder's edges say to the logits [N, C] of its first N nodes; unchanged without weights."""
         if not len(self.weights):
             return logits
-        said, (*of_folds, whole) = _said(logits, graph, self.usual.numpy()), self.weights.numpy()
+        said, (*of_folds, whole) = _regression_inputs(logits, graph, self.usual.numpy()), self.weights.numpy()
         found, val = said.sums(whole), graph.val_mask
         if val is not None and torch.equal(val[: len(logits)].nonzero()[:, 0], self.judged):
             found[self.judged.numpy()] = said.of(self.judged.numpy()).sums_by(of_folds, self.folds.numpy())
@@ -157,7 +157,7 @@ def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) ->
     counts = labels[judged].bincount(minlength=classes).sort().values
     if len(judged) < _FEWEST or counts[-2] < _FEWEST_OF_SECOND:
         return none
-    said, known = _said(logits, graph, usual).of(judged.numpy()), labels[judged].numpy()
+    said, known = _regression_inputs(logits, graph, usual).of(judged.numpy()), labels[judged].numpy()
     network, folds = Said(said.columns[:1], said.slopes[:, :1]), np.empty(len(judged), np.int64)
     folds[np.argsort(known, kind="stable")] = np.arange(len(folds)) % _FOLDS  # every class is in all of them
     regression = Regression(known, np.ones(classes) if by_class is None else by_class.double().numpy())
@@ -196,7 +196,7 @@ def _usual(graph: PartyGraph, nodes: int, classes: int) -> Floats:
     return np.append(shares, np.log1p((near @ own).sum(1)).mean())
 
 
-def _said(logits: Tensor, graph: PartyGraph, kept: Floats) -> Said:
+def _regression_inputs(logits: Tensor, graph: PartyGraph, kept: Floats) -> Said:
     logs, (nodes, classes) = logits.double().log_softmax(1).numpy(), logits.shape
     near, own = _adjacency_and_labels(graph, nodes, classes)
     others, usual = 1 - own.sum(1, keepdims=True), kept[:-1]

@@ -34,8 +34,7 @@ from veilgraph.paradigms.sealed.plan import Block
 from veilgraph.paradigms.union.inputs import NOWHERE, Places, across
 
 _WORD_BYTES: Final = 8
-LISTED_BYTES: Final = HASH_BYTES + _WORD_BYTES
-"""Of an edge, or of a row, in what two holders tell each other."""
+LISTED_BYTES: Final = HASH_BYTES + _WORD_BYTES  # of an edge, or of a row, in what two holders send each other
 _AT_ONCE: Final = 1 << 16  # edges that are hashed at a time, so that what is computed on the way stays in the cache
 Hashes: TypeAlias = NDArray[np.void]
 _HASH: Final = np.dtype((np.void, HASH_BYTES))

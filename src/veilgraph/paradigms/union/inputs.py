@@ -220,14 +220,14 @@ class Places:
         return replace(
             own,
             columns={block: placed(part) for block, part in own.columns.items()},
-            edges=self._edges(own.edges, self.lost),
-            turned=None if own.turned is None else self._edges(own.turned, self.lost.flip(0)),
+            edges=self._renumber_edges(own.edges, self.lost),
+            turned=None if own.turned is None else self._renumber_edges(own.turned, self.lost.flip(0)),
             rows=None if own.rows is None else slots[own.rows],
             judged=None if own.judged is None else slots[own.judged],
             asked=None if own.asked is None else slots[own.asked],
         )
 
-    def _edges(self, edges: Tensor, lost: Tensor) -> Tensor:
+    def _renumber_edges(self, edges: Tensor, lost: Tensor) -> Tensor:
         places = len(self.rows)
         kept = ~torch.isin(edges[0] * places + edges[1], lost[0] * places + lost[1])
         return self.rows[edges[:, kept]]

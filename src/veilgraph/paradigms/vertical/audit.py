@@ -48,7 +48,7 @@ class VerticalSource(Source):
     @override
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
         if view.party == SERVER:
-            yield from _at_server(trained)
+            yield from _server_evidence(trained)
         else:
             yield from (*_initial(trained), *_combined(trained))
             given = "" if view.party == view.settings.data.label_party else ", which it must be given"
@@ -192,7 +192,7 @@ def _initial_weight(parts: Mapping[PartyId, Mapping[str, Tensor]], owner: PartyI
     return ring.decode(total, bits, torch.float64, "W", "train the run again", float(own[f"{_INITIAL}scale"]))
 
 
-def _at_server(view: View) -> Iterator[Evidence]:
+def _server_evidence(view: View) -> Iterator[Evidence]:
     job = vertical(view.settings)
     holders, is_masked = job.duties.publishing, job.passes.is_masked
     kind = Kind.MASKED if is_masked else Kind.EMBEDDING
@@ -269,16 +269,16 @@ def _hops(
     for round_, given in inputs.items():
         if pairs and round_ + 1 == max(outputs):
             break
-        made = {_pass(pieces): pieces for pieces in outputs.get(round_ + 1, Observations()).pieces}
-        pairs += [(pieces, made[_pass(pieces)]) for pieces in given.pieces if _pass(pieces) in made]
-    newest = sorted(pairs, key=lambda pair: _pass(pair[0]))[-_MOST_HOPS:]
+        made = {_pass_key(pieces): pieces for pieces in outputs.get(round_ + 1, Observations()).pieces}
+        pairs += [(pieces, made[_pass_key(pieces)]) for pieces in given.pieces if _pass_key(pieces) in made]
+    newest = sorted(pairs, key=lambda pair: _pass_key(pair[0]))[-_MOST_HOPS:]
     if newest:
         steps, made_of_them = (Observations([pair[side] for pair in newest]) for side in (0, 1))
         messages = (*steps.messages, *made_of_them.messages)
         yield Evidence("propagation", words, tuple(about), steps=steps, outputs=made_of_them, messages=messages)
 
 
-def _pass(pieces: Sequence[Seen]) -> tuple[int, int]:
+def _pass_key(pieces: Sequence[Seen]) -> tuple[int, int]:
     return pieces[0].session, pieces[0].tag.step
 
 

@@ -384,6 +384,8 @@ class DataHolder(Role):
 
 
 class _HolderModel(PartyModel):
+    """A holder's model: its networks, and its part of the initial embedding's weights under ``initial.``."""
+
     def __init__(
         self,
         session: RoleContext,

@@ -179,18 +179,18 @@ class PlainNetwork(Network):
             self._h0 = self.embedding.embed()
             if batch is not None:
                 self._gradients = {party: torch.zeros_like(h0) for party, h0 in self._h0.items()}
-        draws = {party: self._draws("dropout", party, epoch, batch) for party in self._streams}
+        draws = {party: self._stream("dropout", party, epoch, batch) for party in self._streams}
         if batch is None:
             combined = self._combined(self._h0, draws)
         else:
             combined = self._combined_batch(self._h0, draws, epoch, batch)
         deep = self._cut(self.server.deep(combined, draws[SERVER]), self._label_party, deep=True)
         logits: Tensor = self.head(
-            deep, self._label_adjacency, self._draws("head dropout", self._label_party, epoch, batch)
+            deep, self._label_adjacency, self._stream("head dropout", self._label_party, epoch, batch)
         )
         return logits
 
-    def _draws(self, purpose: str, party: PartyId, epoch: int | None, batch: Batch | None) -> torch.Generator | None:
+    def _stream(self, purpose: str, party: PartyId, epoch: int | None, batch: Batch | None) -> torch.Generator | None:
         if epoch is None:
             return None
         return self._streams[party].generator(purpose, *((epoch,) if batch is None else (epoch, batch.index)))
@@ -220,7 +220,7 @@ class PlainNetwork(Network):
     ) -> Tensor:
         self._leaves, self._around, pieces = {}, dict[PartyId, Tensor](), []
         for party, network in self.holders.items():
-            neighbours = self._draws("neighbours", party, epoch, batch)
+            neighbours = self._stream("neighbours", party, epoch, batch)
             assert neighbours is not None
             around = self._samplers[party].around(batch.rows, neighbours)
             self._around[party], self._leaves[party] = around.nodes, leaf(h0[party][around.nodes])

@@ -117,6 +117,7 @@ class Network:
         self._products: dict[Trial, tuple[Wire, Wire]] = {}
 
     def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
+        """Block with hops → name → the propagations that it goes over: one, or one for each holder or direction."""
         machine, context = self.machine, self.context
         blocks = [block for block in context.plan.blocks if hops_of(block)]
         ways = (False, True) if context.sizes.blocks and context.plan.directed else (False,)
@@ -162,10 +163,12 @@ class Network:
         return [(self.context.sizes.training, self.width) if self.sums_rows else first, *more]
 
     def _moved_width(self, block: str) -> int:
+        """Number of columns of a block at one relation, over all holders."""
         return sum(self.context.width_of(holder, block) for holder in self.context.abreast)
 
     @property
     def _block_widths(self) -> dict[str, int]:
+        """Block → its number of columns in a row, over all holders and relations."""
         return {
             block: sum(self.context.width_of(holder, block) for holder in self.context.abreast)
             * len(self.relations.get(block, (block,)))
@@ -315,6 +318,7 @@ class Network:
         return self._head(weights, rows, self.linear(rows, weights[0]))
 
     def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1) -> Passed:
+        """Compute logits from ``made``, the rows times the first weights, through the hidden layer if there is one."""
         if not self.trial.deep:
             return Passed(rows, made, None)
         classes = self.context.sizes.classes
@@ -488,6 +492,7 @@ class Network:
         return joined([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
 
     def _column_means(self, rows: Summands, bits: int) -> Wire:
+        """Mean over rows [n, d], opened with ``bits`` fractional bits: [1, d]."""
         count = rows.shape[0]
         scale = count.bit_length() - 1
         total = rows.map(lambda part: part.sum(0, keepdim=True)).halved(scale)

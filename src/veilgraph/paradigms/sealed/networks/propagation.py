@@ -30,12 +30,10 @@ from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, joined, side_by_side
 from veilgraph.paradigms.sealed.plan import Context
 
 EDGE_BITS: Final = 16  # fractional bits of edges' weights
-NARROW_DEGREE: Final = 1 << 13
-"""The largest degree over which entries up to 1 are summed in Z_2^32, where they have 16 fractional bits or more."""
+NARROW_DEGREE: Final = 1 << 13  # largest degree over which entries up to 1 are summed in Z_2^32, with 16 bits or more
 AT_ONCE: Final = 1 << 21  # entries of the columns that are propagated together
 
-COINS: Final = 1 << 14
-"""What a holder draws for a node is below it: sums of products over 2^24 edges of ten holders fit the ring."""
+COINS: Final = 1 << 14  # bound of a holder's draws: sums of products over 2^24 edges of ten holders fit the ring
 
 
 class HiddenEdges:
@@ -103,6 +101,7 @@ class Propagation:
             self.roots = joined([self._own_roots(holder, at) for holder, at in rows.items()])
 
     def _own_roots(self, holder: PartyId, rows: slice) -> Wire:
+        """Put in D^(−1/2) of these rows, which the holder computes at home."""
         own = self._context.data.get(holder)
         roots = None if own is None else (1 + own.degrees(self._context.sizes.nodes, self._ways)[rows]).rsqrt()[:, None]
         return self._machine.put(holder, roots, (rows.stop - rows.start, 1), FINE_BITS)
@@ -164,6 +163,7 @@ class Propagation:
         graphs: Sequence[HiddenGraph],
         ring: Ring,
     ) -> Wire:
+        """Propagate one slice of columns, given the factors of ``_scales``; sums over edges are made in ``ring``."""
         machine, (first, between, last, brought) = self._machine, scales
         narrow_bits = 30 - self._context.sizes.max_degree.bit_length()  # sums of entries up to 1 stay below 2^30
         coarser = max(0, wire.bits - narrow_bits) if ring == 32 else 0

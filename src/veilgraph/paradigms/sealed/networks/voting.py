@@ -18,8 +18,7 @@ from veilgraph.paradigms.sealed.networks.network import Kept, Network
 from veilgraph.paradigms.sealed.networks.propagation import Propagation
 from veilgraph.paradigms.sealed.plan import MOST_OPENED, Context
 
-_LIFT: Final = 4 * MOST_OPENED
-"""Added to the logit of a training node's label, which no other logit of it is then above."""
+_LIFT: Final = 4 * MOST_OPENED  # added to the logit of a training node's label, which then is its largest
 VOTES: Final = "weight.votes"  # name of the noisy counts among the saved weights: a prediction needs both
 
 
@@ -48,6 +47,7 @@ class Voting(Network):
 
     @override
     def finish(self, weights: Sequence[Wire]) -> None:
+        """Count the noisy ``votes`` over the other holders' edges, with labels and the trained network's classes."""
         machine, epsilon = self.machine, self.context.plan.votes
         assert epsilon is not None
         machine.at("votes")
