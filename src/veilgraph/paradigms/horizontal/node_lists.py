@@ -142,6 +142,7 @@ def receive_places(link: Link, nodes: int, most: int) -> tuple[Tensor, int]:
 
 
 def _receive_lists(link: Link, holders: Sequence[PartyId], which: int) -> tuple[np.ndarray, list[int]]:
+    """Receive all holders' hashes of nodes or edges (``which``): one after the other, and how many each has."""
     lists = [
         receive_as(link, holder, Tag(Kind.NODE_LIST, 0, which), (None, HASH_BYTES), torch.uint8) for holder in holders
     ]

@@ -197,10 +197,7 @@ def check_columns(
 
 
 class Totals:
-    """A callable that sums lists of integers element-wise over all holders, who alone learn the sums.
-
-    Keys for pairwise masks are agreed on at the first call.
-    """
+    """Callable: sums lists of integers element-wise over all holders, who alone learn sums; agrees on keys at first."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId]) -> None:
         self._link, self._holders = link, holders

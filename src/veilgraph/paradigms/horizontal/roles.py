@@ -170,10 +170,11 @@ class HorizontalHolder(SharedJudge):
         """Open the sums that scale targets or weigh classes, once a run: they are kept with the weights."""
         what = f"sums of {self._learnt.answers}"
         self._network.gather(
-            self._task.sums_before, lambda _, known: self._tally(self._task.gathered(self.graph, known), what)
+            self._task.sums_before, lambda _, known: self._open_tally(self._task.gathered(self.graph, known), what)
         )
 
     def _publish_layer(self, step: int, index: int, local: Tensor) -> None:
+        """Send the server a layer's local embeddings in the clear, or compete with them in a secure maximum."""
         if self._secure is None:
             self._cut.publish(step, index + 1, local)
             return
@@ -213,7 +214,7 @@ class HorizontalHolder(SharedJudge):
     def scores(self, *, everything: bool = False) -> Scores:
         """Scores over all holders' answers, from summed tallies; all holders call it together, and learn the same."""
         own = self._task.tally(self.graph, self.logits.detach())
-        scores = self._task.scores(self._tally(own, "scores", self._task.tally_bits))
+        scores = self._task.scores(self._open_tally(own, "scores", self._task.tally_bits))
         return scores if everything else scores.of_epoch(self.session.settings.train.select_by)
 
     @override
@@ -234,7 +235,7 @@ class HorizontalHolder(SharedJudge):
         """Calibrate at home on its own validation nodes, for its own nodes."""
         return calibration_at(self.graph, probabilities, self._transition, self._task.weights())
 
-    def _tally(self, values: Tensor, purpose: str, bits: int = FACT_BITS) -> Tensor:
+    def _open_tally(self, values: Tensor, purpose: str, bits: int = FACT_BITS) -> Tensor:
         self._tallies += 1
         return self._sum(values, Tag(Kind.MASKED, self._tallies), purpose, bits)
 
@@ -282,7 +283,7 @@ class HorizontalServer(Role):
             node_lists.settle_edges(session.link, session.holders)
         self._degrees: Tensor | None = None
         if settings.aggregate == "mean":
-            self._degrees = self._total(self._receive(Tag(Kind.EMBEDDING), 1))
+            self._degrees = self._total(self._receive_from_all(Tag(Kind.EMBEDDING), 1))
         if settings.combine == "secure-max":
             self._order = node_lists.send_places(session.link, self._places, session.secrets)
             self._secure = MaxServer(session.link, session.holders, session.secrets, session.dtype)
@@ -290,7 +291,7 @@ class HorizontalServer(Role):
             self._deal(until=0)
         return start
 
-    def _receive(self, tag: Tag, width: int) -> list[Tensor]:
+    def _receive_from_all(self, tag: Tag, width: int) -> list[Tensor]:
         link, dtype = self.session.link, self.session.dtype
         return [receive_as(link, holder, tag, (len(at), width), dtype) for holder, at in self._places.rows.items()]
 
@@ -305,19 +306,19 @@ class HorizontalServer(Role):
         self._pieces: dict[int, list[Tensor]] = {}
         self._sent: list[Tensor] = []
         for index in range(len(self._widths)):
-            aggregate = self._network.aggregated(index, partial(self._combined, step, index))
+            aggregate = self._network.aggregated(index, partial(self._receive_aggregate, step, index))
             output = self._network.layer(index).update(aggregate, generator)
             self._sent.append(output)
             for holder, at in self._places.rows.items():
                 self.session.link.send(holder, Tag(Kind.COMBINED, step, index + 1), output.detach().index_select(0, at))
 
-    def _combined(self, step: int, index: int) -> Tensor:
+    def _receive_aggregate(self, step: int, index: int) -> Tensor:
         rows, nodes, width = self._places.rows, self._places.num_nodes, self._widths[index].sent
         if self._secure is not None:
             maximum = leaf(self._secure.receive((nodes, width), step, index + 1)[self._order])
             self._pieces[index] = [maximum]
             return maximum
-        pieces = [leaf(piece) for piece in self._receive(Tag(Kind.EMBEDDING, step, index + 1), width)]
+        pieces = [leaf(piece) for piece in self._receive_from_all(Tag(Kind.EMBEDDING, step, index + 1), width)]
         self._pieces[index] = pieces
         return self._network.layer(index).combine(pieces, list(rows.values()), nodes, self._degrees)
 
@@ -325,7 +326,7 @@ class HorizontalServer(Role):
     def backward(self, step: int) -> None:
         for index, output in reversed(list(enumerate(self._sent))):
             tag = Tag(Kind.GRADIENT, step, index + 1)
-            gradient = self._total(self._receive(tag, output.shape[1]))
+            gradient = self._total(self._receive_from_all(tag, output.shape[1]))
             if output.requires_grad:
                 backward(handed([output], [gradient]))
             if index in learning_layers(self._settings):

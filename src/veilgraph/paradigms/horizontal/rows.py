@@ -28,14 +28,17 @@ def _paradigm_setting(_: HorizontalJob) -> str:
 
 
 def _values_setting(job: HorizontalJob) -> str:
+    """The setting that causes revelations of regression; empty in a job of classes."""
     return "horizontal.task.name=values" if job.horizontal.task.is_values else ""
 
 
 def _classes_setting(job: HorizontalJob) -> str:
+    """The setting that causes revelations of classification; empty in a job of numbers."""
     return "" if job.horizontal.task.is_values else "paradigm=horizontal"
 
 
 def _standard_setting(job: JobSettings) -> str:
+    """The setting that causes column statistics to be revealed; empty where none are."""
     scaled = job.data.from_tables and job.data.feature_scaling == "standard"
     return "data.feature_scaling=standard" if scaled else ""
 

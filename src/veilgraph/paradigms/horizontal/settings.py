@@ -1,7 +1,4 @@
-"""A horizontal job (SAPGNN): holders of the same columns, of nodes of which some may be the same.
-
-Its network has layers that are split between the holders and the server.
-"""
+"""A horizontal job (SAPGNN): holders of the same columns and perhaps common nodes; they and a server share layers."""
 
 from __future__ import annotations
 

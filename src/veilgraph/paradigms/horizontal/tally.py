@@ -140,10 +140,7 @@ class Answers(ABC):
 
     @abstractmethod
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        """Sum of losses over a holder's training nodes, at least one (SAPGNN eq. 15): Tensor[].
-
-        ``output`` has logits, Tensor[N, C], or standardised values, Tensor[N, 1].
-        """
+        """Sum the losses of a holder's training nodes, at least one (eq. 15), of logits [N, C] or values [N, 1]."""
 
     @abstractmethod
     def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
@@ -377,6 +374,7 @@ def learnt_task(
 
 
 def _per_node(total: Tensor, confusion: Tensor, weights: Tensor | None = None) -> float:
+    """``total`` divided by the number of nodes in a confusion matrix, weighed by true class; NaN without nodes."""
     of_class = confusion.sum(dim=-1)
     count = float((of_class if weights is None else of_class * weights).sum())
     return float(total) / count if count else math.nan

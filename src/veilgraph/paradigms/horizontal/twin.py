@@ -173,6 +173,7 @@ def places_of(ids: Mapping[PartyId, Sequence[str]]) -> dict[PartyId, torch.Tenso
 
 
 def _sorted_part(graph: PartyGraph, places: torch.Tensor) -> HorizontalPart:
+    """Reorder a holder's nodes by their places, and return them as a part with sorted places as ids."""
     order = places.argsort()
     given = {name: getattr(graph, name) for name in ("labels", "targets", *MASKS) if getattr(graph, name) is not None}
     moved = replace(

@@ -221,6 +221,7 @@ def _training_mask(job: SealedJob, run: Audited) -> Tensor:
 
 
 def _with_canaries(job: SealedJob, run: Audited, holder: PartyId) -> PartyGraph:
+    """A holder's graph, with its canaries where the run has some."""
     graph, key = run.graph(holder), run.canary_key(holder)
     return graph if key is None else VoteCanaries.of(job, holder, graph.num_nodes, key).into(graph)
 
@@ -385,6 +386,7 @@ def _rows_under_masks(views: Sequence[View], outside: Sequence[PartyId]) -> Iter
 
 
 def _masked_matrices(view: View, found: Sequence[Pieces], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
+    """Yield, as evidence that must tell nothing, columns of some messages with a row for every node."""
     nodes = _nodes(view)
     of_nodes = [pieces for pieces in found if len(pieces[0].shape) == _WIDTH and pieces[0].shape[0] == nodes]
     if of_nodes:

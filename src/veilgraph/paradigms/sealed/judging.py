@@ -48,6 +48,7 @@ class Validation:
         return (self._right_pairs if self._context.plan.ranks else self._right_nodes)(logits, self._classes)
 
     def _right_nodes(self, logits: Wire, classes: Wire) -> Summands:
+        """Count nodes of whose logits none is above that of their class, by one-hot ``classes`` [V, C]: [1, 1]."""
         own = self._machine.product(torch.mul, logits, classes).map(lambda part: part.sum(1, keepdim=True))
         right = ~self._machine.negative(self._machine.open(own) - largest(self._machine, logits))
         return self._machine.value(right).map(lambda part: part.sum(0, keepdim=True))

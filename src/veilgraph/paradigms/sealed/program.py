@@ -187,28 +187,25 @@ class SealedProgram:
         """
         self._beside, self._earlier = None, None
         if training and f"{_EARLIER}.trial" in saved:
-            self._earlier = self._restored_earlier(saved, _EARLIER)
+            self._earlier = self._restore_earlier(saved, _EARLIER)
         members = self._take_saved(saved, _TRAINED if training else TRIAL)
         if training:
-            self.learned = self._restored_all(saved, "learned", self.network.learned_shapes, WEIGHT_BITS)
-            self.velocities = [*self._restored_all(saved, "velocity", self.network.learned_shapes, self._velocity_bits)]
+            self.learned = self._restore_all(saved, "learned", self.network.learned_shapes, WEIGHT_BITS)
+            self.velocities = [*self._restore_all(saved, "velocity", self.network.learned_shapes, self._velocity_bits)]
             self._weights, self.taken = None if self.network.sums_rows else self.learned, None
-            self.before = self._restored(saved, _BEFORE, (1,), 0)
+            self.before = self._restore_wire(saved, _BEFORE, (1,), 0)
         else:
-            self._weights = self._restored_all(saved, "weight", self.network.shapes, WEIGHT_BITS)
+            self._weights = self._restore_all(saved, "weight", self.network.shapes, WEIGHT_BITS)
             self.taken = members, self._weights
-        self.outside = self._restored(saved, OUTSIDE, (1,), 0)
+        self.outside = self._restore_wire(saved, OUTSIDE, (1,), 0)
         for name, kept in self.network.kept().items():
             if training or kept.predicts:
-                setattr(kept.owner, kept.attribute, self._restored(saved, name, kept.shape, kept.bits))
+                setattr(kept.owner, kept.attribute, self._restore_wire(saved, name, kept.shape, kept.bits))
         if training:
             self.network.resume()
 
     def _take_saved(self, saved: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
-        """Read the trials whose weights were saved, trial 0 if none, and switch the network to them.
-
-        Raises ``RunError``: the job has no such trial.
-        """
+        """Switch the network to the trials whose weights were saved, 0 if none; ``RunError``: the job has them not."""
         members = tuple(saved[name].reshape(-1).tolist()) if name in saved else (0,)
         trials = range(len(self._context.plan.trials))
         if not members or any(member not in trials for member in members):
@@ -221,18 +218,18 @@ class SealedProgram:
         self._switch_to(*members)
         return members
 
-    def _restored_earlier(self, saved: Mapping[str, Tensor], kind: str) -> Earlier:
+    def _restore_earlier(self, saved: Mapping[str, Tensor], kind: str) -> Earlier:
         """Restore shares with names that begin with ``kind`` as the best network so far; it becomes the network's."""
         members = self._take_saved(saved, f"{kind}.trial")
-        weights = self._restored_all(saved, kind, self.network.shapes, WEIGHT_BITS)
-        return Earlier(members, weights, self._restored(saved, OUTSIDE if kind == "weight" else _FAILED, (1,), 0))
+        weights = self._restore_all(saved, kind, self.network.shapes, WEIGHT_BITS)
+        return Earlier(members, weights, self._restore_wire(saved, OUTSIDE if kind == "weight" else _FAILED, (1,), 0))
 
-    def _restored_all(
+    def _restore_all(
         self, saved: Mapping[str, Tensor], kind: str, shapes: Sequence[tuple[int, int]], bits: int
     ) -> list[Wire]:
-        return [self._restored(saved, f"{kind}.{place}", shape, bits) for place, shape in enumerate(shapes)]
+        return [self._restore_wire(saved, f"{kind}.{place}", shape, bits) for place, shape in enumerate(shapes)]
 
-    def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
+    def _restore_wire(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
 
     def step(self, number: int, best: Mapping[str, Tensor] = MappingProxyType({})) -> None:
@@ -250,7 +247,7 @@ class SealedProgram:
         trial = plan.trial_of(number)
         if not number or trial != plan.trial_of(number - 1):
             beside = number and best and plan.standard  # of words no mean was ever better: Cora, CiteSeer, PubMed
-            self._earlier = self._restored_earlier(best, "weight") if beside else None
+            self._earlier = self._restore_earlier(best, "weight") if beside else None
             self._switch_to(trial)
             self._begin_anew()
         wanted, taken = self._wanted(number), plan.place_of(number)
@@ -299,7 +296,7 @@ class SealedProgram:
         self.learned[place] = weight - velocity.halved(self._halvings).times(rate)
 
     def _failed_tests(self, *, updated: bool = False) -> Summands:
-        """Test what was opened since the last call, and count all failed range tests: [1].
+        """Test ranges of what was opened since the last call, and return the count of all failed tests: [1].
 
         ``updated``: also test the new weights and velocities.
         """

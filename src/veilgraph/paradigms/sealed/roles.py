@@ -53,10 +53,7 @@ _COUNT: Final = "nodes"
 
 
 class NamedNodes:
-    """One party's saved count of how many of the run's ``named_nodes`` predictions are used up.
-
-    Where each holder names nodes of its own, every holder has a count.
-    """
+    """One party's saved count, or one for each naming holder, of the run's ``named_nodes`` that are used up."""
 
     def __init__(self, job: SealedJob, keeper: Keeper) -> None:
         self._job, self._keeper = job, keeper
@@ -593,6 +590,7 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @override
     def learn(self, found: Tensor | None) -> None:
+        """Keep logits of what was revealed, combined with noisy votes or stacked with own edges where the job does."""
         assert found is not None
         self.logits = self._opened_logits(found)
         if self._job.privacy is not None:
@@ -603,6 +601,7 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @property
     def _stacks(self) -> bool:
+        """Whether own edges are stacked on the logits: margins of all nodes are opened, without privacy."""
         return self._job.output == "margins" and self.predicted is None and self._job.privacy is None
 
     def _stacked(self, scores: Tensor) -> Tensor:

@@ -172,6 +172,7 @@ def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) ->
 
 
 def _quality(logits: Floats, labels: _Labels) -> float:
+    """Average precision of two classes; accuracy where that is None."""
     precision = average_precision(torch.from_numpy(logits), torch.from_numpy(labels))
     return float((logits.argmax(1) == labels).mean()) if precision is None else precision
 
@@ -197,6 +198,7 @@ def _usual(graph: PartyGraph, nodes: int, classes: int) -> Floats:
 
 
 def _regression_inputs(logits: Tensor, graph: PartyGraph, kept: Floats) -> Said:
+    """Make the module's inputs for the first N nodes, from logits [N, C], own edges and ``Stacking.usual``."""
     logs, (nodes, classes) = logits.double().log_softmax(1).numpy(), logits.shape
     near, own = _adjacency_and_labels(graph, nodes, classes)
     others, usual = 1 - own.sum(1, keepdims=True), kept[:-1]

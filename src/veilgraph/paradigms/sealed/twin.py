@@ -71,6 +71,7 @@ def together(
 
 
 def _begin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
+    """Make the twin's program of all holders' graphs, ready for its first step."""
     context, data = together(job, graphs)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=True)
@@ -119,6 +120,7 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
 
 
 def _begin_alone(job: SealedJob, graph: PartyGraph) -> SealedProgram:
+    """Make the program of a job with one graph alone, margins opened and no privacy, ready for its first step."""
     weighted = job.model.edge_weights or graph.edge_weight is not None
     model = job.model.model_copy(update={"edge_weights": weighted, "edge_slots": None})
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})

@@ -107,6 +107,7 @@ def exchange_rows(
 
 
 def _edges_to(edges: Tensor, own: int, names: Sequence[bytes], nodes: Hashes, other: PartyId, session: str) -> _Edges:
+    """Select the edges with an end at another holder's node, and sort them by their hashes."""
     is_other = torch.cat([torch.zeros(own, dtype=torch.bool), _is_node_of(other, names[own:])])
     ends = edges[:, is_other[edges].any(0)]
     hashes = edge_hashes(ends, nodes, session)
@@ -186,6 +187,7 @@ def _send_rows(link: Link, peer: PartyId, hashes: Hashes, rows: Tensor, padding:
 
 
 def _receive_rows(link: Link, other: PartyId, block: Block) -> tuple[Hashes, Tensor]:
+    """Receive another holder's hashes and rows, [n] each; ``ProtocolError`` where a row is outside its block."""
     told = receive_as(link, other, _EDGES, (None, HASH_BYTES), torch.uint8)
     at = receive_as(link, other, _ROWS, (len(told),), torch.int64)
     if bool(((at < block.rows.start) | (at >= block.rows.stop)).any()):

@@ -159,6 +159,7 @@ def with_own_labels(own: OwnData, graph: PartyGraph, job: UnionJob, streams: Lea
 
 
 def _shuffled(mask: Tensor, streams: LearningStreams, purpose: str) -> Tensor:
+    """The nodes of a mask in random order, drawn from the holder's stream: int64."""
     rows = mask.nonzero()[:, 0]
     return rows[torch.randperm(rows.numel(), generator=streams.generator(purpose))]
 

@@ -44,6 +44,7 @@ _LIKELY: Final = 8190  # edges of a node, where tables do not say
 class _UnionData(SameColumnsData[UnionJob]):
     @override
     def load(self, job: UnionJob) -> Inputs:
+        """Load saved graphs, or a data set divided by holder, with a graph of edges only for ``job.across``."""
         if job.data.graphs is not None:
             whole = load_named_graphs(job.data)
         else:

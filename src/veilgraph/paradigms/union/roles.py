@@ -134,6 +134,7 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
 
     @override
     def learn(self, found: Tensor | None) -> None:
+        """Keep logits of the named nodes, in their order, or of all own nodes without the block's other rows."""
         assert self._places is not None
         if self.predicted is None:
             assert found is not None

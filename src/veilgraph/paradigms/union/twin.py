@@ -70,6 +70,7 @@ def joint_context(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[Part
 
 
 def _edge_keys(ends: Tensor, nodes: int) -> Tensor:
+    """Number each edge, int64 [2, E] of rows, by its ends: int64 [E], ``NOWHERE`` where an end is."""
     return torch.where((ends == NOWHERE).any(0), NOWHERE, ends[0] * nodes + ends[1])
 
 
@@ -110,10 +111,7 @@ def begun(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Seq
 
 
 def alone(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress: Progress) -> PlainResult:
-    """Train the job's network on one holder's graph, in which others' nodes have edges but no features.
-
-    ``output`` has logits of its own nodes only.
-    """
+    """Train the job's network on one holder's graph, others' nodes without features; ``output``: own nodes' logits."""
     found = _in_one_place(job, replace(graph, num_common=None), ids, progress)
     return replace(found, output=found.output[: graph.common])
 

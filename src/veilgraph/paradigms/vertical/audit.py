@@ -193,6 +193,7 @@ def _initial_weight(parts: Mapping[PartyId, Mapping[str, Tensor]], owner: PartyI
 
 
 def _server_evidence(view: View) -> Iterator[Evidence]:
+    """Embeddings that the server sees in every round, single or summed, and propagation between rounds."""
     job = vertical(view.settings)
     holders, is_masked = job.duties.publishing, job.passes.is_masked
     kind = Kind.MASKED if is_masked else Kind.EMBEDDING

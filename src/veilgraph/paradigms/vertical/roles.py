@@ -1,7 +1,4 @@
-"""The parties of a job that exchanges embeddings in every step.
-
-The semi-honest server deals, combines and has the deep layers (VFGNN CG2); of the data holders (CG1) one has labels.
-"""
+"""The parties of a vertical job (VFGNN): the semi-honest server (CG2), and data holders (CG1), one with labels."""
 
 from __future__ import annotations
 
@@ -106,6 +103,7 @@ class Server(Role):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
+        """Deal for the next products, combine what holders publish in every round, and send the deep output."""
         has_changed = self._embeds_now()
         self._background.check()
         if has_changed and self._learns:  # while the holders use one product: the next two
@@ -312,6 +310,7 @@ class DataHolder(Role):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
+        """Compute h^0 if its weights have changed, and publish embeddings of all rounds, or of the batch."""
         generator = self._dropout(epoch)
         has_changed = self._embeds_now()
         # As at the server; but on the way back a joint h^0 needs all holders.
@@ -336,6 +335,7 @@ class DataHolder(Role):
                 self._publish(step, None)
 
     def _publish(self, step: int, generator: torch.Generator | None) -> None:
+        """Run all rounds from h^0, publish what goes to COMBINE, and keep what ``backward`` needs."""
         self._h0_leaf = leaf(self._h0)
         self._started = self._network.start(self._h0_leaf, generator)
         self._initial = leaf(self._started)

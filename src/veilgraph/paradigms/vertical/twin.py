@@ -238,6 +238,7 @@ class PlainNetwork(Network):
         return fmean(self._step(epoch, batch) for batch in training_batches(self.settings, self._nodes, epoch))
 
     def _step(self, epoch: int, batch: Batch | None) -> float:
+        """Train on a batch, or on all nodes, once: forward, backward and update; returns the loss."""
         for parameter in self.trained():
             parameter.grad = None
         self.logits = self.forward(epoch, batch)

@@ -59,10 +59,7 @@ _SQUARE_BITS: Final = 36  # of two such rows and their number together: squares 
 
 @dataclass(frozen=True)
 class Kept:
-    """An attribute with a wire that is saved with the weights: its owner, name, shape and bits.
-
-    ``predicts``: a prediction needs it as well as a training that is resumed.
-    """
+    """An attribute whose wire is saved with the weights: owner, name, shape, bits; ``predicts``: to predict, too."""
 
     owner: object
     attribute: str

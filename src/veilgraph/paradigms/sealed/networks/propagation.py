@@ -88,10 +88,7 @@ class Propagation:
         return len(self.holders) == 1 or (bool(sizes.blocks) and len(sizes.owners) == len(sizes.blocks))
 
     def enter(self, *, transposed: bool) -> None:
-        """Put in the holders' edges, and the degrees that one holder knows; once a session.
-
-        ``transposed``: also edges backwards, for Pᵀ, where edges are directed; else Pᵀ is P.
-        """
+        """Put in edges, if directed and ``transposed`` also backwards for Pᵀ, and degrees known to a holder; once."""
         context = self._context
         both = transposed and context.plan.directed and not context.sizes.blocks
         self._edges.enter(self.holders, (False, True) if both else self._ways)
