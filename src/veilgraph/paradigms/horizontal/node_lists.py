@@ -113,7 +113,7 @@ def settle_edges(link: Link, holders: Sequence[PartyId]) -> None:
 def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
     """At the server: send every holder its nodes' places in a fresh random order, then N: Tensor[N_p + 1] int64.
 
-    In another order a holder could tell which other nodes there are. Returns node → its place, Tensor[N] int64.
+    In an order of ids or hashes a holder could tell which other nodes there are. Returns node → place, [N] int64.
     """
     drawn = np.frombuffer(secrets(_WORD_BYTES * places.num_nodes), dtype=np.int64)
     order = torch.from_numpy(drawn.argsort())

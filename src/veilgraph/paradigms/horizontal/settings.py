@@ -138,7 +138,7 @@ class HorizontalJob(JobSettings):
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """What fits a horizontal job."""
+        """Preset choices that suit a horizontal job's task and data."""
         yield Choice("model.server.batch_norm", True, "maxima over neighbours grow with degrees and layers")
         classes = said.get("horizontal.task.name", "classes") == "classes"
         yield from same_columns(said, classes=classes)

@@ -349,7 +349,7 @@ def _is_copy(before: tuple[Seen, Ciphertext], after: tuple[Seen, Ciphertext]) ->
 
 
 def _ciphertext(view: View, pieces: Pieces) -> Ciphertext:
-    """Read the sum of pieces as words that must look random: of edge orders, the masked weights alone."""
+    """Read the sum of pieces as words that must look random; of a PLACEMENT message, its masked weights alone."""
     first = pieces[0]
     words, bitwise = _sum_pieces(pieces), first.tag.kind is Kind.MASKED_BITS
     if first.tag.kind is Kind.CORRELATION:

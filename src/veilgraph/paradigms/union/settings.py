@@ -67,7 +67,7 @@ class UnionJob(SealedJob):
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """As of a sealed job."""
+        """Preset choices of a sealed job; of a data set other than ``payments``, edges count both ways."""
         yield from super().choices(said)
         if said.get("data.dataset") is not None and said.get("data.dataset") != "payments":
             yield Choice("model.directed", False, "edges of this data set go both ways")

@@ -54,7 +54,7 @@ class Voting(Network):
         nodes, classes = self.context.sizes.nodes, self.context.sizes.classes
         lifted = machine.put(self.context.label_party, self._training_lift(), (nodes, classes), BITS)
         opinions = machine.open(one_hot_of_largest(machine, self.predict(weights) + lifted))
-        trains = machine.negative(-lifted.sum(1)).map(partial(_repeated, columns=classes))
+        trains = machine.negative(-lifted.sum(1)).map(partial(_repeat_column, columns=classes))
         of_training = machine.open(machine.gate(trains, opinions), ring=32)
         counts = self._sum_votes(machine.open(machine.split(opinions), ring=32), backwards=False)
         counts += self._sum_votes(of_training, backwards=True)
@@ -86,5 +86,5 @@ class Voting(Network):
         return self.votes
 
 
-def _repeated(part: Tensor, columns: int) -> Tensor:
+def _repeat_column(part: Tensor, columns: int) -> Tensor:
     return part.expand(-1, columns)
