@@ -112,6 +112,7 @@ class SameColumnsSessions(seam.Sessions[J]):
     """Preparation and stated sizes of jobs whose holders have the same columns of nodes of their own."""
 
     def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        """Bounds of what a holder states in its hello: training steps, columns and classes."""
         return {"steps": (0, seam.MAX_STEPS), "features": (1, seam.MAX_FEATURES), "classes": (0, seam.MAX_CLASSES)}
 
     def prepare(self, own: Preparation) -> Prepared:
@@ -216,6 +217,7 @@ class Totals:
 
 class _HorizontalSessions(SameColumnsSessions[HorizontalJob]):
     def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        """Bounds of what a holder states in its hello: also columns of edges, if messages use them."""
         columns = (0, seam.MAX_FEATURES if job.inputs.edge_features else 0)
         return {**super().stated(job, party, releases=releases), "edge_columns": columns}
 

@@ -116,10 +116,7 @@ class LayeredNetwork(Network):
         return self.server.layer(index).combine(pieces, self._rows, self._num_nodes, self._degrees)
 
     def train_step(self, epoch: int) -> float:
-        """One forward and backward pass and one update; returns the training loss.
-
-        It is the sum of the holders' (eq. 16) over all training labels: of one node several holders may have one each.
-        """
+        """Make one forward and backward pass and one update; returns the sum of the holders' losses (eq. 16)."""
         for parameter in self.trained():
             parameter.grad = None
         embedding = self.forward(epoch)
@@ -134,7 +131,7 @@ class LayeredNetwork(Network):
         return float(loss.detach())
 
     def infer(self) -> Tensor:
-        """Logits of all nodes, Tensor[N, C], without dropout and without a graph."""
+        """Logits of all nodes, Tensor[N, C], without dropout and gradients."""
         with torch.no_grad():
             logits: Tensor = self.holder.predict(self.forward(None))
             return logits

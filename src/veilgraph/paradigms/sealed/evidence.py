@@ -89,10 +89,7 @@ def with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known, *, c
 
 
 def of_classes(predicted: Tensor, known: Known) -> Tensor:
-    """Turn predicted classes, int64 [R], into log-probabilities of true classes: float64 [R, C].
-
-    They are counted on validation nodes: how often a predicted class goes with each true one.
-    """
+    """Log-probabilities of true classes given predicted ones, int64 [R], counted on validation nodes: [R, C]."""
     classes, found = known.classes, predicted.numpy()
     judged = known.of("val") & (known.labels >= 0)
     counts = _TRUSTED * np.eye(classes) + 1 / classes

@@ -253,6 +253,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         return replace(costs, notes=[note])
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        """Bounds of the sizes that a holder states in its hello, with labels also of rows, classes and named nodes."""
         fields = dict(NO_NUMBERS)
         if party == SERVER or releases:
             return fields

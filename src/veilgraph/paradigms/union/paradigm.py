@@ -125,6 +125,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
 
     @override
     def stated(self, job: UnionJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        """Bounds of the sizes that a party states in its hello: of edges alone for ``across``, none for the server."""
         if party == SERVER:
             return dict(seam.NO_NUMBERS)
         judged = (0, MOST_JUDGED if job.passes.evaluates else 0)

@@ -101,6 +101,7 @@ class UnionJob(SealedJob):
     @property
     @override
     def duties(self) -> Duties:
+        """All holders publish; those with nodes score."""
         return Duties(publishing=self.data.names, scoring=self.owners)
 
     @property

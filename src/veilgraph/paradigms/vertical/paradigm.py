@@ -127,6 +127,7 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
         return costs_of(job, nodes, sizes)
 
     def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        """Bounds of what a holder states in its hello: steps and nodes, and features and bits as the method needs."""
         fields = {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
         if job.model.initial.is_joint:
             fields["features"] = (1, seam.MAX_FEATURES)

@@ -349,6 +349,7 @@ class DataHolder(Role):
 
     @override
     def backward(self, step: int) -> None:
+        """Propagate back the gradients of what was published, from the last round on, and learn the initial weights."""
         if self._batches is not None and self.batch is not None:
             published = self._cut.gradient(step, 1, (len(self.batch.rows), self._shape[1]))
             if (mean := self._batches.backward(published, self._h0, self.batch)) is not None:

@@ -102,7 +102,7 @@ class PlainEmbedding:
         return [part.weight for part in (*self._parts.values(), *self._own.values())]
 
     def embed(self) -> dict[PartyId, Tensor]:
-        """Holder → its h^0 in the job's precision, a row for each of its nodes, without a graph."""
+        """Holder → its h^0 in the job's precision, a row for each of its nodes, without gradients."""
         found = {owner: part.embed(0, learns=True) for owner, part in self._parts.items()}
         found |= {owner: operand.times(self._weights[owner]) for owner, operand in self._operands.items()}
         if self._settings.is_joint:
