@@ -260,10 +260,10 @@ def _mean_and_magnitude(facts: Tensor) -> tuple[float, float]:
 class Classification(Answers):
     """Cross-entropy of C classes; scores of summed losses, class counts and score histograms.
 
-    A tally is the sum of the losses of training, validation and test nodes; how many nodes of each class were taken for
-    each in these, true class by predicted class; and, of validation and test nodes, for K classes how many nodes of the
-    class, and of the others, have a log-odds of it in each of B bins: Tensor[3 + 3·C² + 4·K·B] float64. Of two classes
-    K is 1, for the second; of more it is C.
+    A tally, Tensor[3 + 3·C² + 4·K·B] float64, has the summed losses of training, validation and test nodes, the counts
+    of true by predicted class in each split, and histograms. For each of K classes, in validation and in test, these
+    count the class's nodes, and the others, by log-odds of the class in B bins. Of two classes K is 1, for the second;
+    of more it is C.
 
     ``transition`` is Tensor[C, C], P(label = j | true label = i); ``network`` keeps the training nodes of each class as
     its facts, by which a balanced loss is weighed.

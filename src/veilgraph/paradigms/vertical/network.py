@@ -95,7 +95,7 @@ class InitialSettings(Settings):
 class EmbeddingSession:
     """What one holder's side of a method needs, whichever method it is.
 
-    ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint; ``features``
+    ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint. ``features``
     are columns (0 where it is not joint); ``feature_bits`` the scale all agreed on; ``block_bytes`` is as for
     ``row_blocks``.
     """
