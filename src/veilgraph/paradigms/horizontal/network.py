@@ -60,16 +60,16 @@ class Update(nn.Module):
             self.gate = nn.Sequential(*layers)
 
     def parts(self, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-        """The part that depends on h alone, [N, own·width], and one that is linear in m, [N, width]."""
+        """Split φ(h, m) into the part that depends on h alone, [N, own·width], and one linear in m, [N, width]."""
         return (h, m) if self.gate is None else (h[:, :0], self.gate(h) * m)
 
     def forward(self, h: Tensor, m: Tensor) -> Tensor:
-        """Twice [N, width] to [N, output·width]."""
+        """Compute φ of h and m, each [N, width]: [N, output·width]."""
         return self.kind.join(*self.parts(h, m))
 
 
 class _Maximum(torch.autograd.Function):
-    """Scatters pieces into −∞ and keeps the largest, and the first of the largest for the way back."""
+    """Element-wise maximum of scattered pieces as in ``maximum``; gradients go to the first piece that attains it."""
 
     @staticmethod
     def forward(ctx: Any, rows: Sequence[Tensor], num_nodes: int, *pieces: Tensor) -> Tensor:  # noqa: ANN401 - torch's
@@ -100,7 +100,7 @@ def maximum(pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int) ->
 
 
 def total(pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int) -> Tensor:
-    """Sum over the holders that know a node: Tensor[N_p, w] of each to Tensor[N, w]. Arguments as of ``maximum``."""
+    """Sum over the holders that know a node: Tensor[N, w], 0 where nobody does. Arguments as for ``maximum``."""
     added = pieces[0].new_zeros(num_nodes, pieces[0].shape[1])
     for piece, at in zip(pieces, rows, strict=True):
         added = added.index_add(0, at, piece)
@@ -119,7 +119,7 @@ class LayerWidths:
 
 
 def layer_widths(settings: HorizontalSettings, features: int) -> list[LayerWidths]:
-    """Of every layer, for features of so many columns."""
+    """Widths of every layer's tensors, for ``features`` input columns."""
     update, widths, input_ = UPDATES[settings.update], list[LayerWidths](), features
     for layer in range(1, settings.layers + 1):
         message = input_ if settings.message == "none" else settings.dim
@@ -132,21 +132,21 @@ def layer_widths(settings: HorizontalSettings, features: int) -> list[LayerWidth
 
 
 def first_is_fixed(settings: HorizontalSettings) -> bool:
-    """Whether the first layer's t has no weights and so is the same in every pass; of the updates, gated has some."""
+    """Whether the first layer's embedding t at holders has no weights, and so is the same in every pass."""
     return settings.message == "none" and settings.update != "gated"
 
 
 def published_layers(settings: HorizontalSettings, step: int) -> range:
-    """Layers, from 0, whose t holders send in a pass of a session: the first only in pass 0 where it is fixed."""
+    """Layers, from 0, whose embeddings t holders send in pass ``step``: a fixed first layer's only in pass 0."""
     return range(int(step > 0 and first_is_fixed(settings)), settings.layers)
 
 
 def learning_layers(settings: HorizontalSettings) -> range:
-    """Layers, from 0, of whose t holders need the gradient: all but a fixed first."""
+    """Layers, from 0, for whose embeddings t the server returns gradients: all but a fixed first."""
     return range(int(first_is_fixed(settings)), settings.layers)
 
 
-def _mapped(layer: nn.Linear | None, h: Tensor | FixedInput) -> Tensor:
+def _apply_linear(layer: nn.Linear | None, h: Tensor | FixedInput) -> Tensor:
     if layer is None:
         return h.dense() if isinstance(h, FixedInput) else h
     if isinstance(h, FixedInput):
@@ -174,11 +174,11 @@ class HolderLayer(nn.Module):
         self.update = Update(settings.update, widths.message, settings.dim)
 
     def forward(self, h: Tensor | FixedInput, adjacency: Adjacency) -> Tensor:
-        """The local embedding t of every node of the holder, Tensor[N_p, sent], of h [N_p, input] or features."""
-        own = messages = _mapped(self.message, h)
+        """Compute the local embedding t of the holder's nodes, Tensor[N_p, sent], from h [N_p, input] or features."""
+        own = messages = _apply_linear(self.message, h)
         over = adjacency
         if self.target is not None:
-            messages, over = self._of_edges(own, _mapped(self.target, h), adjacency), adjacency.by_edge
+            messages, over = self._edge_messages(own, _apply_linear(self.target, h), adjacency), adjacency.by_edge
         if not self._pools:
             return torch.cat(self.update.parts(own, over.sum(messages)), dim=1)
         # The maximum of no messages is zero there; relu makes it the least that a node can get.
@@ -186,8 +186,8 @@ class HolderLayer(nn.Module):
         embedding: Tensor = self.update(own, sign * torch.relu(over.maximum(sign * messages)))
         return embedding
 
-    def _of_edges(self, source: Tensor, target: Tensor, adjacency: Adjacency) -> Tensor:
-        """ρ(h_v, h_u, h_e) of every edge (eq. 4): [N_p, d] each to [E_p, d], with O(E·d) memory."""
+    def _edge_messages(self, source: Tensor, target: Tensor, adjacency: Adjacency) -> Tensor:
+        """Messages ρ(h_v, h_u, h_e) of edges (eq. 4), from mapped sources and targets [N_p, d]: [E_p, d]."""
         at, to = adjacency.edge_index
         messages = source.index_select(0, at) + target.index_select(0, to)
         if self.edge is None:
@@ -213,12 +213,11 @@ class _ServerLayer(nn.Module):
     def combine(
         self, pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int, degrees: Tensor | None = None
     ) -> Tensor:
-        """The aggregate of all holders' local embeddings, Tensor[N, combined]; −∞ (max), ∞ (min) where nobody knows a
-        node.
+        """Aggregate all holders' local embeddings: Tensor[N, combined]; −∞ (max), ∞ (min) where nobody knows a node.
 
-        Arguments as of ``maximum``; ``degrees`` is Tensor[N, 1], summed over the holders, for the mean, or
-        ``DataError``. The gradient of a maximum, and of what h alone gives to a mean or sum, goes to the first of the
-        holders that attain it.
+        Arguments as for ``maximum``. The mean needs ``degrees``, Tensor[N, 1] summed over the holders, or raises
+        ``DataError``. The gradient of a maximum, and of the part of a mean or sum from h alone, goes to the first
+        holder that attains it.
         """
         aggregate = self._settings.aggregate
         if aggregate == "max":
@@ -234,13 +233,12 @@ class _ServerLayer(nn.Module):
         return self._join(own, scaled)
 
     def update(self, m: Tensor | FixedInput, generator: torch.Generator | None) -> Tensor:
-        """The global update: linear, batch norm, activation, dropout; nothing after the last layer.
+        """Apply the global update to m, Tensor[N, combined]: linear, batch norm, activation, dropout; none if last.
 
-        ``m`` is Tensor[N, combined]; as ``FixedInput`` where it is the same in every pass. Gives h^(l+1), Tensor[N,
-        output]. Without ``generator`` it is evaluation, by running statistics. Raises ``DataError``: batch norm of a
-        single node.
+        Returns h^(l+1), Tensor[N, output]. Without ``generator`` it is evaluation, by running statistics. Raises
+        ``DataError``: batch norm of a single node.
         """
-        h = _mapped(self.linear, m)
+        h = _apply_linear(self.linear, m)
         if self._is_last:
             return h
         if self.norm is not None:
@@ -253,7 +251,7 @@ class _ServerLayer(nn.Module):
 
 
 class LayeredHolder(FactNetwork):
-    """All weights that a holder has: Θ_ρ and Θ_φ of every layer, and ψ's. They are the same at every holder."""
+    """A holder's network, with weights that all holders share: every layer's Θ_ρ and Θ_φ, and the output layer ψ."""
 
     def __init__(
         self,
@@ -277,7 +275,7 @@ class LayeredHolder(FactNetwork):
 
 
 class LayeredServer(nn.Module):
-    """All weights that the server has: Θ_φ of the global updates."""
+    """The server's network: aggregation over holders and global update of every layer, with weights Θ_φ."""
 
     _first: FixedInput | None
 
@@ -298,7 +296,7 @@ class LayeredServer(nn.Module):
         return cast(_ServerLayer, self.layers[index])
 
     def aggregated(self, index: int, combine: Callable[[], Tensor]) -> Tensor | FixedInput:
-        """What layer ``index``, from 0, updates: what ``combine`` gives, once where that is the same in every pass."""
+        """The aggregate of layer ``index``, from 0: ``combine()``, cached for a first layer that is fixed."""
         if index or not self._is_fixed:
             return combine()
         if self._first is None:

@@ -32,7 +32,7 @@ _NODES, _EDGES = 0, 1
 def share_secrets(
     link: Link, holders: Sequence[PartyId], streams: LearningStreams, secrets: SecretSource
 ) -> tuple[bytes, LearningStreams]:
-    """The key of the hashes, and the streams of all holders' weights, by the first one; the server must not read it."""
+    """Agree on the hashes' key and the streams of shared weights: the first holder draws both, and sends the others."""
     first, *others = holders
     tag = Tag(Kind.NODE_KEY)
     if link.party == first:
@@ -45,12 +45,12 @@ def share_secrets(
 
 
 def node_hashes(key: bytes, ids: Sequence[str]) -> Tensor:
-    """BLAKE2b of every id under the key: Tensor[N_p, 16] uint8."""
+    """Keyed BLAKE2b of every node id: Tensor[N_p, 16] uint8."""
     return keyed_hashes(key, (text.encode("utf-8", "surrogatepass") for text in ids))
 
 
 def edge_hashes(key: bytes, nodes: Tensor, edge_index: Tensor) -> Tensor:
-    """BLAKE2b of every directed edge, Tensor[2, E_p], under the key: Tensor[E_p, 16] uint8."""
+    """Keyed BLAKE2b of every directed edge [2, E_p], over its ends' hashes ``nodes``: Tensor[E_p, 16] uint8."""
     source, target = (nodes[ends].numpy() for ends in edge_index)
     return keyed_hashes(key, map(bytes, np.concatenate([source, target], axis=1)))
 
@@ -64,17 +64,17 @@ class Places:
 
 
 def send_nodes(link: Link, hashes: Tensor) -> None:
-    """A holder's list of nodes to the server."""
+    """Send the server a holder's node hashes, Tensor[N_p, 16] uint8."""
     link.send(SERVER, Tag(Kind.NODE_LIST, 0, _NODES), hashes)
 
 
 def receive_nodes(link: Link, holders: Sequence[PartyId]) -> Places:
-    """All holders' lists, at the server: equal hashes are one node, and nodes are in the order of their first listing.
+    """At the server: receive all holders' node hashes; equal hashes are one node, numbered by its first listing.
 
     The key is new in every session; an order that came of the hashes would change what dropout draws for a node. Raises
     ``DataError``: a holder lists a node twice.
     """
-    keys, sizes = _receive(link, holders, _NODES)
+    keys, sizes = _receive_lists(link, holders, _NODES)
     unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     rank = torch.from_numpy(first).argsort().argsort()
     rows = dict(zip(holders, torch.split(rank[torch.from_numpy(inverse.reshape(-1))], sizes), strict=True))
@@ -87,11 +87,11 @@ def receive_nodes(link: Link, holders: Sequence[PartyId]) -> Places:
 
 
 def send_edges(link: Link, hashes: Tensor) -> Tensor:
-    """A holder's list of edges to the server, and which of them count: Tensor[E_p] bool.
+    """Send the server a holder's edge hashes, and receive which of its edges count, in its order: Tensor[E_p] bool.
 
-    It is in the order of the hashes: edges are often sorted by node, and their own order would tell which.
+    They are sent sorted by hash: edges are often sorted by node, and their own order would tell which.
     """
-    order = torch.from_numpy(_keys(hashes).argsort())
+    order = torch.from_numpy(_as_bytes(hashes).argsort())
     link.send(SERVER, Tag(Kind.NODE_LIST, 0, _EDGES), hashes[order])
     counts = torch.empty(len(hashes), dtype=torch.bool)
     counts[order] = receive_as(link, SERVER, Tag(Kind.NODE_PLACES, 0, _EDGES), (len(hashes),), torch.bool)
@@ -99,8 +99,8 @@ def send_edges(link: Link, hashes: Tensor) -> Tensor:
 
 
 def settle_edges(link: Link, holders: Sequence[PartyId]) -> None:
-    """At the server: an edge counts at the first holder that lists it, with all its copies there."""
-    keys, sizes = _receive(link, holders, _EDGES)
+    """At the server: receive edge hashes, and send holders which count: an edge does at the first that lists it."""
+    keys, sizes = _receive_lists(link, holders, _EDGES)
     _, inverse = np.unique(keys, return_inverse=True)
     ids = torch.from_numpy(inverse.reshape(-1).astype(np.int64))
     owner = torch.repeat_interleave(torch.arange(len(holders)), torch.tensor(sizes))
@@ -111,10 +111,9 @@ def settle_edges(link: Link, holders: Sequence[PartyId]) -> None:
 
 
 def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
-    """Tells every holder, at the server, where its rows stand and how many nodes there are: [N_p + 1] int64.
+    """At the server: send every holder its nodes' places in a fresh random order, then N: Tensor[N_p + 1] int64.
 
-    They stand in a fresh random order, or a holder could tell by its own, or by the hashes', which other nodes there
-    are. Returns node → its place, Tensor[N] int64.
+    In an order of ids or hashes a holder could tell which other nodes there are. Returns node → place, [N] int64.
     """
     drawn = np.frombuffer(secrets(_WORD_BYTES * places.num_nodes), dtype=np.int64)
     order = torch.from_numpy(drawn.argsort())
@@ -125,9 +124,9 @@ def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
 
 
 def receive_places(link: Link, nodes: int, most: int) -> tuple[Tensor, int]:
-    """This holder's rows, Tensor[N_p], and N, of which a message about all nodes can be sent up to ``most``.
+    """Receive the places of this holder's ``nodes`` among all, Tensor[N_p] int64, and N from the server.
 
-    Raises ``ProtocolError``: the server places two nodes at one row, or one outside of the N, or N is too large.
+    Raises ``ProtocolError``: two nodes have one place, one is not below N, or N is above ``most``.
     """
     tag = Tag(Kind.NODE_PLACES, 0, _NODES)
     received = receive_as(link, SERVER, tag, (nodes + 1,), torch.int64)
@@ -142,18 +141,19 @@ def receive_places(link: Link, nodes: int, most: int) -> tuple[Tensor, int]:
     return rows, total
 
 
-def _receive(link: Link, holders: Sequence[PartyId], which: int) -> tuple[np.ndarray, list[int]]:
+def _receive_lists(link: Link, holders: Sequence[PartyId], which: int) -> tuple[np.ndarray, list[int]]:
+    """Receive all holders' hashes of nodes or edges (``which``): one after the other, and how many each has."""
     lists = [
         receive_as(link, holder, Tag(Kind.NODE_LIST, 0, which), (None, HASH_BYTES), torch.uint8) for holder in holders
     ]
-    return _keys(torch.cat(lists)), [len(one) for one in lists]
+    return _as_bytes(torch.cat(lists)), [len(one) for one in lists]
 
 
 def keyed_hashes(key: bytes, texts: Iterable[bytes], size: int = HASH_BYTES) -> Tensor:
-    """BLAKE2b of every text under the key, of so many bytes: uint8 [n, size]."""
+    """Keyed BLAKE2b of every text, with digests of ``size`` bytes: Tensor[n, size] uint8."""
     digests = b"".join(hashlib.blake2b(text, key=key, digest_size=size).digest() for text in texts)
     return torch.from_numpy(np.frombuffer(digests, dtype=np.uint8).copy()).view(-1, size)
 
 
-def _keys(hashes: Tensor) -> np.ndarray:
+def _as_bytes(hashes: Tensor) -> np.ndarray:
     return np.ascontiguousarray(hashes.numpy()).view(np.dtype((np.void, HASH_BYTES))).reshape(-1)

@@ -59,10 +59,10 @@ _KEYS: Final = 1  # round of the keys for sums over columns; those of training c
 
 
 class SameColumnsData(seam.Data[J]):
-    """What jobs of nodes of holders' own begin with."""
+    """Loading and checks of graphs and tables, for jobs whose holders have the same columns of nodes of their own."""
 
     def load(self, job: J) -> Inputs:
-        """Of a data set, divided by nodes, or of saved graphs."""
+        """Load the holders' graphs: of a data set, divided by nodes, or of saved graphs, whose features it scales."""
         check_split(job)
         if job.data.graphs is None:
             parts = load_parts(job.data, job.seed)
@@ -87,14 +87,13 @@ class SameColumnsData(seam.Data[J]):
                 )
 
     def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        """Graphs of holders' own nodes, scaled together."""
+        """Scale the features of all holders' graphs together."""
         return Inputs(job, scale_together(graphs, job.data.feature_scaling), ids)
 
     def check_tables(self, job: J) -> None:
-        """What ``collect`` checks first, where all party files are here.
+        """Check, where all party files are here, that holders' columns, classes and split keys are the same.
 
-        Raises ``ConfigError``: a party file breaks a rule; ``DataError``: a table cannot be read, or columns, classes
-        or keys of splits differ.
+        Raises ``ConfigError``: a party file breaks a rule; ``DataError``: a table cannot be read, or they differ.
         """
         found = []
         for party, path in (job.data.parties or {}).items():
@@ -110,9 +109,10 @@ class SameColumnsData(seam.Data[J]):
 
 
 class SameColumnsSessions(seam.Sessions[J]):
-    """Sessions of jobs of nodes of holders' own."""
+    """Preparation and stated sizes of jobs whose holders have the same columns of nodes of their own."""
 
     def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        """Bounds of what a holder states in its hello: training steps, columns and classes."""
         return {"steps": (0, seam.MAX_STEPS), "features": (1, seam.MAX_FEATURES), "classes": (0, seam.MAX_CLASSES)}
 
     def prepare(self, own: Preparation) -> Prepared:
@@ -120,7 +120,7 @@ class SameColumnsSessions(seam.Sessions[J]):
 
 
 class SameColumnsPrivacy(seam.Privacy[J]):
-    """The ε of jobs of nodes of holders' own."""
+    """Label privacy of jobs whose holders have the same columns of nodes of their own."""
 
     has_privacy: ClassVar[bool] = False
     protects: ClassVar[tuple[str, ...]] = ("label",)
@@ -131,7 +131,7 @@ class SameColumnsPrivacy(seam.Privacy[J]):
 
 
 class SameColumnsWords(seam.Words[J]):
-    """Jobs of nodes of holders' own in sentences."""
+    """Words in reports on jobs whose holders have the same columns of nodes of their own."""
 
     def part_of(self, job: J, holder: PartyId) -> str:
         return "evaluator" if holder == job.data.label_party else "holder"
@@ -143,10 +143,10 @@ class SameColumnsWords(seam.Words[J]):
 
 
 def collect(own: Preparation) -> Prepared:
-    """Builds the party's graph from all nodes of its tables. Called at all parties together.
+    """Agree on a data identity and on columns with the other parties, and build this one's graph from its tables.
 
-    Rows are in an order of its own, which does not tell the rank of an id as a sorted table's would. Raises
-    ``DataError``: a table breaks a rule, or another holder's columns or classes are not this one's.
+    All parties call it together; one without tables, as the server, gets the identity alone. Nodes are shuffled, so
+    that a row does not tell an id's rank. Raises ``DataError``: a table breaks a rule, or columns or classes differ.
     """
     link, settings, organisation, encoding = own.link, own.job, own.organisation, own.encoding
     identity = _fresh_identity(link, settings.data.names)
@@ -178,7 +178,7 @@ def collect(own: Preparation) -> Prepared:
 
 
 def _fresh_identity(link: Link, holders: Sequence[PartyId]) -> str:
-    """SHA-256 (hex) of every party's nonce in the job's order: nothing of the data is in it."""
+    """Exchange fresh nonces with all parties: SHA-256 (hex) of all, in the job's order; no data goes into it."""
     mine = torch.frombuffer(bytearray(system_secrets(SEED_BYTES)), dtype=torch.uint8)
     parties = (*holders, SERVER)
     nonces = exchange(link, [party for party in parties if party != link.party], Tag(Kind.HELLO, 0, _NONCES), mine)
@@ -188,7 +188,7 @@ def _fresh_identity(link: Link, holders: Sequence[PartyId]) -> str:
 def check_columns(
     link: Link, others: Sequence[PartyId], columns: Sequence[Compared], mine: Sequence[bytes]
 ) -> dict[PartyId, list[bytes]]:
-    """Compares the columns of all holders, and their settings, by ``column_hashes``; those of the others."""
+    """Exchange the hashes of columns with the other holders, and return theirs; ``DataError`` where columns differ."""
     told = torch.from_numpy(np.frombuffer(b"".join(mine), np.uint8).reshape(-1, HASH_BYTES).copy())
     received = exchange(link, others, Tag(Kind.COLUMN_HASHES), told, shape=(None, HASH_BYTES))
     theirs = {other: [row.tobytes() for row in hashes.numpy()] for other, hashes in received.items()}
@@ -198,7 +198,7 @@ def check_columns(
 
 
 class Totals:
-    """Sums over all holders, opened to them alone. Keys are agreed on when the first are asked for."""
+    """Callable: sums lists of integers element-wise over all holders, who alone learn sums; agrees on keys at first."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId]) -> None:
         self._link, self._holders = link, holders
@@ -217,6 +217,7 @@ class Totals:
 
 class _HorizontalSessions(SameColumnsSessions[HorizontalJob]):
     def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        """Bounds of what a holder states in its hello: also columns of edges, if messages use them."""
         columns = (0, seam.MAX_FEATURES if job.inputs.edge_features else 0)
         return {**super().stated(job, party, releases=releases), "edge_columns": columns}
 
@@ -248,7 +249,7 @@ class _HorizontalBaselines(seam.Baselines[HorizontalJob]):
         return None if found is None else replace(found, output=found.output[rank])
 
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
-        """Of every holder's rows in turn: a node of several holders stands there more than once."""
+        """Train on the combined graph; ``output`` has every holder's rows in turn, a shared node more than once."""
         parts, places = baselines.parts_of(inputs.graphs, inputs.ids), baselines.places_of(inputs.ids)
         found = baselines.pooled(horizontal(inputs.settings), parts, progress)
         rows = torch.cat([places[graph.party] for graph in inputs.graphs])

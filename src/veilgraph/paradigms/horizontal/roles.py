@@ -51,21 +51,20 @@ from veilgraph.protocol.role import PartyModel, Role, RoleContext
 
 GRADIENT_BITS: Final = 40  # fractional bits of a masked gradient of the weights: the sum stays below 2^21
 REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_scaling)"
-_SHARED_BYTES: Final = 1 << 30
-"""Gradients of the weights that all holders share, and their tallies: a few of up to 3 + 3·C² numbers."""
+_SHARED_BYTES: Final = 1 << 30  # gradients of shared weights, and a few tallies of up to 3 + 3·C² numbers
 _SECURE_MAX: Final = 4
 """Times the default: what is dealt a step ahead for a secure maximum has many times the size of its rows."""
 
 
 def worth(together: Scores, alone: PlainResult | None) -> Record | None:
-    """As ``Judge.alone``: a holder's own nodes judged by the model of all, and by its own; None without one."""
+    """Record for a holder's own nodes each score of the joint model beside that of its model alone; None without."""
     if alone is None:
         return None
     return {"together": dict(together.values), "alone": {name: alone.summary.get(name) for name in together.values}}
 
 
 def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWidths]) -> int:
-    """How much of one sender's can wait unread in an honest session."""
+    """Most bytes of one sender's messages that wait unread in an honest session; ``rows``: nodes in one message."""
     if job.model.combine == "secure-max":
         return _SECURE_MAX * MAX_UNREAD_BYTES
     columns = sum(layer.sent + layer.output for layer in widths)
@@ -73,10 +72,10 @@ def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWi
 
 
 class HorizontalHolder(SharedJudge):
-    """Holds nodes, of distinct ``ids``, their features, edges between them, and perhaps labels.
+    """A holder of nodes with distinct ``ids``, their features, edges between them, and perhaps labels.
 
-    With ``label_privacy`` all that it computes of labels, scores of test nodes too, is of perturbed ones; a prediction
-    perturbs none.
+    With ``label_privacy`` all that it computes from labels, test scores too, uses perturbed ones; a prediction perturbs
+    none.
     """
 
     def __init__(self, session: RoleContext, graph: PartyGraph, ids: Sequence[str]) -> None:
@@ -130,6 +129,7 @@ class HorizontalHolder(SharedJudge):
         return start
 
     def _send_lists(self, key: bytes) -> None:
+        """Send the server node and edge hashes and degrees, and prepare adjacency, features and secure maxima."""
         session, graph, settings = self.session, self.graph, self._settings
         nodes = node_lists.node_hashes(key, self._ids)
         node_lists.send_nodes(session.link, nodes)
@@ -161,19 +161,20 @@ class HorizontalHolder(SharedJudge):
         for index, widths in enumerate(self._widths):
             if index in published:
                 self._sent[index] = self._network.layer(index)(h, self._adjacency)
-                self._give(step, index, self._sent[index].detach())
+                self._publish_layer(step, index, self._sent[index].detach())
             h = leaf(self._cut.combined(step, index + 1, (self.graph.num_nodes, widths.output)))
             self._inputs.append(h)
         self.logits = self._network.predict(self._inputs[-1])
 
     def _gather(self) -> None:
-        """Sums by which numbers are scaled or classes weighed, once a run: they are kept with the weights."""
+        """Open the sums that scale targets or weigh classes, once a run: they are kept with the weights."""
         what = f"sums of {self._learnt.answers}"
         self._network.gather(
-            self._task.sums_before, lambda _, known: self._tally(self._task.gathered(self.graph, known), what)
+            self._task.sums_before, lambda _, known: self._open_tally(self._task.gathered(self.graph, known), what)
         )
 
-    def _give(self, step: int, index: int, local: Tensor) -> None:
+    def _publish_layer(self, step: int, index: int, local: Tensor) -> None:
+        """Send the server a layer's local embeddings in the clear, or compete with them in a secure maximum."""
         if self._secure is None:
             self._cut.publish(step, index + 1, local)
             return
@@ -196,10 +197,10 @@ class HorizontalHolder(SharedJudge):
             backward(handed([self._sent[index]], [gradient]))
             if index:
                 self._cut.publish_gradient(step, index, gradient_of(self._inputs[index - 1]))
-        self._fuse(step, loss)
+        self._sum_gradients(step, loss)
 
-    def _fuse(self, step: int, loss: Tensor) -> None:
-        """Gradients of the weights that all holders share, and the loss: added up among the holders (eqs. 21-22)."""
+    def _sum_gradients(self, step: int, loss: Tensor) -> None:
+        """Replace the shared weights' gradients, and the loss, by their sums over all holders (eqs. 21-22)."""
         weights = list(self._network.parameters())
         parts = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
         # in the precision they were computed in, which says how many of their digits are more than zeros
@@ -211,9 +212,9 @@ class HorizontalHolder(SharedJudge):
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:
-        """Over the answers of all holders; all ask for them at the same time, and learn the same."""
+        """Scores over all holders' answers, from summed tallies; all holders call it together, and learn the same."""
         own = self._task.tally(self.graph, self.logits.detach())
-        scores = self._task.scores(self._tally(own, "scores", self._task.tally_bits))
+        scores = self._task.scores(self._open_tally(own, "scores", self._task.tally_bits))
         return scores if everything else scores.of_epoch(self.session.settings.train.select_by)
 
     @override
@@ -231,10 +232,10 @@ class HorizontalHolder(SharedJudge):
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
-        """At home: by its own validation nodes, for its own nodes."""
+        """Calibrate at home on its own validation nodes, for its own nodes."""
         return calibration_at(self.graph, probabilities, self._transition, self._task.weights())
 
-    def _tally(self, values: Tensor, purpose: str, bits: int = FACT_BITS) -> Tensor:
+    def _open_tally(self, values: Tensor, purpose: str, bits: int = FACT_BITS) -> Tensor:
         self._tallies += 1
         return self._sum(values, Tag(Kind.MASKED, self._tallies), purpose, bits)
 
@@ -245,7 +246,7 @@ class HorizontalHolder(SharedJudge):
 
 
 def _common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
-    """The width that all holders with answers state; ``DataError`` where they, or columns, differ, or none has."""
+    """The output width that all holders with answers state; ``DataError``: widths or columns differ, or none has."""
     same_count("columns", {holder: hello.features for holder, hello in hellos.items()})
     same_count("columns of edges", {holder: hello.edge_columns for holder, hello in hellos.items()})
     stated = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}
@@ -255,9 +256,9 @@ def _common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
 
 
 class HorizontalServer(Role):
-    """Sees which hashed nodes each holder knows, and its local embeddings of them or, with ``secure-max``, the maximum.
+    """The semi-honest server: aggregates over holders, applies global updates, and deals for secure maxima.
 
-    It is semi-honest: it aggregates over the holders, updates globally, and deals for secure maxima.
+    It sees which hashed nodes each holder knows, and their local embeddings or, with ``secure-max``, the maximum alone.
     """
 
     def __init__(self, session: RoleContext) -> None:
@@ -282,7 +283,7 @@ class HorizontalServer(Role):
             node_lists.settle_edges(session.link, session.holders)
         self._degrees: Tensor | None = None
         if settings.aggregate == "mean":
-            self._degrees = self._total(self._receive(Tag(Kind.EMBEDDING), 1))
+            self._degrees = self._total(self._receive_from_all(Tag(Kind.EMBEDDING), 1))
         if settings.combine == "secure-max":
             self._order = node_lists.send_places(session.link, self._places, session.secrets)
             self._secure = MaxServer(session.link, session.holders, session.secrets, session.dtype)
@@ -290,7 +291,7 @@ class HorizontalServer(Role):
             self._deal(until=0)
         return start
 
-    def _receive(self, tag: Tag, width: int) -> list[Tensor]:
+    def _receive_from_all(self, tag: Tag, width: int) -> list[Tensor]:
         link, dtype = self.session.link, self.session.dtype
         return [receive_as(link, holder, tag, (len(at), width), dtype) for holder, at in self._places.rows.items()]
 
@@ -305,19 +306,19 @@ class HorizontalServer(Role):
         self._pieces: dict[int, list[Tensor]] = {}
         self._sent: list[Tensor] = []
         for index in range(len(self._widths)):
-            aggregate = self._network.aggregated(index, partial(self._combined, step, index))
+            aggregate = self._network.aggregated(index, partial(self._receive_aggregate, step, index))
             output = self._network.layer(index).update(aggregate, generator)
             self._sent.append(output)
             for holder, at in self._places.rows.items():
                 self.session.link.send(holder, Tag(Kind.COMBINED, step, index + 1), output.detach().index_select(0, at))
 
-    def _combined(self, step: int, index: int) -> Tensor:
+    def _receive_aggregate(self, step: int, index: int) -> Tensor:
         rows, nodes, width = self._places.rows, self._places.num_nodes, self._widths[index].sent
         if self._secure is not None:
             maximum = leaf(self._secure.receive((nodes, width), step, index + 1)[self._order])
             self._pieces[index] = [maximum]
             return maximum
-        pieces = [leaf(piece) for piece in self._receive(Tag(Kind.EMBEDDING, step, index + 1), width)]
+        pieces = [leaf(piece) for piece in self._receive_from_all(Tag(Kind.EMBEDDING, step, index + 1), width)]
         self._pieces[index] = pieces
         return self._network.layer(index).combine(pieces, list(rows.values()), nodes, self._degrees)
 
@@ -325,7 +326,7 @@ class HorizontalServer(Role):
     def backward(self, step: int) -> None:
         for index, output in reversed(list(enumerate(self._sent))):
             tag = Tag(Kind.GRADIENT, step, index + 1)
-            gradient = self._total(self._receive(tag, output.shape[1]))
+            gradient = self._total(self._receive_from_all(tag, output.shape[1]))
             if output.requires_grad:
                 backward(handed([output], [gradient]))
             if index in learning_layers(self._settings):

@@ -19,23 +19,26 @@ _Fact = Condition[HorizontalJob]
 # What is revealed
 
 
-def _aggregate(job: HorizontalJob) -> str:
+def _aggregate_setting(job: HorizontalJob) -> str:
     return f"model.aggregate={job.model.aggregate}"
 
 
-def _paradigm(_: HorizontalJob) -> str:
+def _paradigm_setting(_: HorizontalJob) -> str:
     return "paradigm=horizontal"
 
 
-def _values(job: HorizontalJob) -> str:
+def _values_setting(job: HorizontalJob) -> str:
+    """The setting that causes revelations of regression; empty in a job of classes."""
     return "horizontal.task.name=values" if job.horizontal.task.is_values else ""
 
 
-def _classes(job: HorizontalJob) -> str:
+def _classes_setting(job: HorizontalJob) -> str:
+    """The setting that causes revelations of classification; empty in a job of numbers."""
     return "" if job.horizontal.task.is_values else "paradigm=horizontal"
 
 
-def _standardised(job: JobSettings) -> str:
+def _standard_setting(job: JobSettings) -> str:
+    """The setting that causes column statistics to be revealed; empty where none are."""
     scaled = job.data.from_tables and job.data.feature_scaling == "standard"
     return "data.feature_scaling=standard" if scaled else ""
 
@@ -44,48 +47,48 @@ def _standardised(job: JobSettings) -> str:
 COLUMNS: Final = Revelation[JobSettings](
     "column-statistics", "Every holder learns how many rows all holders' tables have and every feature column's mean "
     "and variance over them, and each of two holders works out the other's exactly; of two jobs the difference is the "
-    "row that was added, removed or changed in between.", _standardised,
+    "row that was added, removed or changed in between.", _standard_setting,
     jobs="tables with `data.feature_scaling: standard`, or a party file with `missing: mean`")
 NODES: Final = _Told(
     "node-lists", "The server learns which nodes several holders know, by hashes under a key that it lacks.",
-    _paradigm)
+    _paradigm_setting)
 EDGES: Final = _Told(
     "edge-lists", "The server learns which edges several holders have, by hashes under a key that it lacks, and a "
     "holder learns which of its edges an earlier holder has.", lambda _: "model.edges=deduplicate")
 MAXIMA: Final = _Told(
     "embedding-maxima", "The server sees the element-wise maximum, or minimum, over the holders of every node's "
-    "embeddings in every layer, which depend on all features and edges, and its gradient.", _aggregate)
-SUMS: Final = _Told(*table.EMBEDDING_SUMS, _aggregate)
+    "embeddings in every layer, which depend on all features and edges, and its gradient.", _aggregate_setting)
+SUMS: Final = _Told(*table.EMBEDDING_SUMS, _aggregate_setting)
 SINGLE: Final = _Told(*table.SINGLE_EMBEDDINGS, lambda job: f"model.combine={job.model.combine}")
 RAW: Final = _Told(
     "raw-features", "The first layer shows the server raw features: joined with those of neighbours or, with "
     "update=concat and with aggregates mean and sum, by themselves.", lambda _: "model.message=none")
-POOLED: Final = _Told(*table.POOLED_DEGREES, _aggregate)
-SINGLE_POOLED: Final = _Told(*table.SINGLE_DEGREES, _aggregate)
+POOLED: Final = _Told(*table.POOLED_DEGREES, _aggregate_setting)
+SINGLE_POOLED: Final = _Told(*table.SINGLE_DEGREES, _aggregate_setting)
 GLOBAL: Final = _Told(
     "global-embeddings", "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate "
-    "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm)
-TRAINED: Final = _Told(*table.TRAINING_ROWS, _classes)
+    "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm_setting)
+TRAINED: Final = _Told(*table.TRAINING_ROWS, _classes_setting)
 TRAINED_NODES: Final = _Told(*table.TRAINING_NODES, part_of="training-rows")
 TRAINED_TARGETS: Final = _Told(
     "training-targets", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
-    "and work out the numbers to predict of them, the server up to unit and zero point.", _values)
+    "and work out the numbers to predict of them, the server up to unit and zero point.", _values_setting)
 SPREAD: Final = _Told(
     "edge-gradients", "Gradients of layers before the last go in the clear: the server sees each holder's and every "
     "holder their sum at its nodes, and they tell of edges around the training nodes.",
     lambda job: f"model.layers={job.model.layers}")
 WEIGHTS: Final = _Told(
     "weight-gradients", "Every holder sees, in every step, the sum over the holders of the gradients of the weights "
-    "that all share, and of the loss.", _paradigm)
+    "that all share, and of the loss.", _paradigm_setting)
 TALLIES: Final = _Told(
     "label-tallies", "Every holder learns the number of all training nodes, with train.class_weights=balanced of each "
     "class, and, at every evaluation, sums over the holders of losses and of how many nodes of each class, in each "
-    "split, are taken for which, and how many have which score.", _classes)
+    "split, are taken for which, and how many have which score.", _classes_setting)
 VALUE_TALLIES: Final = _Told(
     "value-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
     "holders, for each split, of how many nodes have targets, of targets and of their squares, of errors and of their "
-    "squares.", _values)
-TARGETS: Final = _Told(*table.TARGET_SUMS, lambda job: f"{_values(job)} without low and high")
+    "squares.", _values_setting)
+TARGETS: Final = _Told(*table.TARGET_SUMS, lambda job: f"{_values_setting(job)} without low and high")
 SUMMANDS: Final = _Told(
     "single-summands", "Each of two holders can subtract its own part from the sums of weight gradients, losses, "
     "counts and targets, and has the other's exactly.", lambda _: "paradigm=horizontal, 2 holders")
@@ -135,7 +138,7 @@ _LAYERS: Final = Exposed("embedding", "{sender}'s embedding of layer {round}")
 _GRADIENTS: Final = Exposed("gradients", "{sender}'s gradients of the global embedding of layer {round}")
 
 
-def _learned(
+def _grad_rows(
     ends: Route[Any],
     what: str,
     why: str,
@@ -143,7 +146,7 @@ def _learned(
     forms: tuple[WireFormat, ...],
     exposed: Exposed | None = None,
 ) -> list[_Row]:
-    """The rows of a gradient: of labels as they are, of numbers, of perturbed labels, and of which nodes have one."""
+    """Build a gradient's message rows: of true labels, of numbers, of perturbed labels, and of its non-zero rows."""
     of = partial(_Row, Kind.GRADIENT, ends)
     whole, noised = (
         partial(of, exposed=exposed, forms=forms),
@@ -203,17 +206,17 @@ ROWS: Final[tuple[_Row, ...]] = (
         "The receiver needs them for the next layer and its loss; they tell of other holders' features and edges at "
         "its nodes, as it has all weights but the server's.", (GLOBAL,),
         forms=(WireFormat("s, l", "real [N_p, o_l]", "every pass"),)),
-    *_learned(table.TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
+    *_grad_rows(table.TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
               "Not protected: the non-zero rows are the sender's training nodes; rows of a class are alike.",
               exposed=_GRADIENTS, forms=(WireFormat("s, l", "real [N_p, o_l]", "training"),)),
     MessageSpec(Kind.GRADIENT, table.TO_SERVER, "those of earlier layers", "none",
         "Spread over the sender's edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS,)),
-    *_learned(table.FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed",
+    *_grad_rows(table.FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed",
         _LABELS,
               CLEAR, POOLING, forms=_RETURNED),
-    *_learned(table.FROM_SERVER, "gradient of the maximum at the receiver's nodes, in the clear", _LABELS, SECURE_MAX,
+    *_grad_rows(table.FROM_SERVER, "gradient of the maximum at the receiver's nodes, in the clear", _LABELS, SECURE_MAX,
               forms=_RETURNED),
-    *_learned(table.FROM_SERVER, "gradient of what the receiver sent, in the clear", _LABELS, CLEAR, ADDED,
+    *_grad_rows(table.FROM_SERVER, "gradient of what the receiver sent, in the clear", _LABELS, CLEAR, ADDED,
               forms=_RETURNED),
     MessageSpec(Kind.GRADIENT, table.FROM_SERVER, "of earlier layers as well", "none",
         "Spread over all holders' edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS, MORE_LEARNING)),

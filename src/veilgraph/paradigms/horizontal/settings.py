@@ -1,7 +1,4 @@
-"""A horizontal job (SAPGNN): holders of the same columns, of nodes of which some may be the same.
-
-Its network has layers that are split between the holders and the server.
-"""
+"""A horizontal job (SAPGNN): holders of the same columns and perhaps common nodes; they and a server share layers."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from veilgraph.protocol.preset import Choice, Said
 
 
 def same_columns(said: Said, *, classes: bool) -> Iterator[Choice]:
-    """What fits the data of holders of the same columns."""
+    """Preset choices that suit the data of holders of the same columns; ``classes``: the task predicts classes."""
     if said.get("data.dataset") in OF_WORDS:
         yield Choice("data.feature_scaling", "row", "words of one unit, few of them at a node")
     else:
@@ -42,8 +39,7 @@ PROPOSITION: Final = (
 )
 """Why a local update has to be monotone."""
 
-NOT_MONOTONE: Final = frozenset({"difference"})
-"""Local updates that max and min pooling refuse; ``mean`` and ``sum`` add up and take them."""
+NOT_MONOTONE: Final = frozenset({"difference"})  # local updates that max and min pooling refuse; mean and sum do not
 
 
 class GlobalUpdateSettings(Settings):
@@ -135,14 +131,14 @@ class HorizontalJob(JobSettings):
     @model_validator(mode="before")
     @classmethod
     def _select(cls, data: object) -> object:
-        """A job of task ``values`` that says no ``train.select_by`` selects by the first figure of these."""
+        """Give a job of task ``values`` without ``train.select_by`` the first of ``VALUE_MEASURES`` to select by."""
         is_values = isinstance(data, Mapping) and Said(data).get("horizontal.task.name") == "values"
         return selecting(data, VALUE_MEASURES) if is_values and isinstance(data, Mapping) else data
 
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """What fits a horizontal job."""
+        """Preset choices that suit a horizontal job's task and data."""
         yield Choice("model.server.batch_norm", True, "maxima over neighbours grow with degrees and layers")
         classes = said.get("horizontal.task.name", "classes") == "classes"
         yield from same_columns(said, classes=classes)
@@ -162,7 +158,7 @@ class HorizontalJob(JobSettings):
             require("horizontal.task.name=values", weights)
 
     def _check_parts(self) -> None:
-        """They are for this paradigm."""
+        """Allow any ``data.partition``."""
 
     def _check_label_privacy(self, said: str) -> None:
         self._check_division(said)
@@ -193,5 +189,5 @@ class HorizontalJob(JobSettings):
 
 
 def horizontal(job: JobSettings) -> HorizontalJob:
-    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    """Return ``job`` typed as a horizontal job; ``ConfigError`` where it is of another paradigm."""
     return job_of(HorizontalJob, job)

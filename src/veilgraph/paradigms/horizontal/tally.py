@@ -1,4 +1,4 @@
-"""What holders of the same columns learn of their nodes: classes or numbers, their loss, and scores of sums.
+"""Tasks of holders of the same columns, classification and regression: their loss, and scores made of summed tallies.
 
 Each holder adds up its own nodes' losses and counts, and only the sums over the holders are opened.
 """
@@ -34,12 +34,10 @@ VALUE_MEASURES: Final = Measures(
     ),
 )
 VALUE_WORDS: Final = "a number of each node"
-_PER_SPLIT: Final = 5
-"""Numbers that are added up of a split: how many, Σz, Σz², Σ|e|, Σe², of standardised targets z and errors e."""
+_PER_SPLIT: Final = 5  # sums of a split: n, Σz, Σz², Σ|e|, Σe², of standardised targets z and errors e
 _LEAST: Final = 1e-3  # mean of |y| below which sums with 20 fractional bits are too coarse to standardise by
 _RANKED: Final = MASKS[1:]  # splits whose nodes are ranked
-_MOST_BINS, _FEWEST_BINS = 200, 50
-"""Of a histogram with two classes, and with many: a class of C > 2 has one of its own."""
+_MOST_BINS, _FEWEST_BINS = 200, 50  # of a histogram with two classes, and of each class's with many
 
 
 class TargetBounds(Settings):
@@ -62,11 +60,11 @@ class TargetBounds(Settings):
 
     @property
     def sums_before(self) -> tuple[int, ...]:
-        """Sizes of the sums that the scale follows from, before the first round."""
+        """Lengths of the sums over holders by which targets are standardised, before round 1; none with bounds."""
         return () if self.low is not None else (3, 1)
 
     def check_targets(self, graph: PartyGraph) -> None:
-        """Refuses targets outside the bounds; the ``DataError`` names the first node."""
+        """Refuse a graph with targets outside the bounds: the ``DataError`` names the first such node."""
         targets = graph.targets
         if targets is None or self.low is None or self.high is None:
             return
@@ -80,7 +78,7 @@ class TargetBounds(Settings):
             )
 
     def describe(self) -> list[str]:
-        """What is learnt, in a sentence."""
+        """Describe, for a report, what is predicted and how targets are standardised."""
         if self.low is not None:
             return [f"They learn to predict a number of each node, from {self.low:g} to {self.high:g}."]
         return [
@@ -110,23 +108,23 @@ class LearntSettings(TargetBounds):
 
     @property
     def is_values(self) -> bool:
-        """Whether numbers are learnt."""
+        """Whether numbers are predicted (regression), not classes."""
         return self.name == "values"
 
     @property
     def answers(self) -> str:
-        """What a graph has of nodes whose answer is known."""
+        """Name of the ``PartyGraph`` attribute with the known answers: "targets" or "labels"."""
         return "targets" if self.is_values else "labels"
 
     def outputs(self, graph: PartyGraph) -> int:
-        """Width of the predict layer as a holder's own answers need it: C classes, or 1; 0 where it has none."""
+        """Width of the output layer by a holder's own answers: its C classes, or 1 for numbers; 0 without answers."""
         if getattr(graph, self.answers) is None:
             return 0
         return 1 if self.is_values else graph.num_classes or 0
 
 
 class Answers(ABC):
-    """What is learnt of nodes whose answer is known: a loss, and scores that follow from sums over the holders."""
+    """A task, classification or regression: its loss, and scores computed from tallies summed over the holders."""
 
     tally_bits: ClassVar[int]  # fractional bits of a tally that is added up
     tally_size: int  # numbers in a tally
@@ -134,33 +132,30 @@ class Answers(ABC):
 
     @abstractmethod
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
-        """A holder's part of the next sum before the first round, float64, after ``facts``, Tensor[K]."""
+        """A holder's summand, float64, of the next of ``sums_before``; ``facts`` [K] are the sums already opened."""
 
     @abstractmethod
     def examples(self, graph: PartyGraph) -> int:
-        """Number of a holder's training nodes with an answer."""
+        """Count a holder's training nodes with an answer."""
 
     @abstractmethod
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        """Sum of the losses of a holder's training nodes, of which there are some (SAPGNN eq. 15): Tensor[].
-
-        Of logits, Tensor[N, C], or standardised values, Tensor[N, 1].
-        """
+        """Sum the losses of a holder's training nodes, at least one (eq. 15), of logits [N, C] or values [N, 1]."""
 
     @abstractmethod
     def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        """A holder's part of what the scores follow from: Tensor[tally_size] float64. Arguments as for ``loss``."""
+        """A holder's summand of what scores are made of: Tensor[tally_size] float64. Arguments as for ``loss``."""
 
     @abstractmethod
     def scores(self, total: Tensor) -> Scores:
-        """Scores of all whose tallies were added up, Tensor[tally_size] float64."""
+        """Compute the scores over all holders from the sum of their tallies, Tensor[tally_size] float64."""
 
     @abstractmethod
     def predictions(self, output: Tensor) -> Predicted:
-        """What a holder has of the model for its nodes, from the output as for ``loss``."""
+        """Turn the network's output for n nodes, as for ``loss``, into probabilities or values."""
 
     def weights(self) -> Tensor | None:
-        """How much each class weighs, Tensor[C] float64; None where all weigh alike."""
+        """Class weights in the loss, Tensor[C] float64; None where all weigh alike."""
         return None
 
 
@@ -181,40 +176,40 @@ class Regression(Answers):
 
     @override
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
-        y = _targets(graph, "train_mask")
+        y = _targets_of(graph, "train_mask")
         if not len(facts):
             return torch.stack([torch.tensor(float(len(y))).double(), y.sum(), y.abs().sum()])
-        mean, size = _mean_and_size(facts)
+        mean, size = _mean_and_magnitude(facts)
         return ((y - mean) / size).square().sum().reshape(1)
 
-    def _scale(self) -> tuple[float, float]:
+    def _centre_and_scale(self) -> tuple[float, float]:
         low, high = self._bounds.low, self._bounds.high
         if low is not None and high is not None:
             return (low + high) / 2, (high - low) / 2
         assert self._network is not None
         facts = self._network.facts
-        mean, size = _mean_and_size(facts)
+        mean, size = _mean_and_magnitude(facts)
         deviation = size * math.sqrt(max(float(facts[3]), 0.0) / max(float(facts[0]), 1.0))
         return mean, deviation if deviation > _LEAST * size else size  # all alike: nothing to scale by
 
-    def _standard(self, graph: PartyGraph, mask: str) -> Tensor:
-        centre, scale = self._scale()
-        return (_targets(graph, mask) - centre) / scale
+    def _standardised_targets(self, graph: PartyGraph, mask: str) -> Tensor:
+        centre, scale = self._centre_and_scale()
+        return (_targets_of(graph, mask) - centre) / scale
 
     @override
     def examples(self, graph: PartyGraph) -> int:
-        return len(_targets(graph, "train_mask"))
+        return len(_targets_of(graph, "train_mask"))
 
     @override
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        z = self._standard(graph, "train_mask")
+        z = self._standardised_targets(graph, "train_mask")
         return functional.mse_loss(output[graph.train_mask, 0], z.to(output.dtype), reduction="sum")
 
     @override
     def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
         rows = []
         for name in MASKS:
-            z, mask = self._standard(graph, name), getattr(graph, name)
+            z, mask = self._standardised_targets(graph, name), getattr(graph, name)
             error = output[mask, 0].double() - z if len(z) else z
             count = torch.tensor(float(len(z))).double()
             rows.append(torch.stack([count, z.sum(), z.square().sum(), error.abs().sum(), error.square().sum()]))
@@ -222,7 +217,7 @@ class Regression(Answers):
 
     @override
     def scores(self, total: Tensor) -> Scores:
-        scale = self._scale()[1]
+        scale = self._centre_and_scale()[1]
         values: dict[str, float | None] = {}
         losses = []
         splits = zip(MASKS, total.view(len(MASKS), _PER_SPLIT).tolist(), strict=True)
@@ -237,18 +232,18 @@ class Regression(Answers):
 
     @override
     def predictions(self, output: Tensor) -> Predicted:
-        """In the targets' unit."""
-        centre, scale = self._scale()
+        """Values float64 [n] in the targets' unit, and no probabilities."""
+        centre, scale = self._centre_and_scale()
         return Predicted(output.new_empty(len(output), 0), {"value": output[:, 0].double() * scale + centre})
 
 
-def _targets(graph: PartyGraph, mask: str) -> Tensor:
+def _targets_of(graph: PartyGraph, mask: str) -> Tensor:
     chosen, targets = getattr(graph, mask), graph.targets
     return torch.empty(0).double() if chosen is None or targets is None else targets[chosen].double()
 
 
-def _mean_and_size(facts: Tensor) -> tuple[float, float]:
-    """Mean of the training targets and of their absolute values."""
+def _mean_and_magnitude(facts: Tensor) -> tuple[float, float]:
+    """Mean of all training targets, and of their absolute values (1 if that is 0), from the sums n, Σy, Σ|y|."""
     count = round(float(facts[0]))
     size = float(facts[2]) / count if count else 0.0
     if not count:
@@ -265,10 +260,10 @@ def _mean_and_size(facts: Tensor) -> tuple[float, float]:
 class Classification(Answers):
     """Cross-entropy of C classes; scores of summed losses, class counts and score histograms.
 
-    A tally is the sum of the losses of training, validation and test nodes; how many nodes of each class were taken for
-    each in these, true class by predicted class; and, of validation and test nodes, for K classes how many nodes of the
-    class, and of the others, have a log-odds of it in each of B bins: Tensor[3 + 3·C² + 4·K·B] float64. Of two classes
-    K is 1, for the second; of more it is C.
+    A tally, Tensor[3 + 3·C² + 4·K·B] float64, has the summed losses of training, validation and test nodes, the counts
+    of true by predicted class in each split, and histograms. For each of K classes, in validation and in test, these
+    count the class's nodes, and the others, by log-odds of the class in B bins. Of two classes K is 1, for the second;
+    of more it is C.
 
     ``transition`` is Tensor[C, C], P(label = j | true label = i); ``network`` keeps the training nodes of each class as
     its facts, by which a balanced loss is weighed.
@@ -285,7 +280,7 @@ class Classification(Answers):
 
     @override
     def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
-        """How many training nodes of each class there are: Tensor[C] float64."""
+        """Count a holder's training nodes of each class: Tensor[C] float64."""
         if graph.labels is None or graph.train_mask is None:
             return torch.zeros(self._classes, dtype=torch.float64)
         return graph.labels[graph.train_mask].bincount(minlength=self._classes).double()
@@ -313,7 +308,7 @@ class Classification(Answers):
 
     @override
     def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        """Nothing without labels."""
+        """A holder's tally, as the class describes it; zeros without labels."""
         losses = torch.zeros(len(MASKS), dtype=torch.float64)
         counts = torch.zeros(len(MASKS), self._classes**2, dtype=torch.float64)
         histograms = []
@@ -332,30 +327,30 @@ class Classification(Answers):
         return torch.cat([losses, counts.reshape(-1), *histograms])
 
     def confusion(self, total: Tensor) -> Tensor:
-        """The counts of a sum of tallies: Tensor[3, C, C]."""
+        """Confusion matrices in a sum of tallies, by split, true and predicted class: Tensor[3, C, C]."""
         start, classes = len(MASKS), self._classes
         return total[start : start + start * classes**2].view(start, classes, classes)
 
     @override
     def scores(self, total: Tensor) -> Scores:
-        """AUC and average precision are those of the histograms."""
+        """Scores of a sum of tallies; AUC and average precision are computed from its histograms."""
         train, val, test = self.confusion(total)
         counts = total[len(MASKS) * (1 + self._classes**2) :].round()
         val_ranks, test_ranks = counts.view(len(_RANKED), len(self._ranked), 2, self._bins)
         weights = self.weights()
         has_test = bool(test.any())
         values = {
-            "train_accuracy": _mean(train.diagonal().sum(), train),
-            "val_accuracy": _mean(val.diagonal().sum(), val),
-            "test_accuracy": _mean(test.diagonal().sum(), test) if has_test else None,
+            "train_accuracy": _per_node(train.diagonal().sum(), train),
+            "val_accuracy": _per_node(val.diagonal().sum(), val),
+            "test_accuracy": _per_node(test.diagonal().sum(), test) if has_test else None,
             "val_auc": _auc(val_ranks, present=True),
             "test_auc": _auc(test_ranks, present=False),
-            "val_ap": _precision(val_ranks),
-            "test_ap": _precision(test_ranks),
+            "val_ap": _average_precision(val_ranks),
+            "test_ap": _average_precision(test_ranks),
             "val_f1": _macro_f1(val),
             "test_f1": _macro_f1(test) if has_test else None,
         }
-        return Scores(CLASS_MEASURES, _mean(total[0], train, weights), _mean(total[1], val, weights), values)
+        return Scores(CLASS_MEASURES, _per_node(total[0], train, weights), _per_node(total[1], val, weights), values)
 
     @override
     def predictions(self, output: Tensor) -> Predicted:
@@ -370,7 +365,7 @@ def learnt_task(
     *,
     balanced: bool = False,
 ) -> Answers:
-    """Return what a job learns, and make room in its network for the sums that this needs first."""
+    """Build a job's task, and reserve facts in ``network`` for its ``sums_before``; ``balanced`` weighs classes."""
     found: Answers = Classification(outputs, transition, network if balanced else None)
     if task.is_values:
         found = Regression(task, network)
@@ -378,27 +373,28 @@ def learnt_task(
     return found
 
 
-def _mean(total: Tensor, confusion: Tensor, weights: Tensor | None = None) -> float:
+def _per_node(total: Tensor, confusion: Tensor, weights: Tensor | None = None) -> float:
+    """``total`` divided by the number of nodes in a confusion matrix, weighed by true class; NaN without nodes."""
     of_class = confusion.sum(dim=-1)
     count = float((of_class if weights is None else of_class * weights).sum())
     return float(total) / count if count else math.nan
 
 
 def _log_odds(logits: Tensor, label: int) -> Tensor:
-    """Of a class, Tensor[n]: its logit above the log of the others' summed exponentials."""
+    """Log-odds of class ``label``, its logit less the logsumexp of the others': Tensor[n]."""
     others = torch.cat([logits[:, :label], logits[:, label + 1 :]], dim=1)
     return logits[:, label] - others.logsumexp(dim=1)
 
 
 def _auc(ranks: Tensor, *, present: bool) -> float | None:
-    """Mean AUC of the classes (all, or those ``present``), of Tensor[K, 2, B]: histograms of its nodes and others."""
+    """Mean AUC over classes (``present``: those that occur, else None unless all do), of histograms [K, 2, B]."""
     found = [binned_auc(*each) for each in ranks]
     known = [one[0] for one in found if one is not None]
     return fmean(known) if known and (present or len(known) == len(found)) else None
 
 
-def _precision(ranks: Tensor) -> float | None:
-    """Average precision of the second of two classes, of Tensor[1, 2, B]; None with more, or where one has no nodes."""
+def _average_precision(ranks: Tensor) -> float | None:
+    """Average precision of class 1 of two, of histograms [1, 2, B]; None with more, or where a class has no nodes."""
     found = binned_precision(*ranks[0]) if len(ranks) == 1 and bool(ranks[0, 1].any()) else None
     return None if found is None else found[0]
 

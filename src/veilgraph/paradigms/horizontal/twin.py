@@ -37,12 +37,12 @@ from veilgraph.protocol.role import precision
 
 
 def counted_parts(settings: HorizontalSettings, parts: Sequence[HorizontalPart]) -> Sequence[HorizontalPart]:
-    """Return the parts with the edges that the network counts."""
+    """Return the parts; with ``edges: deduplicate``, each edge only at the first part that has it."""
     return without_duplicates(parts) if settings.edges == "deduplicate" else parts
 
 
 class LayeredNetwork(Network):
-    """All parties of a horizontal job together.
+    """All parties of a horizontal job in one process: its plaintext twin, which trains and infers.
 
     ``transition`` is Tensor[C, C] float64, P(label = j | true label = i), of perturbed labels; ``task`` is by default
     classes. ``holder`` has the local weights, ``server`` the global ones; ``embeddings`` are h^(2), …, h^(L+1) of the
@@ -100,26 +100,23 @@ class LayeredNetwork(Network):
         return [parameter for module in self.modules().values() for parameter in module.parameters()]
 
     def forward(self, epoch: int | None) -> Tensor:
-        """h^(L+1) of all nodes, Tensor[N, width]; ``epoch`` counts the dropout streams, None means evaluation."""
+        """Compute h^(L+1) of all nodes, Tensor[N, width]; ``epoch`` numbers dropout streams, None is evaluation."""
         generator = None if epoch is None else self._streams.generator("dropout", epoch)
         inputs: Sequence[Tensor | FixedInput] = self._features
         self.embeddings = []
         for index in range(len(self.server.layers)):
-            aggregate = self.server.aggregated(index, partial(self._combined, index, inputs))
+            aggregate = self.server.aggregated(index, partial(self._aggregate_layer, index, inputs))
             self.embeddings.append(self.server.layer(index).update(aggregate, generator))
             inputs = [self.embeddings[-1][at] for at in self._rows]
         return self.embeddings[-1]
 
-    def _combined(self, index: int, inputs: Sequence[Tensor | FixedInput]) -> Tensor:
+    def _aggregate_layer(self, index: int, inputs: Sequence[Tensor | FixedInput]) -> Tensor:
         local = self.holder.layer(index)
         pieces = [local(h, adjacency) for h, adjacency in zip(inputs, self._adjacencies, strict=True)]
         return self.server.layer(index).combine(pieces, self._rows, self._num_nodes, self._degrees)
 
     def train_step(self, epoch: int) -> float:
-        """One forward and backward pass and one update; returns the training loss.
-
-        It is the sum of the holders' (eq. 16) over all training labels: of one node several holders may have one each.
-        """
+        """Make one forward and backward pass and one update; returns the sum of the holders' losses (eq. 16)."""
         for parameter in self.trained():
             parameter.grad = None
         embedding = self.forward(epoch)
@@ -134,45 +131,46 @@ class LayeredNetwork(Network):
         return float(loss.detach())
 
     def infer(self) -> Tensor:
-        """Logits of all nodes, Tensor[N, C], without dropout and without a graph."""
+        """Logits of all nodes, Tensor[N, C], without dropout and gradients."""
         with torch.no_grad():
             logits: Tensor = self.holder.predict(self.forward(None))
             return logits
 
     def predictions(self) -> Predicted:
-        """What the holders would have of the model, of all nodes."""
+        """Evaluate, and return probabilities or values of all nodes, as the holders would have them."""
         return self._task.predictions(self.infer())
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
-        """How logits do on each split of all holders' labels; AUC and F1 as ``Objective.score`` says."""
+        """Score logits, or values, of all N nodes on every split of the pooled graph, as ``Objective.score``."""
         if self._judge is None:
             return self._task.scores(self._task.tally(self._pooled, logits))
         return self._judge.score(logits, everything=everything)
 
 
 def alone(job: HorizontalJob, part: HorizontalPart, progress: Progress) -> PlainResult | None:
-    """Trains the job's network on one holder's part (SAPGNN 5.2, SP), judged on its own nodes; None without labels."""
+    """Train the job's network on one holder's part (SAPGNN 5.2, SP), scored on its own nodes; None without answers."""
     return _fit(job, part, progress) if job.horizontal.task.outputs(part.graph) else None
 
 
 def pooled(job: HorizontalJob, parts: Sequence[HorizontalPart], progress: Progress) -> PlainResult:
-    """Trains the job's network on the combined graph, which the federation's result equals."""
+    """Train the job's network on the combined graph of all parts; the federation's result equals it."""
     return _fit(job, pool_parts(counted_parts(job.model, parts)), progress)
 
 
 def parts_of(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> list[HorizontalPart]:
-    """Holders' graphs with their places among all nodes that are named, by the ids of their rows."""
+    """Return holders' graphs with their nodes' places among all, by id; nodes are reordered by place."""
     places = places_of(ids)
-    return [_placed(graph, places[graph.party]) for graph in graphs]
+    return [_sorted_part(graph, places[graph.party]) for graph in graphs]
 
 
 def places_of(ids: Mapping[PartyId, Sequence[str]]) -> dict[PartyId, torch.Tensor]:
-    """Holder → where its rows stand among all nodes that are named, in the order of their names: Tensor[N_p]."""
+    """Holder → place of each of its nodes among all distinct ids in sorted order: Tensor[N_p] int64."""
     places = {name: place for place, name in enumerate(sorted({name for each in ids.values() for name in each}))}
     return {party: torch.tensor([places[name] for name in each]) for party, each in ids.items()}
 
 
-def _placed(graph: PartyGraph, places: torch.Tensor) -> HorizontalPart:
+def _sorted_part(graph: PartyGraph, places: torch.Tensor) -> HorizontalPart:
+    """Reorder a holder's nodes by their places, and return them as a part with sorted places as ids."""
     order = places.argsort()
     given = {name: getattr(graph, name) for name in ("labels", "targets", *MASKS) if getattr(graph, name) is not None}
     moved = replace(

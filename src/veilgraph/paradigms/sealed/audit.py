@@ -1,11 +1,11 @@
-"""What the audit must know of a sealed job: all of it is noise, but for what the label holder is told of every node.
+"""What the audit must know of a sealed job: all messages must look random, but what the label holder is told of nodes.
 
-Of the noise on votes no party sees any by itself. An auditor who has what all holders keep adds their shares up, and
-has the counts that the label holder is told. Who votes for what is not kept. But every neighbour that counts in a row
-votes once, so that a row adds up to their number, whatever they vote for: what is left of the sums of rows is noise
-alone, of C entries each. Rows of nodes without such neighbours, as of all that are trained on, are noise as they are.
-Noise of whole numbers is held against its law by what is normal where that law is right: Φ⁻¹ of its distribution
-function, at a random place between two values.
+No party sees the noise on votes by itself. An auditor with all holders' files adds up their shares, and has the counts
+that the label holder is told. Who votes for what is not saved. But every neighbour that counts in a row votes once, so
+a row adds up to their number: the sum of a row less that number is noise alone, of C entries. Rows of nodes without
+such neighbours, as of all training nodes, are noise as they are. To test noise of whole numbers against its law, it is
+turned into numbers that are normal if the law is right: Φ⁻¹ of its distribution function, at a random place between two
+values.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ _SCORES: Final = ("sealed-scores", "how many validation nodes, or pairs of them,
 _NAMED: Final = ("named-classes", "predictions of the nodes that it named")
 _RELEASED: Final = ("released-weights", "weights of its own columns")
 
-_EVERYBODYS: Final = frozenset({Kind.MASKED_WIRE, Kind.MASKED_BITS})
-"""Kinds of which all other holders are sent the same."""
+_EVERYBODYS: Final = frozenset({Kind.MASKED_WIRE, Kind.MASKED_BITS})  # all other holders are sent the same
 _WORDS: Final = (*_EVERYBODYS, Kind.MASKED_ROWS, Kind.MASK_SHARE)
 _OPENED: Final = {Kind.MASKED_WIRE: "what all holders open under masks", Kind.MASKED_BITS: "bits that they open"}
 _MOST: Final = 48  # messages of a kind, round and shape that are read, of all sessions together
@@ -72,7 +71,7 @@ Pieces = tuple[Seen, ...]
 
 
 class SealedSource(Source):
-    """The predictions, all other messages as noise, and for comparison a network like the job's."""
+    """Audit a sealed job: predictions are attacked, and all other messages must look random."""
 
     reads_passes: ClassVar[bool] = False
     trains_alone: ClassVar[bool] = True
@@ -86,11 +85,11 @@ class SealedSource(Source):
         if view.party == SERVER:
             return
         yield from _rows_under_masks([trained], trained.others)
-        messages = _output(trained)
+        messages = _opening_shares(trained)
         if not messages or trained.predicted is None:
             return
         told = "classes" if sealed(view.settings).output == "classes" else "margins"
-        rows = _rows(trained.predicted)
+        rows = _rows_or_none(trained.predicted)
         yield Evidence("posteriors", f"predicted {told}", view.others, rows=rows, messages=messages)
         beside = f"its own data, what it predicts from them, and the predicted {told}"
         yield Evidence("beside", beside, view.others, rows=rows, messages=messages)
@@ -107,7 +106,7 @@ class SealedSource(Source):
 
     @override
     def orders(self, view: View, sender: PartyId, truth: PartyGraph) -> list[Order]:
-        """Of edges' slots and of rows, each relative to a random one; true: steps of its edges, and whom it masks."""
+        """Orders of edge slots and rows that ``sender`` sent, which must be random, and the true ones of its graph."""
         nodes, found, slots = _nodes(view), list[Order](), set[int]()
         told = view.received(Kind.PLACEMENT, sender)
         for seen in told if len(told) <= _MOST else [*told[: _MOST // 2], *told[-_MOST // 2 :]]:
@@ -138,16 +137,19 @@ class SealedSource(Source):
 
     @override
     def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
-        """The votes that predictions are made of now: the auditor's, beside the server, for no party sees them."""
+        """Noise of the saved votes, for ``party`` SERVER only: an auditor adds up all holders' shares.
+
+        Raises ``DataError``: the job has no noise, or a file is missing or damaged.
+        """
         job = sealed(run.settings)
         if party != SERVER or job.privacy is None:
             return
         try:
-            shares = [_share(run, holder) for holder in job.data.names]
+            shares = [_vote_share(run, holder) for holder in job.data.names]
             publishing = [holder for holder in job.duties.publishing if holder != job.data.label_party]
-            trained = _trained(job, run)
+            trained = _training_mask(job, run)
             neighbours = sum(
-                (_neighbours(job, run, holder, trained) for holder in publishing),
+                (_vote_counts(job, run, holder, trained) for holder in publishing),
                 torch.zeros(len(shares[0]), dtype=torch.int64),
             )
         except VeilgraphError as error:
@@ -186,16 +188,16 @@ class SealedSource(Source):
         return logits_of(found).softmax(dim=1)
 
 
-def _rows(read: Callable[[], Tensor]) -> Floats | None:
-    """None where there are no predictions of these nodes, as attacks on them then say."""
+def _rows_or_none(read: Callable[[], Tensor]) -> Floats | None:
+    """Read rows as floats; None where reading raises ``DataError`` or ``RunError``: there are no such predictions."""
     try:
         return numbers(read())
     except (DataError, RunError):
         return None
 
 
-def _output(view: View) -> Pieces:
-    """The shares that open the newest predictions to the party."""
+def _opening_shares(view: View) -> Pieces:
+    """The newest mask shares over all nodes from each other party: together they open the last predictions."""
     newest = [
         [seen for seen in view.received(Kind.MASK_SHARE, other) if seen.shape[0] == _nodes(view)][-1:]
         for other in view.others
@@ -203,37 +205,38 @@ def _output(view: View) -> Pieces:
     return tuple(seen for some in newest for seen in some)
 
 
-def _share(run: Audited, holder: PartyId) -> Tensor:
-    """What a holder keeps of the votes: Tensor[N, C] int64; all of them add up to these, modulo 2^64."""
+def _vote_share(run: Audited, holder: PartyId) -> Tensor:
+    """A holder's saved share of the votes, Tensor[N, C] int64, which add up modulo 2^64; ``RunError`` without one."""
     kept = run.model(holder)
     if VOTES not in kept:
         raise RunError(f"{holder}: it has no share of the votes; give the files of a run that was trained to its end")
     return kept[VOTES]
 
 
-def _trained(job: SealedJob, run: Audited) -> Tensor:
-    """Which nodes are trained on, as the label holder knows: Tensor[N] bool."""
+def _training_mask(job: SealedJob, run: Audited) -> Tensor:
+    """Training mask of the common nodes, from the label holder's graph: Tensor[N] bool."""
     graph = _with_canaries(job, run, job.data.label_party).common_part()
     assert graph.train_mask is not None
     return graph.train_mask
 
 
 def _with_canaries(job: SealedJob, run: Audited, holder: PartyId) -> PartyGraph:
+    """A holder's graph, with its canaries where the run has some."""
     graph, key = run.graph(holder), run.canary_key(holder)
     return graph if key is None else VoteCanaries.of(job, holder, graph.num_nodes, key).into(graph)
 
 
-def _neighbours(job: SealedJob, run: Audited, holder: PartyId, trained: Tensor) -> Tensor:
-    """How many votes a node has over a holder's edges, its canaries among them: Tensor[N] int64."""
+def _vote_counts(job: SealedJob, run: Audited, holder: PartyId, trained: Tensor) -> Tensor:
+    """Number of votes at each node over a holder's edges, canaries included: Tensor[N] int64."""
     source, target = hidden_edges(job, _with_canaries(job, run, holder))
     ends = torch.cat([target[~trained[target]], source[~trained[source] & trained[target]]])
     return torch.bincount(ends, minlength=len(trained))
 
 
 def normal_scores(noise: Tensor, epsilon: float, entries: int, places: np.random.Generator) -> Floats:
-    """Independent normal numbers, where these whole numbers are sums of so many entries of noise each: the same shape.
+    """Turn whole numbers into standard normal ones, if each is a sum of ``entries`` geometric noises of ε: same shape.
 
-    ``places`` draws where they are between two values.
+    ``places`` draws uniformly within the probability of each value.
     """
     reach = math.ceil(_TAIL / epsilon) + 1
     values = np.arange(-reach, reach + 1)
@@ -248,12 +251,12 @@ def normal_scores(noise: Tensor, epsilon: float, entries: int, places: np.random
 
 
 def _is_of_edges(view: View, seen: Seen) -> bool:
-    """Whether a message of orders is of edges: rows are at most as many as there are."""
+    """Whether a PLACEMENT message is about edges: it is longer than the number of nodes."""
     return seen.shape[0] > _nodes(view)
 
 
 def _slots(view: View, seen: Seen) -> int:
-    """N and the padded number of edges, of a message of orders of edges."""
+    """N plus the padded number of edges, from the length of a PLACEMENT message about edges."""
     return (seen.shape[0] - _nodes(view)) // (3 if sealed(view.settings).model.edge_weights else 2)
 
 
@@ -262,39 +265,43 @@ def _nodes(view: View) -> int:
 
 
 def noise_from(views: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-    """What holders get from each of the others, what the dealer gave them, and what everybody's parts add up to."""
+    """Messages that must look random: from each of ``outside``, from the dealer, and the sums that holders open."""
     first = views[0]
     for sender in outside:
         rows = [row for view in views for row in rows_of(view.settings, sender, view.party)]
         for kind in _WORDS:
             what = next((row.what for row in rows if row.kind is kind), kind.name)
-            seen = [(each,) for each in _received(views, kind, sender)]
-            yield from _noise(first, f"{what} from {sender}", (sender,), seen)
+            seen = [(each,) for each in _received_by(views, kind, sender)]
+            yield from _as_noise(first, f"{what} from {sender}", (sender,), seen)
         weights = [(each,) for each in first.received(Kind.PLACEMENT, sender) if _is_of_edges(first, each)]
         if sealed(first.settings).model.edge_weights:
-            yield from _noise(first, f"edge weights under masks from {sender}", (sender,), weights)
+            yield from _as_noise(first, f"edge weights under masks from {sender}", (sender,), weights)
     dealt = [(each,) for view in views for each in view.received(Kind.CORRELATION, SERVER)]
-    yield from _noise(first, "what the dealer corrects", tuple(outside), dealt)
+    yield from _as_noise(first, "what the dealer corrects", tuple(outside), dealt)
     for kind, words in _OPENED.items():
-        yield from _noise(first, f"{words}, added up", tuple(outside), _opened(first, kind))
+        yield from _as_noise(first, f"{words}, added up", tuple(outside), _opened(first, kind))
 
 
-def _received(views: Sequence[View], kind: Kind, sender: PartyId) -> Iterator[Seen]:
-    """What several holders were sent, side by side what should be the same."""
+def _received_by(views: Sequence[View], kind: Kind, sender: PartyId) -> Iterator[Seen]:
+    """Messages of a kind from ``sender`` to several holders; those of one session and tag follow each other."""
     some = [{(seen.session, seen.tag): seen for seen in view.received(kind, sender)} for view in views]
     for key in dict.fromkeys(key for one in some for key in one):
         yield from (one[key] for one in some if key in one)
 
 
-def _noise(view: View, words: str, about: tuple[PartyId, ...], found: Sequence[Pieces]) -> Iterator[Evidence]:
+def _as_noise(view: View, words: str, about: tuple[PartyId, ...], found: Sequence[Pieces]) -> Iterator[Evidence]:
+    """Yield evidence that these messages, read as a sample of ciphertexts, must look random; nothing of none."""
     if found:
         messages = tuple(seen for pieces in found for seen in pieces)
-        read = partial(_read, view, found)
+        read = partial(_read_sample, view, found)
         yield Evidence("noise", words, about, permitted=False, noise=read, messages=messages)
 
 
-def _read(view: View, found: Sequence[Pieces]) -> list[Ciphertext]:
-    """Some of each shape: the first and the last of every session, and what two sessions have in common."""
+def _read_sample(view: View, found: Sequence[Pieces]) -> list[Ciphertext]:
+    """Read a sample of messages of each kind, round and shape as ciphertexts, without repeats.
+
+    It has the first and last ones of every session, and those that share low bits with another session's.
+    """
     groups: dict[tuple[object, ...], dict[int, list[Pieces]]] = {}
     for pieces in found:
         seen = pieces[0]
@@ -307,11 +314,11 @@ def _read(view: View, found: Sequence[Pieces]) -> list[Ciphertext]:
             places = {*range(min(half, len(some))), *range(max(0, len(some) - half), len(some)), *common[number]}
             chosen += [some[place] for place in sorted(places)]
     read = [(pieces[0], _ciphertext(view, pieces)) for pieces in chosen]
-    return [each for place, (_, each) in enumerate(read) if not place or not _is_repeated(*read[place - 1 : place + 1])]
+    return [each for place, (_, each) in enumerate(read) if not place or not _is_copy(*read[place - 1 : place + 1])]
 
 
 def _in_common(view: View, sessions: Mapping[int, Sequence[Pieces]]) -> dict[int, set[int]]:
-    """Session → places of its messages that share low bits with one of another session."""
+    """Session → positions of its messages that share low bits with one of another session."""
     found: dict[int, set[int]] = {number: set() for number in sessions}
     if len(sessions) > 1:
         read = {n: [_ciphertext(view, pieces).words for pieces in some[:_MOST]] for n, some in sessions.items()}
@@ -322,7 +329,7 @@ def _in_common(view: View, sessions: Mapping[int, Sequence[Pieces]]) -> dict[int
 
 
 def _sharing_low_bits(one: Sequence[Unsigned], other: Sequence[Unsigned]) -> tuple[set[int], set[int]]:
-    """Places of messages of two sessions, all of one shape, that share the low bits of more words than by chance."""
+    """Positions, in each of two sessions, of messages of one shape that share more words' low bits than by chance."""
     if not one or not other:
         return set(), set()
     left, right = (np.stack([words[:_MOST_OF_PAIRS] for words in each]).astype(np.uint16) for each in (one, other))
@@ -334,16 +341,17 @@ def _sharing_low_bits(one: Sequence[Unsigned], other: Sequence[Unsigned]) -> tup
     return {place for place, _ in pairs}, {again for _, again in pairs}
 
 
-def _is_repeated(before: tuple[Seen, Ciphertext], after: tuple[Seen, Ciphertext]) -> bool:
-    """Whether two holders were sent the same, as they should, of what is for everybody."""
+def _is_copy(before: tuple[Seen, Ciphertext], after: tuple[Seen, Ciphertext]) -> bool:
+    """Whether a message to all holders is the same one that another holder got just before."""
     (one, first), (other, second) = before, after
     same = (one.sender, one.session, one.tag) == (other.sender, other.session, other.tag)
     return same and one.tag.kind in _EVERYBODYS and np.array_equal(first.words, second.words)
 
 
 def _ciphertext(view: View, pieces: Pieces) -> Ciphertext:
+    """Read the sum of pieces as words that must look random; of a PLACEMENT message, its masked weights alone."""
     first = pieces[0]
-    words, bitwise = _summed(pieces), first.tag.kind is Kind.MASKED_BITS
+    words, bitwise = _sum_pieces(pieces), first.tag.kind is Kind.MASKED_BITS
     if first.tag.kind is Kind.CORRELATION:
         words = words.view(torch.int64)
     if first.tag.kind is Kind.PLACEMENT:
@@ -352,7 +360,7 @@ def _ciphertext(view: View, pieces: Pieces) -> Ciphertext:
     return Ciphertext(chosen_words(words.numpy()), width, bitwise)
 
 
-def _summed(pieces: Pieces) -> Tensor:
+def _sum_pieces(pieces: Pieces) -> Tensor:
     total, *others = (seen.tensor() for seen in pieces)
     for other in others:
         total = total ^ other if pieces[0].tag.kind is Kind.MASKED_BITS else total + other
@@ -360,35 +368,36 @@ def _summed(pieces: Pieces) -> Tensor:
 
 
 def _opened(view: View, kind: Kind) -> list[Pieces]:
-    """Messages of one tag that all holders sent each other, whose sum is what they open."""
+    """Groups of messages of one session and tag, one from each holder, whose sum is what they open."""
     sent = (view.sent(kind, view.others[0]), *(view.received(kind, other) for other in view.others))
     parts = [{(seen.session, seen.tag): seen for seen in some} for some in sent]
     return [tuple(part[key] for part in parts) for key in parts[0] if all(key in part for part in parts)]
 
 
 def _rows_under_masks(views: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-    """What is put in or opened of every node under masks, side by side: for attacks that must find nothing."""
+    """Masked matrices with a row for every node, from each of ``outside`` and opened: attacks must find nothing."""
     view = views[0]
     opened = _opened(view, Kind.MASKED_WIRE)
     tags = {(pieces[0].session, pieces[0].tag) for pieces in opened}
     for sender in outside:
         put = [(seen,) for seen in view.received(Kind.MASKED_WIRE, sender) if (seen.session, seen.tag) not in tags]
-        yield from _masked(view, put, f"what {sender} puts in under masks", (sender,))
-    yield from _masked(view, opened, "what all holders open under masks", tuple(outside))
+        yield from _masked_matrices(view, put, f"what {sender} puts in under masks", (sender,))
+    yield from _masked_matrices(view, opened, "what all holders open under masks", tuple(outside))
 
 
-def _masked(view: View, found: Sequence[Pieces], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
+def _masked_matrices(view: View, found: Sequence[Pieces], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
+    """Yield, as evidence that must tell nothing, columns of some messages with a row for every node."""
     nodes = _nodes(view)
     of_nodes = [pieces for pieces in found if len(pieces[0].shape) == _WIDTH and pieces[0].shape[0] == nodes]
     if of_nodes:
         chosen = [*of_nodes[: _MOST_MATRICES // 2], *of_nodes[_MOST_MATRICES // 2 :][-_MOST_MATRICES // 2 :]]
-        rows = np.concatenate([_some_columns(_summed(pieces)) for pieces in chosen], axis=1)
+        rows = np.concatenate([_some_columns(_sum_pieces(pieces)) for pieces in chosen], axis=1)
         messages = tuple(seen for pieces in chosen for seen in pieces)
         yield Evidence("masked", words, about, permitted=False, rows=rows, messages=messages)
 
 
 def _some_columns(words: Tensor) -> Floats:
-    """In standard deviations: a column without a mask is as large as one with."""
+    """Up to 32 columns of [N, d], each standardised, so that unmasked columns are as large as masked ones."""
     places = np.unique(np.linspace(0, words.shape[1] - 1, _COLUMNS).astype(int))
     columns = words.numpy()[:, places].astype(np.float64)
     spread = columns.std(axis=0)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Floats = NDArray[np.float64]
-FOLDS: Final = 5
-"""Parts of the training nodes, each of which is scored by trees of all others."""
+FOLDS: Final = 5  # parts of the training nodes, each of which is scored by trees of all others
 _ROUNDS: Final = 50
 _MOST_TREES: Final = 500  # of all classes together: with more than ten there are fewer rounds
 _LEAVES: Final = 4
@@ -33,14 +32,14 @@ class Examples:
     labels: Tensor
 
     def folds(self) -> NDArray[np.int64]:
-        """The fold of each training node: equal rows are in one, and no label has a say: [T]."""
+        """Assign each training node to a fold, by its row alone; equal rows are in one fold: [T]."""
         _, which = np.unique(self.rows.numpy(), axis=0, return_inverse=True)
         return np.asarray(which.ravel() % FOLDS, dtype=np.int64)
 
     def scores(self, rows: Tensor, classes: int) -> Tensor:
-        """Make log p_c − log p_0 for the classes c = 1 … C − 1 of rows, float64 [N, W]: float64 [N, C − 1].
+        """Fit trees, and score rows, float64 [N, W]: log p_c − log p_0 for c = 1 … C − 1, float64 [N, C − 1].
 
-        A row that is among the training nodes', but for how its sums are rounded, is scored by trees without its fold.
+        A row equal to a training node's, up to rounding, is scored by trees that were fitted without its fold.
         """
         examples, labels, folds = self.rows.numpy(), self.labels.numpy(), self.folds()
         fold_of = {row.tobytes(): fold for row, fold in zip(examples.round(9) + 0.0, folds, strict=True)}
@@ -48,13 +47,13 @@ class Examples:
         found = np.zeros((len(of), classes))
         for fold in np.unique(of):
             kept = folds != fold
-            found[of == fold] = _likely(examples[kept], labels[kept], rows.numpy()[of == fold], classes)
+            found[of == fold] = _class_probabilities(examples[kept], labels[kept], rows.numpy()[of == fold], classes)
         logs = torch.from_numpy(found).clamp_min(_LEAST).log()
         return logs[:, 1:] - logs[:, :1]
 
 
-def _likely(examples: Floats, labels: NDArray[np.int64], rows: Floats, classes: int) -> Floats:
-    """Probabilities [n, C]; all alike where the examples are of one class."""
+def _class_probabilities(examples: Floats, labels: NDArray[np.int64], rows: Floats, classes: int) -> Floats:
+    """Fit boosted trees to examples, and predict probabilities of rows: [n, C]; uniform if examples have one class."""
     from sklearn.ensemble import HistGradientBoostingClassifier  # noqa: PLC0415 - slow to import, for one block alone
 
     found = np.full((len(rows), classes), 1 / classes)

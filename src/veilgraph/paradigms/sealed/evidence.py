@@ -1,4 +1,4 @@
-"""What the label holder makes of noisy votes at home: how likely they are under every class of a node (``plan``).
+"""How the label holder uses noisy votes at home: their likelihood under every class of a node (``plan``).
 
 With n_k votes for class k in a node's row, of R_k on average, and noise on each,
 
@@ -25,10 +25,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.stacking import Floats, Regression, Said
 from veilgraph.privacy.geometric import variance
 
-_RATES: Final = np.linspace(0.05, 0.95, 8)
-"""Quantiles of degrees that stand for all of them."""
-_MOST_VOTES: Final = 400
-"""Of one class at a node: more say no more."""
+_RATES: Final = np.linspace(0.05, 0.95, 8)  # quantiles of degrees that stand for all of them
+_MOST_VOTES: Final = 400  # of one class at a node: more say no more
 _FAR: Final = 40.0  # times 1/ε: noise is farther out with a chance of e^-40
 _WIDEST: Final = 20_000  # counts on either side that are told apart, so that 1/ε may be up to 500
 _LEAST: Final = 1e-12  # of a probability, before its logarithm
@@ -41,23 +39,22 @@ _BY_NOISE: Final = 2.0  # how much more the noise's variance counts than the vot
 
 
 def left_by_noise(votes: float, epsilon: float) -> float:
-    """The share of what votes add that noise leaves, of so many at a node on average: their variance is about that."""
+    """The share of the votes' benefit that noise of ε leaves, 0 to 1; ``votes``: mean number at a node."""
     return votes / (votes + _BY_NOISE * variance(epsilon))
 
 
 def epsilon_for(votes: float) -> float:
-    """The least ε, in tenths, whose noise leaves ``LEAST_LEFT`` of what so many votes at a node add."""
+    """The least ε, rounded up to a tenth, whose noise leaves ``LEAST_LEFT`` of the benefit of so many votes a node."""
     return math.ceil(20 * math.asinh(math.sqrt(_BY_NOISE * LEAST_LEFT / (2 * (1 - LEAST_LEFT) * votes)))) / 10
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the label holder has of the nodes that votes are opened of.
+    """What the label holder knows of the R nodes whose votes are opened.
 
     Attributes:
         graph: its own, with labels and splits, of common nodes.
-        classes: how many there are.
-        rows: Tensor[R] of nodes; None: all.
+        rows: Tensor[R] int64, the nodes; None: all.
     """
 
     graph: PartyGraph
@@ -65,20 +62,23 @@ class Known:
     rows: Tensor | None = None
 
     def of(self, name: str) -> npt.NDArray[np.bool_]:
-        """Which of the rows are of a split, [R]."""
+        """Which of the nodes are in split ``name`` ("train", "val" or "test"): bool [R]."""
         mask, found = getattr(self.graph, f"{name}_mask"), torch.zeros(self.graph.num_nodes, dtype=torch.bool)
         found = found if mask is None else mask
         return np.asarray((found if self.rows is None else found[self.rows]).numpy())
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """Of the rows, [R]; some may be −1."""
+        """The nodes' labels, [R]; −1 where unknown."""
         assert self.graph.labels is not None
         return np.asarray((self.graph.labels if self.rows is None else self.graph.labels[self.rows]).numpy())
 
 
 def with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known, *, classes_alone: bool = False) -> Tensor:
-    """Logits of every row from the model's, of which one may have ``classes_alone``, and votes: all float64 [R, C]."""
+    """Combine the model's logits and noisy votes at ε, each float64 [R, C], into logits of the same shape.
+
+    Both are weighed by a fit on validation nodes. ``classes_alone``: of ``scores`` only the largest counts.
+    """
     said = of_classes(scores.argmax(1), known) if classes_alone else scores.log_softmax(1)
     own, judged = said.numpy(), known.of("val") & (known.labels >= 0)
     told = likelihood(votes.numpy(), epsilon, known, own.argmax(1))
@@ -89,10 +89,7 @@ def with_votes(scores: Tensor, votes: Tensor, epsilon: float, known: Known, *, c
 
 
 def of_classes(predicted: Tensor, known: Known) -> Tensor:
-    """Log-probabilities of classes where nothing but one predicted class is known: float64 [R, C] from int64 [R].
-
-    How often each class is predicted of which is counted on validation nodes.
-    """
+    """Log-probabilities of true classes given predicted ones, int64 [R], counted on validation nodes: [R, C]."""
     classes, found = known.classes, predicted.numpy()
     judged = known.of("val") & (known.labels >= 0)
     counts = _TRUSTED * np.eye(classes) + 1 / classes
@@ -101,7 +98,10 @@ def of_classes(predicted: Tensor, known: Known) -> Tensor:
 
 
 def likelihood(votes: Floats, epsilon: float, known: Known, predicted: npt.NDArray[np.int64]) -> Floats:
-    """The log-likelihood of every row of votes under each class, up to a constant: [R, C]; 0 at training nodes."""
+    """Log-likelihood of each row of noisy votes [R, C] under each class, up to a constant: [R, C]; 0 at training nodes.
+
+    ``predicted`` are the rows' classes by the model. All is 0 where 1/ε is so large that votes say nothing.
+    """
     counted = ~known.of("train")
     found = np.zeros(votes.shape)
     if not counted.any() or (math.isfinite(epsilon) and _FAR / epsilon > _WIDEST):
@@ -110,11 +110,12 @@ def likelihood(votes: Floats, epsilon: float, known: Known, predicted: npt.NDArr
     reach = 0 if math.isinf(epsilon) else math.ceil(_FAR / epsilon)
     values = np.clip(np.rint(rows), -reach, _MOST_VOTES + reach).astype(np.int64)
     rates = _rates(known, counted) * max(float(rows.sum(1).mean()), _RATES[0])
-    found[counted] = _log_likelihood(values, epsilon, _shares(known, predicted), rates)
+    found[counted] = _log_likelihood(values, epsilon, _neighbour_classes(known, predicted), rates)
     return found
 
 
 def _log_likelihood(values: npt.NDArray[np.int64], epsilon: float, shares: Floats, rates: Floats) -> Floats:
+    """Log-likelihood of noisy counts [n, C] under each class, by the module's law with S and r: [n, C]."""
     from scipy.special import gammaln, xlogy  # noqa: PLC0415 - slow to import, and one party asks for it
 
     classes, least, n = len(shares), int(values.min()), np.arange(_MOST_VOTES + 1)
@@ -134,17 +135,17 @@ def _log_likelihood(values: npt.NDArray[np.int64], epsilon: float, shares: Float
 
 
 def _rates(known: Known, counted: npt.NDArray[np.bool_]) -> Floats:
-    """Rates of votes in all, with mean 1: as own degrees are spread, or as those of a graph without own edges."""
+    """Relative total vote rates, with mean 1: quantiles of own degrees, or of an exponential law without own edges."""
     degrees = torch.bincount(known.graph.edge_index[1], minlength=known.graph.num_nodes)
     own = (degrees if known.rows is None else degrees[known.rows]).numpy()[counted]
     spread = np.quantile(own, _RATES) if own.any() else -np.log(1 - _RATES)
     return np.asarray(np.maximum(spread / spread.mean(), 0.05))
 
 
-def _shares(known: Known, predicted: npt.NDArray[np.int64]) -> Floats:
-    """Shares of classes among neighbours of training nodes of each class, over own edges: [C, C].
+def _neighbour_classes(known: Known, predicted: npt.NDArray[np.int64]) -> Floats:
+    """Shares of classes among the neighbours, over own edges, of training nodes of each class: [C, C], rows sum to 1.
 
-    A neighbour is of its label where it is trained on, else of its predicted class, where it has one.
+    A neighbour counts with its label if it is trained on, else with its predicted class, if it has one.
     """
     graph, nodes = known.graph, known.graph.num_nodes
     assert graph.labels is not None

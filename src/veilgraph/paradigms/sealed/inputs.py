@@ -49,8 +49,7 @@ _OF_TABLES: Final = (
     Trial((OWN, "pooled.10"), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, "pooled.1", "pooled.2"), deep=False, learning_rate=0.5, weight_decay=5e-3),
 )
-WIDE: Final = 100
-"""Columns of all holders, from which on most of them are words, or as rare as these."""
+WIDE: Final = 100  # columns of all holders, from which on most of them are words, or as rare as these
 _OF_UNIONS: Final = (
     Trial((OWN,), deep=False, learning_rate=1.0, weight_decay=5e-3),
     Trial((OWN, BOOSTING), deep=True, learning_rate=0.25, weight_decay=5e-3),
@@ -66,9 +65,9 @@ _LEAST_STEPS: Final = 20  # of a trial: what is trained for fewer says nothing
 
 
 def trials_of(job: SealedJob, columns: int | None = None) -> tuple[Trial, ...]:
-    """What a job tries, one after the other: what is stated, else what has suited data of that kind.
+    """The trials (blocks, network and rates) of a job: what it states, else what has suited data of its kind.
 
-    ``columns`` are those of all holders, F; None: so many that every trial is made.
+    ``columns`` is F, all holders' number of columns; None counts as wide. Too few steps cut the list short.
     """
     model, train, standard = job.model, job.train, job.data.feature_scaling == "standard"
     found: tuple[Trial, ...] = (_OF_TABLES if job.is_aligned else _OF_UNIONS) if standard else _OF_WORDS
@@ -90,7 +89,7 @@ def trials_of(job: SealedJob, columns: int | None = None) -> tuple[Trial, ...]:
 
 
 def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
-    """What a job has all parties compute; noise may depend on N, where sizes are known, and trials on F."""
+    """Build the public plan of a job's computation; its trials may depend on the number of columns in ``sizes``."""
     model, train = job.model, job.train
     return Plan(
         trials=trials_of(job, None if sizes is None else sizes.width),
@@ -113,14 +112,14 @@ def plan_of(job: SealedJob, sizes: Sizes | None = None) -> Plan:
 
 
 def slots_of(job: SealedJob, edges: int) -> int:
-    """A holder's padded number of edges: up by at most a quarter, where the job states none; 1 without common hops."""
+    """The number of edges that a holder states: as the job says, else ``padded``; 1 if no hop or vote uses edges."""
     if not plan_of(job).crosses:
         return 1
     return padded(edges) if job.model.edge_slots is None else job.model.edge_slots
 
 
 def neighbours_told(job: SealedJob, party: PartyId, most: float) -> int:
-    """The most edges of a node of a holder's, rounded up to 2^k − 1; 0 where the job says its bound."""
+    """Round a holder's most edges at a node up to 2^k − 1, as it states them; 0 where the job sets the bound."""
     rule = job.inputs.degree_rules.get(party)
     if rule is None or rule[1] is not None:
         return 0
@@ -128,9 +127,9 @@ def neighbours_told(job: SealedJob, party: PartyId, most: float) -> int:
 
 
 def max_degree_of(job: SealedJob, told: Iterable[int]) -> int:
-    """The bound of a node's degree over all holders, of the job or told; ``DataError``: more than is computed over.
+    """The bound of a node's degree over all holders: the job's, else by what holders state, ``told``.
 
-    A node that is one holder's own has no edges but those that this holder knows.
+    That is 1 + their sum, or their largest where nodes are holders' own. Raises ``DataError``: it is above the limit.
     """
     found = job.model.max_degree or max(4, 1 + (sum if job.is_aligned else max)(told))
     most = LARGEST_WEIGHTED if job.model.edge_weights else LARGEST_DEGREE
@@ -146,25 +145,25 @@ def max_degree_of(job: SealedJob, told: Iterable[int]) -> int:
 
 
 def padded(edges: int) -> int:
-    """A number of edges, rounded up by up to a quarter."""
+    """Round a number up by at most a quarter, to three leading bits; at least 1."""
     step = 1 << max(0, edges.bit_length() - 3)
     return max(1, -(-edges // step) * step)
 
 
 def fit_bounds_to(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
-    """The job, of weighted edges where some graph has weights, and of directed ones where some edge goes one way."""
+    """Set ``model.edge_weights`` and ``model.directed`` where a graph's common part has weights or one-way edges."""
     parts = [graph.common_part() for graph in graphs]
     says = {
         "edge_weights": job.model.edge_weights or any(part.edge_weight is not None for part in parts),
-        "directed": job.model.directed or not all(_both_ways(part.edge_index, _weights(part)) for part in parts),
+        "directed": job.model.directed or not all(_is_symmetric(part.edge_index, _weights_of(part)) for part in parts),
     }
     return job.model_copy(update={"model": job.model.model_copy(update=says)})
 
 
 def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> OwnData:
-    """What a holder puts in; ``DataError`` where it does not fit the job's public bounds.
+    """Make a holder's columns and edges for the program; ``DataError`` where they do not fit the job's public bounds.
 
-    One that ``refuses`` anyway holds its edges to none of these, or whether they fit would show in how the job ends.
+    A holder that ``refuses`` the job anyway checks no edges, or how the job ends would show whether they fit.
     """
     plan, common = plan_of(job), graph.common_part()
     if common.edge_weight is not None and not plan.weighted_edges:
@@ -175,7 +174,7 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
             key="model.edge_weights",
             value=False,
         )
-    weights, edges = _weights(common), hidden_edges(job, common)
+    weights, edges = _weights_of(common), hidden_edges(job, common)
     if refuses:
         pass
     elif _is_noised(job, graph.party):
@@ -186,25 +185,25 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
 
 
 def examples_of(job: SealedJob, graph: PartyGraph) -> Examples | None:
-    """What the label holder's trees are fitted to; None in a job without them."""
+    """Rows and labels of training nodes to which the label holder fits its trees; None without block ``boosting``."""
     if BOOSTING not in plan_of(job).blocks:
         return None
     common = graph.common_part()
     assert common.labels is not None
     assert common.train_mask is not None
     rows = common.train_mask.nonzero()[:, 0]
-    return Examples(_seen_by_trees(job, graph)[rows], common.labels[rows])
+    return Examples(_tree_columns(job, graph)[rows], common.labels[rows])
 
 
 def with_scores(own: OwnData, graph: PartyGraph, job: SealedJob, examples: Examples | None, classes: int) -> OwnData:
-    """With the trees' scores of every common node behind the label holder's other columns.
+    """Add the block ``boosting`` to ``own``: scores of every common node by trees fitted to ``examples``.
 
-    ``graph`` has nodes that others do not know; ``examples`` are of its training, None without trees. Raises
-    ``RunError``: the trees were fitted to other columns, or to more classes.
+    ``examples`` are those of the training; None leaves ``own`` as it is. Raises ``RunError``: they are of other columns
+    than ``graph`` has, or of more classes.
     """
     if examples is None:
         return own
-    seen = _seen_by_trees(job, graph)[: graph.common]
+    seen = _tree_columns(job, graph)[: graph.common]
     if seen.shape[1] != examples.rows.shape[1] or bool((examples.labels >= classes).any()):
         raise RunError(
             f"party {graph.party!r}: trees of the block {BOOSTING} were fitted to other columns or classes than there "
@@ -216,17 +215,16 @@ def with_scores(own: OwnData, graph: PartyGraph, job: SealedJob, examples: Examp
     return replace(own, columns={**own.columns, BOOSTING: examples.scores(seen, classes)})
 
 
-def _seen_by_trees(job: SealedJob, graph: PartyGraph) -> Tensor:
-    """Columns, and their means and deviations over own edges: float64 [N, 3·F + 1]."""
+def _tree_columns(job: SealedJob, graph: PartyGraph) -> Tensor:
+    """What trees are fitted to: columns, ``neighbours`` of these over own edges: float64 [N, 3·F + 1]."""
     columns = _own_columns(plan_of(job), graph)
-    return torch.cat([columns, neighbours(columns, graph.edge_index, _weights(graph))], 1)
+    return torch.cat([columns, neighbours(columns, graph.edge_index, _weights_of(graph))], 1)
 
 
 def _check_slots(job: SealedJob, party: PartyId, edges: Tensor) -> None:
-    """Of edges that ε is about: their padded number has to fit. Jobs of one bound after another find it, and no more.
+    """Refuse, with ``DataError``, more edges, padded, than ``model.edge_slots``; for edges that ε protects.
 
-    They would find degrees and directions to the last edge, if these ended a job too: votes are counted whatever these
-    are.
+    Nothing else about them is checked: if degrees or directions ended a job, jobs could find them to the last edge.
     """
     if job.model.edge_slots is not None and padded(edges.shape[1]) > job.model.edge_slots:
         raise DataError(
@@ -238,6 +236,7 @@ def _check_slots(job: SealedJob, party: PartyId, edges: Tensor) -> None:
 
 
 def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> None:
+    """Refuse, with ``DataError``, edges beyond the job's slots or degree bound, and one-way ones if undirected."""
     model, plan, party = job.model, plan_of(job), common.party
     slots, edges = slots_of(job, common.num_edges), common.edge_index
     if plan.crosses and common.num_edges > slots:
@@ -254,7 +253,7 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
             key="model.max_degree",
             value=model.max_degree,
         )
-    if not plan.directed and not _both_ways(edges, weights):
+    if not plan.directed and not _is_symmetric(edges, weights):
         raise DataError(
             f"party {party!r}: some of its edges go one way only, or with another weight back, and "
             "model.directed=false says that all go both ways; set model.directed: true, or give every edge in both "
@@ -265,7 +264,7 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
 
 
 def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:
-    """The edges that a holder puts in, of those between common nodes: int64 [2, E]."""
+    """Edges between common nodes that a holder puts in: with noise on its votes, ``oriented`` ones: int64 [2, E]."""
     return oriented(graph.edge_index, job.seed) if _is_noised(job, graph.party) else graph.edge_index
 
 
@@ -274,12 +273,12 @@ def _is_noised(job: SealedJob, party: PartyId) -> bool:
 
 
 def edges_once(edges: Tensor) -> Tensor:
-    """Each pair of a source and a target once, none from a node to itself, of int64 [2, E]."""
+    """Return each (source, target) pair of int64 [2, E] once, without self-loops."""
     return pairs_once(edges[:, edges[0] != edges[1]])[0]
 
 
 def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: LearningStreams, classes: int) -> OwnData:
-    """What the label holder puts in, beside ``own``, of its common part.
+    """Add shuffled training and, if steps are judged, validation nodes, with labels and class weights, to ``own``.
 
     Raises ``DataError``: there are no training nodes, or all are of one class; or none to judge steps by.
     """
@@ -320,9 +319,9 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
 
 
 def ranked_first(labels: Tensor) -> Tensor:
-    """The order of nodes in which those come first that are ranked against all others: int64 [V].
+    """Order V nodes so that those ranked against all others, ``MOST_RANKED``, come first: positions, int64 [V].
 
-    These are of every class in turn; of two classes of the second alone.
+    These are of every class in turn; of two classes, of the second as far as it goes.
     """
     turn = torch.zeros_like(labels)
     for label in range(int(labels.max()) + 1):
@@ -335,17 +334,17 @@ def ranked_first(labels: Tensor) -> Tensor:
 
 
 def most_right(labels: Tensor, select_by: str) -> int:
-    """How many nodes can be right of those that steps are judged by, or pairs of them: 1 or more."""
+    """Largest score of validation nodes with these labels: their number or, for "auc", that of ranked pairs."""
     if select_by != "auc":
         return labels.numel()
     return int((labels[:MOST_RANKED, None] != labels[None]).sum())
 
 
-def _weights(graph: PartyGraph) -> Tensor | None:
+def _weights_of(graph: PartyGraph) -> Tensor | None:
     return None if graph.edge_weight is None else graph.edge_weight.to(torch.float64)
 
 
-def _both_ways(edges: Tensor, weights: Tensor | None) -> bool:
+def _is_symmetric(edges: Tensor, weights: Tensor | None) -> bool:
     """Whether every edge is there in both directions, as often and with the same weights in one as in the other."""
     counts = torch.ones(edges.shape[1], dtype=torch.float64) if weights is None else weights
     there, back = (torch.cat([ends.to(torch.float64), counts[None]]).numpy() for ends in (edges, edges.flip(0)))
@@ -353,26 +352,26 @@ def _both_ways(edges: Tensor, weights: Tensor | None) -> bool:
 
 
 def _own_columns(plan: Plan, graph: PartyGraph) -> Tensor:
-    """A holder's own columns: float64 [N, F], clipped where they are to be standardised, else rows of length 1."""
+    """A holder's own columns: float64 [N, F], clipped if the plan standardises, else rows scaled to length 1."""
     columns = graph.features.to_dense().to(torch.float64)
     return columns.clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if plan.standard else nn.functional.normalize(columns)
 
 
 def columns_of(plan: Plan, graph: PartyGraph) -> dict[str, Tensor]:
-    """What a holder puts in of every common node, labels apart: block → float64 [N, width]."""
+    """Make every block of the plan that needs no labels, of all common nodes: block → float64 [N, width]."""
     known = graph if len(plan.home) > 1 else graph.common_part()
     columns = _own_columns(plan, known)
     made = {
         OWN: lambda: columns,
-        NEIGHBOURS: lambda: neighbours(columns, known.edge_index, _weights(known)),
-        QUANTILES: lambda: with_means(quantiles(columns), known.edge_index, _weights(known)),
+        NEIGHBOURS: lambda: neighbours(columns, known.edge_index, _weights_of(known)),
+        QUANTILES: lambda: with_means(quantiles(columns), known.edge_index, _weights_of(known)),
         UNIT: lambda: unit_rows(columns),
     }
     return {block: made[block]()[: graph.common] for block in plan.home if block in made}
 
 
 def unit_rows(columns: Tensor) -> Tensor:
-    """Every column from its least value, 0, to its largest, 1, and then every row of length 1 or 0: float64 [N, F]."""
+    """Scale every column to 0 … 1 by its range, then every row to length 1, zero rows apart: float64 [N, F]."""
     if not len(columns):
         return columns
     from_least = columns - columns.min(0).values
@@ -380,9 +379,9 @@ def unit_rows(columns: Tensor) -> Tensor:
 
 
 def quantiles(columns: Tensor) -> Tensor:
-    """Whether a value is above each of seven quantiles of its column: 1 or 0, float64 [N, 7·min(F, 16)].
+    """Compare values with seven quantiles of their column: 1 above, else 0: float64 [N, 7·min(F, 16)].
 
-    Of the 16 columns that have most different values; 0 where a column has 8 or fewer.
+    The 16 columns with most distinct values are taken; entries of one with 8 or fewer are 0.
     """
     different = torch.tensor([column.unique().numel() for column in columns.T])
     found = columns.new_zeros((len(columns), THRESHOLDS * min(len(different), MOST_TOLD)))
@@ -395,7 +394,7 @@ def quantiles(columns: Tensor) -> Tensor:
 
 
 def with_means(columns: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor:
-    """Columns, and beside them their means over the sources of every node's edges: float64 [N, 2·F]."""
+    """Return columns [N, F] beside their means over the sources of every node's edges: float64 [N, 2·F]."""
     return torch.cat([columns, neighbours(columns, edges, weights)[:, : columns.shape[1]]], 1)
 
 

@@ -1,4 +1,4 @@
-"""How a step of a sealed job is judged: how many validation nodes are right, and the mean that it is judged beside.
+"""How a step of a sealed job is judged: by its count of right validation nodes, and beside a mean of two networks.
 
 The mean of two networks is one: (W_1 + W_2)/2, U_1 and U_2 side by side, and V_1/2 on top of V_2/2.
 """
@@ -22,7 +22,7 @@ from veilgraph.paradigms.sealed.plan import MOST_RANKED, Context, Trial
 
 
 class Validation:
-    """One party's part in judging logits: the label holder puts in classes, and pairs of two, once a session each."""
+    """One party's part in counting validation nodes, or ranked pairs, that logits get right, without opening which."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
@@ -32,31 +32,31 @@ class Validation:
 
     @property
     def pairs(self) -> Wire:
-        """How many pairs of two classes there are: [1, 1], once steps have been judged."""
+        """Number of ranked pairs of nodes of two classes: [1, 1]; only after ``right`` has been called."""
         assert self._apart is not None
         if self._all_pairs is None:  # under a mask of its own
             self._all_pairs = self._machine.open(self._machine.split(self._apart.sum(0).sum(1)))
         return self._all_pairs
 
     def right(self, logits: Wire) -> Summands:
-        """How many nodes are right, or pairs of them where the job ranks: [1, 1], of logits [V, C]."""
+        """Count right validation nodes, or rightly ranked pairs where ``plan.ranks``: [1, 1], of logits [V, C]."""
         if self._classes is None:
             classes = logits.shape[1]
             self._classes = Learners(self._machine, self._context).put(
                 "judged_labels", lambda labels: one_hot(labels, classes).to(torch.int64), "validation", classes, 0
             )
-        return (self._pairs if self._context.plan.ranks else self._nodes)(logits, self._classes)
+        return (self._right_pairs if self._context.plan.ranks else self._right_nodes)(logits, self._classes)
 
-    def _nodes(self, logits: Wire, classes: Wire) -> Summands:
+    def _right_nodes(self, logits: Wire, classes: Wire) -> Summands:
+        """Count nodes of whose logits none is above that of their class, by one-hot ``classes`` [V, C]: [1, 1]."""
         own = self._machine.product(torch.mul, logits, classes).map(lambda part: part.sum(1, keepdim=True))
         right = ~self._machine.negative(self._machine.open(own) - largest(self._machine, logits))
         return self._machine.value(right).map(lambda part: part.sum(0, keepdim=True))
 
-    def _pairs(self, logits: Wire, classes: Wire) -> Summands:
-        """Pairs of two classes, which are the label holder's secret, where the first node's class has its larger logit
-        there.
+    def _right_pairs(self, logits: Wire, classes: Wire) -> Summands:
+        """Count pairs of nodes of two classes in which the first node has the larger logit of its class: [1, 1].
 
-        Logits are taken less their mean over all classes; of equal ones the pair is not right.
+        Logits are taken less their mean over all classes; a tie is not right.
         """
         machine, first = self._machine, min(MOST_RANKED, logits.shape[0])
         if self._apart is None:
@@ -70,7 +70,7 @@ class Validation:
         return machine.product(torch.mul, right, self._apart).map(lambda part: part.sum().reshape(1, 1))
 
     def _classes_apart(self, classes: Wire, first: int) -> Wire:
-        """Whether each of the first nodes and each of all are of two classes: [first, V]."""
+        """Whether each of the ``first`` nodes and each of all V are of different classes, 1 or 0: [first, V]."""
         machine, (owner, *others) = self._machine, self._context.learners
         if others:  # no holder knows the labels of both
             return (-machine.open(machine.product(matmul, classes[:first], classes.T))).plus(1)
@@ -79,18 +79,17 @@ class Validation:
         return machine.put(owner, apart, (first, classes.shape[0]), 0)
 
 
-Part = tuple[Trial, Sequence[Wire]]
-"""A network, and its weights: W and U side by side, and V where it is deep."""
+Part = tuple[Trial, Sequence[Wire]]  # a network, and its weights: W and U side by side, and V where it is deep
 
 
 def mean_where(network: Network, better: Bit, earlier: Part, own: Part) -> list[Wire]:
-    """Weights of ``network.trial``, the mean of two: of that, or of the second network, ``own``, which is one of both.
+    """Weights for ``network.trial``, which has the blocks and hidden layers of two networks, ``earlier`` and ``own``.
 
-    Which it is, by ``better`` [1, 1], nobody knows. Where it is not the mean, nothing of ``earlier`` is left.
+    Where ``better`` [1, 1] is set they are the mean of both, else those of ``own``; nobody learns which.
     """
     machine, classes = network.machine, network.context.sizes.classes
     mean = []
-    for first, second in zip(_among(network, earlier, 0), _among(network, own, earlier[0].deep), strict=True):
+    for first, second in zip(_padded(network, earlier, 0), _padded(network, own, earlier[0].deep), strict=True):
         # Half of both, but for what goes into hidden layers, of which each has its own.
         halves, layers = (first - second)[:, :classes], first[:, classes:].times(2)
         everywhere = better.map(partial(torch.broadcast_to, size=second.shape))
@@ -99,8 +98,8 @@ def mean_where(network: Network, better: Bit, earlier: Part, own: Part) -> list[
     return mean
 
 
-def _among(network: Network, part: Part, before: int) -> list[Wire]:
-    """A network's weights in their places among those of ``network.trial``, behind so many hidden layers; else zero."""
+def _padded(network: Network, part: Part, before: int) -> list[Wire]:
+    """Pad a network's weights with zeros to ``network.shapes``; its hidden layers stand after ``before`` others."""
     (trial, weights), classes, hidden = part, network.context.sizes.classes, network.context.plan.hidden
     rows = torch.searchsorted(network.places(network.trial.blocks), network.places(trial.blocks))
     layers = torch.arange(before * hidden, (before + trial.deep) * hidden)

@@ -1,4 +1,4 @@
-"""What holders with labels put in and pick, each of its own rows, one below the other: one of them, or every holder."""
+"""Put in, pick and reveal rows of the holders with labels, stacked: of one label holder, or of every holder its own."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ Rows = Literal["training", "validation", "asked"]
 
 
 class Learners:
-    """One party's part in it. Rows of several holders are mixed, evenly and in a public order, but for those asked."""
+    """One party's part. Rows of several holders are interleaved evenly, in a public order, except "asked" ones."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
 
     def put(self, what: str, made: Callable[[Tensor], Tensor], rows: Rows, width: int, bits: int) -> Wire:
-        """What is made of an attribute of what each puts in: [T or V, width]."""
+        """Put in ``made`` of attribute ``what`` of each holder's ``OwnData``, stacked: [T or V, width] of 2^−bits."""
         parts = []
         for holder, block in self._context.learners.items():
-            if size := self._size(rows, block):
+            if size := self._count(rows, block):
                 own = self._context.of(holder, what)
                 parts.append(self._machine.put(holder, None if own is None else made(own), (size, width), bits))
-        return joined(parts).map(partial(self._mixed, rows))
+        return joined(parts).map(partial(self._interleave, rows))
 
     def pick(self, what: str, rows: Rows, wire: Wire) -> Summands:
-        """Rows of a wire [N, d] that an attribute of what each puts in names, and nobody else knows: [T or V, d]."""
+        """Pick rows of a wire [N, d] by attribute ``what`` of each holder's ``OwnData``, a secret: [T, V or R, d]."""
         parts = []
         for holder, block in self._context.learners.items():
-            if size := self._size(rows, block):
+            if size := self._count(rows, block):
                 own = self._context.of(holder, what)
                 parts.append(self._machine.pick(holder, own, size, wire[block.rows]))
-        return Summands(torch.cat([part.part for part in parts]), parts[0].bits).map(partial(self._mixed, rows))
+        return Summands(torch.cat([part.part for part in parts]), parts[0].bits).map(partial(self._interleave, rows))
 
     def reveal(self, wire: Wire) -> Tensor | None:
-        """Rows of a wire [N, d] at each that has labels there, float64; None elsewhere, and in one place all.
+        """Reveal to each holder with labels its own rows of a wire [N, d], float64; None at others, all in the twin.
 
-        Where nodes are named, of a wire [R, d], whose rows are in the order of ``pick``.
+        Where nodes are named, the wire is [R, d] with rows in the order of ``pick``.
         """
         machine, learners = self._machine, self._context.learners
         rows = {holder: block.rows for holder, block in learners.items()}
@@ -56,12 +56,12 @@ class Learners:
         return torch.cat(known) if known else None
 
     @staticmethod
-    def _size(rows: Rows, block: Block) -> int:
+    def _count(rows: Rows, block: Block) -> int:
         sizes = {"training": block.training, "validation": block.validation, "asked": block.asked}
         return sizes[rows]
 
-    def _mixed(self, rows: Rows, part: Tensor) -> Tensor:
-        sizes = [self._size(rows, block) for block in self._context.learners.values()]
+    def _interleave(self, rows: Rows, part: Tensor) -> Tensor:
+        sizes = [self._count(rows, block) for block in self._context.learners.values()]
         if len(sizes) == 1 or rows == "asked":
             return part
         order = torch.cat([(torch.arange(size) + 0.5) / max(size, 1) for size in sizes]).argsort(stable=True)

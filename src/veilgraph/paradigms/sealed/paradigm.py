@@ -72,7 +72,7 @@ from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, RoleContext
 
 
-def _noise(job: SealedJob) -> str:
+def _noise_words(job: SealedJob) -> str:
     others = listed([name for name in job.data.names if name != job.data.label_party])
     return (
         f"Of the edges of {others} nothing is used but one count of the classes of neighbours, to which the dealer "
@@ -92,7 +92,7 @@ _BLOCKS: Final = {
 
 
 def network_words(job: SealedJob, plan: Plan) -> str:
-    """How a job's network is made and trained, in a sentence or two."""
+    """Describe in a few sentences, for a report, the network of a job, its rows, training steps and trials."""
     over = f"{job.data.label_party}'s own edges" if job.privacy is not None else "all holders' edges together"
     usual = replace(plan, trials=trials_of(job, 0))
     parts = [_BLOCKS[block] for block in usual.blocks if block in _BLOCKS]
@@ -119,9 +119,10 @@ _STEPS, _EVALUATIONS = "steps", "evaluations"
 
 
 def costs_of(context: Context, steps: int, evaluate_every: int | None = None, dealer_checks: float = 0.0) -> Costs:
-    """Of a training of so many ``steps``, and what is told at its end, from a context without data.
+    """Count rounds, bytes and memory of a training of ``steps`` with its final release and prediction, without data.
 
-    Of dealings, opened with a chance of ``dealer_checks``, the mean number is counted.
+    A step is scored after every ``evaluate_every``. With ``dealer_checks``, the chance that a dealing is opened, the
+    mean number of dealings is counted.
     """
     sizes = context.sizes
     machine = CountingMachine(list(sizes.columns), SERVER)
@@ -135,7 +136,7 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
             program.score(step + 1)
             evaluations, best = evaluations + 1, program.shares()
     if context.plan.release or sizes.asked != 0:
-        program.restore({TRIAL: torch.tensor(_dearest(context))}, training=False)
+        program.restore({TRIAL: torch.tensor(_costliest_trials(context))}, training=False)
     if context.plan.release:
         program.release()
     if sizes.asked != 0:
@@ -153,12 +154,12 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
     parties = (*sizes.columns, SERVER)
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:
-        stages.insert(0, _checks(machine.dealt, 1 / (1 - dealer_checks)))
-    return Costs(stages, _memory(context, machine.widest))
+        stages.insert(0, _dealer_checks(machine.dealt, 1 / (1 - dealer_checks)))
+    return Costs(stages, _peak_memory(context, machine.widest))
 
 
-def _dearest(context: Context) -> list[int]:
-    """The trials whose release and prediction send most bytes: nobody knows beforehand which are taken."""
+def _costliest_trials(context: Context) -> list[int]:
+    """The trials whose release and prediction send most bytes, as nobody knows beforehand which are taken."""
     places, found = list(range(len(context.plan.trials))), list[int]()
     tried = [places] if context.plan.standard else [[place] for place in places]
     for members in tried if len(tried) > 1 else []:
@@ -176,8 +177,8 @@ def _dearest(context: Context) -> list[int]:
     return tried[found.index(max(found))] if found else places
 
 
-def _checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
-    """Of so many dealings, all but one of which are opened."""
+def _dealer_checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
+    """Messages of dealer checks, for a mean number of ``dealings``, all but one opened; ``dealt``: messages to each."""
     others, digest = len(dealt) - 1, HEADER_BYTES + DIGEST_BYTES
     sent = dict.fromkeys(dealt, dealings * others * digest)
     sent[next(iter(dealt))] += dealings * len(dealt) * (HEADER_BYTES + 1)
@@ -186,8 +187,8 @@ def _checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
     return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
 
 
-def _memory(context: Context, widest: int) -> Mapping[PartyId, int]:
-    """Columns of all holders under masks, the masks that a party knows, and what is in hand at once."""
+def _peak_memory(context: Context, widest: int) -> Mapping[PartyId, int]:
+    """Estimate peak memory in bytes of each holder and the server; ``widest``: entries of the largest opening."""
     sizes, plan = context.sizes, context.plan
     if sizes.blocks:  # fitted to unions of 10^5 to 10^6 accounts, all within a ninth (docs/union.md)
         columns = context.width_of(context.abreast[0], *plan.home, *plan.blocks, *filter(is_apart, plan.blocks))
@@ -203,11 +204,10 @@ def _memory(context: Context, widest: int) -> Mapping[PartyId, int]:
 
 
 _LIKELY: Final = 8190  # edges of a node at all holders together, where these tell none to a plan of costs
-WIDE_BYTES: Final = 3 * 8
-"""Bytes of what the dealer sends for an element of a result, at most."""
+WIDE_BYTES: Final = 3 * 8  # that the dealer sends for an element of a result, at most
 
 
-def _rows_of(hello: Hello) -> int:
+def _row_count(hello: Hello) -> int:
     return hello.training + hello.validation
 
 
@@ -253,6 +253,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
         return replace(costs, notes=[note])
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        """Bounds of the sizes that a holder states in its hello, with labels also of rows, classes and named nodes."""
         fields = dict(NO_NUMBERS)
         if party == SERVER or releases:
             return fields
@@ -275,7 +276,7 @@ class _SealedSessions(AlignedSessions[SealedJob]):
             sum(plan.width_of(block, *own) for own in holders) * (len(holders) if is_apart(block) else 1)
             for block in plan.blocks
         )
-        rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_rows_of, lambda each: each.classes))
+        rows, classes = (max(of(hello) for hello in hellos.values()) for of in (_row_count, lambda each: each.classes))
         width = max(columns, rows, classes + job.model.hidden, 256)
         slots = nodes + max(hello.edges for hello in hellos.values())
         return WIDE_BYTES * (2 * nodes * width + 4 * slots) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
@@ -380,7 +381,7 @@ S = TypeVar("S", bound=SealedJob)
 
 
 class SealedWords(Words[S]):
-    """Jobs of which nothing is opened but results, in sentences."""
+    """Words in reports on jobs that open results only."""
 
     def collusion(self, job: S) -> str:
         return (
@@ -412,7 +413,7 @@ class _SealedWords(SealedWords[SealedJob]):
         if job.dealer_checks:
             dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
         plan = plan_of(job)
-        noise = [] if job.privacy is None else [_noise(job)]
+        noise = [] if job.privacy is None else [_noise_words(job)]
         return [
             f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is "
             f"masked: nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, "

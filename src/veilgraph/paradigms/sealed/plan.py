@@ -46,10 +46,7 @@ MOST_OPENED: Final = 1 << 13
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of which a holder has labels, one below the other: ``training`` are learned from, ``validation`` judge.
-
-    So many are ``asked`` for by it, where nodes are named.
-    """
+    """A holder's consecutive ``rows``, and its numbers of training, validation and named (``asked``) nodes."""
 
     rows: slice
     training: int
@@ -58,7 +55,7 @@ class Block:
 
     @property
     def size(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return int(self.rows.stop - self.rows.start)
 
 
@@ -89,29 +86,28 @@ class Sizes:
 
     @property
     def most_opened(self) -> int:
-        """``MOST_OPENED``, or less where nodes may have more edges."""
+        """Bound of opened numbers: ``MOST_OPENED``, halved for each factor of 4 of ``max_degree`` over the usual."""
         return MOST_OPENED >> max(0, math.ceil(math.log(self.max_degree / USUAL_DEGREE, 4)))
 
     @property
     def width(self) -> int:
-        """F, how many columns stand side by side: all holders', or one's where all have the same."""
+        """F, the number of different own columns: all holders' together, or one's where all have the same."""
         return next(iter(self.columns.values())) if self.blocks else sum(self.columns.values())
 
     @property
     def owners(self) -> Mapping[PartyId, Block]:
-        """Holder → its own rows, of those that have some."""
+        """Holder → its block, for holders with at least one row; empty where all have the same rows."""
         return {holder: block for holder, block in self.blocks.items() if block.size}
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """What one holder puts in; in the twin, there is one of every holder.
+    """What one holder puts into the program.
 
-    ``columns`` are float64 [N, width] of every block that is made at home, and of more than a job may have; edges are
-    int64 [2, E], their weights float64 [E], None where each counts once. The label holder has training ``rows``, their
-    labels and weights in the loss, ``judged`` validation nodes, and nodes ``asked``, None: all. Where rows are holders'
-    own, targets of edges are among its own, and so are those of ``turned``, which are its edges against their
-    direction; ``coins`` are [N, 2] numbers that it draws.
+    ``columns`` are float64 [N, width] of every block made at home; edges are int64 [2, E], their weights float64 [E],
+    None where each counts once. A holder with labels has training ``rows``, their labels and weights in the loss,
+    ``judged`` validation nodes, and ``asked`` nodes to predict, None: all. Where rows are holders' own, edges end at
+    own nodes, and so do ``turned``, outgoing edges reversed; ``coins`` are [N, 2] random numbers for the double entry.
     """
 
     columns: Mapping[str, Tensor]
@@ -127,19 +123,19 @@ class OwnData:
     coins: Tensor | None = None
 
     def edges_of(self, *, backwards: bool) -> Tensor:
-        """Those that are put in for a direction."""
+        """Edges int64 [2, E] in their direction, or reversed: ``turned`` if given, else flipped."""
         if not backwards:
             return self.edges
         return self.edges.flip(0) if self.turned is None else self.turned
 
     def degrees(self, nodes: int, ways: Sequence[bool] = (False,)) -> Tensor:
-        """What the edges into every node count: float64 [N], in whole steps where they have no weights."""
+        """In-degree of every node, weighted, summed over the directions ``ways`` (True: backwards): float64 [N]."""
         targets = (self.edges_of(backwards=way)[1] for way in ways)
         counts = [torch.bincount(each, weights=self.edge_weights, minlength=nodes) for each in targets]
         return torch.stack(counts).sum(0).to(torch.float64)
 
     def digest(self) -> bytes:
-        """SHA-256 of all of it."""
+        """SHA-256 of all tensors and their shapes."""
         found = sha256()
         others = (getattr(self, each.name) for each in fields(self) if each.name != "columns")
         for part in (*self.columns.values(), *others):
@@ -155,45 +151,41 @@ QUANTILES: Final = "quantiles"
 UNIT: Final = "unit"
 BOOSTING: Final = "boosting"
 _HOME: Final = (OWN, NEIGHBOURS, QUANTILES, UNIT, BOOSTING)
-THRESHOLDS: Final = 7
-"""Of a column that is told above and below its quantiles."""
-MOST_TOLD: Final = 16
-"""Columns of a holder of which that is made: those with most different values."""
+THRESHOLDS: Final = 7  # quantiles with which a column's values are compared
+MOST_TOLD: Final = 16  # columns of a holder that are compared: those with most different values
 _NEAR: Final = 3  # hops up to which no row is brought back: so near, all of what a node's neighbours have is wanted
 _BACK: Final = 0.1
-MOST_JUDGED: Final = 2048
-"""Validation nodes that steps are judged by, at most."""
-MOST_RANKED: Final = 64
-"""Of these, those that are ranked against all others, at most."""
+MOST_JUDGED: Final = 2048  # validation nodes that steps are judged by, at most
+MOST_RANKED: Final = 64  # of these, those that are ranked against all others, at most
 
 
 def hops_of(block: str) -> int:
-    """Of a block by name; 0 where it is made at home."""
+    """Number of hops in a block's name: 10 of ``pooled.10``; 0 for one that is made at home."""
     return int(block.rpartition(".")[2]) if "." in block else 0
 
 
 def is_pooled(block: str) -> bool:
-    """Whether its hops are over all holders' edges together, and not over each one's by themselves."""
+    """Whether a block hops over all holders' edges together, as ``pooled.k`` and ``unit.k`` do."""
     return "." in block and not is_apart(block)
 
 
 def is_apart(block: str) -> bool:
-    """Whether its hops are over every holder's edges by themselves, or over each direction where rows are own."""
+    """Whether a block (``each.k``, ``unit.each.k``) hops over each holder's edges, or each direction, by itself."""
     return "each." in block
 
 
 def is_near(block: str) -> bool:
-    """Whether it is pooled, and a hop from the block of one hop less."""
+    """Whether a block is pooled and of at most 3 hops: then it is one hop from the block of one hop less."""
     return is_pooled(block) and hops_of(block) <= _NEAR
 
 
 def nearer_of(block: str) -> str:
-    """The block that a near one is a hop from; empty of others."""
+    """Name of the block of one hop less, as ``pooled.1`` for ``pooled.2``; empty if ``block`` is not near."""
     return f"{block.rpartition('.')[0]}.{hops_of(block) - 1}" if is_near(block) else ""
 
 
 def teleport_of(hops: int) -> float:
-    """α, what comes back of x in every hop (APPNP, Klicpera et al. 2019): far rows would else be nearly alike."""
+    """Teleport probability α of a block of so many hops: 0 up to 3, else 0.1 (APPNP, Klicpera et al. 2019)."""
     return 0.0 if hops <= _NEAR else _BACK
 
 
@@ -259,7 +251,7 @@ class Plan:
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """Of all trials, each once."""
+        """Names of all trials' blocks, each once."""
         return tuple(dict.fromkeys(block for trial in self.trials for block in trial.blocks))
 
     @property
@@ -269,15 +261,13 @@ class Plan:
         return tuple(block for block in _HOME if block in needed)
 
     def moved(self, block: str) -> tuple[str, ...]:
-        """The blocks that a block's hops move: of a node's neighbours, columns and scores say most."""
+        """The blocks whose columns a block with hops propagates: ``unit``, or own columns and any boosting scores."""
         if block.startswith(UNIT):
             return (UNIT,)
         return tuple(each for each in (OWN, BOOSTING) if each in self.home)
 
     def width_of(self, block: str, columns: int, classes: int) -> int:
-        """How many columns of a block are made of a holder's, over one holder's edges or all; C is 0 where it has no
-        labels.
-        """
+        """Number of columns of a block, per relation, made of a holder's ``columns``; ``classes``: 0 without labels."""
         if hops_of(block):
             return sum(self.width_of(each, columns, classes) for each in self.moved(block))
         if block == BOOSTING:
@@ -288,35 +278,35 @@ class Plan:
 
     @property
     def crosses(self) -> bool:
-        """Whether anything goes over edges that others' columns, or votes, go over too."""
+        """Whether the program needs hidden edges: some block hops over them, or votes are counted."""
         return any(map(hops_of, self.blocks)) or self.votes is not None
 
     def is_of_unit_rows(self, trial: Trial) -> bool:
-        """Whether it learns from rows of length 1 alone."""
+        """Whether a trial learns from rows of length 1 only."""
         return not self.standard or all(block.startswith(UNIT) for block in trial.blocks)
 
     def is_kept(self, steps: int) -> bool:
-        """Whether weights after so many steps are judged or kept."""
+        """Whether weights are judged or saved after so many steps."""
         return steps % self.kept_every == 0 or steps == self.steps
 
     def mean_of(self, members: Sequence[int]) -> Trial:
-        """The network that the mean of some trials' networks is: on all of their blocks, with all of their layers."""
+        """The network that holds the mean of some trials' networks: all their blocks, hidden layers side by side."""
         trials = [self.trials[member] for member in members]
         blocks = tuple(block for block in self.blocks if any(block in trial.blocks for trial in trials))
         return trials[0] if len(trials) == 1 else replace(trials[-1], blocks=blocks, deep=sum(t.deep for t in trials))
 
     def trial_of(self, step: int) -> int:
-        """Which one a step is of, counted from 0."""
+        """Index of the trial of a step; both count from 0."""
         return min(step // (self.steps // len(self.trials)), len(self.trials) - 1)
 
     def place_of(self, step: int) -> int:
-        """How many steps of the same trial come before it."""
+        """Number of steps of the same trial before a step, which counts from 0 over all trials."""
         return step - self.trial_of(step) * (self.steps // len(self.trials))
 
 
 @dataclass(frozen=True)
 class Context:
-    """What every part of a program is about; ``data``: a holder's own, nothing at the dealer, all in the twin."""
+    """Public sizes and plan of a program, and the data here: a holder's own, none at the dealer, all in the twin."""
 
     sizes: Sizes
     plan: Plan
@@ -325,30 +315,30 @@ class Context:
 
     @property
     def learners(self) -> Mapping[PartyId, Block]:
-        """Who may have labels, and is told what is predicted, of which rows: one holder of all, or each of its own."""
+        """Holder that may have labels and learns predictions → rows: the label holder of all, or each of its own."""
         sizes = self.sizes
         rows = slice(0, sizes.nodes)
         return sizes.owners or {self.label_party: Block(rows, sizes.training, sizes.validation, sizes.asked or 0)}
 
     @property
     def abreast(self) -> Sequence[PartyId]:
-        """Whose columns stand side by side: all holders', or the first one's where these have the same columns."""
+        """Holders whose columns stand side by side: all, or the first one where all have the same columns."""
         return tuple(self.sizes.owners)[:1] or tuple(self.sizes.columns)
 
     def width_of(self, holder: PartyId, *blocks: str) -> int:
-        """How many columns of these blocks are made of a holder's."""
+        """Number of columns of these blocks, per relation, made of a holder's."""
         classes = self.sizes.classes if holder in self.learners else 0
         return sum(self.plan.width_of(block, self.sizes.columns[holder], classes) for block in blocks)
 
     def columns_of(self, holder: PartyId) -> Tensor | None:
-        """What a holder puts in of the nodes, of all blocks that are made at home: float64; None at all others."""
+        """A holder's columns of all blocks made at home, side by side: float64 [N, ·]; None where they are not here."""
         data = self.data.get(holder)
         if data is None:
             return None
         return torch.cat([data.columns[block] for block in self.plan.home if block in data.columns], 1)
 
     def of(self, holder: PartyId, what: str) -> Tensor | None:
-        """An attribute of what a holder puts in; None at all others."""
+        """Attribute ``what`` of a holder's ``OwnData``; None where that is not here."""
         data = self.data.get(holder)
         found: Tensor | None = None if data is None else getattr(data, what)
         return found
@@ -359,7 +349,7 @@ if TYPE_CHECKING:
 
 
 def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> CountPlan | None:
-    """What is released of a holder's edges; None without differential privacy, and at the server and label holder."""
+    """Budget plan of a holder's noisy votes, of 0 releases for the label holder; None without privacy, or no holder."""
     privacy = job.privacy
     if privacy is None or party not in job.data.names:
         return None
@@ -368,6 +358,6 @@ def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> Co
 
 
 def epsilon_of(job: SealedJob) -> float | None:
-    """ε of the noise on votes; infinite: there is none, None: nor are there votes."""
+    """ε of the noise on votes; infinite: votes without noise; None: no votes."""
     plans = (release_plan(job, party) for party in job.duties.publishing if party != job.data.label_party)
     return next((plan.epsilon for plan in plans if plan is not None), None)

@@ -24,15 +24,11 @@ from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.settings import exact_rates
 
 WEIGHT_BITS: Final = 24
-_LEAST_BITS: Final = 8
-"""Of what sums over rows are multiplied by: velocities and weights are multiplied by as many or more."""
+_LEAST_BITS: Final = 8  # of factors of sums over rows: velocities and weights are multiplied by as many or more
 _FEW: Final = 140  # training rows on which decays were chosen
-MOST_WEIGHT: Final = 1 << 11
-"""A sum of products with a row of L1 norm up to 2^9 then keeps below 2^20, which the ring holds."""
-TRIAL: Final = "weight.trial"
-"""Name of the numbers of the trials that weights are a mean of, kept with them at every party; they are public."""
-OUTSIDE: Final = "range.failed"
-"""Name of the number of range tests that have failed in training, kept with the weights."""
+MOST_WEIGHT: Final = 1 << 11  # products with a row of L1 norm up to 2^9 then stay below 2^20, which the ring holds
+TRIAL: Final = "weight.trial"  # name of the public numbers of the trials that the saved weights are a mean of
+OUTSIDE: Final = "range.failed"  # name of the count of failed range tests in training, saved with the weights
 
 _BEFORE: Final = "range.before"
 _TRAINED: Final = "learned.trial"
@@ -42,7 +38,7 @@ _FAILED: Final = "earlier.failed"
 
 @dataclass(frozen=True)
 class Earlier:
-    """What was best when a trial began: the trials that it is the mean of, its weights, and failed range tests."""
+    """The best network when a trial began: the trials it is the mean of, its weights, and its failed range tests."""
 
     members: tuple[int, ...]
     weights: list[Wire]
@@ -50,7 +46,7 @@ class Earlier:
 
 
 class SealedProgram:
-    """One party's part in training and inference; the context has what the party puts in."""
+    """One party's part in training and inference of a sealed job; ``context.data`` has what the party puts in."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
@@ -86,12 +82,12 @@ class SealedProgram:
 
     @property
     def _velocity_bits(self) -> int:
-        """A learning rate n/2^k is a multiplication by n and k more fractional bits."""
+        """Fractional bits of velocities: a learning rate n/2^k is a multiplication by n and k more bits."""
         return WEIGHT_BITS - self._halvings
 
     @property
     def _weight_decay(self) -> float:
-        """Of rows of length 1: the more training rows there are, the less a prior on the weights counts."""
+        """Weight decay for summed gradients; on rows of length 1 it shrinks with the number of training rows."""
         plan, found = self._context.plan, self.network.trial.weight_decay
         if plan.is_of_unit_rows(self.network.trial):
             found *= min(1, _FEW / max(self._context.sizes.training, 1))
@@ -100,18 +96,19 @@ class SealedProgram:
 
     @property
     def weights(self) -> list[Wire]:
-        """Of the trial, W and U side by side, and V; all parties ask for them at once, for they may have to be made."""
+        """The trial's weights, W and U side by side, and V; asked by all parties together, for they may be computed."""
         if self._weights is None:
             summed, *more = self.learned
             self._weights = [self.network.first(summed, self._left), *more]
             self._untested.append(self._weights[0])
         return self._weights
 
-    def _take(self, *members: int) -> None:
-        """Goes on with the weights of another trial, or of a mean of some."""
+    def _switch_to(self, *members: int) -> None:
+        """Make the network that of another trial or, for several ``members``, of their mean."""
         self.trial, self.network.trial = members[-1], self._context.plan.mean_of(members)
 
     def _begin_anew(self) -> None:
+        """Reset weights, velocities and failed range tests to the start of the trial."""
         constant = partial(self._machine.constant, bits=WEIGHT_BITS)
         self.learned = self._weights = [constant(weight) for weight in self.network.initial(WEIGHT_BITS)]
         if self.network.sums_rows:
@@ -121,17 +118,17 @@ class SealedProgram:
         self.outside, self.taken, self._beside = self.before, None, None
 
     def enter(self, *, trains: bool) -> None:
-        """Every holder puts its columns and its edges in; once a session."""
+        """Put in all holders' columns and edges; once a session. ``trains``: also what only a training needs."""
         self._machine.at("enter")
         self.network.enter(trains=trains)
 
     def begin(self) -> None:
-        """What is computed once in a training, before its steps."""
+        """Compute the training rows and run the first range tests; once a training, before its steps."""
         self.network.prepare()
-        self.before = self._machine.open(self._outside())
+        self.before = self._machine.open(self._failed_tests())
 
     def _enter_targets(self) -> tuple[Wire, Wire | None]:
-        """Classes of the training rows, one-hot, and their weights in the loss; once a session that trains."""
+        """Put in the training rows' one-hot classes [T, C] and, if weighted, loss weights [T, 1]; once a session."""
         put, classes = Learners(self._machine, self._context).put, self._context.sizes.classes
         targets = put("labels", partial(one_hot, size=classes), "training", classes, ERROR_BITS)
         if not self._context.plan.weighted:
@@ -139,7 +136,7 @@ class SealedProgram:
         return targets, put("weights", lambda weights: weights[:, None], "training", 1, ERROR_BITS)
 
     def shares(self) -> dict[str, Tensor]:
-        """This party's summand of every weight, and of what training goes on from, by name: int64."""
+        """This party's int64 shares, by name, of weights and all that training resumes from, with public trials."""
         members, weights = self.taken or ((self.trial,), self._weights or [])
         named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(weights)}
         named |= {f"learned.{place}": learned for place, learned in enumerate(self.learned)}
@@ -158,7 +155,10 @@ class SealedProgram:
         return shares | {name: torch.tensor(trials) for name, trials in public.items()}
 
     def check(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
-        """Refuse, with a ``RunError`` that names what differs, shares of another network or release."""
+        """Refuse saved shares of another network or release: the ``RunError`` names what differs.
+
+        ``training``: check what training resumes from, else the weights that predict.
+        """
         if (mark := _TRAINED if training else OUTSIDE) not in saved:
             raise RunError(
                 f"{mark}: the saved shares have none, so another release saved them; train anew, or use that release",
@@ -181,31 +181,31 @@ class SealedProgram:
                 )
 
     def restore(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
-        """Shares of all parties become wires again, under fresh masks; at all of them together.
+        """Open all parties' saved shares as wires under fresh masks; all parties call it together.
 
-        Where training does not go on, weights alone are needed; the dealer has none saved.
+        ``training``: to resume training, else weights alone. The dealer has no shares saved.
         """
         self._beside, self._earlier = None, None
         if training and f"{_EARLIER}.trial" in saved:
-            self._earlier = self._restored_earlier(saved, _EARLIER)
+            self._earlier = self._restore_earlier(saved, _EARLIER)
         members = self._take_saved(saved, _TRAINED if training else TRIAL)
         if training:
-            self.learned = self._restored_all(saved, "learned", self.network.learned_shapes, WEIGHT_BITS)
-            self.velocities = [*self._restored_all(saved, "velocity", self.network.learned_shapes, self._velocity_bits)]
+            self.learned = self._restore_all(saved, "learned", self.network.learned_shapes, WEIGHT_BITS)
+            self.velocities = [*self._restore_all(saved, "velocity", self.network.learned_shapes, self._velocity_bits)]
             self._weights, self.taken = None if self.network.sums_rows else self.learned, None
-            self.before = self._restored(saved, _BEFORE, (1,), 0)
+            self.before = self._restore_wire(saved, _BEFORE, (1,), 0)
         else:
-            self._weights = self._restored_all(saved, "weight", self.network.shapes, WEIGHT_BITS)
+            self._weights = self._restore_all(saved, "weight", self.network.shapes, WEIGHT_BITS)
             self.taken = members, self._weights
-        self.outside = self._restored(saved, OUTSIDE, (1,), 0)
+        self.outside = self._restore_wire(saved, OUTSIDE, (1,), 0)
         for name, kept in self.network.kept().items():
             if training or kept.predicts:
-                setattr(kept.owner, kept.attribute, self._restored(saved, name, kept.shape, kept.bits))
+                setattr(kept.owner, kept.attribute, self._restore_wire(saved, name, kept.shape, kept.bits))
         if training:
             self.network.resume()
 
     def _take_saved(self, saved: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
-        """The trials whose weights were saved, which all parties know; the first where nothing was."""
+        """Switch the network to the trials whose weights were saved, 0 if none; ``RunError``: the job has them not."""
         members = tuple(saved[name].reshape(-1).tolist()) if name in saved else (0,)
         trials = range(len(self._context.plan.trials))
         if not members or any(member not in trials for member in members):
@@ -215,28 +215,28 @@ class SealedProgram:
                 code="other-network",
                 key=name,
             )
-        self._take(*members)
+        self._switch_to(*members)
         return members
 
-    def _restored_earlier(self, saved: Mapping[str, Tensor], kind: str) -> Earlier:
-        """Of names that begin so: what was best when the trial began, which is another one's, or a mean of some."""
+    def _restore_earlier(self, saved: Mapping[str, Tensor], kind: str) -> Earlier:
+        """Restore shares with names that begin with ``kind`` as the best network so far; it becomes the network's."""
         members = self._take_saved(saved, f"{kind}.trial")
-        weights = self._restored_all(saved, kind, self.network.shapes, WEIGHT_BITS)
-        return Earlier(members, weights, self._restored(saved, OUTSIDE if kind == "weight" else _FAILED, (1,), 0))
+        weights = self._restore_all(saved, kind, self.network.shapes, WEIGHT_BITS)
+        return Earlier(members, weights, self._restore_wire(saved, OUTSIDE if kind == "weight" else _FAILED, (1,), 0))
 
-    def _restored_all(
+    def _restore_all(
         self, saved: Mapping[str, Tensor], kind: str, shapes: Sequence[tuple[int, int]], bits: int
     ) -> list[Wire]:
-        return [self._restored(saved, f"{kind}.{place}", shape, bits) for place, shape in enumerate(shapes)]
+        return [self._restore_wire(saved, f"{kind}.{place}", shape, bits) for place, shape in enumerate(shapes)]
 
-    def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
+    def _restore_wire(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
 
     def step(self, number: int, best: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-        """One step of SGD with momentum, by its number of all steps from 0.
+        """Make one step of SGD with momentum; ``number`` counts from 0 over all trials.
 
-        ``best`` are shares when what was best so far was judged: a trial is judged beside it where columns are
-        standardised.
+        ``best`` are the ``shares`` of the best step so far. Where columns are standardised, a new trial's steps are
+        judged beside it.
         """
         machine = self._machine
         if self._targets is None:
@@ -247,8 +247,8 @@ class SealedProgram:
         trial = plan.trial_of(number)
         if not number or trial != plan.trial_of(number - 1):
             beside = number and best and plan.standard  # of words no mean was ever better: Cora, CiteSeer, PubMed
-            self._earlier = self._restored_earlier(best, "weight") if beside else None
-            self._take(trial)
+            self._earlier = self._restore_earlier(best, "weight") if beside else None
+            self._switch_to(trial)
             self._begin_anew()
         wanted, taken = self._wanted(number), plan.place_of(number)
         targets, row_weights = self._targets
@@ -265,10 +265,10 @@ class SealedProgram:
             _ = self.weights  # made now, for whoever keeps them sends nothing
         if number + 1 == plan.steps:
             self.network.finish(self.weights)
-        self.outside, self.taken = machine.open(self._outside(updated=True)), None
+        self.outside, self.taken = machine.open(self._failed_tests(updated=True)), None
 
     def _left_after(self, taken: int) -> float:
-        """What decay leaves of the initial weights after so many steps of a trial, beside what these add."""
+        """The factor c of the initial weights that weight decay leaves after ``taken`` steps of a trial."""
         left, velocity = 1.0, 0.0
         for _ in range(taken):
             velocity = self._context.plan.momentum * velocity + self._weight_decay * left
@@ -276,14 +276,14 @@ class SealedProgram:
         return left
 
     def _wanted(self, number: int) -> slice:
-        """The training rows of a step; their order is a secret of the label holder's."""
+        """The training rows of a step: a batch, in turn; their order is the label holder's secret."""
         total = self._context.sizes.training
         rows = self._rows_of_a_step
         start = min(number * rows % total, total - rows)
         return slice(start, start + rows)
 
     def _update(self, place: int, gradient: Summands, rate: int) -> None:
-        """SGD: v ← μ·v + gradient + decay·W, opened; W ← W − rate·v, which is linear."""
+        """SGD step on weight ``place``: v ← μ·v + gradient + decay·W, opened; W ← W − rate·2^−k·v, which is linear."""
         machine, plan = self._machine, self._context.plan
         velocity, weight, bits = self.velocities[place], self.learned[place], gradient.bits
         if velocity is not None:
@@ -295,8 +295,11 @@ class SealedProgram:
         self.velocities[place] = velocity
         self.learned[place] = weight - velocity.halved(self._halvings).times(rate)
 
-    def _outside(self, *, updated: bool = False) -> Summands:
-        """How many range tests have failed, [1]; ``updated``: also those of weights and velocities, which are new."""
+    def _failed_tests(self, *, updated: bool = False) -> Summands:
+        """Test ranges of what was opened since the last call, and return the count of all failed tests: [1].
+
+        ``updated``: also test the new weights and velocities.
+        """
         machine, watched = self._machine, self.network.watched
         tests = [range_tests(wire, self._context.sizes.most_opened) for wire in watched]
         tests += [range_tests(weight, MOST_WEIGHT) for weight in self._untested]
@@ -311,7 +314,7 @@ class SealedProgram:
         return failed.map(lambda part: part.sum(0, keepdim=True)) + machine.split(self.outside)
 
     def check_range(self, outside: Wire) -> None:
-        """Open one bit to every holder: whether any range test has failed, of [1]; then ``RangeOverflow``."""
+        """Open one bit to every holder, whether the count ``outside`` [1] is above 0; if so raise ``RangeOverflow``."""
         machine = self._machine
         bit = machine.open(machine.value(machine.negative(-outside)))
         told = [machine.reveal(bit, holder) for holder in machine.holders]  # all learn it before any of them ends
@@ -327,14 +330,12 @@ class SealedProgram:
             )
 
     def score(self, number: int) -> Tensor | None:
-        """How well a step, from 1, does, [1, 1] at whoever has labels; None at all others.
+        """Open how many validation nodes, or ranked pairs, are right after step ``number``, from 1.
 
-        Where several have labels and pairs are ranked, also how many there are, which none of them knows: [1, 2].
-
-        The number of validation nodes of whose logits none is above that of their class, or of pairs of them that are
-        ranked rightly. It is of the step's network, or of the mean of that and of what was best when its trial began,
-        whichever has more right, which then is ``taken``. Nothing else is opened: neither which of the two it is, nor
-        which nodes these are, nor which of them are right, nor what the others are taken for.
+        Returns [1, 1] at holders with labels, None at others. Where several have labels and pairs are ranked, the
+        number of pairs stands beside it: [1, 2]. The count is of the step's network, or of its mean with the best one
+        when its trial began, whichever has more right; that one is then ``taken``. Nothing else is opened: neither
+        which of the two it is, nor which nodes are judged or right.
         """
         machine, trial = self._machine, self.trial
         machine.at(f"score {number}")
@@ -347,37 +348,37 @@ class SealedProgram:
             right = machine.open(machine.split(right) + machine.gate(better, mean - right))
             members, plan = (*self._earlier.members, trial), self._context.plan
             both = (plan.mean_of(self._earlier.members), self._earlier.weights), (self.network.trial, self.weights)
-            self._take(*members)
+            self._switch_to(*members)
             self.taken = members, mean_where(self.network, better, *both)
-            self._take(trial)
+            self._switch_to(trial)
         # A step that has left the range counts as none right, or its number could make it the best one.
-        inside = self._inside(machine.open(self._outside()))
+        inside = self._is_in_range(machine.open(self._failed_tests()))
         told = machine.open(machine.gate(inside, right))
         if self._context.plan.ranks and len(self._context.learners) > 1:
             told = joined([told, self._validation.pairs], 1)
         found = [machine.reveal(told, holder) for holder in self._context.learners]
         return next((each for each in found if each is not None), None)
 
-    def _inside(self, outside: Wire) -> Bit:
+    def _is_in_range(self, outside: Wire) -> Bit:
         return ~self._machine.negative(-outside[:, None])
 
     def _judged_beside(self, earlier: Earlier) -> tuple[Wire, Bit]:
-        """Its logits of the validation nodes, and whether all range tests had passed; once a trial."""
+        """Logits [V, C] of the earlier network, and whether all its range tests passed; once a trial."""
         trial, outside = self.trial, self.outside
-        self._take(*earlier.members)
+        self._switch_to(*earlier.members)
         self.outside = earlier.outside
         logits = self.network.judged(earlier.weights)
-        self._beside = logits, self._inside(self._machine.open(self._outside()))
-        self._take(trial)
+        self._beside = logits, self._is_in_range(self._machine.open(self._failed_tests()))
+        self._switch_to(trial)
         self.outside = outside
         return self._beside
 
     def predict(self) -> Tensor | None:
-        """What the label holder learns: classes [N, 1] or margins [N, C − 1]; None at all others.
+        """Predict, and reveal to the label holder: classes [N, 1] or margins [N, C − 1]; None at all others.
 
-        Of R named nodes [R, 1] or [R, C − 1] in their order: they are picked out of the logits of all nodes, by an
-        order that nobody else learns, and nothing is computed of the others beyond these. Where rows are holders' own,
-        each learns what it named among its own. Of the same nodes ``told`` is what the network has opened beside.
+        For R named nodes it is [R, 1] or [R, C − 1] in their order: they are picked secretly out of all nodes' logits.
+        Where rows are holders' own, each holder learns those of its own nodes. ``told`` has noisy votes of the same
+        nodes. Raises ``RangeOverflow`` at every holder if a range test has failed.
         """
         machine, context = self._machine, self._context
         learners, asked = Learners(machine, context), context.sizes.asked is not None
@@ -391,17 +392,16 @@ class SealedProgram:
         else:
             # Under a fresh mask: that of the logits is in other values as well.
             found = machine.open(machine.split(values[:, 1:] - values[:, :1]))
-        self.check_range(machine.open(self._outside()))
+        self.check_range(machine.open(self._failed_tests()))
         if (beside := self.network.told()) is not None:
             beside = machine.open(learners.pick("asked", "asked", beside) if asked else machine.split(beside))
             self.told = machine.reveal(beside, context.label_party)
         return learners.reveal(found)
 
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
-        """Weights of the first layer that multiply a holder's columns: holder → name → float64 [F_i, d].
+        """Reveal to each holder the first layer's weights of its own columns: holder → block → float64 [F_i, d].
 
-        A holder has its own alone, the dealer none. They are first opened under a fresh mask, which nothing else is
-        under.
+        A holder gets its own only, the dealer none. Raises ``RangeOverflow`` if a range test has failed.
         """
         machine, found = self._machine, dict[PartyId, dict[str, Tensor]]()
         machine.at("range")
@@ -421,5 +421,5 @@ class SealedProgram:
 
 
 def logits_of(found: Tensor) -> Tensor:
-    """Of margins [R, C − 1], the first class's being 0: float64 [R, C]."""
+    """Put a column of zeros, the first class, before margins [R, C − 1]: logits, float64 [R, C]."""
     return torch.cat([torch.zeros((len(found), 1), dtype=found.dtype), found], 1)

@@ -53,30 +53,27 @@ _COUNT: Final = "nodes"
 
 
 class NamedNodes:
-    """One party's count, in its part of the run, of nodes named, of ``named_nodes`` at most; None: none are.
-
-    Of every holder by itself, where each names nodes of its own.
-    """
+    """One party's saved count, or one for each naming holder, of the run's ``named_nodes`` that are used up."""
 
     def __init__(self, job: SealedJob, keeper: Keeper) -> None:
         self._job, self._keeper = job, keeper
 
     def left(self, party: PartyId) -> int:
-        """How many nodes a holder may still name; raises ``RunError``: what was kept of the count is damaged."""
+        """Number of nodes that a holder may still name; raises ``RunError``: the saved count is damaged."""
         kept = self._keeper.get(_KEPT)
         try:
-            used = 0 if kept is None else int(kept.facts[self._fact(party)])
+            used = 0 if kept is None else int(kept.facts[self._count_name(party)])
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{self._keeper.place(_KEPT)}: damaged ({error}); restore it, for it counts what was predicted"
             ) from error
         return max(0, (self._job.named_nodes or 0) - used)
 
-    def _fact(self, party: PartyId) -> str:
+    def _count_name(self, party: PartyId) -> str:
         return _COUNT if self._job.is_aligned else party
 
     def refusal(self, party: PartyId, named: int, least: int = 1) -> str:
-        """Why a holder's own program does not ask for so many; empty where it may."""
+        """Why a holder may not name ``named`` nodes: fewer than ``least``, or more than are left; empty if it may."""
         if named < least:
             return (
                 f"named_nodes={self._job.named_nodes}: the label holder has named no node for this prediction; let it "
@@ -90,10 +87,9 @@ class NamedNodes:
         return ""
 
     def agreed(self, party: PartyId, named: int, *, trains: bool, nodes: int, least: int = 1) -> int | None:
-        """How many of N nodes are predicted in this session, the same at all parties; None: all.
+        """Check the number of nodes that ``party`` states, and return it; None if the job predicts all N ``nodes``.
 
-        Raises ``ProtocolError``: a holder, ``party``, states more than it may name, or fewer than ``least``; any in a
-        training.
+        Raises ``ProtocolError``: it states more than it may name, fewer than ``least``, or any in a training.
         """
         if not self._job.outcome.predicts_named:
             return None
@@ -111,14 +107,14 @@ class NamedNodes:
         return named
 
     def use(self, named: Mapping[PartyId, int]) -> None:
-        """Counts so many of each holder that names, before anything of them is opened."""
+        """Add holder → number of named nodes to the saved counts; to call before anything of them is opened."""
         most = self._job.named_nodes or 0
-        used = {self._fact(party): most - self.left(party) + count for party, count in named.items()}
+        used = {self._count_name(party): most - self.left(party) + count for party, count in named.items()}
         self._keeper.put(_KEPT, {}, used)
 
 
 def check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
-    """Holds a label holder to rows to train on, and to judge by where the job does; or ``ProtocolError``."""
+    """Raise ``ProtocolError`` if a label holder states no training rows or, where steps are judged, no validation."""
     for name in ("training", *(("validation",) if job.passes.evaluates else ())):
         if not getattr(stated, name):
             raise ProtocolError(
@@ -133,7 +129,7 @@ def check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
 class Shares(PartyModel):
     """A party's shares of the model: those of all holders add up to the weights, and all but one of them are noise.
 
-    ``saved`` are to be taken up before it computes; ``goes_on``: training does from these.
+    ``saved`` shares are to be restored before the next pass; ``goes_on``: to resume training from them.
     """
 
     def __init__(self, session: RoleContext, program: SealedProgram) -> None:
@@ -160,7 +156,7 @@ class Shares(PartyModel):
 
 
 class SealedRole(Role):
-    """What all parties of a sealed job have in common: they run one program."""
+    """Base of all parties of a sealed job: runs one ``SealedProgram`` through set-up, training and prediction."""
 
     model: Shares
 
@@ -177,20 +173,20 @@ class SealedRole(Role):
         self._last = 0
 
     def hello(self) -> Hello:
-        """What this party states."""
+        """The sizes and identities that this party states to all others."""
         session = self.session
         return Hello(job=session.settings.hash(), restarts=session.restarts, alignment=session.alignment)
 
     def machine(self, dealing: Dealing) -> Machine:
-        """The machine on which this party runs the program; ``dealing`` is all that it computes in this session."""
+        """The machine on which this party runs the program; ``dealing`` rehearses all that this session computes."""
         raise NotImplementedError
 
     def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
-        """What this party puts in, in a session of that name."""
+        """What this party puts in, in the session ``name``: itself → its data; empty at the dealer."""
         return {}
 
     def shares(self, program: SealedProgram) -> Shares:
-        """This party's of a program."""
+        """Make the model of this party: its shares of a program's weights."""
         return Shares(self.session, program)
 
     def declines(self) -> str:
@@ -216,7 +212,7 @@ class SealedRole(Role):
         return start
 
     def sizes(self, hellos: Mapping[PartyId, Hello]) -> Sizes:
-        """What all parties know, from what holders state; ``ProtocolError`` where one states what it may not."""
+        """Public sizes of the job from what holders state; ``ProtocolError`` where one states what it may not."""
         label_party = self.session.settings.data.label_party
         stated, nodes = hellos[label_party], next(iter(hellos.values())).nodes
         if self._trains:
@@ -233,7 +229,7 @@ class SealedRole(Role):
         )
 
     def _rehearse(self, machine: Machine, context: Context, start: Start) -> None:
-        """The passes of this session, as ``runtime.session`` makes them where no step is judged."""
+        """Run on ``machine`` the passes that ``runtime.session`` will make in this session, if no step is judged."""
         role = SealedRole(self.session)
         role._program, role._trains, role._asked = SealedProgram(machine, context), self._trains, self._asked
         role.model = Shares(self.session, role._program)
@@ -248,14 +244,14 @@ class SealedRole(Role):
 
     @property
     def program(self) -> SealedProgram:
-        """Once it is set up."""
+        """This party's program; raises ``RunError`` before ``setup``."""
         if self._program is None:
             raise RunError("a sealed role computes nothing before it is set up")
         return self._program
 
     @override
     def keep(self) -> None:
-        """Counts the nodes that are going to be predicted, where they are named."""
+        """Count the named nodes of this prediction as used."""
         if self._asked:
             self._naming.use(self._named)
 
@@ -265,6 +261,7 @@ class SealedRole(Role):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
+        """Run training step ``epoch``; with None score the last step or, after training, release and predict."""
         if epoch is None and not self._learns and self._asked == 0 and not self._releases:
             self.catch_up(None)
             return
@@ -296,30 +293,30 @@ class SealedRole(Role):
             self.voted()
 
     def voted(self) -> None:
-        """What a holder keeps of votes that were just counted with noise."""
+        """Hook at a holder, after votes were counted with new noise."""
 
     def pay(self) -> None:
-        """At a holder, before anything is opened that depends on its data under noise."""
+        """Hook at a holder to pay from its budget, before anything is opened that depends on its data under noise."""
 
     def learn(self, found: Tensor | None) -> None:
-        """What is told of nodes, at the label holder."""
+        """Hook for what ``SealedProgram.predict`` reveals: at a holder with labels, else None."""
 
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
-        """What is told of the weights, at a holder."""
+        """Hook for released weights: holder → name → weights, a holder's own only."""
 
     def judge(self, found: Tensor | None) -> None:
-        """How many validation nodes are right, at the label holder."""
+        """Hook for what ``SealedProgram.score`` reveals: right validation nodes, at a holder with labels, else None."""
 
     def catch_up(self, epoch: int | None) -> None:
-        """Before an epoch, None: after the last. A dealer that runs ahead keeps a checkpoint that all holders have."""
+        """Hook before an epoch, None: after the last, that keeps the dealer's checkpoints in step with the holders'."""
 
     def follows_checkpoint(self, epoch: int | None) -> bool:
-        """Whether this session has saved one just before an epoch."""
+        """Whether this session has saved a checkpoint just before ``epoch``."""
         return epoch is not None and self._first is not None and (epoch - 1) % self._job.train.checkpoint_every == 0
 
     @override
     def backward(self, step: int) -> None:
-        """The program's step is both."""
+        """Do nothing: a step of the program has both passes."""
 
 
 _SURE = 30.0  # the logit of a class that alone is known
@@ -330,17 +327,17 @@ _NOISE = "noise-id"
 _TABLES = "tables"
 
 
-def _bytes(data: bytes) -> Tensor:
+def _byte_tensor(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def _passed(epoch: int) -> Tag:
-    """Of the message that a holder has saved the checkpoint before an epoch."""
+def _checkpoint_tag(epoch: int) -> Tag:
+    """Tag of the message that a holder has saved the checkpoint before ``epoch``."""
     return Tag(Kind.READY, epoch, 1)
 
 
 class _OneNumber(Scores):
-    """Of a step, of which the label holder knows but how many validation nodes, or pairs of them, are right."""
+    """Scores of a training step with one known number: the share of right validation nodes, or of ranked pairs."""
 
     @override
     def record(self) -> dict[str, float | None]:
@@ -358,11 +355,11 @@ class SealedDealer(SealedRole):
 
     @override
     def catch_up(self, epoch: int | None) -> None:
-        """Before it saves a checkpoint it waits until all holders have saved the one before."""
+        """Before a checkpoint, and at the end, wait until all holders have saved the previous one."""
         if self.follows_checkpoint(epoch):
             self._unheard = epoch
         if self._unheard is not None and (epoch is None or epoch % self._job.train.checkpoint_every == 0):
-            gather(self.session.link, self.session.holders, _passed(self._unheard), (1,), torch.uint8)
+            gather(self.session.link, self.session.holders, _checkpoint_tag(self._unheard), (1,), torch.uint8)
             self._unheard = None
 
     @override
@@ -374,12 +371,12 @@ class SealedDealer(SealedRole):
 
     @override
     def shares(self, program: SealedProgram) -> Shares:
-        """None: all that it draws is of one session."""
+        """The dealer's model: public trial numbers, but no shares, for what it draws is of one session."""
         return _DealerShares(self.session, program)
 
 
 class _DealerShares(Shares):
-    """The dealer's, which has none: it knows of which trials the holders' are."""
+    """The dealer's model without shares: only the public numbers of the trials whose weights holders have."""
 
     @override
     def state(self) -> dict[str, Tensor]:
@@ -387,10 +384,10 @@ class _DealerShares(Shares):
 
 
 class _HolderShares(Shares):
-    """A holder's, with digests of the data they are of: ``tables`` without labels, ``data`` all.
+    """A holder's shares with SHA-256 digests of its data, ``tables`` without labels and ``data`` with them.
 
-    With ``privacy`` weights have what votes are of as well: predictions have the same noise, of ``noise_id``,
-    Tensor[SEED_BYTES] uint8, so they are of the same data.
+    Shares of other data are refused with ``RunError``: to resume training and, with ``privacy``, to predict, as all
+    predictions reuse the noise named by ``noise_id``, Tensor[SEED_BYTES] uint8.
     """
 
     def __init__(self, session: RoleContext, program: SealedProgram, tables: Tensor, data: Tensor) -> None:
@@ -448,10 +445,10 @@ class SealedHolder(SealedRole):
         graph.validate()
         self.graph = graph
         self._own = self.put_in()
-        self._tables = _bytes(self._own.digest())
+        self._tables = _byte_tensor(self._own.digest())
 
     def put_in(self) -> OwnData:
-        """What it puts in, labels apart, made of its graph."""
+        """Make what it puts in, without labels, from its graph."""
         return own_data(self._job, self.graph, refuses=bool(self.session.refuses))
 
     @override
@@ -467,16 +464,16 @@ class SealedHolder(SealedRole):
     @override
     def catch_up(self, epoch: int | None) -> None:
         if epoch is not None and self.follows_checkpoint(epoch):
-            self.session.link.send(SERVER, _passed(epoch), torch.ones(1, dtype=torch.uint8))
+            self.session.link.send(SERVER, _checkpoint_tag(epoch), torch.ones(1, dtype=torch.uint8))
 
     @override
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
-        """Weights of its own columns in the first layer, as ``SealedProgram.release`` names them."""
+        """Keep the weights of its own columns as ``model.opened``, named as by ``SealedProgram.release``."""
         self.model.opened = found.get(self.session.link.party, {})
 
     @override
     def declines(self) -> str:
-        """Why this holder takes no part: its dealer failed a check, or a training could not be paid for at its end."""
+        """Why this holder takes no part: an earlier dealer check failed, or the budget cannot pay for a training."""
         failed = unfinished(self.session.keeper) if self._job.dealer_checks else ""
         return failed or (self.session.publisher.refusal() if self._learns and self._is_new else "")
 
@@ -487,8 +484,8 @@ class SealedHolder(SealedRole):
 
     @override
     def voted(self) -> None:
-        """The noise is new: what is opened of it has not been paid for."""
-        self.model.noise_id = _bytes(self.session.secrets(SEED_BYTES))
+        """Draw a new ``noise_id``: opening results with this noise has not been paid for."""
+        self.model.noise_id = _byte_tensor(self.session.secrets(SEED_BYTES))
 
     @override
     def pay(self) -> None:
@@ -497,7 +494,7 @@ class SealedHolder(SealedRole):
 
     @override
     def shares(self, program: SealedProgram) -> Shares:
-        return _HolderShares(self.session, program, self._tables, _bytes(self._own.digest()))
+        return _HolderShares(self.session, program, self._tables, _byte_tensor(self._own.digest()))
 
     @override
     def machine(self, dealing: Dealing) -> Machine:
@@ -512,7 +509,7 @@ class SealedHolder(SealedRole):
 
 
 class SealedLabelHolder(SealedHolder, Judge):
-    """Has labels as well, and learns what the job says of every node."""
+    """A holder with labels: learns predictions of all or named nodes, and judges steps."""
 
     _stacking: Stacking
 
@@ -526,22 +523,22 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
-        """A training needs its labels, and states how many rows it trains on and judges by; a prediction does not."""
+        """Set up with labels for a training, or with the nodes to predict."""
         self._own = self.with_labels() if self._learns else replace(self._own, asked=self.predicted)
         return super().setup(held)
 
     def with_labels(self) -> OwnData:
-        """What it puts in, with the labels that it learns from and judges by."""
+        """What it puts in, with training and validation nodes and their labels."""
         common, classes = self.labelled().common_part(), self._objective.classes
         return with_labels(self._own, common, self._job, self.session.streams, classes)
 
     def labelled(self) -> PartyGraph:
-        """Its graph, to whose columns and edges boosted trees are fitted, and by whose labels it learns and judges."""
+        """Its graph with labels, in the form that trees, stacking and scores use."""
         return self.graph
 
     @override
     def data(self, sizes: Sizes, name: str) -> Mapping[PartyId, OwnData]:
-        """With the trees' scores, of the training nodes of this training or of the one that is predicted with."""
+        """Its data with the boosted trees' scores; a prediction fits trees to the examples that the training saved."""
         self._classes, seen = sizes.classes, self.labelled()
         if BOOSTING in plan_of(self._job).blocks:
             self._examples = examples_of(self._job, seen) if self._learns else self._kept_examples()
@@ -559,7 +556,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         return Stacking(**self._kept(_STACKED, what, lambda k: set(k) == names and Stacking(**k).is_of(classes)))
 
     def _kept(self, name: str, what: str, sound: Callable[[Mapping[str, Tensor]], bool]) -> Mapping[str, Tensor]:
-        """What the training kept at this party, in the form that a prediction needs."""
+        """Load tensors that the training saved under ``name``; ``RunError`` if missing or not ``sound``."""
         kept = self.session.keeper.get(name)
         if kept is None or not sound(kept.tensors):
             raise RunError(
@@ -573,7 +570,7 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @override
     def keep(self) -> None:
-        """Keeps what the trees are fitted to beside: later predictions fit them again."""
+        """Also save the trees' training examples, to which later predictions fit the same trees."""
         super().keep()
         if self._learns and self._examples is not None:
             self.session.keeper.put(_EXAMPLES, vars(self._examples), {})
@@ -593,34 +590,36 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @override
     def learn(self, found: Tensor | None) -> None:
+        """Keep logits of what was revealed, combined with noisy votes or stacked with own edges where the job does."""
         assert found is not None
-        self.logits = self._scores(found)
+        self.logits = self._opened_logits(found)
         if self._job.privacy is not None:
             combined = self._with_votes(self.logits)
-            self.logits = combined if self._job.output == "margins" else self._sure_of(combined.argmax(1))
+            self.logits = combined if self._job.output == "margins" else self._certain_logits(combined.argmax(1))
         elif self._stacks:
             self.logits = self._stacked(self.logits)
 
     @property
     def _stacks(self) -> bool:
+        """Whether own edges are stacked on the logits: margins of all nodes are opened, without privacy."""
         return self._job.output == "margins" and self.predicted is None and self._job.privacy is None
 
     def _stacked(self, scores: Tensor) -> Tensor:
-        """Logits with what this holder's own edges add, as the training found; a prediction has its weights."""
+        """Add what this holder's own edges say to the logits: fit and save the stacking in training, else use it."""
         graph = self.labelled()
         if self._trains:
             self._stacking = fitted(scores, graph, self._objective.weights)
             self.session.keeper.put(_STACKED, vars(self._stacking), {})
         return self._stacking.logits(scores, graph)
 
-    def _scores(self, found: Tensor) -> Tensor:
-        return logits_of(found) if self._job.output == "margins" else self._sure_of(found[:, 0].round().long())
+    def _opened_logits(self, found: Tensor) -> Tensor:
+        return logits_of(found) if self._job.output == "margins" else self._certain_logits(found[:, 0].round().long())
 
-    def _sure_of(self, classes: Tensor) -> Tensor:
+    def _certain_logits(self, classes: Tensor) -> Tensor:
         return _SURE * nn.functional.one_hot(classes, self._classes).to(torch.float64)
 
     def _with_votes(self, scores: Tensor) -> Tensor:
-        """Logits of what is opened of the network, and of the noisy votes beside it."""
+        """Combine the network's logits with the noisy votes that were opened with them."""
         votes, epsilon = self.program.told, epsilon_of(self._job)
         assert votes is not None
         assert epsilon is not None
@@ -640,13 +639,16 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
-        """Where margins of all nodes are opened: classes alone say nothing of how sure they are."""
+        """Calibrate where margins are opened; None with ``output: classes``, which say nothing of confidence."""
         judges = self._job.output == "margins" and self._objective.classes
         return super().calibration(probabilities) if judges else None
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:
-        """While training the one number that is known; of classes alone no ranking can be made."""
+        """Scores: in training the one number revealed; else by own labels, rankings only if margins are opened.
+
+        All values are None where only named nodes are predicted, or there are no labels.
+        """
         if self._learns:
             name = "val_auc" if self._job.train.select_by == "auc" else "val_accuracy"
             return _OneNumber(CLASS_MEASURES, math.nan, 0.0, {name: self._right})

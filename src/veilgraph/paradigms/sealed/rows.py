@@ -24,7 +24,7 @@ from veilgraph.protocol.messages import (
 )
 
 
-def _others(job: SealedJob) -> Sequence[PartyId]:
+def _other_holders(job: SealedJob) -> Sequence[PartyId]:
     return [name for name in job.data.names if name != job.data.label_party]
 
 
@@ -36,16 +36,16 @@ def _all(job: SealedJob) -> Sequence[PartyId]:
 # fmt: off
 PREDICTIONS: Final = Revelation[SealedJob]("predicted-classes", "The label holder learns the class that the trained "
     "network predicts for every common node, which depends on all holders' features and edges.",
-    lambda job: f"output={job.output}", _others)
+    lambda job: f"output={job.output}", _other_holders)
 MARGINS: Final = Revelation[SealedJob]("predicted-margins", "The label holder learns of every common node by how much "
     "the score of every class is above the first one's, which tells as much as probabilities: more of all holders' "
-    "features and edges than the class alone.", lambda job: f"output={job.output}", _others)
+    "features and edges than the class alone.", lambda job: f"output={job.output}", _other_holders)
 NAMED: Final = Revelation[SealedJob]("named-classes", "The label holder learns the class that the trained network "
     "predicts for nodes that it names, of no more in all predictions of a run than named_nodes says, which depends "
-    "on all holders' features and edges.", lambda job: f"named_nodes={job.named_nodes}", _others)
+    "on all holders' features and edges.", lambda job: f"named_nodes={job.named_nodes}", _other_holders)
 NAMED_MARGINS: Final = Revelation[SealedJob]("named-margins", "The label holder learns of the nodes that it names by "
     "how much the score of every class is above the first one's, which tells as much as probabilities: more of all "
-    "holders' features and edges than the class alone.", lambda job: f"output={job.output}", _others)
+    "holders' features and edges than the class alone.", lambda job: f"output={job.output}", _other_holders)
 RELEASED: Final = Revelation[SealedJob]("released-weights", "Every holder learns, at the end of training, the weights "
     "of its own columns in the first layer, which depend on all holders' features and edges and on the labels; where "
     "it has many columns it can work out from them which of its nodes are trained on, and which of these share a "
@@ -53,11 +53,11 @@ RELEASED: Final = Revelation[SealedJob]("released-weights", "Every holder learns
 SCORES: Final = Revelation[SealedJob]("sealed-scores", "The label holder learns at every evaluation how many "
     "validation nodes the network classifies rightly, or how many pairs of them it ranks rightly, which depends on "
     "all holders' features and edges; all parties learn whether that was the best so far.",
-    lambda job: f"train.select_by={job.train.select_by}", _others)
+    lambda job: f"train.select_by={job.train.select_by}", _other_holders)
 VOTES: Final = Revelation[SealedJob]("noisy-votes", "The label holder learns of every node that it is told the "
     "prediction of how many neighbours at all other holders are of each class, with noise: one end of an edge counts "
     "the other end's label, or the class that the network, trained without these edges, takes it for.",
-    lambda job: "privacy", _others)
+    lambda job: "privacy", _other_holders)
 CLASSES_ONLY: Final = Condition[SealedJob]("`output: classes`", lambda job: job.output == "classes")
 SCORED: Final = Condition[SealedJob]("`select_by: accuracy` or `auc`", lambda job: job.train.select_by != "last")
 WITH_MARGINS: Final = Condition[SealedJob]("`output: margins`", lambda job: job.output == "margins")

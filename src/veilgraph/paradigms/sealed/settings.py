@@ -18,11 +18,9 @@ from veilgraph.protocol.preset import Choice, Said
 
 _OF_NO_OTHERS_EDGES: Final = ("own", "boosting")
 """Blocks that are made of columns alone, and of the label holder's own edges."""
-USUAL_DEGREE: Final = 1 << 14
-"""With four times as many edges at a node, opened numbers may be half as large."""
+USUAL_DEGREE: Final = 1 << 14  # with four times as many edges at a node, opened numbers may be half as large
 LARGEST_DEGREE: Final = 1 << 18
-LARGEST_WEIGHTED: Final = 1 << 16
-"""Times the numbers that are opened there, 2^12, it is 2^28: with 34 bits of both it fits into the ring."""
+LARGEST_WEIGHTED: Final = 1 << 16  # times numbers opened there, 2^12, it is 2^28, which with 34 bits fits the ring
 _MOST_HALVINGS: Final = 8  # A learning rate is a whole number divided by at most 2^8
 
 
@@ -97,7 +95,7 @@ class SealedTrainSettings(TrainSettings):
 
 
 def exact_rates(rates: Sequence[float]) -> tuple[tuple[int, ...], int]:
-    """Learning rates as whole numbers n and one k with n/2^k next to each, k as small as one part in 100 allows."""
+    """Approximate learning rates as n/2^k with whole n ≥ 1 and one k ≤ 8, the least that is exact to 1 %: (n, …), k."""
     for halvings in range(_MOST_HALVINGS + 1):
         whole = [round(rate * 2**halvings) for rate in rates]
         if all(abs(one / 2**halvings - rate) <= rate / 100 for one, rate in zip(whole, rates, strict=True)):
@@ -147,7 +145,7 @@ class SealedJob(JobSettings):
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """Words are left as they are: columns that are not standardised have rows of length 1 at each holder."""
+        """Preset choices that suit a sealed job; data sets of words keep features that are not standardised."""
         if said.get("data.dataset") not in OF_WORDS:
             yield Choice("data.feature_scaling", "standard", "columns have units of their own")
         if said.get("privacy") is not None or said.get("dealer_checks"):
@@ -176,19 +174,19 @@ class SealedJob(JobSettings):
 
     @property
     def duties(self) -> Duties:
-        """With ``privacy`` those publish whose edges are in what is released, in the job's order."""
+        """All holders publish or, with ``privacy``, those whose edges carry votes; the label holder scores."""
         learner = self.data.label_party
         others = tuple(name for name in self.data.names if name != learner)
         return Duties(publishing=self.data.names if self.privacy is None else others, scoring=(learner,))
 
     @property
     def passes(self) -> Passes:
-        """A step is over training rows, whose order is the label holder's secret, and of no nodes that all know."""
+        """No public target nodes: the label holder keeps the order of training rows secret; evaluates unless "last"."""
         return Passes(targets=None, evaluates=self.train.select_by != "last")
 
     @property
     def inputs(self) -> InputRules:
-        """Degrees count of edges that are computed over as they are; votes are counted however many there are."""
+        """Degrees are bounded at holders whose edges are hopped over, and not where they only carry noisy votes."""
         rule: tuple[str, int | None] = ("model.max_degree", None)
         if self.model.max_degree is not None:
             rule = "each holder's share of model.max_degree", (self.model.max_degree - 1) // len(self.data.names)
@@ -206,9 +204,7 @@ class SealedJob(JobSettings):
 
     @property
     def outcome(self) -> Outcome:
-        """With noise of the data as trained: of others the same noise would come off by a subtraction, and a refusal
-        would show them.
-        """
+        """What is predicted; with ``privacy`` of the data as trained, for the same noise on other data would cancel."""
         return Outcome(
             predicts_named=self.named_nodes is not None,
             opens_classes_alone=self.output == "classes",
@@ -217,12 +213,12 @@ class SealedJob(JobSettings):
 
 
 def sealed(job: JobSettings) -> SealedJob:
-    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    """Return ``job`` typed as a sealed job; ``ConfigError`` where it is of another paradigm."""
     return job_of(SealedJob, job)
 
 
 def _check_private(job: SealedJob, privacy: VotePrivacySettings) -> None:
-    """Refuses what a sealed job has no noise for, or what would open more than the ledger counts."""
+    """Refuse, with ``ValueError``, settings that ``privacy`` has no noise for, or that open more than ε counts."""
     rules = (
         ("model.edge_weights", job.model.edge_weights, False, "a vote counts 1, and a weight may be any number"),
         ("train.select_by", job.train.select_by, "last", "how many validation nodes are right is told without noise"),

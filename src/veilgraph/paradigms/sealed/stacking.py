@@ -40,23 +40,26 @@ _LEAST_GAIN: Final = 1e-3  # of the mean loss: two fits of one loss differ by le
 
 @dataclass(frozen=True)
 class Said:
-    """What is said of n nodes: ``columns`` [n, C], whose first is a network's, and ``slopes`` [n, K] of every class."""
+    """Inputs of the regression for n nodes: ``columns``, float64 [n, C] each, have one weight each.
+
+    The first are the network's log-probabilities. ``slopes``, float64 [n, K], have a weight each for every class.
+    """
 
     columns: Sequence[Floats]
     slopes: Floats
 
     def of(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Said:
-        """Some of the nodes."""
+        """The inputs of some of the nodes."""
         return Said([column[rows] for column in self.columns], self.slopes[rows])
 
     def sums(self, weights: Floats) -> Floats:
-        """Logits [n, C]; ``weights`` are one for each column, then those of slopes [K, C]."""
+        """Weighted sum of the inputs: logits [n, C]; ``weights`` are one for each column, then [K, C] of slopes."""
         of_columns, of_slopes = np.split(weights, [len(self.columns)])
         total = sum(weight * column for weight, column in zip(of_columns, self.columns, strict=True))
         return np.asarray(total + self.slopes @ of_slopes.reshape(self.slopes.shape[1], self.columns[0].shape[1]))
 
     def sums_by(self, weights: Sequence[Floats] | Floats, folds: _Labels) -> Floats:
-        """Logits [n, C], of each node by the weights of its fold."""
+        """Logits [n, C], each node's by the weights of its fold; ``folds`` int64 [n]."""
         found = np.empty(self.columns[0].shape)
         for fold, own in enumerate(weights):
             found[folds == fold] = self.of(folds == fold).sums(own)
@@ -65,20 +68,20 @@ class Said:
 
 @dataclass(frozen=True)
 class Regression:
-    """Cross-entropy of labels, int64 [n], each class with its own of ``by_class`` [C]."""
+    """A logistic regression for labels, int64 [n], with class weights ``by_class`` [C] in its loss."""
 
     labels: _Labels
     by_class: Floats
 
     def likely(self, logits: Floats) -> Floats:
-        """The log-probability of every label times its class's weight: [n], of [n, C]."""
+        """Log-probability of every label times its class's weight: [n], of logits [n, C]."""
         from scipy.special import log_softmax  # noqa: PLC0415 - slow to import, and one party asks for it
 
         found = log_softmax(logits, axis=1)[np.arange(len(self.labels)), self.labels]
         return np.asarray(found * self.by_class[self.labels])
 
     def fitted(self, said: Said, begun: Sequence[float] = (1.0,), pull: float = 0.0) -> Floats:
-        """Weights for ``Said.sums`` of least mean loss plus (1/n + pull)/2 times |weights − (begun, 0, …, 0)|²."""
+        """Fit weights for ``Said.sums``: least mean loss plus (1/n + pull)/2·|weights − (begun, 0, …, 0)|²."""
         from scipy.optimize import minimize  # noqa: PLC0415 - as above
         from scipy.special import softmax  # noqa: PLC0415
 
@@ -101,18 +104,18 @@ class Regression:
         return np.asarray(minimize(loss, start, jac=True, method="L-BFGS-B").x)
 
     def across_folds(self, said: Said, folds: _Labels) -> Floats:
-        """Weights [folds, K], each fitted without the nodes of its fold."""
+        """Fit weights once for each fold, without its nodes: float64 [folds, number of weights]."""
         kept = (folds != fold for fold in range(_FOLDS))
         return np.stack([Regression(self.labels[rows], self.by_class).fitted(said.of(rows)) for rows in kept])
 
 
 @dataclass(frozen=True)
 class Stacking:
-    """What a training found: ``weights``, float64 [folds + 1, K], the last of all validation nodes; or none.
+    """A fitted stacking: ``weights``, float64 [folds + 1, K], the last row fitted on all validation nodes; or none.
 
-    ``judged`` are the validation nodes, int64 [V], and ``folds`` their folds, int64 [V]: while rows and nodes that are
-    judged are as they were, each has weights that were fitted without it. ``usual``, float64 [C + 1], are the classes'
-    shares of training nodes, and the mean of log(1 + n): later labels move what is counted, and not what it is held to.
+    ``judged`` are the validation nodes, int64 [V], and ``folds`` their folds, int64 [V]: while these nodes stay, each
+    gets weights fitted without it. ``usual``, float64 [C + 1], are the classes' shares of training nodes and the
+    mean of log(1 + n), as of the training: later labels do not move them.
     """
 
     weights: Tensor
@@ -121,7 +124,7 @@ class Stacking:
     usual: Tensor
 
     def is_of(self, classes: int) -> bool:
-        """Whether its tensors are of the form of a job of so many classes."""
+        """Whether all tensors have the dtypes, shapes and ranges of a stacking for so many classes."""
         rows, many = (_FOLDS + 1, 4 + 2 * classes) if len(self.weights) else (0, 0), (len(self.judged),)
         forms = [(torch.float64, rows), (torch.int64, many), (torch.int64, many), (torch.float64, (classes + 1,))]
         sound = [(each.dtype, tuple(each.shape)) for each in vars(self).values()] == forms
@@ -129,10 +132,10 @@ class Stacking:
         return sound and bool(torch.cat([self.weights.ravel(), self.usual]).isfinite().all())
 
     def logits(self, logits: Tensor, graph: PartyGraph) -> Tensor:
-        """With what a holder's edges add, float64 [N, C], of its first N nodes' [N, C]."""
+        """Add what the holder's edges say to the logits [N, C] of its first N nodes; unchanged without weights."""
         if not len(self.weights):
             return logits
-        said, (*of_folds, whole) = _said(logits, graph, self.usual.numpy()), self.weights.numpy()
+        said, (*of_folds, whole) = _regression_inputs(logits, graph, self.usual.numpy()), self.weights.numpy()
         found, val = said.sums(whole), graph.val_mask
         if val is not None and torch.equal(val[: len(logits)].nonzero()[:, 0], self.judged):
             found[self.judged.numpy()] = said.of(self.judged.numpy()).sums_by(of_folds, self.folds.numpy())
@@ -140,10 +143,10 @@ class Stacking:
 
 
 def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) -> Stacking:
-    """Of least loss on the validation nodes among a holder's first N, by their logits [N, C]; none where edges add
-    nothing.
+    """Fit a stacking on the validation nodes among a holder's first N, of their logits [N, C].
 
-    ``by_class``, Tensor[C], are the classes' weights in the training loss; they count here too.
+    It has no weights where edges add nothing or there are too few such nodes. ``by_class``, Tensor[C], are the class
+    weights of the training loss, and count here too.
     """
     (nodes, classes), labels, val = logits.shape, graph.labels, graph.val_mask
     nobody, usual = torch.empty(0, dtype=torch.int64), _usual(graph, nodes, classes)
@@ -154,7 +157,7 @@ def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) ->
     counts = labels[judged].bincount(minlength=classes).sort().values
     if len(judged) < _FEWEST or counts[-2] < _FEWEST_OF_SECOND:
         return none
-    said, known = _said(logits, graph, usual).of(judged.numpy()), labels[judged].numpy()
+    said, known = _regression_inputs(logits, graph, usual).of(judged.numpy()), labels[judged].numpy()
     network, folds = Said(said.columns[:1], said.slopes[:, :1]), np.empty(len(judged), np.int64)
     folds[np.argsort(known, kind="stable")] = np.arange(len(folds)) % _FOLDS  # every class is in all of them
     regression = Regression(known, np.ones(classes) if by_class is None else by_class.double().numpy())
@@ -162,19 +165,20 @@ def fitted(logits: Tensor, graph: PartyGraph, by_class: Tensor | None = None) ->
     found = said.sums_by(weights, folds)
     gained = regression.likely(found) - regression.likely(network.sums_by(alone, folds))
     least = max(gained.std() / len(gained) ** 0.5, _LEAST_GAIN)
-    if not gained.mean() > least or _rank(found, known) < _rank(said.columns[0], known):
+    if not gained.mean() > least or _quality(found, known) < _quality(said.columns[0], known):
         return none
     whole = np.vstack([weights, regression.fitted(said)])
     return Stacking(torch.from_numpy(whole), judged, torch.from_numpy(folds), torch.from_numpy(usual))
 
 
-def _rank(logits: Floats, labels: _Labels) -> float:
+def _quality(logits: Floats, labels: _Labels) -> float:
+    """Average precision of two classes; accuracy where that is None."""
     precision = average_precision(torch.from_numpy(logits), torch.from_numpy(labels))
     return float((logits.argmax(1) == labels).mean()) if precision is None else precision
 
 
-def _counts(graph: PartyGraph, nodes: int, classes: int) -> tuple[csr_array, Floats]:
-    """Who is a source of whose edges among the first N nodes, [N, N], and training labels, one-hot [N, C]."""
+def _adjacency_and_labels(graph: PartyGraph, nodes: int, classes: int) -> tuple[csr_array, Floats]:
+    """Adjacency of the first N nodes, target by source, 0 or 1 [N, N], and one-hot training labels, else 0 [N, C]."""
     source, target = graph.edge_index.numpy()
     kept = (source != target) & (source < nodes) & (target < nodes)
     near = csr_array((np.ones(int(kept.sum())), (target[kept], source[kept])), (nodes, nodes))
@@ -187,15 +191,16 @@ def _counts(graph: PartyGraph, nodes: int, classes: int) -> tuple[csr_array, Flo
 
 
 def _usual(graph: PartyGraph, nodes: int, classes: int) -> Floats:
-    """As ``Stacking.usual``; a class without training nodes has half of one."""
-    near, own = _counts(graph, nodes, classes)
+    """Compute ``Stacking.usual``, float64 [C + 1]; a class without training nodes counts as half a node."""
+    near, own = _adjacency_and_labels(graph, nodes, classes)
     shares = np.maximum(own.sum(0), 0.5) / max(1.0, own.sum())
     return np.append(shares, np.log1p((near @ own).sum(1)).mean())
 
 
-def _said(logits: Tensor, graph: PartyGraph, kept: Floats) -> Said:
+def _regression_inputs(logits: Tensor, graph: PartyGraph, kept: Floats) -> Said:
+    """Make the module's inputs for the first N nodes, from logits [N, C], own edges and ``Stacking.usual``."""
     logs, (nodes, classes) = logits.double().log_softmax(1).numpy(), logits.shape
-    near, own = _counts(graph, nodes, classes)
+    near, own = _adjacency_and_labels(graph, nodes, classes)
     others, usual = 1 - own.sum(1, keepdims=True), kept[:-1]
     counts, judging = near @ own, 1 + near @ others
     columns = [

@@ -1,4 +1,4 @@
-"""The twin of a sealed job: the same program on floating numbers in one place; baselines are the twin on one graph."""
+"""The plaintext twin of a sealed job: its program in one process on floats; baselines are the twin on one graph."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def together(
     asked: Tensor | None = None,
     examples: Examples | None = None,
 ) -> tuple[Context, dict[str, OwnData]]:
-    """What all holders of a job know and put in, as the twin has it, who all learn from the job's seed.
+    """Build the twin's context and all holders' data, with random streams of the job's seed.
 
-    ``asked`` are [R] nodes that are predicted, None: all; ``examples`` what trees were fitted to, None: these graphs'
-    nodes. Training rows are put in where it ``trains``.
+    ``asked`` are [R] nodes to predict, None: all; ``examples`` what trees were fitted to, None: the graphs' training
+    nodes. ``trains``: put in training and validation nodes.
     """
     data = {graph.party: own_data(job, graph) for graph in graphs}
     whole = next(graph for graph in graphs if graph.labels is not None)
@@ -70,7 +70,8 @@ def together(
     return Context(sizes, plan_of(job, sizes), label_party, data), data
 
 
-def _begun(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
+def _begin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
+    """Make the twin's program of all holders' graphs, ready for its first step."""
     context, data = together(job, graphs)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=True)
@@ -83,20 +84,20 @@ def _is_judged(job: SealedJob, epoch: int) -> bool:
 
 
 def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None = None) -> SealedProgram:
-    """After so many steps; None: all."""
-    program = _begun(job, graphs)
+    """Run the twin's training for so many steps, None: all, and return its program."""
+    program = _begin(job, graphs)
     for number in range(steps or job.train.epochs):
         program.step(number)
     return program
 
 
 def chosen_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
-    """After all steps, with the weights of the one that is taken."""
-    return taken(job, _begun(job, graphs))
+    """Run all steps of the twin, and return its program with the weights of the best scored step, or of the last."""
+    return taken(job, _begin(job, graphs))
 
 
 def taken(job: SealedJob, program: SealedProgram) -> SealedProgram:
-    """A program that was begun, as ``chosen_twin``."""
+    """Train a program that was begun for all steps, and restore its best scored step's weights, if steps are scored."""
     most, best = -1.0, dict[str, Tensor]()
     for epoch in range(1, job.train.epochs + 1):
         program.step(epoch - 1, best)
@@ -111,31 +112,31 @@ def taken(job: SealedJob, program: SealedProgram) -> SealedProgram:
 
 
 def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
-    """Refuse with ``RangeOverflow`` a job whose numbers leave the ring's range: the twin trains and predicts first.
+    """Train and predict in plaintext, to refuse with ``RangeOverflow`` a job whose numbers would leave the ring.
 
     Raises ``DataError`` as ``own_data`` and ``with_labels``.
     """
     chosen_twin(job, graphs).predict()
 
 
-def _begun_alone(job: SealedJob, graph: PartyGraph) -> SealedProgram:
+def _begin_alone(job: SealedJob, graph: PartyGraph) -> SealedProgram:
+    """Make the program of a job with one graph alone, margins opened and no privacy, ready for its first step."""
     weighted = job.model.edge_weights or graph.edge_weight is not None
     model = job.model.model_copy(update={"edge_weights": weighted, "edge_slots": None})
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
     changes = {"output": "margins", "named_nodes": None, "privacy": None, "model": model, "data": data}
-    return _begun(job.model_copy(update=changes), [graph])
+    return _begin(job.model_copy(update=changes), [graph])
 
 
 def in_one_place(
     job: SealedJob, graph: PartyGraph, progress: Progress, program: SealedProgram | None = None
 ) -> PlainResult:
-    """Trains the job's network on one graph, with numbers that are not rounded; ``progress`` is called after every
-    step.
+    """Train the job's network on one graph in plaintext, and return scores and stacked logits of the best step.
 
-    Steps are judged as in the job, by all validation nodes or not at all. Margins are known, and stacked, whatever its
-    ``output``. ``program`` is of that graph, begun; None: of a sealed job.
+    Steps are judged as in the job, by all validation nodes or not at all; its ``output`` and privacy are ignored.
+    ``progress`` is called after every step. ``program`` is of that graph, begun; None makes a sealed job's.
     """
-    program = program or _begun_alone(job, graph)
+    program = program or _begin_alone(job, graph)
     objective = Objective(graph, job.train, torch.float64)
     judgement, metrics, best, earlier = Judgement(), list[Record](), None, None
     for epoch in range(1, job.train.epochs + 1):
@@ -145,7 +146,7 @@ def in_one_place(
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         earlier = best if program.trial != trial and job.data.feature_scaling == "standard" else earlier
         if _is_judged(job, epoch):
-            own = _logits(program)
+            own = _predicted_logits(program)
             tried = [own] if earlier is None else [own, (own + earlier) / 2]
             logits = max(tried, key=lambda each: objective.score(each).selection(job.train.select_by))
             scores = replace(objective.score(logits), val_loss=0.0)
@@ -155,7 +156,7 @@ def in_one_place(
             best = logits if judgement.best_epoch == epoch else best
         metrics.append(record)
         progress(metrics)
-    output = _logits(program) if best is None else best
+    output = _predicted_logits(program) if best is None else best
     output = fitted(output, graph, objective.weights).logits(output, graph)
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
@@ -166,7 +167,7 @@ def in_one_place(
     return PlainResult(summary, metrics, output)
 
 
-def _logits(program: SealedProgram) -> Tensor:
+def _predicted_logits(program: SealedProgram) -> Tensor:
     found = program.predict()
     assert found is not None  # one place knows all
     return logits_of(found)

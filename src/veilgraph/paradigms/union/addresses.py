@@ -1,9 +1,8 @@
 """Where other holders' nodes are in a union, and which edges to these both ends' holders have.
 
-Every holder draws new rows for its nodes in every session, in an order of its own. It sends another one, of each of its
-edges with that one's nodes, a hash of both ends' ids and the row of its own end, in the order of the hashes and among
-padding. The receiver knows the ids from edges of its own: what it learns is which of these the sender has as well, and
-the rows. An edge that one of the two lacks is left out at the other.
+Every holder draws new rows for its nodes in every session. For each of its edges to another holder's nodes it sends
+that holder a hash of both ends' ids and the row of its own end, sorted by hash and mixed with padding. The receiver
+learns which of its own edges the sender has as well, and their rows. An edge that only one of the two has is left out.
 
 Where one holder has all edges across and no nodes, it alone is told: of every node a hash of its id and its row, among
 rows without a node. It learns which ends of its edges are nodes of the union, and leaves the other edges out.
@@ -35,8 +34,7 @@ from veilgraph.paradigms.sealed.plan import Block
 from veilgraph.paradigms.union.inputs import NOWHERE, Places, across
 
 _WORD_BYTES: Final = 8
-LISTED_BYTES: Final = HASH_BYTES + _WORD_BYTES
-"""Of an edge, or of a row, in what two holders tell each other."""
+LISTED_BYTES: Final = HASH_BYTES + _WORD_BYTES  # of an edge, or of a row, in what two holders send each other
 _AT_ONCE: Final = 1 << 16  # edges that are hashed at a time, so that what is computed on the way stays in the cache
 Hashes: TypeAlias = NDArray[np.void]
 _HASH: Final = np.dtype((np.void, HASH_BYTES))
@@ -46,7 +44,7 @@ log = logging.getLogger("veilgraph")
 
 
 def draw_rows(nodes: int, block: Block, secrets: SecretSource) -> Tensor:
-    """Different rows of a block for so many nodes, at random: int64 [nodes]."""
+    """Draw distinct random rows of a block, one for each node: int64 [nodes], numbered in the whole union."""
     numbers = torch.frombuffer(bytearray(secrets(_WORD_BYTES * block.size)), dtype=torch.int64)
     drawn: Tensor = block.rows.start + shuffled(numbers)[:nodes]
     return drawn
@@ -54,14 +52,12 @@ def draw_rows(nodes: int, block: Block, secrets: SecretSource) -> Tensor:
 
 @dataclass(frozen=True)
 class _Edges:
-    """A holder's edges with another one's nodes, in the order of their hashes: int64 [2, E] of its graph, which end is
-    its own, and which the other's, [E].
-    """
+    """A holder's edges to nodes of one other holder, sorted by their hashes."""
 
-    ends: Tensor
-    hashes: Hashes
-    own: Tensor
-    other: Tensor
+    ends: Tensor  # int64 [2, E], nodes of this holder's graph
+    hashes: Hashes  # [E]
+    own: Tensor  # int64 [E], the end that is this holder's node
+    other: Tensor  # int64 [E], the end that is the other holder's node
 
 
 def exchange_rows(
@@ -72,34 +68,36 @@ def exchange_rows(
     blocks: Mapping[PartyId, Block],
     secrets: SecretSource,
 ) -> Places:
-    """One holder's part in it; ``ids`` are of the rows of its graph, the others' as ``holder/id``.
+    """Run one holder's side of the address exchange: draw rows of its own nodes, and get those of others' nodes.
 
-    Raises ``ProtocolError``: what another sent are no rows of its own, one for each node.
+    ``ids`` name the nodes of its graph: its own first, then others' as ``holder/id``. Holders send each other hashes of
+    their common edges with their own ends' rows; with a holder of the edges across, they list their nodes to it alone.
+    Raises ``ProtocolError``: another sent a row outside its block, or two different rows for one node.
     """
     own, block, others = graph.common, blocks[link.party], [holder for holder in blocks if holder != link.party]
     names = [f"{link.party}/{text}".encode() for text in ids[:own]] + [text.encode() for text in ids[own:]]
     nodes = keyed_hashes(session.encode(), names, 2 * HASH_BYTES).numpy().view(_HASH)
     if not own:
-        return _placed(link, graph, names, nodes[:, 0], blocks)
+        return _network_places(link, graph, names, nodes[:, 0], blocks)
     drawn = draw_rows(block.size, block, secrets)
     rows = torch.cat([drawn[:own], torch.full((graph.num_nodes - own,), NOWHERE)])
     for other in others:
         if not blocks[other].size:
-            _tell(link, other, nodes[:own, 0], rows[:own], drawn[own:], secrets)
+            _send_rows(link, other, nodes[:own, 0], rows[:own], drawn[own:], secrets)
             return Places(rows, block, own, torch.empty((2, 0), dtype=torch.int64))
     edges, lost = edges_once(graph.edge_index), [torch.empty((2, 0), dtype=torch.int64)]
-    shared = {other: _with(edges, own, names, nodes, other, session) for other in others}
+    shared = {other: _edges_to(edges, own, names, nodes, other, session) for other in others}
     for other, mine in shared.items():
         more = padded(len(mine.hashes)) - len(mine.hashes)
         numbers = np.frombuffer(secrets(_WORD_BYTES * more), np.uint64) % np.uint64(block.size)
         padding = torch.from_numpy(block.rows.start + numbers.astype(np.int64))
-        _tell(link, other, mine.hashes, rows[mine.own], padding, secrets)
+        _send_rows(link, other, mine.hashes, rows[mine.own], padding, secrets)
     for other, mine in shared.items():
-        at = _rows_of(mine.hashes, *_hear(link, other, blocks[other]))
+        at = _rows_of(mine.hashes, *_receive_rows(link, other, blocks[other]))
         known = at != NOWHERE
         rows[mine.other[known]] = at[known]
         if not torch.equal(rows[mine.other[known]], at[known]):
-            raise _no_rows(other, blocks[other])
+            raise _invalid_rows(other, blocks[other])
         lost.append(mine.ends[:, ~known])
         if missing := int((~known).sum()):
             log.warning(
@@ -108,8 +106,9 @@ def exchange_rows(
     return Places(rows, block, own, torch.cat(lost, 1))
 
 
-def _with(edges: Tensor, own: int, names: Sequence[bytes], nodes: Hashes, other: PartyId, session: str) -> _Edges:
-    is_other = torch.cat([torch.zeros(own, dtype=torch.bool), _is_at(other, names[own:])])
+def _edges_to(edges: Tensor, own: int, names: Sequence[bytes], nodes: Hashes, other: PartyId, session: str) -> _Edges:
+    """Select the edges with an end at another holder's node, and sort them by their hashes."""
+    is_other = torch.cat([torch.zeros(own, dtype=torch.bool), _is_node_of(other, names[own:])])
     ends = edges[:, is_other[edges].any(0)]
     hashes = edge_hashes(ends, nodes, session)
     order = np.argsort(hashes.view(">u8")[::2].astype(np.uint64))  # by the first halves: many times faster
@@ -118,22 +117,22 @@ def _with(edges: Tensor, own: int, names: Sequence[bytes], nodes: Hashes, other:
     return _Edges(ends, hashes[order], torch.where(comes, ends[1], ends[0]), torch.where(comes, ends[0], ends[1]))
 
 
-def _is_at(holder: PartyId, names: Sequence[bytes]) -> Tensor:
+def _is_node_of(holder: PartyId, names: Sequence[bytes]) -> Tensor:
     start = f"{holder}/".encode()
     return torch.tensor([name.startswith(start) for name in names], dtype=torch.bool)
 
 
-def _placed(
+def _network_places(
     link: Link, graph: PartyGraph, names: Sequence[bytes], hashes: Hashes, blocks: Mapping[PartyId, Block]
 ) -> Places:
-    """Where all holders' nodes are, as each tells the one that has the edges across."""
+    """At the holder of the edges across: look up rows of ``hashes``, those of ``names``, in what all holders send."""
     rows = torch.full((len(names),), NOWHERE)
     for holder, block in blocks.items():
         if block.size:
-            told, at = _hear(link, holder, block)
+            told, at = _receive_rows(link, holder, block)
             if not torch.equal(at.sort().values, torch.arange(block.rows.start, block.rows.stop)):
-                raise _no_rows(holder, block)
-            theirs = _is_at(holder, names)
+                raise _invalid_rows(holder, block)
+            theirs = _is_node_of(holder, names)
             rows[theirs] = _rows_of(hashes[theirs.numpy()], told, at)
     edges = edges_once(graph.edge_index)
     lost = edges[:, ~across(edges, rows, blocks)]
@@ -168,34 +167,35 @@ def edge_hashes(ends: Tensor, nodes: Hashes, session: str) -> Hashes:
     return found.view(_HASH)[:, 0]
 
 
-def _rows_of(hashes: Hashes, told: Hashes, at: Tensor) -> Tensor:
-    """The rows at which hashes were told, ``NOWHERE`` of those that were not: int64 [n]."""
-    if not len(told):
+def _rows_of(hashes: Hashes, listed: Hashes, rows: Tensor) -> Tensor:
+    """Find each of n hashes among ``listed`` hashes with their ``rows``: int64 [n], ``NOWHERE`` if not listed."""
+    if not len(listed):
         return torch.full((len(hashes),), NOWHERE)
-    order = np.argsort(told, kind="stable")
-    told = told[order]
-    place = np.searchsorted(told, hashes).clip(max=len(told) - 1)
-    found = at[torch.from_numpy(order[place])]
-    return torch.where(torch.from_numpy(told[place] == hashes), found, NOWHERE)
+    order = np.argsort(listed, kind="stable")
+    listed = listed[order]
+    place = np.searchsorted(listed, hashes).clip(max=len(listed) - 1)
+    found = rows[torch.from_numpy(order[place])]
+    return torch.where(torch.from_numpy(listed[place] == hashes), found, NOWHERE)
 
 
-def _tell(link: Link, other: PartyId, hashes: Hashes, rows: Tensor, padding: Tensor, secrets: SecretSource) -> None:
-    """Hashes and their rows, and rows of padding under random hashes, in the order of the hashes."""
+def _send_rows(link: Link, peer: PartyId, hashes: Hashes, rows: Tensor, padding: Tensor, secrets: SecretSource) -> None:
+    """Send hashes and their rows to another holder, mixed with padding rows under random hashes, sorted by hash."""
     told = np.concatenate([hashes, np.frombuffer(secrets(HASH_BYTES * len(padding)), _HASH)])
     order = np.argsort(told, kind="stable")
-    link.send(other, _EDGES, torch.from_numpy(told[order].view(np.uint8).reshape(-1, HASH_BYTES)))
-    link.send(other, _ROWS, torch.cat([rows, padding])[torch.from_numpy(order)])
+    link.send(peer, _EDGES, torch.from_numpy(told[order].view(np.uint8).reshape(-1, HASH_BYTES)))
+    link.send(peer, _ROWS, torch.cat([rows, padding])[torch.from_numpy(order)])
 
 
-def _hear(link: Link, other: PartyId, block: Block) -> tuple[Hashes, Tensor]:
+def _receive_rows(link: Link, other: PartyId, block: Block) -> tuple[Hashes, Tensor]:
+    """Receive another holder's hashes and rows, [n] each; ``ProtocolError`` where a row is outside its block."""
     told = receive_as(link, other, _EDGES, (None, HASH_BYTES), torch.uint8)
     at = receive_as(link, other, _ROWS, (len(told),), torch.int64)
     if bool(((at < block.rows.start) | (at >= block.rows.stop)).any()):
-        raise _no_rows(other, block)
+        raise _invalid_rows(other, block)
     return told.contiguous().numpy().view(_HASH)[:, 0], at
 
 
-def _no_rows(other: PartyId, block: Block) -> ProtocolError:
+def _invalid_rows(other: PartyId, block: Block) -> ProtocolError:
     return ProtocolError(
         f"{other} told rows of its nodes that are not one each of its own {block.size}; ask {other} what it runs",
         code="rows",

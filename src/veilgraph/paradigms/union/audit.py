@@ -1,4 +1,4 @@
-"""What the audit must know of a union: all of it is noise, but for what every holder is told of its own nodes."""
+"""What the audit must know of a union: all messages must look random, but what a holder learns of its own nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from veilgraph.protocol.view import View
 
 
 class UnionSource(SealedSource):
-    """All messages as noise, and for comparison a network like the job's on a holder's own nodes."""
+    """Audit a union job: all messages must look random; attacks compare with the job's network on own nodes alone."""
 
     @override
     def hidden(self, view: View) -> list[Evidence]:
@@ -30,7 +30,7 @@ class UnionSource(SealedSource):
 
     @override
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
-        """Nothing else: what a holder is told is of nodes of its own."""
+        """Yield nothing: a holder is only told predictions of its own nodes."""
         yield from ()
 
     @override

@@ -1,7 +1,7 @@
-"""What a holder puts into a union: made of its graph, whose first nodes are its own and the others other holders'.
+"""What a holder puts into a union, made from its graph: its own nodes come first, other holders' nodes follow.
 
-All nodes of a union stand below each other, every holder's in a block of its own. Within it a holder has them where it
-likes, among more rows than it has nodes: neither their number nor their order is told.
+The rows of a union are divided into one block for each holder. A holder places its nodes in its block as it likes,
+among more rows than it has nodes, so that neither their number nor their order is told.
 """
 
 from __future__ import annotations
@@ -38,14 +38,12 @@ from veilgraph.protocol.costs import pairs_of
 from veilgraph.protocol.judge import balanced_weights
 from veilgraph.tables.encode import Scaling
 
-NOWHERE = -1
-"""In place of a row: of a node that is not known to be in the union."""
-Named = tuple[PartyGraph, list[str]]
-"""A graph, and the ids of its rows."""
+NOWHERE = -1  # in place of a row: the node is not known to be in the union
+Named = tuple[PartyGraph, list[str]]  # a graph, and the ids of its rows
 
 
 def scale_own(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph]:
-    """Graphs with the columns of their own nodes scaled over those of all holders; others' nodes have zeros."""
+    """Return the graphs with own nodes' features scaled by statistics over all holders; others' nodes have zeros."""
     own = [replace(graph, features=rows_between(graph.features, 0, graph.common)) for graph in graphs if graph.common]
     scaled = {part.party: part.features.to_dense() for part in scale_together(own, scaling)}
     return [
@@ -55,12 +53,12 @@ def scale_own(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph
 
 
 def longer(rows: Tensor, count: int) -> Tensor:
-    """With zeros behind, to so many rows: [count, F]."""
+    """Return ``rows`` [n, F] followed by rows of zeros, ``count`` in all: [count, F]."""
     return torch.cat([rows, rows.new_zeros((count - len(rows), rows.shape[1]))])
 
 
 def network_of(party: PartyId, parts: Iterable[Named]) -> Named:
-    """The graph of a holder that has the edges of some holders' graphs between nodes of different ones, and its ids."""
+    """Make the graph of a holder of edges only, the parts' edges to others' nodes, and its nodes' ids ``holder/id``."""
     ends = list[list[str]]()
     for graph, ids in parts:
         names = [f"{graph.party}/{text}" if row < graph.common else text for row, text in enumerate(ids)]
@@ -72,7 +70,7 @@ def network_of(party: PartyId, parts: Iterable[Named]) -> Named:
 
 
 def with_no_labels(graph: PartyGraph) -> PartyGraph:
-    """With labels that are all unknown, where it has none."""
+    """Return the graph; where it has no labels, with all labels ``UNKNOWN`` and empty split masks."""
     if graph.labels is not None:
         return graph
     nowhere = torch.zeros(graph.num_nodes, dtype=torch.bool)
@@ -81,10 +79,9 @@ def with_no_labels(graph: PartyGraph) -> PartyGraph:
 
 
 def both_ways(graph: PartyGraph, plan: Plan) -> PartyGraph:
-    """Each pair of nodes once in both directions, of whatever relation: what a holder makes of its nodes' columns at
-    home is over these. The graph as it is where no block is.
+    """Return the graph with relations merged and each pair of nodes once in both directions, for blocks made at home.
 
-    Of edges that have weights, as amounts are, a pair counts log(1 + s) with s the sum of its edges' weights.
+    A plan with no such block over edges leaves it as it is. A pair's weight is log(1 + s), s the sum of its edges'.
     """
     if not {NEIGHBOURS, QUANTILES, BOOSTING} & {*plan.home}:
         return graph
@@ -96,17 +93,17 @@ def both_ways(graph: PartyGraph, plan: Plan) -> PartyGraph:
 
 
 def summed_once(edges: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Each pair as ``edges_once`` has it, int64 [2, P], and the sum of the weights of its edges: float64 [P]."""
+    """Return each (source, target) pair once, int64 [2, P], without self-loops, and its summed weight, [P]."""
     kept = edges[0] != edges[1]
     pairs, place = pairs_once(edges[:, kept])
     return pairs, weights.new_zeros(pairs.shape[1], dtype=torch.float64).index_add(0, place, weights[kept].double())
 
 
 def put_in(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
-    """Columns of a holder's own nodes, and edges into these and, where they have a direction, against it out of these.
+    """Make a holder's columns and unweighted edges for the program, with nodes numbered as in its graph.
 
-    Without nodes it puts in all edges. Nodes are numbered as in the graph. What edges weigh is in columns alone. Raises
-    ``DataError``: an edge goes one way where none should.
+    Edges are those into its own nodes and, in a directed plan, ``turned``: edges out of them, reversed. One without
+    nodes puts in all. Raises ``DataError``: ``model.directed`` is false and an edge goes one way.
     """
     edges = pairs_of(graph, job.inputs)
     turned = edges_once(edges.flip(0))
@@ -123,10 +120,10 @@ def put_in(plan: Plan, graph: PartyGraph, job: UnionJob) -> OwnData:
 
 
 def with_own_labels(own: OwnData, graph: PartyGraph, job: UnionJob, streams: LearningStreams, classes: int) -> OwnData:
-    """With the labels of its own training nodes and of those that steps are judged by, in an order of its own.
+    """Add training and validation nodes with their labels, and class weights, to what a holder puts in.
 
-    Raises ``DataError``: it has labels, and no training node or, where steps are judged, no validation node; or it has
-    none, and says how well the model does.
+    Both are shuffled by the holder's stream; validation nodes are capped. A holder without labels gets ``own`` back.
+    Raises ``DataError``: the label holder has no labels, or another lacks training or needed validation nodes.
     """
     labels, train, val = graph.labels, graph.train_mask, graph.val_mask
     if labels is None or train is None or val is None:
@@ -143,7 +140,7 @@ def with_own_labels(own: OwnData, graph: PartyGraph, job: UnionJob, streams: Lea
         raise DataError(
             f"party {graph.party!r}: labels: there is no node of its own to train on; mark some, or leave labels out"
         )
-    rows = _drawn(train, streams, "rows")
+    rows = _shuffled(train, streams, "rows")
     own = replace(own, rows=rows, labels=labels[rows])
     if job.train.class_weights == "balanced":
         own = replace(own, weights=balanced_weights(labels[rows], classes)[labels[rows]])
@@ -156,18 +153,19 @@ def with_own_labels(own: OwnData, graph: PartyGraph, job: UnionJob, streams: Lea
             key="train.select_by",
             value=job.train.select_by,
         )
-    judged = _drawn(val, streams, "judged")
+    judged = _shuffled(val, streams, "judged")
     judged = judged[ranked_first(labels[judged])[: MOST_JUDGED // len(job.data.names)]]
     return replace(own, judged=judged, judged_labels=labels[judged])
 
 
-def _drawn(mask: Tensor, streams: LearningStreams, purpose: str) -> Tensor:
+def _shuffled(mask: Tensor, streams: LearningStreams, purpose: str) -> Tensor:
+    """The nodes of a mask in random order, drawn from the holder's stream: int64."""
     rows = mask.nonzero()[:, 0]
     return rows[torch.randperm(rows.numel(), generator=streams.generator(purpose))]
 
 
 def blocks_of(rows: Mapping[PartyId, int], counts: Mapping[PartyId, tuple[int, ...]]) -> dict[PartyId, Block]:
-    """Every holder's block, from how many rows it has and how many are trained on, judged by and perhaps asked for."""
+    """Stack blocks of so many rows; ``counts`` are a holder's training, validation and, optionally, named nodes."""
     ends = dict(zip(rows, accumulate(rows.values()), strict=True))
     return {holder: Block(slice(ends[holder] - rows[holder], ends[holder]), *counts[holder]) for holder in rows}
 
@@ -180,7 +178,11 @@ def union_sizes(
     classes: int,
     neighbours: Mapping[PartyId, int],
 ) -> Sizes:
-    """What all parties know; a node has edges at its own holder, and at one that has the edges across."""
+    """Return the public sizes of a union job; ``DataError`` where a node may have too many edges.
+
+    ``neighbours`` are each holder's most edges at a node. The degree bound is the largest of those of holders of nodes,
+    plus those of a holder of the edges across.
+    """
     names = ("size", "training", "validation", "asked")
     nodes, training, validation, asked = (sum(getattr(block, name) for block in blocks.values()) for name in names)
     most = max(own for holder, own in neighbours.items() if blocks[holder].size)
@@ -190,7 +192,7 @@ def union_sizes(
 
 
 def across(edges: Tensor, rows: Tensor, blocks: Mapping[PartyId, Block]) -> Tensor:
-    """Whether each edge [2, E] joins nodes of different holders that are both in the union: bool [E]."""
+    """Whether each edge [2, E] joins nodes of two holders, whose ``rows`` are both known: bool [E]."""
     starts = torch.tensor([block.rows.start for block in blocks.values() if block.size])
     ends = rows[edges].contiguous()
     homes = torch.searchsorted(starts, ends, right=True)
@@ -199,9 +201,9 @@ def across(edges: Tensor, rows: Tensor, blocks: Mapping[PartyId, Block]) -> Tens
 
 @dataclass(frozen=True)
 class Places:
-    """Where a holder's nodes are: rows of the union, [n + others], ``NOWHERE`` for others' that are not known there.
+    """Where a holder's nodes are: rows of the union, int64 [n + others], ``NOWHERE`` for others' that are not known.
 
-    ``lost`` are edges, int64 [2, E] of its graph, that the other end's holder lacks.
+    The first ``nodes`` are its own, within ``block``. ``lost`` edges, int64 [2, E] of its graph, are left out.
     """
 
     rows: Tensor
@@ -210,7 +212,7 @@ class Places:
     lost: Tensor
 
     def of(self, own: OwnData) -> OwnData:
-        """What it puts in, by rows of its block and of the union: edges that end nowhere are left out."""
+        """Renumber columns and nodes by slots of its block, and edges, without lost ones, by rows of the union."""
         slots = self.rows[: self.nodes] - self.block.rows.start
 
         def placed(part: Tensor) -> Tensor:
@@ -219,24 +221,24 @@ class Places:
         return replace(
             own,
             columns={block: placed(part) for block, part in own.columns.items()},
-            edges=self._edges(own.edges, self.lost),
-            turned=None if own.turned is None else self._edges(own.turned, self.lost.flip(0)),
+            edges=self._renumber_edges(own.edges, self.lost),
+            turned=None if own.turned is None else self._renumber_edges(own.turned, self.lost.flip(0)),
             rows=None if own.rows is None else slots[own.rows],
             judged=None if own.judged is None else slots[own.judged],
             asked=None if own.asked is None else slots[own.asked],
         )
 
-    def _edges(self, edges: Tensor, lost: Tensor) -> Tensor:
+    def _renumber_edges(self, edges: Tensor, lost: Tensor) -> Tensor:
         places = len(self.rows)
         kept = ~torch.isin(edges[0] * places + edges[1], lost[0] * places + lost[1])
         return self.rows[edges[:, kept]]
 
     def own(self, found: Tensor) -> Tensor:
-        """Rows of its block in the order of its nodes."""
+        """Select its own nodes, in their order, from a tensor over its block's slots: [size, …] to [nodes, …]."""
         return found[self.rows[: self.nodes] - self.block.rows.start]
 
 
 def with_coins(own: OwnData, nodes: int, secrets: SecretSource) -> OwnData:
-    """With what a holder draws for the check of edges, in a union of so many rows."""
+    """Add the holder's random numbers for ``check_double_entry``: int64 [nodes, 2] below ``COINS``."""
     drawn = torch.frombuffer(bytearray(secrets(2 * 2 * nodes)), dtype=torch.int16).to(torch.int64)
     return replace(own, coins=drawn.reshape(nodes, 2) % COINS)

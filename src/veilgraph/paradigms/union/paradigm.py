@@ -1,7 +1,4 @@
-"""The union as a paradigm: everybody's own nodes, edges between nodes of different holders, nothing opened but results.
-
-Of tables it begins as all jobs do whose holders have the same columns of nodes of their own.
-"""
+"""The union as a paradigm: holders' own nodes, edges between nodes of different holders, only results opened."""
 
 from __future__ import annotations
 
@@ -47,6 +44,7 @@ _LIKELY: Final = 8190  # edges of a node, where tables do not say
 class _UnionData(SameColumnsData[UnionJob]):
     @override
     def load(self, job: UnionJob) -> Inputs:
+        """Load saved graphs, or a data set divided by holder, with a graph of edges only for ``job.across``."""
         if job.data.graphs is not None:
             whole = load_named_graphs(job.data)
         else:
@@ -68,11 +66,14 @@ class _UnionData(SameColumnsData[UnionJob]):
     @staticmethod
     @override
     def _check_own(graphs: Sequence[PartyGraph]) -> None:
-        """Nodes behind a holder's own are others'."""
+        """Check nothing: a union's graphs may have other holders' nodes behind their own."""
 
     @override
     def accept(self, job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        """Graphs whose first nodes are a holder's own; those behind are others', and named ``holder/id``."""
+        """Scale own nodes' features together; nodes behind a graph's own are others', and need ids ``holder/id``.
+
+        Raises ``DataError``: such an id names no holder, or ``across`` is not the one holder without nodes.
+        """
         for graph in graphs:
             if (graph.common == 0) != (graph.party == job.across):
                 raise DataError(
@@ -99,7 +100,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
 
     @override
     def costs(self, job: UnionJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
-        """Where sizes say whose nodes edges join, with what two holders tell each other of those between them."""
+        """Count rounds, bytes and memory of a training, the address exchange included where sizes have ``shared``."""
         judged = MOST_JUDGED // len(sizes) if job.passes.evaluates else 0
         blocks = blocks_of(
             {holder: padded(own.nodes) if own.nodes else 0 for holder, own in sizes.items()},
@@ -124,6 +125,7 @@ class _UnionSessions(SameColumnsSessions[UnionJob]):
 
     @override
     def stated(self, job: UnionJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        """Bounds of the sizes that a party states in its hello: of edges alone for ``across``, none for the server."""
         if party == SERVER:
             return dict(seam.NO_NUMBERS)
         judged = (0, MOST_JUDGED if job.passes.evaluates else 0)

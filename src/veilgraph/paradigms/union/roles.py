@@ -55,7 +55,7 @@ class _UnionRole(SealedRole):
         )
 
     def _check_named(self, hellos: Mapping[PartyId, Hello]) -> None:
-        """Holds every holder to what it may name; one that names none helps the others. One of them has to."""
+        """Check how many nodes holders name: ``ProtocolError`` above one's limit, ``ConfigError`` if none names any."""
         job, trains = union(self.session.settings), self._trains
         for holder in job.owners:
             stated = hellos[holder]
@@ -75,10 +75,9 @@ class UnionDealer(_UnionRole, SealedDealer):
 
 
 class UnionNetwork(_UnionRole, SealedHolder):
-    """Has edges, and learns which of their ends are nodes of the union; ``ids`` are of the rows of its graph.
+    """Has edges, and learns which of their ends are nodes of the union; ``ids`` name its graph's nodes, its own first.
 
-    Nodes of its own come first; those that edges join to these, or to each other, follow. Raises ``DataError``: its
-    edges do not fit the job.
+    Raises ``DataError``: its edges do not fit the job.
     """
 
     def __init__(self, session: RoleContext, graph: PartyGraph, ids: Sequence[str]) -> None:
@@ -115,7 +114,7 @@ class UnionNetwork(_UnionRole, SealedHolder):
 
 
 class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
-    """Has nodes, columns, edges and perhaps labels of its own, and learns what is predicted of its nodes."""
+    """Has nodes, columns, edges and perhaps labels of its own, and learns the predictions of its own nodes."""
 
     @override
     def with_labels(self) -> OwnData:
@@ -129,12 +128,13 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
 
     @override
     def declines(self) -> str:
-        """It takes part where it names none: others do."""
+        """Why it may not name so many nodes in this prediction; empty where it may, or names none."""
         named = 0 if self._learns or self.predicted is None else self.predicted.numel()
         return self._naming.refusal(self.session.link.party, named, least=0) if named else ""
 
     @override
     def learn(self, found: Tensor | None) -> None:
+        """Keep logits of the named nodes, in their order, or of all own nodes without the block's other rows."""
         assert self._places is not None
         if self.predicted is None:
             assert found is not None
@@ -145,7 +145,7 @@ class UnionHolder(UnionNetwork, SealedLabelHolder, SharedJudge):
 
     @override
     def judge(self, found: Tensor | None) -> None:
-        """By all holders' validation nodes: every holder learns the same."""
+        """Keep the share of all holders' validation nodes, or pairs, that are right, of ``found`` [1, 1 or 2]."""
         assert found is not None
         assert self._sizes is not None
         right, most = float(found[0, 0]), float(found[0, -1]) if found.shape[1] > 1 else self._sizes.validation

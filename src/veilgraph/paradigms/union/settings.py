@@ -67,7 +67,7 @@ class UnionJob(SealedJob):
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """As of a sealed job."""
+        """Preset choices of a sealed job; of a data set other than ``payments``, edges count both ways."""
         yield from super().choices(said)
         if said.get("data.dataset") is not None and said.get("data.dataset") != "payments":
             yield Choice("model.directed", False, "edges of this data set go both ways")
@@ -101,6 +101,7 @@ class UnionJob(SealedJob):
     @property
     @override
     def duties(self) -> Duties:
+        """All holders publish; those with nodes score."""
         return Duties(publishing=self.data.names, scoring=self.owners)
 
     @property
@@ -111,5 +112,5 @@ class UnionJob(SealedJob):
 
 
 def union(job: JobSettings) -> UnionJob:
-    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    """Return ``job`` typed as a union job; ``ConfigError`` where it is of another paradigm."""
     return job_of(UnionJob, job)

@@ -37,7 +37,7 @@ from veilgraph.protocol.plain_fitting import PlainResult, Progress
 
 
 def joint_context(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Context:
-    """The twin's context: all holders' sizes, plan and inputs, at the rows that ``places_by_id`` gives nodes."""
+    """Build the context of the plaintext twin: all holders' sizes, plan and data, nodes at rows by ``places_by_id``."""
     plan, data, counts = plan_of(job), dict[PartyId, OwnData](), dict[PartyId, tuple[int, int]]()
     classes = max(graph.num_classes or 0 for graph in graphs)
     for graph in graphs:
@@ -58,36 +58,37 @@ def joint_context(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[Part
         {party: size.neighbours or 0 for party, size in own_sizes.items()},
     )
     places = places_by_id(graphs, ids)
-    confirmed = _confirmed(graphs, places, sizes.nodes) if job.across is None and len(graphs) > 1 else {}
+    confirmed = _usable_edges(graphs, places, sizes.nodes) if job.across is None and len(graphs) > 1 else {}
     for graph in graphs:
         party, edges = graph.party, graph.edge_index
         lost = edges[:, ~across(edges, places[party], blocks)] if party == job.across else edges[:, :0]
         if confirmed:
-            lost = edges[:, ~torch.isin(_keys(places[party][edges], sizes.nodes), confirmed[party])]
+            lost = edges[:, ~torch.isin(_edge_keys(places[party][edges], sizes.nodes), confirmed[party])]
         at = Places(places[party], blocks[party], graph.common, lost)
         data[party] = with_coins(at.of(data[party]), sizes.nodes, system_secrets)
     return Context(sizes, plan_of(job, sizes), job.data.label_party, data)
 
 
-def _keys(ends: Tensor, nodes: int) -> Tensor:
+def _edge_keys(ends: Tensor, nodes: int) -> Tensor:
+    """Number each edge, int64 [2, E] of rows, by its ends: int64 [E], ``NOWHERE`` where an end is."""
     return torch.where((ends == NOWHERE).any(0), NOWHERE, ends[0] * nodes + ends[1])
 
 
-def _confirmed(graphs: Sequence[PartyGraph], places: Mapping[PartyId, Tensor], nodes: int) -> dict[PartyId, Tensor]:
-    """Of every holder the edges that it may use: between its own nodes, and those that another holder has as well."""
-    has = {graph.party: torch.unique(_keys(places[graph.party][graph.edge_index], nodes)) for graph in graphs}
+def _usable_edges(graphs: Sequence[PartyGraph], places: Mapping[PartyId, Tensor], nodes: int) -> dict[PartyId, Tensor]:
+    """Holder → keys, int64, of edges that it may use: between own nodes, and those that another holder has too."""
+    has = {graph.party: torch.unique(_edge_keys(places[graph.party][graph.edge_index], nodes)) for graph in graphs}
     found = {}
     for graph in graphs:
         own = graph.edge_index[:, (graph.edge_index < graph.common).all(0)]
         others = torch.cat([torch.empty(0, dtype=torch.int64), *(has[name] for name in has if name != graph.party)])
-        found[graph.party] = torch.cat([_keys(places[graph.party][own], nodes), others[others != NOWHERE]])
+        found[graph.party] = torch.cat([_edge_keys(places[graph.party][own], nodes), others[others != NOWHERE]])
     return found
 
 
 def places_by_id(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> dict[PartyId, Tensor]:
-    """Holder → the row of each node of its graph, int64 [n]: all holders' own stand below each other in their order.
+    """Holder → the union's row of each node of its graph, int64 [n]; holders' own nodes are numbered in turn.
 
-    ``NOWHERE`` of a node behind its own, ``holder/id``, that is none of these.
+    Another holder's node, with id ``holder/id``, is ``NOWHERE`` where that holder has none of that id.
     """
     joined = graphs if len(graphs) > 1 else ()  # alone a holder knows of nobody's nodes
     own = [f"{graph.party}/{text}" for graph in joined for text in ids[graph.party][: graph.common]]
@@ -101,7 +102,7 @@ def places_by_id(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[st
 
 
 def begun(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> SealedProgram:
-    """Its program before the first step."""
+    """Return the plaintext twin's program of all holders, set up to make its first training step."""
     context = joint_context(job, graphs, ids)
     program = SealedProgram(PlainMachine(list(context.data)), context)
     program.enter(trains=True)
@@ -110,10 +111,7 @@ def begun(job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Seq
 
 
 def alone(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress: Progress) -> PlainResult:
-    """Trains the job's network on what one holder has, others' nodes, of which it knows edges alone, among it.
-
-    ``output`` is of its own nodes.
-    """
+    """Train the job's network on one holder's graph, others' nodes without features; ``output``: own nodes' logits."""
     found = _in_one_place(job, replace(graph, num_common=None), ids, progress)
     return replace(found, output=found.output[: graph.common])
 
@@ -121,7 +119,7 @@ def alone(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress: Progre
 def pooled(
     job: UnionJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]], progress: Progress
 ) -> PlainResult:
-    """Trains the job's network on all nodes and edges in one place; ``output`` is of every holder's in turn."""
+    """Train the job's network on all holders' nodes and edges pooled; ``output`` has the holders' nodes in turn."""
     places, edges, weights = places_by_id(graphs, ids), list[Tensor](), list[Tensor]()
     owners = [with_no_labels(graph) for graph in graphs if graph.common]
     for graph in graphs:
@@ -129,7 +127,7 @@ def pooled(
         kept = (found != NOWHERE).all(0)
         edges.append(found[:, kept])
         weights += [] if graph.edge_weight is None else [graph.edge_weight[kept]]
-    pairs, weight = _once(edges, weights)
+    pairs, weight = _merge_edges(edges, weights)
     names = [name for name in ("labels", *MASKS) if all(getattr(graph, name) is not None for graph in owners)]
     whole = replace(
         owners[0].merged(),
@@ -144,8 +142,8 @@ def pooled(
     return _in_one_place(job, whole, [str(row) for row in range(whole.num_nodes)], progress)
 
 
-def _once(edges: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Each pair of all holders' edges once, and what it weighs where all of them say so: two may have the same edge."""
+def _merge_edges(edges: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Merge holders' edges: each pair once, with the larger of two holders' weights; None unless all have weights."""
     if len(weights) < len(edges):
         return pairs_once(torch.cat(edges, 1))[0], None
     own = [summed_once(*each) for each in zip(edges, weights, strict=True)]
@@ -155,9 +153,9 @@ def _once(edges: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor | 
 
 
 def trained_alone(job: UnionJob, graph: PartyGraph) -> Tensor:
-    """Logits, float64 [N, C], of the job's network after all steps on the training nodes of one graph."""
+    """Train the job's network on one graph for all its steps, and return its logits: float64 [N, C]."""
     rows = [str(row) for row in range(graph.num_nodes)]
-    program = begun(_of_one(job, graph), [graph], {graph.party: rows})
+    program = begun(_single_holder_job(job, graph), [graph], {graph.party: rows})
     for number in range(job.train.epochs):
         program.step(number)
     found = program.predict()
@@ -166,9 +164,9 @@ def trained_alone(job: UnionJob, graph: PartyGraph) -> Tensor:
 
 
 def _in_one_place(job: UnionJob, graph: PartyGraph, ids: Sequence[str], progress: Progress) -> PlainResult:
-    return in_one_place(job, graph, progress, begun(_of_one(job, graph), [graph], {graph.party: ids}))
+    return in_one_place(job, graph, progress, begun(_single_holder_job(job, graph), [graph], {graph.party: ids}))
 
 
-def _of_one(job: UnionJob, graph: PartyGraph) -> UnionJob:
+def _single_holder_job(job: UnionJob, graph: PartyGraph) -> UnionJob:
     data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
     return job.model_copy(update={"data": data, "output": "margins", "named_nodes": None, "across": None})

@@ -43,12 +43,12 @@ _INITIAL: Final = "initial."
 
 
 class VerticalSource(Source):
-    """Sums and single embeddings, opened h0, gradients, and propagation over several rounds."""
+    """Audit a vertical job: sums and single embeddings, opened h0, gradients, and propagation over several rounds."""
 
     @override
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
         if view.party == SERVER:
-            yield from _at_server(trained)
+            yield from _server_evidence(trained)
         else:
             yield from (*_initial(trained), *_combined(trained))
             given = "" if view.party == view.settings.data.label_party else ", which it must be given"
@@ -58,14 +58,14 @@ class VerticalSource(Source):
 
     @override
     def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-        """Whoever knows its own summand has the sum of the others' only; dealer and holder have what masks hide."""
+        """What parties have together: sums less their own summands and, with the dealer, what masks hide."""
         yield from _first_layer_less_own(holders, outside)
         if server is not None:
             yield from (*_sums_less_own(server, holders, outside), *_unmasked(server, holders[0], outside))
 
     @override
     def sums(self, view: View) -> Iterator[OpenedSum]:
-        """Of embeddings and gradients at the server; with ``secure-sum`` of h0 at holders."""
+        """Masked sums of embeddings and gradients at the server; with ``secure-sum`` those of h0 at holders."""
         job, trained = vertical(view.settings), view.of_training
         model, publishing = job.model, job.duties.publishing
         if view.party == SERVER and job.passes.is_masked:
@@ -87,7 +87,10 @@ class VerticalSource(Source):
     def initial_weights(
         self, job: JobSettings, columns: Mapping[PartyId, int], seeds: Mapping[PartyId, int]
     ) -> InitialWeights:
-        """Seeds that are not ``seeds`` may be the job's, which is known; of a joint W that would be no guess."""
+        """The initial W as holders with ``seeds`` can compute it: exactly if seeds are public.
+
+        Else it is their own part of a joint W or, of a W that is not joint, a guess that others use the job's seed.
+        """
         model, names = vertical(job).model, job.data.names
         is_joint, is_public = model.initial.method == "collaborative", max(seeds.values()) < PUBLIC_SEEDS
         known = {**seeds} if is_joint and not is_public else {**dict.fromkeys(names, job.seed), **seeds}
@@ -140,7 +143,7 @@ class VerticalSource(Source):
 
     @override
     def unreadable(self, run: Audited) -> str:
-        """Products of a large graph are made in blocks of rows."""
+        """Why views cannot be read: the product of a large graph is in several blocks of rows; else empty."""
         job = vertical(run.settings)
         if job.model.initial.method != "collaborative":
             return ""
@@ -179,7 +182,7 @@ class VerticalSource(Source):
 
 
 def _initial_weight(parts: Mapping[PartyId, Mapping[str, Tensor]], owner: PartyId) -> Tensor:
-    """W^owner: of that holder, or the sum of all shares."""
+    """The trained W for ``owner``'s columns, [F_owner, d]: its own, or decoded from the sum of all parties' shares."""
     name, own = f"{_INITIAL}share/{owner}", parts[owner]
     shares = [part[name] for part in parts.values() if name in part]
     if not shares:
@@ -189,7 +192,8 @@ def _initial_weight(parts: Mapping[PartyId, Mapping[str, Tensor]], owner: PartyI
     return ring.decode(total, bits, torch.float64, "W", "train the run again", float(own[f"{_INITIAL}scale"]))
 
 
-def _at_server(view: View) -> Iterator[Evidence]:
+def _server_evidence(view: View) -> Iterator[Evidence]:
+    """Embeddings that the server sees in every round, single or summed, and propagation between rounds."""
     job = vertical(view.settings)
     holders, is_masked = job.duties.publishing, job.passes.is_masked
     kind = Kind.MASKED if is_masked else Kind.EMBEDDING
@@ -203,7 +207,7 @@ def _at_server(view: View) -> Iterator[Evidence]:
 
 
 def _gradients(view: View) -> Iterator[Evidence]:
-    """What comes from the label holder's loss: at a holder gradients of what it published, and of an opened h^0."""
+    """Gradients of the label holder's loss that the server, or a holder without labels, received."""
     job, labelled = vertical(view.settings), view.settings.data.label_party
     rounds = job.model.rounds
     told: list[tuple[Kind, int, str, Sequence[PartyId]]] = []
@@ -224,7 +228,7 @@ def _gradients(view: View) -> Iterator[Evidence]:
 
 
 def _combined(view: View) -> Iterator[Evidence]:
-    """At a holder: what the server sent back of all holders' embeddings."""
+    """Combined embeddings and output that a holder got from the server, and propagation between rounds."""
     model = vertical(view.settings).model
     for round_ in view.rounds(Kind.COMBINED, SERVER):
         is_last = round_ == model.rounds
@@ -236,7 +240,7 @@ def _combined(view: View) -> Iterator[Evidence]:
 
 
 def _hops_at_server(view: View) -> Iterator[Evidence]:
-    """What the server sent back and what it got in the next round: a hop of propagation."""
+    """Propagation at the server: what it sent back in a round, with what it got in the next."""
     job = vertical(view.settings)
     holders, rounds = job.duties.publishing, range(1, job.model.rounds + 1)
     sent = {
@@ -258,29 +262,29 @@ def _hops(
     about: Sequence[PartyId],
     words: str,
 ) -> Iterator[Evidence]:
-    """Pairs of what went into a round and what the next made of it, of the same pass: the newest.
+    """Yield as evidence the newest pairs of a round's input and the next round's output in the same pass.
 
-    After the last round there may be an activation and more, so it is used where there is no other alone.
+    The last round's output, which an activation may follow, is used only where there is no other.
     """
     pairs = list[tuple[tuple[Seen, ...], tuple[Seen, ...]]]()
     for round_, given in inputs.items():
         if pairs and round_ + 1 == max(outputs):
             break
-        made = {_pass(pieces): pieces for pieces in outputs.get(round_ + 1, Observations()).pieces}
-        pairs += [(pieces, made[_pass(pieces)]) for pieces in given.pieces if _pass(pieces) in made]
-    newest = sorted(pairs, key=lambda pair: _pass(pair[0]))[-_MOST_HOPS:]
+        made = {_pass_key(pieces): pieces for pieces in outputs.get(round_ + 1, Observations()).pieces}
+        pairs += [(pieces, made[_pass_key(pieces)]) for pieces in given.pieces if _pass_key(pieces) in made]
+    newest = sorted(pairs, key=lambda pair: _pass_key(pair[0]))[-_MOST_HOPS:]
     if newest:
         steps, made_of_them = (Observations([pair[side] for pair in newest]) for side in (0, 1))
         messages = (*steps.messages, *made_of_them.messages)
         yield Evidence("propagation", words, tuple(about), steps=steps, outputs=made_of_them, messages=messages)
 
 
-def _pass(pieces: Sequence[Seen]) -> tuple[int, int]:
+def _pass_key(pieces: Sequence[Seen]) -> tuple[int, int]:
     return pieces[0].session, pieces[0].tag.step
 
 
 def _initial(view: View) -> Iterator[Evidence]:
-    """At a holder: h^0 of every pass, which all holders open, and its own part of what changes W."""
+    """At a holder: h^0 of every pass, which all holders open, and its own operands of W's updates."""
     method = vertical(view.settings).model.initial.method
     kind = {"collaborative": Kind.SHARE, "secure-sum": Kind.MASKED}.get(method)
     opened = Observations() if kind is None else aggregate(view, kind, 0, (view.party, *view.others))
@@ -297,9 +301,9 @@ def _initial(view: View) -> Iterator[Evidence]:
 
 
 def _own_updates(view: View, opened: Observations) -> tuple[Floats, ...]:
-    """What a holder put into the product that changed W after the first passes: B = F + V, V from the dealer's seed.
+    """A holder's operands in the products that changed W after the first passes: B = F + V, V from the dealer's seed.
 
-    They end where a session ended, or a view was cut off.
+    The list ends where a session ended, or a view was cut off.
     """
     seeds = {seen.session: seen for seen in view.received(Kind.SEED, SERVER)}
     sent = view.sent(Kind.MASKED_OPERAND, view.others[0], int(Direction.BACKWARD))
@@ -317,7 +321,7 @@ def _own_updates(view: View, opened: Observations) -> tuple[Floats, ...]:
 
 
 def _sums_less_own(server: View, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-    """Sums that the server opens, less what its friends put into them: of one holder left, that holder's rows."""
+    """Sums that the server opens, less the summands of colluding ``holders``: if one is left, that holder's rows."""
     job = vertical(server.settings)
     publishing = [view for view in holders if view.party in job.duties.publishing]
     about = tuple(party for party in job.duties.publishing if party in outside)
@@ -336,7 +340,7 @@ def _sums_less_own(server: View, holders: Sequence[View], outside: Sequence[Part
 
 
 def _first_layer_less_own(holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
-    """``secure-sum``: h^0 less the friends' own parts, which are their features times weights that they know."""
+    """With ``secure-sum``: h^0 less the colluding holders' own parts, their features times weights that they know."""
     first = holders[0]
     if vertical(first.settings).model.initial.method == "secure-sum":
         left = subtract_own(aggregate(first, Kind.MASKED, 0, first.settings.data.names), holders)
@@ -344,7 +348,7 @@ def _first_layer_less_own(holders: Sequence[View], outside: Sequence[PartyId]) -
 
 
 def _unmasked(server: View, friend: View, outside: Sequence[PartyId]) -> Iterator[Evidence]:
-    """``collaborative``: the dealer expands the masks of what a holder got, features and gradients of h^0."""
+    """With ``collaborative``: features and gradients of h^0 that ``friend`` got, less masks that the dealer knows."""
     if vertical(server.settings).model.initial.method != "collaborative":
         return
     names = server.settings.data.names

@@ -1,9 +1,7 @@
-"""Initial embeddings h^0 by each method (VFGNN 3.2 and Algorithm 3): their settings and one holder's side.
+"""The split network of vertical jobs, by party, and initial embeddings h^0 by each method (VFGNN 3.2, Algorithm 3).
 
-A joint method knows the C common nodes. A holder's own nodes get x·W_own, which never leaves it; with ``individual``
-the one W serves all N rows.
-
-The split network's parts as the parties hold them; the roles run them apart, the plaintext twin together.
+A joint method computes h^0 of the C common nodes. A holder's own nodes get x·W_own, which never leaves it; with
+``individual`` one W serves all N rows. The roles run the network's parts apart, the plaintext twin together.
 """
 
 from __future__ import annotations
@@ -89,15 +87,15 @@ class InitialSettings(Settings):
 
     @property
     def is_joint(self) -> bool:
-        """Whether the holders compute one h^0 together; else each computes its own, of what it has."""
+        """Whether the holders compute one h^0 together; else each computes its own from its own features."""
         return self.method in ("collaborative", "secure-sum")
 
 
 @dataclass(frozen=True)
 class EmbeddingSession:
-    """What every method is given: the session of one holder.
+    """What one holder's side of a method needs, whichever method it is.
 
-    ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint; ``features``
+    ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint. ``features``
     are columns (0 where it is not joint); ``feature_bits`` the scale all agreed on; ``block_bytes`` is as for
     ``row_blocks``.
     """
@@ -122,40 +120,40 @@ class EmbeddingSession:
 
 
 def init_std(settings: InitialSettings, columns: int, dim: int) -> float:
-    """Standard deviation of W's initial entries: given, or Glorot's √(2/(F + d))."""
+    """Standard deviation of W's initial entries: ``init_std`` if set, else Glorot's √(2/(F + d)), F ``columns``."""
     return settings.init_std or (2.0 / (columns + dim)) ** 0.5
 
 
 def init_weight(streams: LearningStreams, owner: str, columns: int, dim: int, std: float) -> Tensor:
-    """A normal float64 [columns, dim] matrix from the party's stream for ``owner``'s block."""
+    """Draw W's block for ``owner``'s columns: normal, float64 [columns, dim], from the party's own stream."""
     return torch.randn(columns, dim, dtype=torch.float64, generator=streams.generator(f"initial/{owner}")) * std
 
 
 class InitialEmbedding(ABC):
-    """One holder's side of a method."""
+    """One holder's side of a method that computes and learns initial embeddings h^0."""
 
     @abstractmethod
     def embed(self, step: int, *, learns: bool) -> Tensor:
-        """h^0 of the current weights, a row for each node; ``learns`` announces that ``learn`` follows."""
+        """Compute h^0 with the current weights, [C or N, d]; ``learns`` announces that ``learn`` follows."""
 
     @abstractmethod
     def learn(self, step: int, gradient: Tensor) -> None:
-        """Takes ∂L/∂h^0 of this holder's branch: updates W, or leaves its gradient in ``parameters``."""
+        """Take ∂L/∂h^0 of this holder's branch, shaped as h^0: update W, or set the gradient of ``parameters``."""
 
     def parameters(self) -> list[nn.Parameter]:
-        """Weights that the holder's own optimiser trains."""
+        """Weights that the holder's own optimiser trains; none if ``learn`` updates W itself."""
         return []
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """The live state, by name: weights or shares, and the optimiser state kept here."""
+        """Name → live tensor of the training state: weights or shares, and optimiser state kept here."""
 
     def weights(self) -> dict[str, Tensor]:
-        """The live part of ``tensors`` that inference needs, whatever the number of nodes."""
+        """The part of ``tensors`` that inference needs; its shapes do not depend on the number of nodes."""
         return self.tensors()
 
     def close(self) -> None:  # noqa: B027  (most methods have no background work)
-        """Ends background work."""
+        """End background work."""
 
 
 SCALE_REMEDY: Final = (
@@ -170,10 +168,9 @@ _STD: Final = 8.0  # no entry of x·W, normal with std·‖x‖, is expected bey
 def check_range(
     party: PartyId, matrix: Tensor, settings: InitialSettings, std: float, *, holders: int, feature_bits: int
 ) -> None:
-    """Refuse features x, Tensor[N, F], of which h^0, or with ``secure-sum`` a holder's part, would not fit at the
-    start.
+    """Refuse features, Tensor[N, F], whose initial h^0 (``secure-sum``: a holder's part of it) would leave the ring.
 
-    The ``RangeOverflow`` says how many rows are too long.
+    W is normal with deviation ``std``. The ``RangeOverflow`` says how many rows are too long.
     """
     sums = settings.method == "secure-sum"
     bits = (holders - 1).bit_length() + SUM_BITS if sums else 2 * feature_bits + settings.gradient_bits
@@ -198,7 +195,7 @@ def check_range(
 def check_together(
     settings: InitialSettings, dim: int, matrices: Mapping[PartyId, Tensor], feature_bits: int | None
 ) -> None:
-    """``check_range`` of all holders' features; without the job's ``feature_bits`` as many as any holder's need."""
+    """Apply ``check_range`` to all holders' features, if the method is joint; ``feature_bits`` None: what they need."""
     if not (settings.is_joint and matrices):
         return
     std = init_std(settings, sum(matrix.shape[1] for matrix in matrices.values()), dim)
@@ -219,7 +216,7 @@ def _row_lengths(matrix: Tensor) -> Tensor:
 class Individual(InitialEmbedding):
     """h^0_i = x^i·W^i, everything local; the holders' h^0 differ.
 
-    W's initial value is of a ``stream`` of the holder's, and of so many ``columns``, by default those of x^i.
+    W^i is drawn from the holder's stream for ``stream``, with a deviation for ``columns``, by default those of x^i.
     """
 
     def __init__(
@@ -378,7 +375,7 @@ OWN_NODES: Final = "own nodes"  # name of W_own's learning stream; no holder can
 
 
 def build_embedding(session: EmbeddingSession) -> InitialEmbedding:
-    """The method that the job names, set up for this session (may exchange messages)."""
+    """Make this holder's side of the method that the settings name (may exchange messages)."""
     settings, party = session.settings, session.link.party
     if not settings.is_joint:
         return Individual(settings, session.matrix, session.dim, session.streams, party, session.dtype)
@@ -446,17 +443,17 @@ class HolderNetwork(nn.Module):
         self.weight = None if weight is None else weight[: self._common]
 
     def rates(self) -> dict[nn.Parameter, float]:
-        """Weights that have a learning rate of their own."""
+        """Weight → learning rate, for local models' weights if ``local.learning_rate`` is set; else empty."""
         return {} if self._local_rate is None else dict.fromkeys(self.local.parameters(), self._local_rate)
 
     def start(self, embedding: Tensor, generator: torch.Generator | None) -> Tensor:
-        """h^0 after activation and dropout: [N, d]."""
+        """Apply the initial activation and dropout to h^0: [N, d]."""
         return dropout(ACTIVATIONS[self._initial.activation](embedding), self._initial.dropout, generator)
 
     def contribute(
         self, round_: int, h: Tensor, initial: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor | None]:
-        """A round from 1 to R, over all of the holder's nodes, of its input h [N, d] and h^0.
+        """Run round ``round_``, 1 to R, over all of the holder's nodes, on its input h and on h^0, [N, d] each.
 
         Returns what the holder gives to COMBINE, Tensor[C, d]; and t of its other nodes, Tensor[N − C, d] or None.
         """
@@ -468,17 +465,17 @@ class HolderNetwork(nn.Module):
     def contribute_batch(
         self, h: Tensor, around: Neighbourhood, targets: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """What the holder gives to COMBINE in a batch's only round: Tensor[B, d], for B targets, of h around these."""
+        """Run a batch's only round on ``h`` of the nodes ``around`` B targets: what goes to COMBINE, Tensor[B, d]."""
         contribution: Tensor = self.contribution(self.local[0](h, h, around, generator), targets)
         return contribution
 
     def propagate_all(self, h: Tensor, sampler: Sampler) -> Tensor:
-        """Gives t of the only round of a job in batches, in evaluation: Tensor[N, d], as ``LocalModel.in_blocks``."""
+        """Evaluate the local model of a job in batches on all nodes, block by block: t, Tensor[N, d]."""
         return cast(LocalModel[Any], self.local[0]).in_blocks(h, sampler)
 
 
 def next_input(combined: Tensor, own: Tensor | None) -> Tensor:
-    """A holder's input of the next round: the combined rows [C, d], then t of its own nodes: [N, d]."""
+    """Make a holder's input of the next round: combined rows [C, d], then t of its own nodes [N − C, d]."""
     return combined if own is None else torch.cat([combined, own])
 
 
@@ -492,13 +489,13 @@ class ServerNetwork(nn.Module):
         self.deep = build_deep(width, settings.dim, settings.server, streams=streams, dtype=dtype)
 
     def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None) -> Tensor:
-        """COMBINE: all contributions, or their sum alone where the strategy is linear."""
+        """COMBINE all contributions, or their sum only if linear; ``weight_total``: sum of holders' weights, [·, 1]."""
         merged: Tensor = self.combine.merge(pieces, weight_total)
         return merged
 
 
 def deep_width(settings: ModelSettings, holders: int) -> int:
-    """Width of z_L, which the label holder's head must know."""
+    """Width of z_L, the server's output, which is the input of the label holder's head."""
     if settings.server.layers:
         return settings.dim
     return build_combine(settings.combine).output_dim(settings.dim, holders)

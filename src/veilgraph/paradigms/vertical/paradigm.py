@@ -1,4 +1,4 @@
-"""VFGNN as a paradigm: its costs (docs/protocol.md, Bytes and Memory), its privacy, its roles, and its words."""
+"""VFGNN as a paradigm: its costs (docs/protocol.md, Bytes and Memory), privacy, roles, and words in reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RING: Final = 8  # bytes of an element of Z_2^64
 
 
 def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-    """As ``Sessions.costs``, of all epochs; None where sizes do not tell: in batches."""
+    """Count rounds, bytes and memory of a job of all its epochs, for ``nodes`` common ones; None for one in batches."""
     train, model, method, label_party = job.train, job.model, job.model.initial.method, job.data.label_party
     if train.batch_size is not None:
         return None
@@ -106,7 +106,7 @@ class _VerticalData(AlignedData[VerticalJob]):
         check_together(job.model.initial, job.model.dim, common, job.model.initial.feature_bits)
 
     def check_tables(self, job: VerticalJob) -> None:
-        """Of all nodes of a table, for which of them are common is not known before they are aligned."""
+        """Refuse tables whose features may not fit the ring, by all their nodes, as common ones are not known yet."""
         check_together(job.model.initial, job.model.dim, encoded_tables(job), job.model.initial.feature_bits)
 
     def unknown_range(self, job: VerticalJob) -> str:
@@ -119,7 +119,7 @@ class _VerticalData(AlignedData[VerticalJob]):
 
 
 class VerticalSessions(AlignedSessions[VerticalJob]):
-    """Sessions of vertical jobs."""
+    """Costs, stated sizes and roles of vertical jobs' sessions."""
 
     has_costs: ClassVar[bool] = True
 
@@ -127,6 +127,7 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
         return costs_of(job, nodes, sizes)
 
     def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, seam.Range]:
+        """Bounds of what a holder states in its hello: steps and nodes, and features and bits as the method needs."""
         fields = {"steps": (0, seam.MAX_STEPS), "nodes": (1, seam.MAX_NODES)}
         if job.model.initial.is_joint:
             fields["features"] = (1, seam.MAX_FEATURES)
@@ -191,10 +192,10 @@ class _VerticalBaselines(seam.Baselines[VerticalJob]):
 
 
 class VerticalWords(seam.Words[VerticalJob]):
-    """Vertical jobs in sentences."""
+    """Words in reports on vertical jobs."""
 
     def describe(self, job: VerticalJob) -> list[str]:
-        return _sentences(job)
+        return _description(job)
 
     def collusion(self, job: VerticalJob) -> str:
         said = super().collusion(job)
@@ -219,7 +220,7 @@ _FIRST_LAYER: Final[Mapping[str, str]] = {
 }
 
 
-def _sentences(job: VerticalJob) -> list[str]:
+def _description(job: VerticalJob) -> list[str]:
     model, learner, private = job.model, job.data.label_party, job.label_privacy
     sentences = [
         f"{listed(job.data.names)} have different columns, and edges of their own, of the same nodes. "
@@ -255,10 +256,10 @@ def _sentences(job: VerticalJob) -> list[str]:
             f"A step is about {job.train.batch_size:,} nodes in an order that all parties know; each holder takes "
             f"{drawn}, and tells nobody which. The first layer is computed for all nodes, and changes, {renewed}."
         )
-    return [*sentences, _noise(job), TRUST]
+    return [*sentences, _noise_words(job), TRUST]
 
 
-def _noise(settings: VerticalJob) -> str:
+def _noise_words(settings: VerticalJob) -> str:
     if settings.label_privacy is not None:
         return "What is told of a label is bounded by an ε; features and edges are not noised."
     return "There is no differential privacy: nothing is noised."

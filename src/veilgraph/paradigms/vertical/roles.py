@@ -1,7 +1,4 @@
-"""The parties of a job that exchanges embeddings in every step.
-
-The semi-honest server deals, combines and has the deep layers (VFGNN CG2); of the data holders (CG1) one has labels.
-"""
+"""The parties of a vertical job (VFGNN): the semi-honest server (CG2), and data holders (CG1), one with labels."""
 
 from __future__ import annotations
 
@@ -49,23 +46,23 @@ P = ParamSpec("P")
 
 
 class Background:
-    """What the server does beside its passes, one piece of work after another on a thread of its own."""
+    """A work queue on one thread, on which the server deals beside its passes."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dealer")
         self._unfinished: list[Future[object]] = []
 
     def submit(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Has ``work`` done when all that was given before is."""
+        """Queue ``work`` with its arguments; pieces run in order."""
         self._unfinished.append(self._executor.submit(work, *args, **kwargs))
 
     def check(self) -> None:
-        """Raises the error of a piece of work that has failed since the last check, the first of several."""
+        """Raise the error of the first piece of work that has failed since the last check."""
         while self._unfinished and self._unfinished[0].done():  # on one thread they end in their order
             self._unfinished.pop(0).result()
 
     def close(self) -> None:
-        """Waits for all that was given."""
+        """Wait for all queued work, and end the thread."""
         self._executor.shutdown(wait=True)
 
 
@@ -101,16 +98,17 @@ class Server(Role):
             dim = self._model.dim
             self._dealer = Dealer(session.link, features, nodes, dim, session.secrets, device=session.device)
             self._dealer.send_seeds()
-            self._deal(Direction.FORWARD, 0)
+            self._queue_deal(Direction.FORWARD, 0)
         return start
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
+        """Deal for the next products, combine what holders publish in every round, and send the deep output."""
         has_changed = self._embeds_now()
         self._background.check()
         if has_changed and self._learns:  # while the holders use one product: the next two
-            self._deal(Direction.BACKWARD, self.embed_step)
-            self._deal(Direction.FORWARD, self.embed_step + 1)
+            self._queue_deal(Direction.BACKWARD, self.embed_step)
+            self._queue_deal(Direction.FORWARD, self.embed_step + 1)
         generator = self._dropout(epoch)
         rounds, weight_total = self._model.rounds, self._weight_total
         self._shape = (self.nodes, self._model.dim)
@@ -155,7 +153,7 @@ class Server(Role):
     def close(self) -> None:
         self._background.close()
 
-    def _deal(self, direction: Direction, step: int) -> None:
+    def _queue_deal(self, direction: Direction, step: int) -> None:
         def deal(dealer: Dealer) -> None:
             with self.session.trace.span(f"deal {direction.name.lower()}", step=step):
                 dealer.deal(direction, step)
@@ -181,7 +179,7 @@ class _BatchPass:
         self._local: Tensor | None = None
 
     def train(self, h0: Tensor, batch: Batch, epoch: int, generator: torch.Generator | None) -> Tensor:
-        """What the holder publishes for a batch, of its h^0 [N, d]: Tensor[B, d], with a graph."""
+        """Compute what the holder publishes for a training batch from its h^0 [N, d]: Tensor[B, d], with gradients."""
         draws = self._streams.generator("neighbours", epoch, batch.index)
         around = self._sampler.around(batch.rows, draws)
         self._nodes, self._leaf = around.nodes, leaf(h0.index_select(0, around.nodes).to(self._device))
@@ -190,7 +188,7 @@ class _BatchPass:
         return self._output
 
     def infer(self, h0: Tensor, batch: Batch) -> Tensor:
-        """What the holder publishes for a batch of an inference, from all neighbours: Tensor[B, d], without a graph."""
+        """Compute what it publishes for an inference batch, from all neighbours: Tensor[B, d]; from batch 0 on."""
         if batch.index == 0:
             started = self._network.start(h0.to(self._device), None)
             self._local = self._network.propagate_all(started, self._one_hop)
@@ -202,7 +200,7 @@ class _BatchPass:
         return contribution
 
     def backward(self, gradient: Tensor, h0: Tensor, batch: Batch) -> Tensor | None:
-        """Takes the gradient of what ``train`` published; at a period's end gives the mean of ∂L/∂h^0, Tensor[N, d]."""
+        """Add up ∂L/∂h^0 by the gradient of what ``train`` published; its mean [N, d] at a period's end, else None."""
         backward(handed([self._output], [gradient]))
         if self._gradient is None:
             self._gradient = torch.zeros_like(h0)
@@ -244,7 +242,7 @@ class DataHolder(Role):
         self._h0: Tensor
 
     def local_part(self) -> LocalPart:
-        """What several machines of the holder can compute for it."""
+        """The local models, graph and sizes with which several machines of the holder can compute for it."""
         model, holders = vertical(self.session.settings).model, len(self.session.holders)
         return LocalPart(self._network.local, self.adjacency, model.local, model.dim, holders)
 
@@ -255,7 +253,7 @@ class DataHolder(Role):
         joint, shared = settings.is_joint, settings.method == "collaborative"
         common = rows_between(graph.features, 0, graph.common)
         bits = fractional_bits(common) if settings.feature_bits is None else settings.feature_bits
-        steps, refuses = self._afford(begins=self._learns and not held)
+        steps, refuses = self._affordable_steps(begins=self._learns and not held)
         hellos, start = agree_on_start(
             session,
             held,
@@ -297,8 +295,8 @@ class DataHolder(Role):
     def _networks(self) -> dict[str, nn.Module]:
         return {"holder": self._network}
 
-    def _afford(self, *, begins: bool) -> tuple[int | None, str]:
-        """Training steps that the budget allows, and why this party takes no part where it allows too few."""
+    def _affordable_steps(self, *, begins: bool) -> tuple[int | None, str]:
+        """Number of training steps the budget allows, None: any, and why this party takes no part, or ""."""
         publisher = self.session.publisher
         if refuses := publisher.refusal():
             return None, refuses
@@ -312,6 +310,7 @@ class DataHolder(Role):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
+        """Compute h^0 if its weights have changed, and publish embeddings of all rounds, or of the batch."""
         generator = self._dropout(epoch)
         has_changed = self._embeds_now()
         # As at the server; but on the way back a joint h^0 needs all holders.
@@ -336,6 +335,7 @@ class DataHolder(Role):
                 self._publish(step, None)
 
     def _publish(self, step: int, generator: torch.Generator | None) -> None:
+        """Run all rounds from h^0, publish what goes to COMBINE, and keep what ``backward`` needs."""
         self._h0_leaf = leaf(self._h0)
         self._started = self._network.start(self._h0_leaf, generator)
         self._initial = leaf(self._started)
@@ -349,6 +349,7 @@ class DataHolder(Role):
 
     @override
     def backward(self, step: int) -> None:
+        """Propagate back the gradients of what was published, from the last round on, and learn the initial weights."""
         if self._batches is not None and self.batch is not None:
             published = self._cut.gradient(step, 1, (len(self.batch.rows), self._shape[1]))
             if (mean := self._batches.backward(published, self._h0, self.batch)) is not None:
@@ -371,7 +372,7 @@ class DataHolder(Role):
         self._changed()
 
     def _learn_initial(self, gradient: Tensor) -> None:
-        """Takes ∂L/∂h^0, Tensor[N, d]: of common nodes, and of those that not all holders have."""
+        """Update the initial weights with ∂L/∂h^0, Tensor[N, d], of common nodes and of the holder's own."""
         if self._own is not None:
             self._own.learn(self.embed_step, gradient[self.graph.common :])
             gradient = gradient[: self.graph.common]
@@ -384,6 +385,8 @@ class DataHolder(Role):
 
 
 class _HolderModel(PartyModel):
+    """A holder's model: its networks, and its part of the initial embedding's weights under ``initial.``."""
+
     def __init__(
         self,
         session: RoleContext,
@@ -447,11 +450,11 @@ class LabelHolder(DataHolder, Judge):
         return start
 
     @override
-    def _afford(self, *, begins: bool) -> tuple[int | None, str]:
-        """A prediction learns from no label, and so perturbs none."""
+    def _affordable_steps(self, *, begins: bool) -> tuple[int | None, str]:
+        """As a holder's; a prediction with label privacy needs no budget, for it perturbs no label."""
         if isinstance(self.session.publisher, LabelPublisher) and not self._learns:
             return None, ""
-        return super()._afford(begins=begins)
+        return super()._affordable_steps(begins=begins)
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:

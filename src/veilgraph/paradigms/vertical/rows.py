@@ -18,7 +18,7 @@ _Route = Route[VerticalJob]
 # What is revealed
 
 
-def _others(job: VerticalJob) -> Sequence[PartyId]:
+def _other_holders(job: VerticalJob) -> Sequence[PartyId]:
     return [name for name in job.duties.publishing if name != job.data.label_party]
 
 
@@ -26,44 +26,44 @@ def _label_holder(job: VerticalJob) -> Sequence[PartyId]:
     return [name for name in job.duties.publishing if name == job.data.label_party]
 
 
-def _method(job: VerticalJob) -> str:
+def _method_setting(job: VerticalJob) -> str:
     return f"model.initial.method={job.model.initial.method}"
 
 
-def _strategy(job: VerticalJob) -> str:
+def _strategy_setting(job: VerticalJob) -> str:
     return f"model.combine.strategy={job.model.combine.strategy}"
 
 
-def _single(job: VerticalJob) -> str:
-    return "model.combine.masked=false" if job.model.combine.linear else _strategy(job)
+def _unmasked_setting(job: VerticalJob) -> str:
+    return "model.combine.masked=false" if job.model.combine.linear else _strategy_setting(job)
 
 
 # fmt: off
 H0: Final = _Told(
     "initial-embeddings", "Every holder sees h0, the joint linear image of all holders' features of every node, after "
-    "every change of its weights; the changes tell of inner products of the nodes' features.", _method)
+    "every change of its weights; the changes tell of inner products of the nodes' features.", _method_setting)
 H0_GRADIENTS: Final = _Told(
     "initial-gradients", "Every holder sees, in every step, the sum of all holders' gradients of h0, whose non-zero "
-    "rows tell of the edges around the training nodes.", _method)
+    "rows tell of the edges around the training nodes.", _method_setting)
 SINGLE_H0: Final = _Told(
     "single-initial-embeddings", "Each of two holders can subtract its own part from h0 and its gradient and has, in "
     "every step, the linear image of the other's features and the other's gradient exactly.",
-    lambda job: f"{_method(job)}, 2 holders")
+    lambda job: f"{_method_setting(job)}, 2 holders")
 COMBINED: Final = _Told(
     "combined-embeddings", "Every holder sees the combined embeddings of all rounds but the last; holders and server "
     "then know what goes into propagation and what comes out, from which edges can be inferred.",
     lambda job: f"model.rounds={job.model.rounds}")
 OUTPUT: Final = _Told(
     "output-embeddings", "The label holder sees the server's output for every node, and predicts from it.",
-    lambda _: "every job", _others)
+    lambda _: "every job", _other_holders)
 AS_OUTPUT: Final = _Told(
     "combined-as-output", "The label holder sees the last combined embedding of every node itself: with concat every "
     "holder's part alone, with two holders it can subtract its own; edges can be inferred.",
-    lambda _: "model.server.layers=0", _others)
-SUMS: Final = _Told(*table.EMBEDDING_SUMS, _strategy)
-SINGLE: Final = _Told(*table.SINGLE_EMBEDDINGS, _single)
-POOLED: Final = _Told(*table.POOLED_DEGREES, _strategy)
-SINGLE_POOLED: Final = _Told(*table.SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
+    lambda _: "model.server.layers=0", _other_holders)
+SUMS: Final = _Told(*table.EMBEDDING_SUMS, _strategy_setting)
+SINGLE: Final = _Told(*table.SINGLE_EMBEDDINGS, _unmasked_setting)
+POOLED: Final = _Told(*table.POOLED_DEGREES, _strategy_setting)
+SINGLE_POOLED: Final = _Told(*table.SINGLE_DEGREES, lambda job: f"{_strategy_setting(job)}, masked=false")
 TRAINED: Final = _Told(*table.TRAINING_ROWS, lambda _: "every job", _label_holder)
 TRAINED_NODES: Final = _Told(*table.TRAINING_NODES, _label_holder, part_of="training-rows")
 EDGES: Final = _Told(
@@ -99,8 +99,8 @@ _RETURNED: Final = WireFormat("s, r", "real [N, d]", "training")
 _OUTPUT_GRADIENT: Final = WireFormat("s, 0", "real [N, w]", "training")
 
 
-def _learned(ends: Route[Any], what: str, form: WireFormat) -> tuple[_Row, _Row]:
-    """The rows of a gradient of perturbed labels: of these, and of which nodes have one."""
+def _perturbed_rows(ends: Route[Any], what: str, form: WireFormat) -> tuple[_Row, _Row]:
+    """Build the message rows of a gradient of perturbed labels: of its values, and of which rows are not zero."""
     when, shown = (PERTURBED_LABELS,), "which of its rows are not zero, in the clear"
     return (
         MessageSpec(Kind.GRADIENT, ends, what, "noise", _OF_PERTURBED, (TRAINED,), when, forms=(form,)),
@@ -171,7 +171,7 @@ ROWS: Final[tuple[_Row, ...]] = (
     # Gradients
     MessageSpec(Kind.GRADIENT, table.LABELLED_TO_SERVER, "gradient of z_L in the clear", "none", table.TRAINING,
         (TRAINED,), (TRUE_LABELS,), forms=(_OUTPUT_GRADIENT,)),
-    *_learned(table.LABELLED_TO_SERVER, "gradient of z_L, of perturbed labels", _OUTPUT_GRADIENT),
+    *_perturbed_rows(table.LABELLED_TO_SERVER, "gradient of z_L, of perturbed labels", _OUTPUT_GRADIENT),
     MessageSpec(Kind.GRADIENT, table.LABELLED_TO_SERVER, "spread over the label holder's edges", "none", _SPREAD,
         (EDGES,), (LOGIT_HOPS,)),
     MessageSpec(Kind.GRADIENT, table.TO_SERVER, "gradients of earlier rounds in the clear", "none",
@@ -181,7 +181,7 @@ ROWS: Final[tuple[_Row, ...]] = (
         "It comes from the receiver's own labels.", forms=(_RETURNED,)),
     MessageSpec(Kind.GRADIENT, TO_ANOTHER, "gradient of what the receiver published, in the clear", "none",
         table.TRAINING, (TRAINED,), (TRUE_LABELS,), forms=(_RETURNED,)),
-    *_learned(TO_ANOTHER, "gradient of what the receiver published, of perturbed labels", _RETURNED),
+    *_perturbed_rows(TO_ANOTHER, "gradient of what the receiver published, of perturbed labels", _RETURNED),
     MessageSpec(Kind.GRADIENT, TO_ANOTHER, "spread over the label holder's edges", "none", _SPREAD, (EDGES,),
         (LOGIT_HOPS,)),
 )

@@ -56,7 +56,7 @@ _SPARSE: Final = (
 
 
 def _unsuited_presets(said: Said) -> set[str]:
-    """Keys whose presets do not suit the job: they have no effect beside ``said``, or were chosen for others."""
+    """Keys of presets that do not suit a job with settings ``said``: no effect there, or chosen for other jobs."""
     found = set[str]()
     if said.get("model.initial.method", "collaborative") != "collaborative":  # Adam learns W
         found |= {"model.initial.learning_rate", "model.initial.weight_decay"}
@@ -91,7 +91,7 @@ class VerticalJob(JobSettings):
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """What fits what the job says."""
+        """Preset choices that suit the job's data: few dense columns, or many sparse ones as of words."""
         both = ("train.evaluate_every", "train.patience")  # each counts by the other
         apart = set[str](both if any(key in said for key in both) else ())
         usual = "row" if said.get("data.dataset") in OF_WORDS else "standard"
@@ -132,12 +132,12 @@ class VerticalJob(JobSettings):
 
     @property
     def publishes_once(self) -> bool:
-        """Whether nothing is drawn in training, so that a step does not send what the evaluation before it sent."""
+        """Whether training draws nothing at random, so that a step need not resend what the last evaluation sent."""
         model = self.model
         draws = model.initial.dropout or model.local.dropout or model.local.kind.draws
         return not draws and self.train.batch_size is None
 
 
 def vertical(job: JobSettings) -> VerticalJob:
-    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    """Return ``job`` typed as a vertical job; ``ConfigError`` where it is of another paradigm."""
     return job_of(VerticalJob, job)

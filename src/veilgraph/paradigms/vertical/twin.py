@@ -46,7 +46,7 @@ from veilgraph.protocol.role import Batch, build_optimizer, precision, training_
 
 
 class PlainEmbedding:
-    """Twin of every ``InitialEmbedding``: all W^i in one place, over the common rows or, where each is alone, over all.
+    """Plaintext twin of every ``InitialEmbedding``: computes and learns h^0 of all holders in one place.
 
     ``collaborative`` has float64 weights, each at first the sum of every holder's draw, and trains them by SGD with
     momentum and decoupled decay; x is rounded to ``feature_bits``, as in the ring. Weights of the other methods are
@@ -94,7 +94,7 @@ class PlainEmbedding:
         return self._weights
 
     def own_weights(self) -> dict[PartyId, Tensor]:
-        """Owner → W_own [F_owner, d], for those that have nodes of their own with a W_own."""
+        """Owner → live W_own [F_owner, d], for holders with nodes that not all have."""
         return {owner: part.weight.data for owner, part in self._own.items()}
 
     def parameters(self) -> list[nn.Parameter]:
@@ -102,7 +102,7 @@ class PlainEmbedding:
         return [part.weight for part in (*self._parts.values(), *self._own.values())]
 
     def embed(self) -> dict[PartyId, Tensor]:
-        """Holder → its h^0 in the job's precision, a row for each of its nodes, without a graph."""
+        """Holder → its h^0 in the job's precision, a row for each of its nodes, without gradients."""
         found = {owner: part.embed(0, learns=True) for owner, part in self._parts.items()}
         found |= {owner: operand.times(self._weights[owner]) for owner, operand in self._operands.items()}
         if self._settings.is_joint:
@@ -111,7 +111,7 @@ class PlainEmbedding:
         return {party: torch.cat([h0, own[party]]) if party in own else h0 for party, h0 in found.items()}
 
     def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
-        """Takes every holder's ∂L/∂h^0: updates W, or leaves its gradient with the parameter."""
+        """Take every holder's ∂L/∂h^0 [N, d]: update W, or set the gradient of ``parameters``."""
         settings, common = self._settings, self._common
         for owner, part in self._own.items():
             part.learn(0, gradients[owner][common:])
@@ -127,7 +127,7 @@ class PlainEmbedding:
 
 
 class PlainNetwork(Network):
-    """All parts of a job's network."""
+    """All parties' parts of a vertical job's network in one process: trains, infers and scores in plaintext."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class PlainNetwork(Network):
         self.server = ServerNetwork(model, count, self._streams[SERVER], dtype)
         width, classes = deep_width(model, count), self._objective.classes
         self.head = build_head(width, classes, model.head, streams=self._streams[label_party], dtype=dtype)
-        self.embedding = _embedding(settings, graphs, self._streams, dtype)
+        self.embedding = _build_embedding(settings, graphs, self._streams, dtype)
         weights = [network.weight for network in self.holders.values() if network.weight is not None]
         if model.combine.is_masked:
             weights = [ring.rounded(weight, WEIGHT_BITS) for weight in weights]
@@ -174,23 +174,23 @@ class PlainNetwork(Network):
         return [*parameters, *self.embedding.parameters()]
 
     def forward(self, epoch: int | None, batch: Batch | None = None) -> Tensor:
-        """Logits of the common nodes, or a batch's targets; ``epoch`` counts the dropout streams, None: evaluation."""
+        """Logits of the common nodes, or of a batch's targets; ``epoch`` numbers dropout streams, None: evaluation."""
         if self._h0 is None:
             self._h0 = self.embedding.embed()
             if batch is not None:
                 self._gradients = {party: torch.zeros_like(h0) for party, h0 in self._h0.items()}
-        draws = {party: self._draws("dropout", party, epoch, batch) for party in self._streams}
+        draws = {party: self._stream("dropout", party, epoch, batch) for party in self._streams}
         if batch is None:
             combined = self._combined(self._h0, draws)
         else:
             combined = self._combined_batch(self._h0, draws, epoch, batch)
         deep = self._cut(self.server.deep(combined, draws[SERVER]), self._label_party, deep=True)
         logits: Tensor = self.head(
-            deep, self._label_adjacency, self._draws("head dropout", self._label_party, epoch, batch)
+            deep, self._label_adjacency, self._stream("head dropout", self._label_party, epoch, batch)
         )
         return logits
 
-    def _draws(self, purpose: str, party: PartyId, epoch: int | None, batch: Batch | None) -> torch.Generator | None:
+    def _stream(self, purpose: str, party: PartyId, epoch: int | None, batch: Batch | None) -> torch.Generator | None:
         if epoch is None:
             return None
         return self._streams[party].generator(purpose, *((epoch,) if batch is None else (epoch, batch.index)))
@@ -220,7 +220,7 @@ class PlainNetwork(Network):
     ) -> Tensor:
         self._leaves, self._around, pieces = {}, dict[PartyId, Tensor](), []
         for party, network in self.holders.items():
-            neighbours = self._draws("neighbours", party, epoch, batch)
+            neighbours = self._stream("neighbours", party, epoch, batch)
             assert neighbours is not None
             around = self._samplers[party].around(batch.rows, neighbours)
             self._around[party], self._leaves[party] = around.nodes, leaf(h0[party][around.nodes])
@@ -229,7 +229,7 @@ class PlainNetwork(Network):
         return self.server.merge(pieces, None if self._weight_total is None else self._weight_total[batch.rows])
 
     def _cut(self, received: Tensor, party: PartyId, *, deep: bool = False) -> Tensor:
-        """What a holder gets, and gives back the gradient of: here as it is."""
+        """Pass on what a holder receives, unchanged; a subclass may alter it, or its gradient."""
         return received
 
     @override
@@ -238,6 +238,7 @@ class PlainNetwork(Network):
         return fmean(self._step(epoch, batch) for batch in training_batches(self.settings, self._nodes, epoch))
 
     def _step(self, epoch: int, batch: Batch | None) -> float:
+        """Train on a batch, or on all nodes, once: forward, backward and update; returns the loss."""
         for parameter in self.trained():
             parameter.grad = None
         self.logits = self.forward(epoch, batch)
@@ -260,7 +261,7 @@ class PlainNetwork(Network):
             return self.forward(None)
 
     def infer_from(self, initial: Mapping[PartyId, Tensor]) -> Tensor:
-        """As ``infer``, from other initial embeddings, holder → h^0 [N, d]."""
+        """Logits of the common nodes from given initial embeddings, holder → h^0 [N, d], not the network's own."""
         kept, self._h0 = self._h0, dict(initial)
         logits = self.infer()
         self._h0 = kept
@@ -275,7 +276,7 @@ class PlainNetwork(Network):
         return self._objective.score(logits, everything=everything)
 
 
-def _embedding(
+def _build_embedding(
     settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
 ) -> PlainEmbedding:
     job, common = vertical(settings), graphs[0].common
@@ -296,7 +297,7 @@ def _embedding(
 def isolated(
     settings: JobSettings, graphs: Sequence[PartyGraph], party: PartyId, progress: Progress = lambda records: None
 ) -> PlainResult:
-    """Trains a job's network on one holder's own features and edges (the paper's GraphSAGE_A, GraphSAGE_B)."""
+    """Train the job's network on one holder's own features and edges, with the labels (the paper's GraphSAGE_A)."""
     alone = isolate(graphs, party, settings.data.label_party)
     return fit(PlainNetwork(settings, [alone], party), progress)
 
@@ -304,6 +305,6 @@ def isolated(
 def pooled(
     settings: JobSettings, graphs: Sequence[PartyGraph], progress: Progress = lambda records: None
 ) -> PlainResult:
-    """As ``isolated``, on the union of all holders' data about the common nodes (GraphSAGE_{A+B})."""
+    """Train the job's network on all holders' data about the common nodes, in one graph (GraphSAGE_{A+B})."""
     everything = pool(graphs, settings.data.label_party, relational=settings.inputs.is_relational)
     return fit(PlainNetwork(settings, [everything], everything.party), progress)

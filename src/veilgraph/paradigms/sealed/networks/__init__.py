@@ -8,5 +8,5 @@ from veilgraph.paradigms.sealed.plan import Plan
 
 
 def network_of(plan: Plan) -> type[Network]:
-    """That of a job."""
+    """Return the network class of a plan: ``Voting`` where it has votes, else ``Network``."""
     return Network if plan.votes is None else Voting

@@ -48,23 +48,18 @@ from veilgraph.paradigms.sealed.plan import (
 )
 
 _WAYS: Final = ("in", "out")
-Parts = dict[str, slice]
-"""Name → rows of the first weights."""
+Parts = dict[str, slice]  # name → rows of the first weights
 _LARGEST_GAIN: Final = 4  # bits of it
 _LEAST_VARIANCE: Final = 4.0**-_LARGEST_GAIN  # added to every variance
 _VARIANCE_BITS: Final = 20
-GAIN_BITS: Final = 20
-"""Of what columns are multiplied by."""
+GAIN_BITS: Final = 20  # of what columns are multiplied by
 _COARSE_BITS: Final = 12  # of rows that are squared, at least: squares of 2^6 of 2^17 rows fit the ring
 _SQUARE_BITS: Final = 36  # of two such rows and their number together: squares of 2^13 fit
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A wire that a training which is gone on with has again: where it is, or None, its shape and bits.
-
-    ``predicts``: a prediction needs it as well.
-    """
+    """An attribute whose wire is saved with the weights: owner, name, shape, bits; ``predicts``: to predict, too."""
 
     owner: object
     attribute: str
@@ -74,16 +69,16 @@ class Kept:
 
     @property
     def wire(self) -> Wire | None:
-        """As it is."""
+        """The attribute's value; None before it is computed."""
         found: Wire | None = getattr(self.owner, self.attribute)
         return found
 
 
 @dataclass(frozen=True)
 class Passed:
-    """What a forward pass leaves for the backward one: rows [B, columns], logits [B, C], the hidden layer.
+    """What a forward pass leaves for the backward one: rows [B, columns], logits [B, C], hidden units and their gates.
 
-    ``left`` is what hidden units were multiplied by: int64 [B, width], 0 or 2; or 1.
+    ``left`` is the dropout factor of the hidden units: int64 [B, width], 0 or 2; or 1.
     """
 
     rows: Wire
@@ -93,11 +88,10 @@ class Passed:
 
 
 class Network:
-    """One party's part in it.
+    """One party's part in the network of the trial ``trial``: rows, forward and backward pass, and prediction.
 
     Attributes:
-        trial: whose weights are meant.
-        watched: what was opened since its range was last tested: all that is not bounded by what was tested before.
+        watched: opened wires whose range has not been tested yet, and does not follow from earlier tests.
         columns: of every holder, [N, F_i], in the job's order.
         rows: of training and, where columns are propagated, of judged validation nodes: [T + V, all columns].
         mean, gain: of every column but the bias's, over the training rows: [1, all other columns].
@@ -120,6 +114,7 @@ class Network:
         self._products: dict[Trial, tuple[Wire, Wire]] = {}
 
     def _relations(self, holders: Sequence[PartyId]) -> dict[str, dict[str, Propagation]]:
+        """Block with hops → name → the propagations that it goes over: one, or one for each holder or direction."""
         machine, context = self.machine, self.context
         blocks = [block for block in context.plan.blocks if hops_of(block)]
         ways = (False, True) if context.sizes.blocks and context.plan.directed else (False,)
@@ -138,20 +133,20 @@ class Network:
 
     @property
     def width(self) -> int:
-        """Of what the first weights make of a row."""
+        """Outputs of the first weights: C logits and the trial's hidden units."""
         classes = self.context.sizes.classes
         return classes + self.context.plan.hidden * self.trial.deep
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Of the weights: W and U side by side, and V."""
+        """Shapes of the trial's weights: W and U side by side, and V where it is deep."""
         classes, hidden = self.context.sizes.classes, self.context.plan.hidden * self.trial.deep
-        first = 1 + sum(self._sizes[block] for block in self.trial.blocks), self.width
+        first = 1 + sum(self._block_widths[block] for block in self.trial.blocks), self.width
         return [first, (hidden, classes)] if self.trial.deep else [first]
 
     @property
     def sums_rows(self) -> bool:
-        """Whether the first weights are a sum of the training rows, and a step changes what each counts in it.
+        """Whether steps change A [T, width] in place of the first weights, which are c·W_0 + Z_Tᵀ·A.
 
         Not where columns are standardised: products of two rows may then be large.
         """
@@ -160,15 +155,17 @@ class Network:
 
     @property
     def learned_shapes(self) -> list[tuple[int, int]]:
-        """Of what steps change: the weights, or A [T, width] in place of the first."""
+        """Shapes of what steps change: the weights, or A [T, width] in place of the first."""
         first, *more = self.shapes
         return [(self.context.sizes.training, self.width) if self.sums_rows else first, *more]
 
     def _moved_width(self, block: str) -> int:
+        """Number of columns of a block at one relation, over all holders."""
         return sum(self.context.width_of(holder, block) for holder in self.context.abreast)
 
     @property
-    def _sizes(self) -> dict[str, int]:
+    def _block_widths(self) -> dict[str, int]:
+        """Block → its number of columns in a row, over all holders and relations."""
         return {
             block: sum(self.context.width_of(holder, block) for holder in self.context.abreast)
             * len(self.relations.get(block, (block,)))
@@ -176,7 +173,7 @@ class Network:
         }
 
     def parts(self, holder: PartyId) -> Parts:
-        """Where the trial's first weights of a holder's own columns are, by what these are when they are multiplied.
+        """Rows of the trial's first weights that multiply a holder's own columns, by name of the block.
 
         ``own``: as put in; ``neighbours``, ``quantiles``, ``boosting``: as ``inputs`` makes them; ``pooled.k``: after k
         hops over all edges together; ``each.k.B``: over holder B's. The hidden layer has no part of one holder's.
@@ -192,7 +189,7 @@ class Network:
         return found
 
     def enter(self, *, trains: bool) -> None:
-        """Every holder puts its columns and its edges in; once a session."""
+        """Put in all holders' columns and edges; once a session. ``DataError`` where a union's double entry differs."""
         context, sizes = self.context, self.context.sizes
 
         def own(holder: PartyId, rows: int) -> Wire:
@@ -210,20 +207,20 @@ class Network:
             check_double_entry(self.machine, self.context, into, out)
 
     def normalise(self) -> None:
-        """What hops need, once a session."""
+        """Compute the degree factors of all propagations; once a session."""
         for each in self._propagations:
             each.normalise()
 
     def prepare(self) -> None:
-        """What training needs once, beyond that: the rows."""
+        """Make ``rows`` for a training, after ``normalise``, and standardise them."""
         self.normalise()
         self.machine.at("rows")
         rows = self._plain_rows()
         self.rows = self._standardised(rows)
 
     def kept(self) -> dict[str, Kept]:
-        """What is made once and kept with the weights, by name, in the order in which it becomes wires again."""
-        sizes, columns = self.context.sizes, sum(self._sizes[block] for block in self.context.plan.blocks)
+        """Name → wire that is computed once and saved with the weights, in the order of restoring."""
+        sizes, columns = self.context.sizes, sum(self._block_widths[block] for block in self.context.plan.blocks)
         found = {
             f"roots.{place}": Kept(each, "roots", (sizes.nodes, 1), FINE_BITS)
             for place, each in enumerate(self._propagations)
@@ -235,22 +232,22 @@ class Network:
         return found
 
     def resume(self) -> None:
-        """A training that is gone on with has again what is kept."""
+        """Drop what was cached of ``rows``, after a resumed training has restored them."""
         self._of_trial.clear()
 
     def arrive(self, step: int) -> None:
-        """Before a step of the job, counted from 0."""
+        """Prepare for a step of the job, counted from 0, by whose place in its trial dropout is drawn."""
         self._place = self.context.plan.place_of(step)
 
     def finish(self, weights: Sequence[Wire]) -> None:
-        """After the last step of the job, with its weights."""
+        """Hook after the last step of the job, with its weights."""
 
     def told(self) -> Wire | None:
-        """What the label holder learns of every node beside predictions, once a job is paid for: [N, ·]."""
+        """What the label holder learns of every node beside predictions: [N, C] noisy votes; None without them."""
         return None
 
     def initial(self, bits: int) -> list[Tensor]:
-        """Initial weights of the trial, which are public: int64; W is zero, U and V as of Glorot and Bengio 2010."""
+        """Draw the trial's public initial weights, int64 of 2^−bits: W is zero, U and V as Glorot and Bengio (2010)."""
         generator = torch.Generator().manual_seed(self.context.plan.seed)
 
         def glorot(rows: int, columns: int) -> Tensor:
@@ -267,7 +264,7 @@ class Network:
         ]
 
     def forward(self, learned: Sequence[Wire], wanted: slice, left: float) -> Passed:
-        """Logits of some of the training rows, from what steps change; ``left``: c of the initial first weights."""
+        """Compute logits of the ``wanted`` training rows, from what steps change; ``left``: c, as in ``sums_rows``."""
         rows = self._trial_rows()[wanted]
         if not self.sums_rows:
             return self._head(learned, rows, self.linear(rows, learned[0]), self._left(len(rows.mask)))
@@ -277,7 +274,7 @@ class Network:
         return self._head(learned, rows, self.opened(made), self._left(len(rows.mask)))
 
     def _left(self, rows: int) -> Tensor | int:
-        """What a step multiplies the hidden units of its rows by: public, so that nobody sends anything for it."""
+        """Public dropout factors of a step's hidden units, int64 [rows, hidden], 0 or 2; 1 if the trial drops none."""
         plan = self.context.plan
         if not self.trial.drops:
             return 1
@@ -286,7 +283,7 @@ class Network:
         return 2 * torch.randint(0, 2, (rows, plan.hidden * self.trial.deep), generator=generator)
 
     def _row_products(self) -> tuple[Wire, Wire]:
-        """Z_T·Z_Tᵀ [T, T] and Z_T·W_0 [T, width] of the trial."""
+        """Compute Z_T·Z_Tᵀ [T, T] and Z_T·W_0 [T, width] once a trial."""
         if self.trial not in self._products:
             rows = self._training_rows()
             begun = self.machine.constant(self.initial(BITS)[0], BITS)
@@ -294,13 +291,13 @@ class Network:
         return self._products[self.trial]
 
     def first(self, learned: Wire, left: float) -> Wire:
-        """The first weights, of what steps change in their place; the caller tests their range."""
+        """Compute the first weights c·W_0 + Z_Tᵀ·A, of A ``learned`` and c ``left``; the caller tests their range."""
         begun = self.machine.split(self.machine.constant(self.initial(learned.bits)[0], learned.bits))
         total = self.machine.product(transposed_matmul, self._training_rows(), learned) + begun.scaled(left, BITS)
         return self.machine.open(total, total.bits - learned.bits)
 
     def judged(self, weights: Sequence[Wire]) -> Wire:
-        """Logits of the validation nodes that steps are judged by: [V, C]."""
+        """Compute logits of the validation nodes that steps are judged by: [V, C]."""
         sizes, owner = self.context.sizes, self.context.label_party
         if self._propagates_columns:
             return self._logits(weights, self._trial_rows()[sizes.training :]).logits
@@ -309,7 +306,7 @@ class Network:
 
     @property
     def _propagates_columns(self) -> bool:
-        """Whether rows are picked out of the columns of all nodes, and no hidden one-hot columns are propagated."""
+        """Whether all nodes' columns are propagated, and rows picked out of them; else one-hot columns of rows are."""
         sizes = self.context.sizes
         many = sizes.training + sizes.validation >= max(map(self._moved_width, self.relations), default=0)
         return many or not self.relations or bool(sizes.blocks)
@@ -318,6 +315,7 @@ class Network:
         return self._head(weights, rows, self.linear(rows, weights[0]))
 
     def _head(self, weights: Sequence[Wire], rows: Wire, made: Wire, left: Tensor | int = 1) -> Passed:
+        """Compute logits from ``made``, the rows times the first weights, through the hidden layer if there is one."""
         if not self.trial.deep:
             return Passed(rows, made, None)
         classes = self.context.sizes.classes
@@ -326,7 +324,7 @@ class Network:
         return Passed(rows, made[:, :classes] + self.linear(hidden, weights[1]), (hidden, gate), left)
 
     def backward(self, weights: Sequence[Wire], passed: Passed, error: Wire) -> list[Summands]:
-        """Gradients of the weights, from that of the logits [B, C]; of A's like those of Z_T·W, the errors."""
+        """Gradients of what steps change, from ``error``, the gradient of the logits [B, C]."""
         if passed.hidden is None:
             return [self._first_gradient(passed.rows, error)]
         hidden, gate = passed.hidden
@@ -341,12 +339,12 @@ class Network:
         return self.machine.product(transposed_matmul, rows, error)
 
     def predict(self, weights: Sequence[Wire]) -> Wire:
-        """Logits of every node: [N, C]."""
+        """Compute logits of every node: [N, C]."""
         first = self.effective(weights[0])
         return self._head(weights, first, self._made_of_all(first)).logits
 
     def effective(self, first: Wire) -> Wire:
-        """The trial's first weights as they multiply columns that are not standardised: gain·w, the bias less means."""
+        """Fold standardisation into the first weights, for plain columns: gain·w, and the bias less mean·gain·w."""
         assert self.gain is not None
         assert self.mean is not None
         machine, places = self.machine, self.places(self.trial.blocks)[1:] - 1
@@ -356,7 +354,7 @@ class Network:
         return joined([first[:1] - moved, columns])
 
     def _made_of_all(self, first: Wire) -> Wire:
-        """What the first weights make of every node's row: [N, width]."""
+        """Multiply every node's row by the first weights, before or after hops as is cheaper: [N, width]."""
         machine, nodes, start = self.machine, self.context.sizes.nodes, 1
         total: Summands = machine.split(first[:1]).map(lambda part: part.expand(nodes, -1)).scaled(1.0, BITS)
         moved: list[Wire] = []
@@ -364,14 +362,14 @@ class Network:
         for block in self.trial.blocks:
             relations = self.relations.get(block)
             if relations is None:
-                total = total + self._sum_of(self._home(block), first, start)
-                start += self._sizes[block]
+                total = total + self._sum_products(self._home(block), first, start)
+                start += self._block_widths[block]
                 continue
             for name, relation in relations.items():
                 if name in self._spread or self._moved_width(block) <= self.width:
-                    total = total + self._sum_of([self._moved_columns(block, name, relation)], first, start)
+                    total = total + self._sum_products([self._moved_columns(block, name, relation)], first, start)
                 else:
-                    made = self.opened(self._sum_of(self._home(*self.context.plan.moved(block)), first, start))
+                    made = self.opened(self._sum_products(self._home(*self.context.plan.moved(block)), first, start))
                     if is_near(block):
                         hops = hops_of(block)
                         near[hops] = near[hops] + made if hops in near else made
@@ -384,8 +382,8 @@ class Network:
             made = made + part
         return made
 
-    def _sum_of(self, columns: Sequence[Wire], weight: Wire, start: int) -> Summands:
-        """Σ_i X_i·W_i, of weights from a row on."""
+    def _sum_products(self, columns: Sequence[Wire], weight: Wire, start: int) -> Summands:
+        """Σ_i X_i·W_i, where W_i are consecutive rows of ``weight`` from ``start`` on."""
         total: Summands | None = None
         for part in columns:
             product = self.machine.product(matmul, part, weight[start : start + part.shape[1]])
@@ -394,7 +392,7 @@ class Network:
         return total
 
     def _home(self, *blocks: str) -> list[Wire]:
-        """Holders' own columns, or what they made of them at home: of every holder that has some."""
+        """Columns of the given blocks made at home, one wire for each holder that has some, and each block."""
         home, found = self.context.plan.home, []
         for holder, columns in zip(self.context.abreast, self.columns, strict=True):
             for block in blocks:
@@ -404,7 +402,7 @@ class Network:
         return found
 
     def _hop_by_hop(self, made: Mapping[int, Wire]) -> list[Wire]:
-        """Σ_k P^k·B_k over all holders' edges, as P·(B_1 + P·(B_2 + …)); nothing of nothing."""
+        """Σ_k P^k·B_k, of k → B_k, over all holders' edges, as P·(B_1 + P·(B_2 + …)): a list of one wire, or empty."""
         total: list[Wire] = []
         for hops in range(max(made, default=0), 0, -1):
             parts = [*total, *([made[hops]] if hops in made else [])]
@@ -413,7 +411,7 @@ class Network:
         return total
 
     def _moved_columns(self, block: str, name: str, relation: Propagation) -> Wire:
-        """All own columns after a block's hops, once a session."""
+        """All columns that ``block`` moves, after its hops over ``relation``; once a session."""
         if name not in self._spread:
             columns, hops, near = self._home(*self.context.plan.moved(block)), hops_of(block), nearer_of(block)
             if near in self.relations:
@@ -425,7 +423,7 @@ class Network:
     def spread(
         self, relation: Propagation, hops: int, *columns: Wire, transposed: bool = False, narrow: bool = False
     ) -> Wire:
-        """P^K·B of columns side by side, or with Pᵀ; ``narrow`` as in ``Propagation``, else it is watched."""
+        """Propagate columns B side by side: P^K·B, or with Pᵀ; watched unless ``narrow``, as in ``Propagation``."""
         found = relation(columns, hops, teleport_of(hops), transposed=transposed, narrow=narrow)
         self.watched.extend([] if narrow else [found])
         return found
@@ -436,12 +434,12 @@ class Network:
         return sizes.training + (sizes.validation if self._propagates_columns else 0)
 
     def _plain_rows(self) -> Wire:
-        """[T + V, 1 and the columns of all blocks]."""
+        """Make training and validation rows, not standardised: [T + V, 1 and the columns of all blocks]."""
         machine, sizes, context = self.machine, self.context.sizes, self.context
         owner, count = context.label_party, self._row_count
         one = machine.constant(torch.full((count, 1), 1 << BITS), BITS)
         if self._propagates_columns:
-            parts = [part for block in context.plan.blocks for part in self._everywhere(block)]
+            parts = [part for block in context.plan.blocks for part in self._columns_of_all(block)]
             everything = joined(parts, 1)
             learners = Learners(machine, context)
             picked = [self.opened(learners.pick("rows", "training", everything))]
@@ -467,22 +465,22 @@ class Network:
                 found += [self.opened(machine.product(matmul, moved[relation, hops].T, part)) for part in parts]
         return joined(found, 1)
 
-    def _everywhere(self, block: str) -> list[Wire]:
-        """A block's columns at all nodes."""
+    def _columns_of_all(self, block: str) -> list[Wire]:
+        """A block's columns at all nodes, one wire for each relation of its hops or each holder: [N, ·]."""
         relations = self.relations.get(block)
         if relations is None:
             return self._home(block)
         return [self._moved_columns(block, name, relation) for name, relation in relations.items()]
 
     def _standardised(self, rows: Wire) -> Wire:
-        """Every column less its mean, over its deviation, both over the training rows; the bias's is left as it is."""
+        """Subtract each column's mean and divide by its deviation over the training rows, but not the bias's."""
         machine, training = self.machine, self.context.sizes.training
         columns = rows[:, 1:]
-        self.mean = self._mean_of(machine.split(columns[:training]), BITS)
+        self.mean = self._column_means(machine.split(columns[:training]), BITS)
         centred = columns - self.mean
         coarse_bits = max(_COARSE_BITS, (_SQUARE_BITS - training.bit_length()) // 2)
         coarse = machine.open(machine.split(centred[:training]), BITS - coarse_bits)
-        variance = self._mean_of(machine.product(torch.mul, coarse, coarse), _VARIANCE_BITS)
+        variance = self._column_means(machine.product(torch.mul, coarse, coarse), _VARIANCE_BITS)
         self.watched.append(variance)
         whole = variance.plus(_LEAST_VARIANCE).halved(-_VARIANCE_BITS)
         doublings = _VARIANCE_BITS // 2 - (0 if self.context.plan.standard else _LARGEST_GAIN)
@@ -490,7 +488,8 @@ class Network:
         self.gain = root[None].halved(-doublings)
         return joined([rows[:, :1], self.opened(machine.product(torch.mul, centred, self.gain))], 1)
 
-    def _mean_of(self, rows: Summands, bits: int) -> Wire:
+    def _column_means(self, rows: Summands, bits: int) -> Wire:
+        """Mean over rows [n, d], opened with ``bits`` fractional bits: [1, d]."""
         count = rows.shape[0]
         scale = count.bit_length() - 1
         total = rows.map(lambda part: part.sum(0, keepdim=True)).halved(scale)
@@ -508,18 +507,18 @@ class Network:
         return self._trial_rows()[: self.context.sizes.training]
 
     def places(self, blocks: Sequence[str]) -> Tensor:
-        """Columns of a whole row that are the bias's, and these blocks': int64."""
+        """Positions, in a row of all blocks, of the bias and of the columns of these blocks: int64."""
         places, start = dict[str, Tensor](), 1
         for block in self.context.plan.blocks:
-            places[block] = torch.arange(start, start + self._sizes[block])
-            start += self._sizes[block]
+            places[block] = torch.arange(start, start + self._block_widths[block])
+            start += self._block_widths[block]
         return torch.cat([torch.zeros(1, dtype=torch.int64), *(places[block] for block in blocks)])
 
     def linear(self, left: Wire, weight: Wire) -> Wire:
-        """left·W, opened."""
+        """Multiply ``left`` by a weight matrix, and open the product, watched."""
         return self.opened(self.machine.product(matmul, left, weight))
 
     def opened(self, summands: Summands, bits: int = BITS) -> Wire:
-        """With so many fractional bits, and watched."""
+        """Open summands with ``bits`` fractional bits, and add the wire to ``watched``."""
         self.watched.append(self.machine.open(summands, summands.bits - bits))
         return self.watched[-1]

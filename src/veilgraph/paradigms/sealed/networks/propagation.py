@@ -29,19 +29,15 @@ from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Ring, Summands, Wire, joined, side_by_side
 from veilgraph.paradigms.sealed.plan import Context
 
-EDGE_BITS: Final = 16
-"""Of edges' weights."""
-NARROW_DEGREE: Final = 1 << 13
-"""The largest degree over which entries up to 1 are summed in Z_2^32, where they have 16 fractional bits or more."""
-AT_ONCE: Final = 1 << 21
-"""Entries of the columns that go on together."""
+EDGE_BITS: Final = 16  # fractional bits of edges' weights
+NARROW_DEGREE: Final = 1 << 13  # largest degree over which entries up to 1 are summed in Z_2^32, with 16 bits or more
+AT_ONCE: Final = 1 << 21  # entries of the columns that are propagated together
 
-COINS: Final = 1 << 14
-"""What a holder draws for a node is below it: sums of products over 2^24 edges of ten holders fit the ring."""
+COINS: Final = 1 << 14  # bound of a holder's draws: sums of products over 2^24 edges of ten holders fit the ring
 
 
 class HiddenEdges:
-    """All holders' edges in one party's hands: each holder's are put in once a session, whatever goes over them."""
+    """One party's side of all holders' hidden edges; each holder's are put in once a session, in each direction."""
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
@@ -49,25 +45,25 @@ class HiddenEdges:
         self._graphs: dict[tuple[PartyId, bool], HiddenGraph] = {}
 
     def enter(self, holders: Sequence[PartyId], ways: Iterable[bool] = (False,)) -> None:
-        """These holders put their edges in, those that have not, in some ways: backwards or not."""
+        """Put in these holders' edges that are not in yet, in the directions ``ways``: True is backwards."""
         for backwards in ways:
             for holder in holders:
                 if (holder, backwards) not in self._graphs:
-                    self._graphs[holder, backwards] = self._entered(holder, backwards=backwards)
+                    self._graphs[holder, backwards] = self._put_in_edges(holder, backwards=backwards)
 
-    def _entered(self, holder: PartyId, *, backwards: bool) -> HiddenGraph:
+    def _put_in_edges(self, holder: PartyId, *, backwards: bool) -> HiddenGraph:
         own, sizes = self._context.data.get(holder), self._context.sizes
         edges = None if own is None else own.edges_of(backwards=backwards)
         weights = self._context.of(holder, "edge_weights")
         return self._machine.hidden_graph(holder, edges, sizes.nodes, sizes.edges[holder], weights, self.weight_bits)
 
     def of(self, holders: Sequence[PartyId], ways: Iterable[bool] = (False,)) -> list[HiddenGraph]:
-        """Theirs, in some ways together."""
+        """Return the hidden graphs of these holders in these directions; they must have been entered."""
         return [self._graphs[holder, backwards] for backwards in ways for holder in holders]
 
 
 class Propagation:
-    """One party's part in it, over the edges of some holders; one alone knows the degrees.
+    """One party's part in propagation over the edges of some holders, in some directions (``ways``: backwards or not).
 
     ``roots`` are D^(−1/2), [N, 1] with ``FINE_BITS``; None before they are computed.
     """
@@ -87,15 +83,12 @@ class Propagation:
 
     @property
     def is_owned(self) -> bool:
-        """Whether every node's degree is known to a holder: the one with edges, or the one whose own row it is."""
+        """Whether some holder knows each node's degree in the clear: the only one with edges, or the row's owner."""
         sizes = self._context.sizes
         return len(self.holders) == 1 or (bool(sizes.blocks) and len(sizes.owners) == len(sizes.blocks))
 
     def enter(self, *, transposed: bool) -> None:
-        """The holders put their edges in, and the degrees that they know; once a session.
-
-        Pᵀ of edges both ways, with weights alike, is P.
-        """
+        """Put in edges, if directed and ``transposed`` also backwards for Pᵀ, and degrees known to a holder; once."""
         context = self._context
         both = transposed and context.plan.directed and not context.sizes.blocks
         self._edges.enter(self.holders, (False, True) if both else self._ways)
@@ -105,18 +98,19 @@ class Propagation:
             self.roots = joined([self._own_roots(holder, at) for holder, at in rows.items()])
 
     def _own_roots(self, holder: PartyId, rows: slice) -> Wire:
+        """Put in D^(−1/2) of these rows, which the holder computes at home."""
         own = self._context.data.get(holder)
         roots = None if own is None else (1 + own.degrees(self._context.sizes.nodes, self._ways)[rows]).rsqrt()[:, None]
         return self._machine.put(holder, roots, (rows.stop - rows.start, 1), FINE_BITS)
 
     def normalise(self) -> None:
-        """The degrees of several holders together, once a session."""
+        """Compute ``roots`` from the holders' secret degrees, unless they are there; once a session."""
         if self.roots is None:
             self._machine.at("degrees")
             self.roots = inverse_root(self._machine, self._degrees(), self._context.sizes.max_degree)[:, None]
 
     def _degrees(self) -> Summands:
-        """Of all of them together, the node itself counted once."""
+        """Sum the holders' degrees with 1 for the node itself: [N], a secret."""
         nodes = self._context.sizes.nodes
         total = torch.zeros(nodes, dtype=torch.float64)
         for holder in self.holders:
@@ -126,7 +120,7 @@ class Propagation:
         return self._machine.summands(total, (nodes,), self._edges.weight_bits)
 
     def neighbours(self, wire: Wire) -> Summands:
-        """Sums over every target's sources of a wire [N, d] of Z_2^32, without the node, not normalised."""
+        """Sum a wire [N, d] of Z_2^32 over each node's sources, without the node itself, not normalised: [N, d]."""
         return self._machine.hop(self._edges.of(self.holders), wire) - self._machine.split(wire)
 
     def __call__(
@@ -138,11 +132,10 @@ class Propagation:
         transposed: bool = False,
         narrow: bool = False,
     ) -> Wire:
-        """What x, side by side, is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with as many fractional
-        bits.
+        """Propagate ``columns`` x, side by side: K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d], bits as before.
 
-        As many columns go on at a time as keep what is in hand small. Where x is ``narrow``, no entry above 1 in
-        magnitude, no sum over a node's edges is above its degree, and sums are made in Z_2^32.
+        α is ``teleport``. Columns are propagated in slices, to save memory. ``narrow``: no entry of x is above 1 in
+        magnitude, so sums over edges are at most degrees, and are made in Z_2^32.
         """
         narrow = narrow and not self._edges.weight_bits and self._context.sizes.max_degree <= NARROW_DEGREE
         total = sum(part.shape[1] for part in columns)
@@ -167,6 +160,7 @@ class Propagation:
         graphs: Sequence[HiddenGraph],
         ring: Ring,
     ) -> Wire:
+        """Propagate one slice of columns, given the factors of ``_scales``; sums over edges are made in ``ring``."""
         machine, (first, between, last, brought) = self._machine, scales
         narrow_bits = 30 - self._context.sizes.max_degree.bit_length()  # sums of entries up to 1 stay below 2^30
         coarser = max(0, wire.bits - narrow_bits) if ring == 32 else 0
@@ -184,7 +178,7 @@ class Propagation:
         return machine.open(scaled, FINE_BITS)
 
     def _scales(self, teleport: float) -> tuple[Wire, Wire, Wire, Wire]:
-        """What rows are multiplied by before the first hop, between hops, after the last, and where α brings them back.
+        """Factors [N, 1] of rows before the first hop, between hops, after the last, and of x where α brings it back.
 
         Once a session: 1 − α and α are multiplied into these, so that rows keep 22 bits above the point.
         """
@@ -204,7 +198,11 @@ class Propagation:
 def check_double_entry(
     machine: Machine, context: Context, into: Sequence[HiddenGraph], out: Sequence[HiddenGraph]
 ) -> None:
-    """Raises ``DataError`` at every holder, which names the holders whose edges differ; once a session."""
+    """Check that every two holders put in the same edges between their nodes; once a session.
+
+    ``into`` and ``out`` are all holders' edges into their own nodes, and out of them, reversed. Raises ``DataError`` at
+    every holder, with the names of the pairs of holders whose edges differ.
+    """
     machine.at("double entry")
     blocks, nodes = context.sizes.blocks, context.sizes.nodes
     drawn = [machine.put(holder, context.of(holder, "coins"), (nodes, 2), 0) for holder in blocks]
@@ -215,13 +213,12 @@ def check_double_entry(
     for place, graphs in enumerate((into, out)):
         wide = total[:, place : place + 1].map(partial(_by_holder, [block.rows for block in blocks.values()]))
         spread = machine.open(machine.hop(graphs, wide) - machine.split(wide))
-        weights = total[:, 1 - place : 2 - place].map(partial(_repeated, columns=len(blocks)))
+        weights = total[:, 1 - place : 2 - place].map(partial(_repeat_column, columns=len(blocks)))
         sums.append(machine.product(torch.mul, spread, weights))
     pairs, found = list(combinations(blocks, 2)), []
     columns = {holder: column for column, holder in enumerate(blocks)}
 
-    def of(which: int, at: PartyId, column: PartyId) -> Wire:
-        """Over the rows of one holder, of another's column: [1, 1]."""
+    def of(which: int, at: PartyId, column: PartyId) -> Wire:  # over one holder's rows, of another's column: [1, 1]
         part = sums[which][blocks[at].rows, columns[column] : columns[column] + 1]
         return machine.open(part.map(lambda rows: rows.sum(0, keepdim=True)))
 
@@ -244,17 +241,17 @@ def check_double_entry(
 
 
 def _by_holder(rows: Sequence[slice], part: Tensor) -> Tensor:
-    """A column as several, each with the rows of one holder alone: [N, holders]."""
+    """Spread a column [N, 1] over one column for each holder, zero outside that holder's rows: [N, holders]."""
     found = part.new_zeros((part.shape[0], len(rows)))
     for column, block in enumerate(rows):
         found[block, column] = part[block, 0]
     return found
 
 
-def _repeated(part: Tensor, columns: int) -> Tensor:
+def _repeat_column(part: Tensor, columns: int) -> Tensor:
     return part.expand(-1, columns)
 
 
 def one_hot(places: Tensor, size: int) -> Tensor:
-    """float64 [n, size]."""
+    """One-hot rows of n places below ``size``: float64 [n, size]."""
     return torch.nn.functional.one_hot(places, size).to(torch.float64)

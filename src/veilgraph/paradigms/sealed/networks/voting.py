@@ -18,10 +18,8 @@ from veilgraph.paradigms.sealed.networks.network import Kept, Network
 from veilgraph.paradigms.sealed.networks.propagation import Propagation
 from veilgraph.paradigms.sealed.plan import MOST_OPENED, Context
 
-_LIFT: Final = 4 * MOST_OPENED
-"""Added to the logit of a training node's label, which no other logit of it is then above."""
-VOTES: Final = "weight.votes"
-"""Name of what is kept of them, with the weights: a prediction needs both."""
+_LIFT: Final = 4 * MOST_OPENED  # added to the logit of a training node's label, which then is its largest
+VOTES: Final = "weight.votes"  # name of the noisy counts among the saved weights: a prediction needs both
 
 
 class Voting(Network):
@@ -49,20 +47,22 @@ class Voting(Network):
 
     @override
     def finish(self, weights: Sequence[Wire]) -> None:
+        """Count the noisy ``votes`` over the other holders' edges, with labels and the trained network's classes."""
         machine, epsilon = self.machine, self.context.plan.votes
         assert epsilon is not None
         machine.at("votes")
         nodes, classes = self.context.sizes.nodes, self.context.sizes.classes
-        lifted = machine.put(self.context.label_party, self._lifted(), (nodes, classes), BITS)
+        lifted = machine.put(self.context.label_party, self._training_lift(), (nodes, classes), BITS)
         opinions = machine.open(one_hot_of_largest(machine, self.predict(weights) + lifted))
-        trains = machine.negative(-lifted.sum(1)).map(partial(_repeated, columns=classes))
+        trains = machine.negative(-lifted.sum(1)).map(partial(_repeat_column, columns=classes))
         of_training = machine.open(machine.gate(trains, opinions), ring=32)
-        counts = self._over(machine.open(machine.split(opinions), ring=32), backwards=False)
-        counts += self._over(of_training, backwards=True)
+        counts = self._sum_votes(machine.open(machine.split(opinions), ring=32), backwards=False)
+        counts += self._sum_votes(of_training, backwards=True)
         kept = machine.gate(~trains, machine.open(counts))
         self.votes = machine.open(machine.noised(kept, epsilon))
 
-    def _lifted(self) -> Tensor | None:
+    def _training_lift(self) -> Tensor | None:
+        """At the label holder: ``_LIFT`` at each training node's label, else 0: float64 [N, C]; None at others."""
         owner, shape = self.context.label_party, (self.context.sizes.nodes, self.context.sizes.classes)
         rows, labels = self.context.of(owner, "rows"), self.context.of(owner, "labels")
         if rows is None or labels is None:
@@ -71,8 +71,8 @@ class Voting(Network):
         lifted[rows, labels] = _LIFT
         return lifted
 
-    def _over(self, votes: Wire, *, backwards: bool) -> Summands:
-        """Sums over all pairs that point to a node, or ``backwards`` from it."""
+    def _sum_votes(self, votes: Wire, *, backwards: bool) -> Summands:
+        """Sum votes [N, C] over the other holders' pairs that point to each node, or ``backwards`` from it."""
         graphs = self.edges.of(self._others, [backwards])
         return self.machine.hop(graphs, votes) - self.machine.split(votes)
 
@@ -86,5 +86,5 @@ class Voting(Network):
         return self.votes
 
 
-def _repeated(part: Tensor, columns: int) -> Tensor:
+def _repeat_column(part: Tensor, columns: int) -> Tensor:
     return part.expand(-1, columns)
