@@ -65,7 +65,7 @@ def read_comparison(path: Path) -> Compared:
 
 
 def shown_figures(names: Iterable[str]) -> list[str]:
-    """Without the accuracy where nodes of two classes are ranked: where one is rare it is high for saying the other."""
+    """Leave out accuracy where two classes are ranked: if one is rare, it is high for always saying the other."""
     found = list(names)
     return [name for name in found if name != "accuracy" or "pr_auc" not in found]
 
@@ -78,24 +78,24 @@ def row_words(name: str, found: Mapping[str, float]) -> str:
 # Figures
 
 
-def _shown(one: Number) -> str:
+def _value_text(one: Number) -> str:
     return NOTHING if one.value is None else f"{one.value:.3f}"
 
 
-def _between(one: Number) -> str:
+def _interval_text(one: Number) -> str:
     return NOTHING if one.known is None else f"{one.low:.3f} to {one.high:.3f}"
 
 
-def _whole(one: Number) -> str:
-    return f"{_shown(one)} ({_between(one)})"
+def _with_interval(one: Number) -> str:
+    return f"{_value_text(one)} ({_interval_text(one)})"
 
 
-def _sign(value: float | None) -> str:
+def _signed(value: float | None) -> str:
     return NOTHING if value is None else f"{value:+.3f}"
 
 
 def _difference(one: Number | None) -> str:
-    return NOTHING if one is None else f"{_sign(one.value)} ({_sign(one.low)} to {_sign(one.high)})"
+    return NOTHING if one is None else f"{_signed(one.value)} ({_signed(one.low)} to {_signed(one.high)})"
 
 
 def _sureness(one: Number) -> str:
@@ -126,20 +126,20 @@ def study_table(found: Compared) -> Table:
     made.add_column("AUC above alone", justify="right", no_wrap=True)
     for way in told.ways:
         gain = "" if way.gain is None else _brief(way.gain["auc"])
-        cells = (way.name, *(_shown(way.figures[name]) for name in found.headings), gain)
+        cells = (way.name, *(_value_text(way.figures[name]) for name in found.headings), gain)
         add_row(made, cells, "bold" if way.name == told.paradigm else None)
     return made
 
 
 def _brief(one: Number) -> str:
     low, high = (NOTHING if end is None else f"{end:+.2f}".replace("0.", ".", 1) for end in (one.low, one.high))
-    return f"{_sign(one.value)} ({low}…{high})"
+    return f"{_signed(one.value)} ({low}…{high})"
 
 
 def verdict(found: Compared) -> str:
     """In a sentence, whether the job finds more than its label holder's best way by itself; at home what that is."""
     told, home = found.told, found.told.best_at_home
-    best = f"{home.name!r}, AUC {_shown(home.figures['auc'])}"
+    best = f"{home.name!r}, AUC {_value_text(home.figures['auc'])}"
     if told.over_home is None:
         return f"the best at home is {best}"
     return f"{told.paradigm}: AUC {_brief(told.over_home)} above the best at home ({best}), {_sureness(told.over_home)}"
@@ -175,7 +175,7 @@ def comparison_html(found: Compared) -> str:
             tiles=list(_tiles(found)),
             picture=_picture(found),
             grids=list(_grids(found)),
-            tells=_tells(found),
+            tells=_revelations_by_paradigm(found),
             found=found.told,
             draws=DRAWS,
             holder=job.data.label_party,
@@ -195,7 +195,7 @@ def write_comparison(path: Path, out: Path | None = None) -> Path:
 
 def _verdict_with_intervals(found: Compared) -> str:
     told = found.told
-    home = f"{told.at_home!r}, with an AUC of {_whole(told.best_at_home.figures['auc'])}"
+    home = f"{told.at_home!r}, with an AUC of {_with_interval(told.best_at_home.figures['auc'])}"
     if told.over_home is None:
         return f"The best that {found.job.data.label_party} reaches at home is {home}."
     difference, sure = _difference(told.over_home), _sureness(told.over_home)
@@ -208,14 +208,14 @@ def _tiles(found: Compared) -> Iterator[tuple[str, str, str]]:
     for title, name in (("this job", told.paradigm), ("the best at home", told.at_home)):
         if (way := told.way(name)) is not None:
             auc = way.figures["auc"]
-            yield f"Test AUC, {title}", _shown(auc), f"95 %: {_between(auc)}; {way.name}"
+            yield f"Test AUC, {title}", _value_text(auc), f"95 %: {_interval_text(auc)}; {way.name}"
     if (over := told.over_home) is not None:
-        yield "Difference", _sign(over.value), f"95 %: {_sign(over.low)} to {_sign(over.high)}"
+        yield "Difference", _signed(over.value), f"95 %: {_signed(over.low)} to {_signed(over.high)}"
     yield "Test nodes", f"{sum(told.test_nodes):,}", f"in {counted(len(told.seeds), 'seed')}"
 
 
 def _grids(found: Compared) -> Iterator[Grid]:
-    """Every way's figures, how far its AUC is above others', and what is shared in it."""
+    """Three tables: every way's figures, how far its AUC is above others', and what is shared in it."""
     told, alone = found.told, f"{found.job.data.label_party} alone"
     names = {way.name: way.name + " (this job)" * (way.name == told.paradigm) for way in told.ways}
     job = names.get(told.paradigm, "")
@@ -223,7 +223,7 @@ def _grids(found: Compared) -> Iterator[Grid]:
         "Figures of every way",
         "Of the test nodes, in brackets the 95 % interval over nodes and seeds.",
         {"way": "some", **{TITLES[name]: "number" for name in found.headings}},
-        tuple((names[way.name], *(_whole(way.figures[name]) for name in found.headings)) for way in told.ways),
+        tuple((names[way.name], *(_with_interval(way.figures[name]) for name in found.headings)) for way in told.ways),
         (job,),
     )
     to_job = told.over_home is not None
@@ -247,8 +247,8 @@ def _grids(found: Compared) -> Iterator[Grid]:
     )
 
 
-def _tells(found: Compared) -> dict[str, list[str]]:
-    """What the messages of every way tell in which parties train together."""
+def _revelations_by_paradigm(found: Compared) -> dict[str, list[str]]:
+    """Paradigm → statements of what its job reveals, for every way in which parties train together."""
     together = {way.name for way in found.told.ways if way.shares == AS_JOB}
     jobs = (found.job, beside_job(found.job)) if together else ()
     return {
@@ -257,7 +257,7 @@ def _tells(found: Compared) -> dict[str, list[str]]:
 
 
 def _picture(found: Compared) -> Section | None:
-    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job); ``alone`` marks one."""
+    """Chart of every way's AUC; ``marks``: name, y, interval, whether it is the job; ``alone``: place of the first."""
     told = found.told
     drawn = [(way, figures) for way in told.ways if (figures := way.figures["auc"].known) is not None]
     if not drawn:
@@ -268,7 +268,7 @@ def _picture(found: Compared) -> Section | None:
         (way.name, round(14 + place * _LINE, 1), axis.span(*figures), way.name == told.paradigm)
         for place, (way, figures) in enumerate(drawn)
     )
-    words = "; ".join(f"{way.name} {_whole(way.figures['auc'])}" for way, _ in drawn)
+    words = "; ".join(f"{way.name} {_with_interval(way.figures['auc'])}" for way, _ in drawn)
     return {
         "description": f"Test AUC with its 95 % interval: {words}.",
         "width": _WIDTH,
