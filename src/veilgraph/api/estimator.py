@@ -124,6 +124,7 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
 
     def _divide(self, whole: Any, y: Any) -> tuple[GivenParties, np.ndarray | None]:  # noqa: ANN401
+        """Divide a graph, with labels ``y`` if given, among the holders; return their parts and the classes' names."""
         check_one_graph("X", whole)
         data, classes, job = whole.clone(), None, settings_of({} if self.job is None else self.job)
         if job.duties.releasing:  # the others' edges would not count

@@ -68,10 +68,7 @@ def settings_of(job: Job, holders: Sequence[PartyId] | None = None) -> JobSettin
 
 
 def settings_beside(job: Job, parties: GivenParties | None) -> JobSettings:
-    """Return the settings of a job whose holders bring ``parties``, if given.
-
-    Raises ``ConfigError``: as ``settings_of``, or the job names data too.
-    """
+    """Return a job's settings with the holders of ``parties``, if given; ``ConfigError``: it names data too."""
     names = None if parties is None else list(by_name(parties, None))
     settings = settings_of(job, names)
     if names is not None:
@@ -215,6 +212,7 @@ def fit(
 
 
 def _checked_out(out: str | Path) -> Path:
+    """The path of a run to be made; ``ConfigError`` where it is a file."""
     path = path_of("out", out)
     if path.is_file():
         raise ConfigError(

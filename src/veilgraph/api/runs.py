@@ -179,7 +179,7 @@ class Run:
 
     @property
     def predictions(self) -> Predictions:
-        """Those of the newest joint inference, of all nodes; ``predict`` makes new ones."""
+        """Predictions of all nodes by the newest joint inference; ``predict`` makes new ones."""
         return jobs.load_result(self.path).predictions
 
     def predict(

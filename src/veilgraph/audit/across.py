@@ -173,6 +173,7 @@ def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, ques
 
 
 def _permitted_evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Question) -> list[Evidence]:
+    """A party's evidence about a holder that it is meant to have; ``RunError``: tables were aligned anew since."""
     if kept_identity(run.party(party)) != question.alignment:
         raise RunError("the tables were aligned anew since it trained")
     found = evidence_of(load_view(run, party))
@@ -210,6 +211,7 @@ class _BlindCase(AuditContext):
         return np.zeros(self._question.nodes, dtype=np.bool_)
 
     def classmates(self, target: PartyId, steps: Sequence[Floats]) -> tuple[Nodes, KnownPairs]:
+        """At most 1,000 nodes with a nonzero gradient, and all pairs of places among them, without truth."""
         nodes = np.flatnonzero(np.sum([np.abs(step).sum(axis=1) for step in steps], axis=0))
         if len(nodes) > _MOST_CLASSMATES:
             nodes = np.sort(np.random.default_rng(self.seed).choice(nodes, size=_MOST_CLASSMATES, replace=False))
@@ -222,6 +224,8 @@ class _BlindCase(AuditContext):
 
 
 class _AskingHolder:
+    """A holder's side of the audit: its question, the pairs that it asks about, and how it scores answers."""
+
     def __init__(self, run: RunDirectory, party: PartyId, secrets: SecretSource) -> None:
         self._settings, self._party = run.settings, party
         self._graph = load_party(run.party(party).graph_path).common_part()
@@ -268,6 +272,7 @@ class _AskingHolder:
         ]
 
     def _outcome_of_ranks(self, secret: Secret, asked: Pairs, ranks: Floats) -> Outcome:
+        """Ranks and truth of a sample of what was asked; ``DataError``: fewer than 20 are true, or false."""
         truth, told = _truth(secret, self._graph, asked)
         kinds = [np.flatnonzero(told & (truth == value)) for value in (True, False)]
         fewest = min(map(len, kinds))

@@ -190,6 +190,7 @@ def _mount_attack(
 
 
 def _test_uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, about: str) -> Finding | Skipped:
+    """The finding of ``told_from_noise`` on masked messages, which must look uniform."""
     try:
         outcome, p_value = told_from_noise(evidence, case.seed)
     except DataError as error:
@@ -201,6 +202,7 @@ def _test_uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence,
 
 
 def _canonical_adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """Check names of adversaries, by default all parties and the client; coalitions in the job's order of parties."""
     parties = (SERVER, *settings.data.names)
     if asked is None:
         return (*parties, CLIENT)

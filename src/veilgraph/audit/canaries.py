@@ -42,8 +42,7 @@ class GaussianClaims:
 class OneRunBound:
     """A lower bound on the ε of one run, at the confidence that was asked for; 0 proves nothing.
 
-    Of ``guesses`` so many are ``correct``. ``ceiling`` is the bound that would be proven were all of them right, so the
-    highest within reach.
+    ``correct`` of the ``guesses`` are right; ``ceiling`` is the highest bound within reach, were all of them right.
     """
 
     epsilon: float
@@ -98,7 +97,7 @@ def one_run_epsilon(
 
 
 def p_value(m: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """The most probable that an (ε, δ)-private run has so many right guesses or more: theorem 5.2, at most 1."""
+    """Bound on the probability that an (ε, δ)-private run has so many right guesses or more (theorem 5.2)."""
     at_least = binom.sf(np.arange(correct, -1, -1) - 1, guesses, 1 / (1 + np.exp(-epsilon)))  # f(v), …, f(0)
     gains = (at_least[1:] - at_least[0]) / np.arange(1, correct + 1)  # beyond i = v nothing is gained
     return float(min(1.0, at_least[0] + 2 * m * delta * gains.max(initial=0.0)))

@@ -35,8 +35,7 @@ _MOST: Final = 60  # releases of which all pairs are compared: the first half an
 class Level:
     """The result of testing releases against their claimed noise: ``p_value`` of all tests together.
 
-    ``share`` is the least estimate of their noise, as a share of the claimed deviation; ``excess``: by how many clips
-    the longest row is too long, at least.
+    ``share``: the least estimate of noise over that claimed; ``excess``: by how many clips the longest row is too long.
     """
 
     p_value: float
@@ -176,10 +175,7 @@ def _check(name: Check) -> Callable[[Callable[[AuditContext, View], Found]], Non
 def _check_of_each(
     name: Check, secret: Secret
 ) -> Callable[[Callable[[AuditContext, View, PartyId], Told | None]], None]:
-    """Decorator: register a check of each other holder; it gives None where the view has nothing of the kind.
-
-    A ``DataError`` says why what the view has is too little for the test.
-    """
+    """Decorator: register a check of each other holder. None: nothing to test; ``DataError``: too little."""
 
     def enter(check: Callable[[AuditContext, View, PartyId], Told | None]) -> None:
         def of_each(case: AuditContext, view: View) -> Found:

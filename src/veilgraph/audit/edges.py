@@ -70,7 +70,7 @@ def propagated(at: Scene) -> Outcome:
 
 @attack("edges", "inference")
 def influenced(at: Scene) -> Outcome:
-    """Whose predictions change when the adversary doubles its features of a node (LinkTeller, Wu et al. 2022)."""
+    """Rank links by whose predictions change if own features of a node are doubled (LinkTeller, Wu et al. 2022)."""
     case, graph = at.case, at.case.graph(at.target)
     network = case.source.inferences(case, case.holders_of(at.adversary))
     known, count = case.own_edges(at.adversary), graph.num_nodes
@@ -143,6 +143,7 @@ def _row_combinations(rows: Floats, asked: KnownPairs, seed: int) -> Floats:
 
 
 def _hop_combinations(asked: KnownPairs, at: Scene) -> Outcome:
+    """Outcome of ``combination_scores`` of the outputs of a pass's newest hops of their inputs."""
     evidence, newest = at.evidence, 1
     if isinstance(evidence.steps, Observations):  # the last hops of one pass
         keys = [(pieces[0].session, pieces[0].tag.step) for pieces in evidence.steps.pieces]
@@ -196,7 +197,7 @@ def weight_scores(weights: Floats, pairs: Pairs) -> Floats:
 
 
 def influence_scores(before: Floats, ask: Ask, pairs: Pairs) -> Floats:
-    """How much the second node's prediction changes with the first one's features, for pairs [P, 2]: [P].
+    """Scores [P] of pairs [P, 2]: how much the second node's logits change with the first one's features.
 
     A graph network carries a node's features along edges, and no farther than its layers reach. Measured in logits,
     from posteriors ``before`` [N, C]: a change at a node of which the network is sure would not be seen in the
@@ -216,8 +217,7 @@ def queried_pairs(
 ) -> KnownPairs:
     """All links of at most ``queries`` nodes, which come first in their pairs, and as many pairs without a link.
 
-    Of ``edge_index`` [2, E], direction, repetition and loops do not count; pairs of ``known``, which the adversary has,
-    are left out.
+    Direction, repetition and loops of ``edge_index`` [2, E] do not count; ``known``, the adversary's, are left out.
     """
     linked, own = (_adjacency(edges, num_nodes) for edges in (edge_index, known))
     hidden = (linked - linked.multiply(own)).tocsr()
@@ -312,6 +312,7 @@ def combination_scores(
 
 
 def _combination_weights(inputs: Floats, outputs: Floats, guesses: Floats, penalty: float) -> Floats:
+    """Non-negative weights [n, N] with which outputs [n, m] combine those inputs [N, m] that guesses rank first."""
     found, count = np.zeros_like(guesses), min(CANDIDATES, guesses.shape[1] - 1)
     for place, (row, likely) in enumerate(zip(outputs, guesses, strict=True)):
         chosen = np.argpartition(-likely, count)[:count]

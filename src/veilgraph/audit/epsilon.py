@@ -59,7 +59,7 @@ _CanaryTest = tuple[Sequence[PartyId], int | bool, str, Callable[[PartyId], Iter
 
 
 def empirical_epsilon(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> Iterator[Finding | Skipped]:
-    """A lower bound on the ε of every holder whose run has canaries, from what an adversary received."""
+    """Yield lower bounds on the ε of every holder with canaries, from what an adversary received."""
     for holders, canaries, lacking, guesses in _canary_tests(case, adversary, found):
         if not canaries:
             yield Skipped(adversary, "epsilon", lacking, "epsilon")

@@ -62,7 +62,7 @@ def attribute(at: Scene) -> Outcome:
 
 @attack("features", "releases")
 def from_release(at: Scene) -> Outcome:
-    """What nodes released of a column, perturbed, and the mean of it over neighbours, in which noise cancels."""
+    """Infer columns from their perturbed releases, and the means of these over neighbours, in which noise cancels."""
     releases = [seen.tensor() for seen in at.evidence.messages]
     edges = at.case.own_edges(at.adversary)
     count = releases[-1].shape[0]
@@ -77,7 +77,7 @@ def from_release(at: Scene) -> Outcome:
 
 
 def _released_column(released: Tensor, column: int) -> Floats:
-    """What every node says of a column: −1, 1 or, where it was not asked, 0; or a noisy value."""
+    """A column of a release, [N]: −1, 1 or, where a node did not release it, 0; or a noisy value."""
     if released.dtype == torch.int64:  # 1 + column, with the value's sign
         return np.asarray(((released == column + 1).sum(dim=1) - (released == -column - 1).sum(dim=1)).double().numpy())
     values = released[:, column].double()
@@ -96,11 +96,12 @@ def solved(at: Scene) -> Outcome:
 
 @attack("features", "embedding", "posteriors")
 def generated(at: Scene) -> Outcome:
-    """A generator makes the columns that a model, learned on the known nodes, puts the outputs out for."""
+    """Train a generator of columns for which a model, fitted on the known nodes, gives the outputs that were seen."""
     return _infer_from_outputs(partial(generated_columns, seed=at.case.seed), at)
 
 
 def _infer_from_outputs(infer: Infer, at: Scene) -> Outcome:
+    """Outcome of inferring the attacked columns from the network's outputs, posteriors as ``log_ratios``."""
     columns, evidence = Columns(at.case, at.target), at.evidence
     outputs = log_ratios(evidence.matrix) if evidence.sort == "posteriors" else evidence.matrix
     own = at.own_rows()
@@ -173,6 +174,7 @@ class Columns:
 
 
 def _attacked_columns(case: AuditContext, target: PartyId) -> list[Attribute]:
+    """At most five columns of the target whose two values are the most balanced; ``DataError``: there is none."""
     features = case.graph(target).features
     dense = to_scipy(features)[:, :_WIDE].toarray() if is_sparse(features) else features[:, :_WIDE].numpy()
     for share in _SHARES:
@@ -301,7 +303,7 @@ def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Float
 
 
 def generated_columns(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *, seed: int) -> Floats:
-    """Columns [N, k] in [0, 1] that make a model put out what was put out, [N, m]: the generative regression network.
+    """Columns [N, k] in [0, 1] for which a model gives the outputs [N, m]: the generative regression network.
 
     A generator makes unknown features out of the known ones, ``own`` [N, F], F may be 0, and noise; a model, here that
     of ``fit_model``, is asked what it would put out for both; the generator learns until that is what was put out. Two

@@ -37,7 +37,7 @@ _POINTS: Final = 101
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What an attack says of its targets.
+    """The result of an attack: scores of its targets, and what they are compared with.
 
     Attributes:
         scores: [T] float64, higher where it believes the target to be positive.
@@ -63,7 +63,7 @@ def members_of(adversary: str) -> tuple[PartyId, ...]:
 
 
 def coalition_of(parties: Sequence[PartyId]) -> str:
-    """The name of the adversary that these parties are together."""
+    """Join parties to the name of a coalition, such as ``server+B``."""
     return _AND.join(parties)
 
 
@@ -118,8 +118,7 @@ class Finding:
     def judged(self, limits: AttackLimit | None, level: float) -> Self:
         """The finding held against its limits and, where its evidence must tell nothing, against chance at ``level``.
 
-        A limited figure passes where all of its interval does. Of ε, a lower bound already, the value alone is held to
-        ``limit``.
+        A limited figure passes where all of its interval does; of ε, a lower bound, the value alone has to.
         """
         found = self.verdict
         leaks = not self.permitted and found is not None and found.p_value <= level
@@ -165,7 +164,7 @@ class AuditResult:
 
     @property
     def untested(self) -> tuple[Skipped, ...]:
-        """What a limit is on, and was not mounted: whether it is kept is not known, so the audit does not pass."""
+        """Skipped attacks that a limit is on: whether it is kept is not known, so the audit does not pass."""
         return tuple(skipped for skipped in self.skipped if skipped.limited)
 
     def record(self) -> dict[str, Any]:
@@ -211,10 +210,7 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
 
 
 def _in_better_direction(scores: Floats, truth: Truth) -> Floats:
-    """Scores read in the direction in which they say more, so that an AUC is at least 0.5.
-
-    Where neighbours differ, a high score means that there is no edge.
-    """
+    """The scores, negated if their AUC is below 0.5: where neighbours differ, a high score means that there is none."""
     return -scores if measure(scores, truth).auc < 0.5 else scores
 
 

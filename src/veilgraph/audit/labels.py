@@ -85,6 +85,7 @@ def blind(at: Scene) -> Outcome:
 
 
 def _infer_labels(at: Scene, *, training: bool, by_clusters: bool = False) -> Outcome:
+    """Outcome of scoring the classes of training, or test, nodes from a few known labels, by clusters or a model."""
     evidence, case = at.evidence, at.case
     labels, train, test, classes = case.labels(at.target)
     asked = train if training else test
@@ -152,18 +153,14 @@ def directions(rows: Floats) -> Floats:
 
 
 def membership_scores(gradients: NDArray[Any]) -> Floats:
-    """Membership scores [N], higher = training node: the length of a node's mean gradient.
-
-    Exact where others' rows are zero; ``gradients`` and errors as of ``mean_rows``.
-    """
+    """Membership scores [N], higher = training node: the length of each row of ``mean_rows``."""
     return np.asarray(np.linalg.norm(mean_rows(gradients), axis=1))
 
 
 def matched(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:
     """Names clusters [T], or ``UNASSIGNED``, by the one-to-one matching with classes [T] that is right most often.
 
-    The matching reads the truth: what it achieves is an upper bound for an adversary who must still learn which cluster
-    is which class.
+    The matching reads the truth, so it is an upper bound for an adversary, who must still learn which is which.
     """
     size = int(max(assignment.max(), truth.max())) + 1
     common, assigned = np.zeros((size, size)), assignment != UNASSIGNED
@@ -308,10 +305,7 @@ def blind_labels(gradients: NDArray[Any], *, classes: int | None = None, seed: i
 
 
 def _classes_by_rank(rows: Floats) -> int | None:
-    """Number of classes: the rank of directions [n, d], plus one, for p − y sums to 0. None: no clear rank.
-
-    Rows are no wider than that where embeddings are narrower than the number of classes.
-    """
+    """Number of classes: rank of directions [n, d] plus one, as p − y sums to 0. None: no clear rank."""
     values = np.linalg.svd(rows, compute_uv=False)
     some = values[:-1] > _LITTLE * values[0]
     if not some.any():

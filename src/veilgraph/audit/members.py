@@ -34,14 +34,14 @@ _SMALLEST: Final = 1e-30
 
 @attack("membership", "gradients", blind=True)
 def from_gradients(at: Scene) -> Outcome:
-    """Rows of a gradient are larger where the loss is: at training nodes."""
+    """Score nodes by the length of their gradients, which are larger where the loss is: at training nodes."""
     scores = membership_scores(mean(at.evidence.steps[:STEPS])[None])
     return Outcome(scores, at.case.members(at.target), note="Members: training nodes; all others are not.")
 
 
 @attack("membership", "posteriors", "model")
 def from_confidence(at: Scene) -> Outcome:
-    """Models are surer of what they were trained on (Duddu et al. 2020)."""
+    """Score nodes by confidence: models are surer of what they were trained on (Duddu et al. 2020)."""
     return _training_against_test(at, lambda rows, nodes: confidence_scores(rows[nodes]))
 
 

@@ -176,7 +176,7 @@ def _centred_rows(rows: Floats) -> Floats:
     return less
 
 
-def _cosine(first: Floats, second: Floats) -> Floats:
+def _cosine_distance(first: Floats, second: Floats) -> Floats:
     # as half the squared distance of unit vectors: 1 - a·b loses all digits where rows are almost parallel
     return 0.5 * _squared_euclidean(_unit_rows(first), _unit_rows(second))
 
@@ -195,9 +195,9 @@ def _quotient(above: Floats, below: Floats) -> Floats:
 
 
 DISTANCES: dict[str, RowFunction] = {
-    "cosine": _cosine,
+    "cosine": _cosine_distance,
     "euclidean": lambda first, second: np.sqrt(_squared_euclidean(first, second)),
-    "correlation": lambda first, second: _cosine(_centred_rows(first), _centred_rows(second)),
+    "correlation": lambda first, second: _cosine_distance(_centred_rows(first), _centred_rows(second)),
     "chebyshev": lambda first, second: np.asarray(np.abs(first - second).max(axis=1)),
     "bray-curtis": lambda first, second: _quotient(_manhattan(first, second), np.abs(first + second).sum(axis=1)),
     "canberra": lambda first, second: np.asarray(
@@ -274,10 +274,7 @@ _MAKERS: dict[Classifier, Callable[[int], Any]] = {
 def train_classifier(
     classifier: Classifier, features: Floats, truth: NDArray[np.bool_], *, seed: int
 ) -> Callable[[Floats], Floats]:
-    """Trains an attack model on features [M, K], of about unit scale: features [T, K] → log-odds of "positive" [T].
-
-    ``mlp`` has two hidden layers of 32; ``logistic`` is regression.
-    """
+    """Train an attack model on features [M, K] of about unit scale; return features [T, K] → log-odds of True [T]."""
     positives = int(np.count_nonzero(truth))
     if positives in (0, len(truth)):
         raise DataError(f"truth: has {positives} positives among {len(truth)} known targets; give some of both")
@@ -313,10 +310,7 @@ _FAR: Final = 10.0
 
 
 def learned_links(nodes: NodeRows, known: KnownPairs, pairs: Pairs, *, seed: int) -> Floats:
-    """Scores of pairs [M], none of them known, by a classifier of known pairs of the same graph.
-
-    Source: He et al. 2021, attack 3 and, where nodes have attributes, 6.
-    """
+    """Link scores of pairs [M], by a classifier of ``known`` ones of the same graph (He et al. 2021, attacks 3, 6)."""
     describe = describer(nodes, same_width=True)
     return in_parts(train_classifier("mlp", describe(known.pairs), known.truth, seed=seed), describe, pairs)
 

@@ -52,7 +52,7 @@ _FEWEST_NODES: Final = 50
 
 @attack("features", "initial")
 def reconstruction(at: Scene) -> Outcome:
-    """All opened h^0 together, with the adversary's own features, span the target's columns, and complete them."""
+    """Complete the target's columns by regression on the span of all opened h^0 and the adversary's own features."""
     columns = Columns(at.case, at.target)
     own = scored(lambda rows: rows[columns.asked], at.own_rows())
     opened = np.stack([step[columns.asked] for step in at.evidence.steps[:50]])
@@ -73,7 +73,7 @@ def reconstruction(at: Scene) -> Outcome:
 
 @attack("features", "initial", blind=True, of_all_pairs=True)
 def similarity(at: Scene) -> Outcome:
-    """Which nodes have like features at the target: inner products from how h^0 changes with its own gradients."""
+    """Rank pairs by inner products of features, estimated from how h^0 changes with the adversary's gradients."""
     asked, evidence = at.case.alike(at.target), at.evidence
     count = min(len(evidence.steps) - 1, len(evidence.updates), 10)
     if count > 0 and len(evidence.steps[0]) <= MAX_NODES:
@@ -175,8 +175,7 @@ def complete_columns(
 def projected_gram(first: Numbers, weight_std: float) -> Floats:
     """Inner products of features from one random projection: h^0·h^0^T/(d·σ²), whose mean over W is X·X^T.
 
-    ``first`` [N, d] is h^0 of the initial W, of σ ``weight_std``. An entry's variance is (⟨x_u, x_u⟩⟨x_v, x_v⟩ + ⟨x_u,
-    x_v⟩²)/d.
+    ``first`` [N, d] is h^0 of the initial W, of σ ``weight_std``. Entries have variance (|x_u|²|x_v|² + ⟨x_u, x_v⟩²)/d.
     """
     rows = check_rows("first", first, _check_size(len(first))).astype(np.float64)
     return np.asarray(rows @ rows.T / (rows.shape[1] * weight_std**2))
@@ -224,7 +223,7 @@ def _check_size(nodes: int) -> int:
 
 
 def _changes(sequence: Numbers) -> Iterator[Floats]:
-    """The first of evenly spaced steps, then the differences between them."""
+    """Yield the first matrix of a sequence [T, N, d], then the differences between evenly spaced steps."""
     count = min(len(sequence), max(2, MAX_COLUMNS // sequence.shape[2]))
     places = np.linspace(0, len(sequence) - 1, count).round().astype(np.int64)
     yield sequence[0].astype(np.float64)
@@ -284,8 +283,7 @@ def matched_rows(opened: Numbers, drawn: Floats) -> Floats:
 def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -> Floats:
     """h^0 [N, d] less the adversary's own part, of its features [N, F], whatever power of two it was opened in.
 
-    ``drawn`` [F, d] is what it knows of its columns' W; with ``others`` a regression on its features takes out their
-    parts.
+    ``drawn`` [F, d] is what it knows of its columns' W; ``others`` drew the rest, which a regression then takes out.
     """
     features = check_rows("own", own, len(opened)).astype(np.float64)
     part = features @ drawn

@@ -144,7 +144,7 @@ def _rarest_bit(rows: Unsigned) -> tuple[int, int]:
 
 
 def noise_scores(messages: Sequence[Ciphertext], *, seed: int) -> tuple[Floats, Truth]:
-    """How well messages can be told from noise, as scores of an attack: words of both, ranked by likelihood.
+    """Scores of a distinguisher of messages from noise: words of both, by the likelihood ratio of their high bits.
 
     The distribution of the highest byte, or of fewer bits where there are few words, is learned from every other word;
     the rest are the positives and fresh uniform words the negatives: scores [T] and truth [T].
@@ -164,7 +164,7 @@ def noise_scores(messages: Sequence[Ciphertext], *, seed: int) -> tuple[Floats, 
 
 
 def orders_p_value(orders: Sequence[Order]) -> float:
-    """Probability that uniform, independent orders would be as much in order, or like each other, as these are.
+    """p-value that orders are uniform and independent: tests of how far they rise, and of how alike they are.
 
     Of different places drawn at random, any two rise or fall by a fair coin, and pairs that have none in common do so
     independently. That holds in whatever order they are read, if that order has nothing to do with them: as they stand,
@@ -197,6 +197,7 @@ def _has_distinct_places(order: Order) -> bool:
 
 
 def _similarity_p_values(one: Order, other: Order) -> Iterator[float]:
+    """p-values that two orders of one size are independent: by equal places, rising pairs, and places in common."""
     shorter = min(len(one.places), len(other.places))
     common, at_one, at_other = np.intersect1d(one.places, other.places, return_indices=True)
     if one.in_order and other.in_order:
@@ -267,8 +268,7 @@ class _Repetition:
 def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[_Repetition]]:
     """Compare the recorded sessions of runs of the same parties; return them, and what two of them must not share.
 
-    Raises ``ConfigError``: they are of different parties, or there are no two sessions; ``RunError``: a run has no
-    view.
+    Raises ``ConfigError``: parties differ, or there are no two sessions; ``RunError``: a run has no view.
     """
     runs = [RunDirectory.open(path) for path in dict.fromkeys(path.resolve() for path in paths)]
     first = runs[0].settings
@@ -315,7 +315,7 @@ def recorded(runs: Iterable[RunDirectory]) -> list[Session]:
 
 
 def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Iterator[_Repetition]:
-    """All that sessions of jobs of the same parties have in common, and should not."""
+    """Yield what sessions of the same parties repeat and should not: blocks, masks, low bits, sums, noise."""
     holders = jobs[0].data.names
     checks: list[tuple[Callable[[Session], Any], Callable[[Any, Any], Iterator[str]], Any]] = [
         (_fresh_blocks, _repeated_blocks, combinations),
@@ -336,6 +336,7 @@ def octets(seen: Seen) -> NDArray[np.uint8]:
 
 
 def _fresh_blocks(session: Session) -> Mapping[Kind, set[bytes]]:
+    """Kind → 16-byte blocks of the messages received, of kinds that are drawn anew in each session."""
     found: dict[Kind, set[bytes]] = defaultdict(set)
     for seen in session.received:
         if seen.tag.kind not in _REPEATS and 0 not in seen.shape:
@@ -363,6 +364,7 @@ def _tensors_by_place(session: Session, wanted: Callable[[Seen], Tensor | None])
 
 
 def _first_masked_words(seen: Seen) -> Tensor | None:
+    """The first 24 words of a masked int64 message; None of other messages and those of fewer than four words."""
     if (
         seen.tag.kind not in _RING
         or np.prod(seen.shape) < _FEWEST_WORDS

@@ -88,8 +88,7 @@ class Roc(Rocs):
 class Ranked:
     """Targets by where their score stands among the distinct scores, counted from the highest.
 
-    By hand: ``sklearn.metrics.roc_curve`` gives the same points in hundreds of times the time, and every finding has
-    thousands of bootstrap samples.
+    By hand: ``sklearn.metrics.roc_curve`` takes hundreds of times as long, and findings need thousands of samples.
     """
 
     def __init__(self, scores: Floats, positive: Truth) -> None:
@@ -108,6 +107,7 @@ class Ranked:
         )
 
     def _cumulated(self, places: NDArray[np.intp]) -> Counts:
+        """Counts [S, K + 1] of each sample's targets, by ``places`` [S, n], with at least each threshold as score."""
         reached = np.zeros((len(places), len(self._thresholds)), dtype=np.int64)
         for row, each in zip(reached, places, strict=True):
             row[1:] = np.bincount(each, minlength=len(row) - 1)
@@ -264,6 +264,7 @@ def verdict(
 
 
 def _bootstrap_draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[Places, Places]]:
+    """Yield blocks of samples: indices of positives [S, P] and of negatives [S, N], drawn with replacement."""
     random = np.random.default_rng(seed)
     counts = len(ranked.positives), len(ranked.negatives)
     at_once = max(1, _BLOCK // sum(counts))
@@ -283,6 +284,7 @@ def _rank_auc(ranks: Floats, positive: Truth) -> float:
 
 
 def _gain_after_swaps(ranks: Floats, others: Floats, positive: Truth, random: np.random.Generator) -> float:
+    """Difference of the AUCs of two rankings after each target's ranks are swapped with probability 1/2."""
     swap = random.random(len(ranks)) < 0.5
     first, second = np.where(swap, others, ranks), np.where(swap, ranks, others)
     return _rank_auc(_ranks_again(first), positive) - _rank_auc(_ranks_again(second), positive)

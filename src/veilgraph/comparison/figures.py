@@ -36,7 +36,7 @@ class Estimate:
     draws: Floats
 
     def above(self, other: Estimate) -> Estimate:
-        """How far it is above another on the same nodes."""
+        """The difference from another on the same nodes, with an interval from paired samples."""
         return _with_interval(self.value - other.value, self.draws - other.draws)
 
 
@@ -113,6 +113,7 @@ def _f1(true: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Floats:
 
 
 def _with_interval(value: float, draws: Floats) -> Estimate:
+    """An estimate with the 2.5 % and 97.5 % quantiles of its samples; NaN where all of these are."""
     known = draws[~np.isnan(draws)]
     low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
     return Estimate(value, float(low), float(high), draws)

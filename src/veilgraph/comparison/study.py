@@ -87,7 +87,7 @@ class Line(BaseModel):
 
 
 class Study(BaseModel):
-    """What was found, as ``comparison.json`` has it.
+    """The result of a comparison, as ``comparison.json`` has it.
 
     Attributes:
         test_nodes: of each seed.
@@ -113,7 +113,7 @@ class Study(BaseModel):
 
     @property
     def best_at_home(self) -> Line:
-        """The best way of the label holder by itself."""
+        """The way of the highest AUC among those of the label holder by itself."""
         best = self.way(self.at_home)
         assert best is not None
         return best
@@ -256,12 +256,13 @@ def _class_looked_for(job: JobSettings, party: Path | None) -> str:
 
 
 def _with_probabilities(job: JobSettings) -> JobSettings:
-    """The job with probabilities of all nodes as its output, which rank test nodes."""
+    """The job changed to open probabilities of all nodes, so that test nodes can be ranked."""
     ranked = {"output": "margins", "named_nodes": None}
     return with_overrides(job, {key: value for key, value in ranked.items() if hasattr(job, key)})
 
 
 def _claim_directory(out: Path, job: JobSettings, party: Path | None, alone: JobSettings | None) -> None:
+    """Make ``out`` and note what it compares; ``RunError``: it has other files, or another comparison."""
     with os_errors_as(RunError, f"{out} cannot be written", "choose a writable directory"):
         private_folder(out)
         about = {
@@ -302,6 +303,7 @@ def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Ite
 
 
 def _label_holder_graph(job: JobSettings, party: Path) -> PartyGraph:
+    """Build the label holder's graph from its own tables, without aligning them."""
     holder: PartyId = job.data.label_party
     own = Organisation.read(party, holder)
     scaling = job.data.feature_scaling

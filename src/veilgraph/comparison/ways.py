@@ -134,8 +134,7 @@ Way = Callable[[Progress], Floats]
 class Kind:
     """A way to predict, in at most so many epochs, or 0, and what it takes.
 
-    ``shares``: who has to show what to whom: nobody, as the job, or everybody everything; ``about``: what is trained on
-    what.
+    ``shares``: what has to be shown to whom, from ``NOBODY`` to ``EVERYTHING``; ``about``: what is trained on what.
     """
 
     way: Way
@@ -332,6 +331,7 @@ def _network(train: Callable[..., PlainResult | None], *of: object) -> Way:
 
 
 def _plain_kind(name: str, graph: PartyGraph, job: JobSettings, whose: str, shares: str) -> Kind:
+    """The ``Kind`` of a plain model of ``PLAIN`` on a graph, balanced as the job's classes are."""
     balanced, about = job.train.class_weights == "balanced", f"{ABOUT_PLAIN[name]}, {whose}"
     return Kind(lambda _progress: PLAIN[name](graph, job.seed, balanced=balanced), 0, shares, about)
 

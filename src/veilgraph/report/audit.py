@@ -55,10 +55,7 @@ def limit_words(finding: Finding) -> str:
 
 
 class Words(NamedTuple):
-    """What a finding comes to: a few words for the terminal, more for the page, and ``bad``, ``leak`` or ``good``.
-
-    A ``leak`` is disclosed.
-    """
+    """What a finding comes to: for the terminal, for the page, and as ``bad``, ``leak`` (a disclosed one), ``good``."""
 
     brief: str
     whole: str
@@ -182,7 +179,7 @@ def row_words(finding: Finding) -> str:
 
 
 def untested_lines(untested: Sequence[Skipped]) -> list[str]:
-    """Limits that nothing was held to, a line each, with what it comes to."""
+    """Lines on limits that no finding tested, one each, and on what to do about them."""
     lines = [f"the audit failed: nothing was held to the limit on {each.attack} ({each.adversary}): {each.why}"
              for each in untested]  # fmt: skip
     return (
@@ -191,7 +188,7 @@ def untested_lines(untested: Sequence[Skipped]) -> list[str]:
 
 
 def skipped_lines(skipped: Sequence[Skipped], *, details: bool) -> list[str]:
-    """What was not mounted: a line each with details, else a line with their number."""
+    """Lines on attacks that were not mounted: one each with ``details``, else one with their number."""
     if details or not skipped:
         return [f"{each.adversary}: {each.attack} was not mounted: {each.why}" for each in skipped]
     return [f"{counted(len(skipped), 'attack')} of the catalogue {'was' if len(skipped) == 1 else 'were'} not mounted; "

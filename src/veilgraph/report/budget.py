@@ -52,7 +52,7 @@ _NONE: Final = (
 
 
 def protection_of(job: JobSettings, nodes: int | None = None) -> Protection[Any]:
-    """The differential privacy of a job, one without any included; ``nodes``: common to all holders, if known."""
+    """The ``Protection`` of a job, ``NoProtection`` without privacy; ``nodes``: common to all holders, if known."""
     own: Protection[Any] | None = paradigm_of(job).guarantee.protection(job, nodes)
     if own is not None:
         return own
@@ -103,7 +103,7 @@ class NoProtection(Protection[None]):
 
 
 class NoisyEdges(Protection[PrivacySettings]):
-    """``privacy``: what is computed over edges is released with noise."""
+    """The protection by ``privacy``: what is computed over edges is released with noise."""
 
     @override
     def table(self) -> Table:
@@ -133,6 +133,7 @@ class NoisyEdges(Protection[PrivacySettings]):
         return self.job.noise.counts_votes
 
     def _delta_notes(self) -> list[str]:
+        """How δ follows where the job leaves it open, or what is wrong with the one that it states."""
         if self._has_pure_epsilon:
             return ["ε is pure, of two-sided geometric noise on whole numbers: δ is 0, and the bound always holds"]
         if self.settings.stated_delta is None:

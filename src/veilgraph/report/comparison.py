@@ -38,7 +38,7 @@ class Compared:
 
     @property
     def headings(self) -> list[str]:
-        """The figures that are shown."""
+        """Names of the figures that are shown."""
         return shown_figures(self.told.ways[0].figures)
 
 
@@ -71,7 +71,7 @@ def shown_figures(names: Iterable[str]) -> list[str]:
 
 
 def row_words(name: str, found: Mapping[str, float]) -> str:
-    """One way's figures in a line, as soon as they are known."""
+    """A line with the name and the figures of one way."""
     return f"{name}: " + ", ".join(f"{TITLES[each]} {found[each]:.3f}" for each in shown_figures(found))
 
 
@@ -99,6 +99,7 @@ def _difference(one: Number | None) -> str:
 
 
 def _sureness(one: Number) -> str:
+    """Whether the interval of a difference is above, below or around 0, in words."""
     if one.low is not None and one.low > 0:
         return "more than chance"
     if one.high is not None and one.high < 0:
@@ -132,6 +133,7 @@ def study_table(found: Compared) -> Table:
 
 
 def _brief(one: Number) -> str:
+    """A difference with its interval to two digits, for the terminal."""
     low, high = (NOTHING if end is None else f"{end:+.2f}".replace("0.", ".", 1) for end in (one.low, one.high))
     return f"{_signed(one.value)} ({low}…{high})"
 
@@ -204,6 +206,7 @@ def _verdict_with_intervals(found: Compared) -> str:
 
 
 def _tiles(found: Compared) -> Iterator[tuple[str, str, str]]:
+    """(heading, figure, small print) of the page's head: AUCs, their difference, and the number of test nodes."""
     told = found.told
     for title, name in (("this job", told.paradigm), ("the best at home", told.at_home)):
         if (way := told.way(name)) is not None:

@@ -68,6 +68,7 @@ def _at_least(records: Iterable[DisclosureRecord]) -> str:
 
 
 def _sums_text(records: Sequence[DisclosureRecord]) -> tuple[str, str]:
+    """How many messages and bytes records come to, in words."""
     messages, size = sum(record.messages for record in records), sum(record.bytes for record in records)
     return f"{_at_least(records)}{messages:,}", f"{_at_least(records)}{human_bytes(size)}"
 
@@ -135,7 +136,7 @@ def learned(found: RunData) -> Section:
 
 
 def _cell(records: list[DisclosureRecord], sender: str, receiver: str) -> list[tuple[int, Guard]]:
-    """How many things of which protection went from one party to another."""
+    """How many kinds of things went from one party to another, by protection, the weakest first."""
     things: dict[Protection, set[str]] = defaultdict(set)
     for record in records:
         if (record.party, record.to) == (sender, receiver):
@@ -144,6 +145,7 @@ def _cell(records: list[DisclosureRecord], sender: str, receiver: str) -> list[t
 
 
 def _revealed_rows(records: list[DisclosureRecord], known: Mapping[str, str]) -> Iterator[Section]:
+    """Each revelation that came true: its name, its statement, who received it, and through what."""
     for name in dict.fromkeys((*known, *(name for record in records for name in record.reveals))):
         if telling := [record for record in records if name in record.reveals]:
             yield {

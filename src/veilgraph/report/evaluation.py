@@ -136,6 +136,7 @@ def _baseline(each: Figure, told: Scored) -> str:
 
 
 def _notes(found: RunData, told: Scored, known: Mapping[str, Estimate]) -> Iterator[str]:
+    """Sentences beside the figures: a likely leak, predictions newer than the run, who is better off alone."""
     main, summary = found.settings.measures.main, found.summary or {}
     if told.is_ranked and "pr_auc" in known and (leak := leak_words({told.party: known["auc"].value})):
         yield leak
@@ -149,7 +150,7 @@ def _notes(found: RunData, told: Scored, known: Mapping[str, Estimate]) -> Itera
 
 
 def _unranked(found: RunData, told: Scored) -> str:
-    """Why nodes cannot be ranked, or one of two classes not be looked for; empty where they can."""
+    """Why nodes cannot be ranked, or the test nodes of two classes are all of one; empty where neither is so."""
     pair = len(told.classes) == 2
     none = "there is no AUC, no precision over recall, no threshold and no calibration" if pair else "there is no AUC"
     if not told.is_ranked and found.settings.outcome.opens_classes_alone:
@@ -193,7 +194,7 @@ def _ranking(told: Scored) -> Section:
 
 
 def _chosen_threshold(told: Scored) -> float | None:
-    """The threshold that validation nodes choose; None where none of them is of class 1."""
+    """The threshold of highest F1 on validation nodes; None where none of them is of class 1."""
     return ranking.best_threshold(told.val.labels == 1, told.val.likely[:, 1])
 
 

@@ -54,7 +54,7 @@ def ledger_in(folder: Path) -> Lifetime:
 
 
 def lifetime_table(ledger: Lifetime) -> Table:
-    """What was ever released: a row for each job and channel."""
+    """Terminal table of all releases in a ledger for life, a row for each job and channel, and of their total ε."""
     facts = lifetime_facts(ledger)
     about = "" if facts["unit"] is None else f", unit {facts['unit']}, {facts['neighbours']}"
     limit = "no limit" if facts["budget"] is None else f"limits.max_epsilon={facts['budget']:g}"
@@ -120,7 +120,7 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
 
 
 def outlook_note(facts: Record, ledger: Lifetime) -> str:
-    """``outlook_facts`` in a sentence."""
+    """``outlook_facts`` in a sentence: the total after the job, and how many such jobs fit the limit."""
     left = f"this job would take it to {epsilon_text(facts['total'])}"
     less = "less where what it releases was released before"
     if math.isinf(ledger.budget.epsilon):
@@ -161,7 +161,7 @@ def _finite_or_none(epsilon: float) -> float | None:
 
 
 def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
-    """What the releases of a run have cost: holder → as in ``summary.json`` under ``privacy``; infinite ε are None."""
+    """Terminal table of releases and ε by holder, from ledgers' summaries (``read_spent``); infinite ε are None."""
     rows = (_account_row(party, record) for party, record in spent.items())
     scope = protection_of(job).guarantee(_largest_delta(spent)).scope
     about = f"{scope[:1].upper()}{scope[1:]}." if scope else None

@@ -56,8 +56,7 @@ _ONE_JOB: Final = Horizon()
 
 @dataclass(frozen=True)
 class NeededNoise:
-    """The noise with which all that a job foresees, until the ``horizon``, costs each of ``totals``, finite and above
-    0.
+    """The noise with which all releases of a job until the ``horizon`` cost each of ``totals``, finite and above 0.
 
     ``job`` is with differential privacy, or as it would be with it; ``nodes`` are common, where that is known.
     """
@@ -100,7 +99,7 @@ class NeededNoise:
         return table("Noise that a total needs", columns, rows, caption=caption)
 
     def job_epsilons(self) -> dict[float, float]:
-        """Total ε → that of a single job with the noise that it needs; none for a job without any noise."""
+        """Total ε → ε of a single job with the noise that this total needs; empty for a job without ``privacy``."""
         if self.job.privacy is None:
             return {}
         return {
@@ -134,7 +133,7 @@ class NeededNoise:
 
     @cached_property
     def _plans(self) -> list[tuple[str, Plan]]:
-        """Holder and plan, of every holder that releases."""
+        """Holders' names and plan, of all that release anything, with the job's noise or as it would be."""
         if isinstance(self._noisy_job, str):
             return []
         return [(name, planned) for name, planned in plans_of(self._noisy_job, self.nodes).items() if planned.releases]
@@ -188,7 +187,7 @@ class Curve:
     points: Mapping[float, float]
 
     def at(self, epsilon: float) -> float:
-        """The figure to expect of one job with that ε."""
+        """The figure to expect of one job with that ε, interpolated in log ε; below all points, ``control``."""
         known = sorted(self.points)
         if epsilon < known[0] * (1 - _SLACK):
             return self.control
@@ -214,7 +213,7 @@ def curves() -> tuple[Curve, ...]:
 
 
 def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Record]:
-    """What ``expected_table`` shows, for programs; the arguments are its."""
+    """Records of what ``expected_table`` shows, for the same arguments: one for each total ε and measured data set."""
     return [
         {
             "epsilon_total": total,

@@ -90,6 +90,7 @@ def _head(found: RunData, judgement: Section) -> Section:
 
 
 def _when(found: RunData) -> str:
+    """When messages of the training, or any, were sent: the UTC date, or the first and the last."""
     times = [record.time for record in found.sent if record.work == "train"] or [record.time for record in found.sent]
     if not times:
         return "date not on record"
@@ -108,6 +109,7 @@ def _verdict(found: RunData) -> str:
 
 
 def _headline_value(found: RunData) -> str:
+    """The test value of the job's first figure, or why it is not known here."""
     if found.summary is None:
         return "not complete" if found.metrics or not found.trained else "not known here"
     measures, private = found.settings.measures, found.settings.noise.label_release
@@ -221,6 +223,7 @@ def _distinct_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _run_row(found: RunData, told: Section, name: str, headings: Sequence[str]) -> tuple[str, ...]:
+    """The row of a run among several: name, figures by ``headings``, epoch kept, test nodes and job."""
     cells = {row.title: f"{row.value} ({row.interval})" for row in told["rows"]}
     main, summary = found.settings.measures.main, found.summary or {}
     if not cells and (value := summary.get(f"test_{main.name}")) is not None:

@@ -99,7 +99,7 @@ def epsilon_text(epsilon: float | None) -> str:
 
 
 def rounded_up(number: float) -> str:
-    """Four digits, rounded up: an ε is never shown smaller, nor noise that is needed less, than it is."""
+    """A number as text of four digits, rounded up, so that no ε or needed noise is shown smaller than it is."""
     if math.isinf(number):
         return "infinite"
     rounded = Context(prec=_DIGITS, rounding=ROUND_CEILING).create_decimal_from_float(number * _ROUNDING)
@@ -202,7 +202,7 @@ def against(job: JobSettings) -> str:
 
 
 def expected_true(job: JobSettings, accuracy: float | None, classes: int) -> str:
-    """What accuracy on test nodes against true labels is to be expected, in a sentence; empty where it is known."""
+    """The accuracy to expect against true labels, from that against perturbed ones, in words; empty if known."""
     if job.label_privacy is None or accuracy is None or _true_test_labels(job):
         return ""
     expected = LabelResponse(job.label_privacy.epsilon, classes).expected_accuracy(accuracy)

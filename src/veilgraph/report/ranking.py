@@ -62,7 +62,7 @@ class Share:
 
 
 def share(count: int, of: int) -> Share:
-    """``count`` of ``of`` with its interval, which is everything where there is nothing to count."""
+    """The ``Share`` of ``count`` in ``of`` nodes; of none, NaN with the interval [0, 1]."""
     if of == 0:
         return Share(0, 0, float("nan"), 0.0, 1.0)
     between = binomtest(count, of).proportion_ci(method="wilson")
@@ -71,10 +71,7 @@ def share(count: int, of: int) -> Share:
 
 @dataclass(frozen=True)
 class Looked:
-    """What is found of class 1 by looking at a share of the nodes, those with the highest scores, ties on average.
-
-    ``lift``: how many times as many as at random.
-    """
+    """What looking at the share of nodes with the highest scores finds of class 1; ``lift``: over looking at random."""
 
     share: float
     nodes: int
@@ -157,7 +154,7 @@ def reliability(truth: Truths, score: Floats) -> list[Bin]:
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """How far scores are from the truth in a bin, on average over the nodes (Naeini et al. 2015)."""
+    """Expected calibration error: |mean score − true share| of a bin, averaged over nodes (Naeini et al. 2015)."""
     nodes = sum(each.true.of for each in bins)
     return sum(each.true.of * abs(each.said - each.true.value) for each in bins) / nodes
 
@@ -265,6 +262,7 @@ def groups(told: Scored, by: ByColumn, threshold: float | None) -> Grid:
 
 
 def _groups_by_value(values: list[str | None]) -> list[tuple[str, Whole]]:
+    """Value → places of the nodes that have it, the largest group first; None is a group of its own."""
     places: dict[str | None, list[int]] = {}
     for place, value in enumerate(values):
         places.setdefault(value, []).append(place)
@@ -290,7 +288,7 @@ def _groups_by_quarter(values: list[str | None]) -> list[tuple[str, Whole]]:
 
 
 def _split_by_size(found: list[tuple[str, Whole]]) -> tuple[list[tuple[str, Whole]], list[tuple[str, Whole]]]:
-    """Split groups into those shown by themselves and those joined: small ones, those beyond the largest 20."""
+    """Split groups into those shown alone and those joined: small ones, and those beyond the largest 20."""
     sizes = [len(places) for _, places in found]
     largest = sorted(range(len(found)), key=lambda each: -sizes[each])
     rest = {each for rank, each in enumerate(largest) if sizes[each] < FEWEST or rank >= _MOST_GROUPS}
@@ -305,6 +303,7 @@ def _split_by_size(found: list[tuple[str, Whole]]) -> tuple[list[tuple[str, Whol
 
 
 def _group_cells(told: Scored, places: Whole, threshold: float | None) -> tuple[str, ...]:
+    """Cells of the row of ``groups`` on the test nodes at ``places``."""
     labels, likely = told.test.labels[places], told.test.likely[places]
     nodes = f"{len(places):,}"
     if threshold is None:

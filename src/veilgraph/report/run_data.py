@@ -218,6 +218,7 @@ def _rows_of_predictions(predictions: Predictions, ids: list[str] | None, graph:
 
 
 def _split_of(graph: PartyGraph, predictions: Predictions, rows: Tensor, mask: str) -> Split:
+    """The labelled common nodes of a mask that have a prediction, which ``rows`` [C] places."""
     chosen, labels = (
         torch.zeros(graph.common) if values is None else values[: graph.common]
         for values in (getattr(graph, mask), graph.labels)

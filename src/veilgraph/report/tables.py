@@ -132,7 +132,7 @@ def traffic_table(sent_bytes: Mapping[PartyId, int]) -> Table:
 
 
 def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
-    """What each holder brings, before anything is trained, a column each; ``aligned`` common nodes are the first."""
+    """Terminal table of ``data_facts``, a column for each holder; ``aligned``: whether row v is one node for all."""
     facts = data_facts(graphs, aligned=aligned)
     columns = [dict(_data_rows(each)) for each in facts]
     headings = dict.fromkeys(heading for column in columns for heading in column)

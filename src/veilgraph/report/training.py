@@ -65,7 +65,7 @@ def left_words(elapsed_s: float, done: float, total: float) -> str:
 
 
 class TrainingBars:
-    """Bars in a terminal, none of a training without an epoch; else a line every ``EVERY_S``, and the last state."""
+    """Progress of trainings: bars in a terminal, else a line every ``EVERY_S`` and the last state."""
 
     def __init__(self, console: Console, measures: Measures = CLASS_MEASURES) -> None:
         self._measures = measures
@@ -92,6 +92,7 @@ class TrainingBars:
         self._done, self._total, self._within = done, total, 0.0
 
     def _state(self) -> str:
+        """What is being trained, and about how long is left in all; empty between trainings."""
         left = left_words(monotonic() - self._begun, self._done + self._within, self._total)
         return self._doing + left if self._doing else ""
 
@@ -117,7 +118,7 @@ class TrainingBars:
                 last.update(records[-1])
                 left_s = (monotonic() - begun) / max(last["epoch"], 1) * max(epochs - last["epoch"], 0)
                 self._within = min(last["epoch"] / max(epochs, 1), 1.0)
-                state = _state(last, epochs, self._measures)
+                state = _epoch_text(last, epochs, self._measures)
                 self._doing = f"{name}: {state}, at most {time_words(left_s)} left"
                 self._bars.update(task, completed=last["epoch"], state=state)
 
@@ -131,7 +132,7 @@ class TrainingBars:
             self._bars.update(task, total=last["epoch"])
 
 
-def _state(record: Record, epochs: int, measures: Measures) -> str:
+def _epoch_text(record: Record, epochs: int, measures: Measures) -> str:
     parts = [f"epoch {record['epoch']:>{len(str(epochs))}}/{epochs}"]
     if "loss" in record:
         parts.append(f"loss {record['loss']:.3f}")
