@@ -369,7 +369,7 @@ class Scene:
     target: PartyId
 
     def links(self) -> KnownPairs:
-        """The pairs of nodes that an attack on edges is about."""
+        """Pairs of nodes that an attack on edges is scored on, half of them linked at the target."""
         return self.case.links(self.target, self.adversary)
 
     def own_rows(self) -> Floats | None:

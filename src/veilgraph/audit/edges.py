@@ -41,7 +41,7 @@ _TINY: Final = float(np.finfo(np.float64).tiny)
 
 @attack("edges", "embedding", "initial", "posteriors", "beside", "masked", blind=True)
 def similarity(at: Scene) -> Outcome:
-    """Linked nodes are alike: pairs are ranked by the correlation of their rows (attack 0)."""
+    """Rank pairs by the correlation of their rows: linked nodes are alike (attack 0)."""
     asked, note = at.links(), "Pooled: similarity of all holders' features."
     score: Score = lambda parts: np.sum([_similarities(rows, asked.pairs) for rows in parts], axis=0)  # noqa: E731
     return _with_baselines("similarity", score, asked, at, note=note)
@@ -49,7 +49,7 @@ def similarity(at: Scene) -> Outcome:
 
 @attack("edges", "embedding", "posteriors", "beside")
 def supervised(at: Scene) -> Outcome:
-    """The adversary knows half of the pairs, and trains a classifier on them (attack 3)."""
+    """Rank pairs by a classifier of their rows, trained on a half of the pairs that the adversary knows (attack 3)."""
     known, asked = at.links().split(0.5, at.case.seed)
     note = "The adversary knows half of the pairs. Pooled: the same with all holders' features."
     score: Score = lambda parts: _learned_scores(parts, known, asked, at.case.seed)  # noqa: E731

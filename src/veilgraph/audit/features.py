@@ -55,7 +55,7 @@ _RATE: Final = 0.01
 
 @attack("features", "embedding", "initial", "posteriors", "beside", "masked")
 def attribute(at: Scene) -> Outcome:
-    """The adversary knows an attribute of some nodes, and trains a classifier from rows to it (Duddu et al. 2020)."""
+    """Infer an attribute by a classifier of rows, trained on nodes where it is known (Duddu et al. 2020)."""
     rows = at.evidence.matrix
     return _infer_all(lambda column: rows, at)
 
@@ -86,7 +86,7 @@ def _released_column(released: Tensor, column: int) -> Floats:
 
 @attack("features", "embedding", "initial", "posteriors")
 def solved(at: Scene) -> Outcome:
-    """A linear model of the outputs, fitted on the known nodes, is solved for the others' columns."""
+    """Solve a linear model of the outputs, fitted on the known nodes, for the other nodes' columns."""
 
     def found(own: Floats, columns: Floats, outputs: Floats, known: Truth) -> Floats:
         return solve_equations(fit_model(own, columns, outputs, known), own, outputs)

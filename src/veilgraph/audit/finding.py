@@ -210,7 +210,7 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
 
 
 def _in_better_direction(scores: Floats, truth: Truth) -> Floats:
-    """The scores, negated if their AUC is below 0.5: where neighbours differ, a high score means that there is none."""
+    """The scores, negated if their AUC is below 0.5: where neighbours differ, a high score means no edge."""
     return -scores if measure(scores, truth).auc < 0.5 else scores
 
 

@@ -48,13 +48,13 @@ _TINY: Final = np.finfo(np.float64).tiny
 
 @attack("labels", "gradients")
 def from_gradients(at: Scene) -> Outcome:
-    """Gradients of one class point the same way: clusters of training nodes around a few whose class is known."""
+    """Cluster training nodes by their gradients' directions, around a few whose class is known."""
     return _infer_labels(at, training=True, by_clusters=True)
 
 
 @attack("labels", "gradients", "embedding", "masked")
 def completed(at: Scene) -> Outcome:
-    """A model of the class, learned from a few known labels, on gradients or embeddings (Fu et al. 2022)."""
+    """Learn a model of the class from a few known labels, on gradients or embeddings (Fu et al. 2022)."""
     return _infer_labels(at, training=bool(at.evidence.steps))
 
 

@@ -47,7 +47,7 @@ def from_confidence(at: Scene) -> Outcome:
 
 @attack("membership", "posteriors", "model")
 def from_shadows(at: Scene) -> Outcome:
-    """A classifier learns from a model of the adversary's own how members differ (Shokri et al. 2017)."""
+    """Train a classifier of members on posteriors of a model of the adversary's own (Shokri et al. 2017)."""
     free = at.case.free_nodes(at.target)
     members, posteriors = (each[0, free] for each in at.case.shadow_models(at.target))
     return _training_against_test(

@@ -94,7 +94,7 @@ def _signed(value: float | None) -> str:
     return NOTHING if value is None else f"{value:+.3f}"
 
 
-def _difference(one: Number | None) -> str:
+def _difference_text(one: Number | None) -> str:
     return NOTHING if one is None else f"{_signed(one.value)} ({_signed(one.low)} to {_signed(one.high)})"
 
 
@@ -200,7 +200,7 @@ def _verdict_with_intervals(found: Compared) -> str:
     home = f"{told.at_home!r}, with an AUC of {_with_interval(told.best_at_home.figures['auc'])}"
     if told.over_home is None:
         return f"The best that {found.job.data.label_party} reaches at home is {home}."
-    difference, sure = _difference(told.over_home), _sureness(told.over_home)
+    difference, sure = _difference_text(told.over_home), _sureness(told.over_home)
     above = f"{told.paradigm}: AUC {difference} above the best at home, {sure}."
     return f"{above} The best at home is {home}."
 
@@ -231,13 +231,13 @@ def _grids(found: Compared) -> Iterator[Grid]:
     )
     to_job = told.over_home is not None
     above = {"way": "some", f"above {alone}": "number"}
-    rows = [[names[way.name], _difference(None if way.gain is None else way.gain["auc"])] for way in told.ways]
+    rows = [[names[way.name], _difference_text(None if way.gain is None else way.gain["auc"])] for way in told.ways]
     if to_job:
         above |= {"above the job": "number", "above the job, that is": "some"}
         for row, way in zip(rows, told.ways, strict=True):
             one = None if way.to_job is None else way.to_job["auc"]
             sure = NOTHING if one is None else _sureness(one).removeprefix("which ").partition(":")[0]
-            row += [_difference(one), sure]
+            row += [_difference_text(one), sure]
     of_job = ", and above the job's" if to_job else ""
     caption = f"How far a way's AUC is above that of {alone}{of_job}; in brackets the 95 % interval of the difference."
     yield Grid("Differences of AUC", caption, above, tuple(rows), (job,))

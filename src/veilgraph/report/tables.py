@@ -47,7 +47,7 @@ def table(
     fold: bool = False,
     bold: Callable[[Sequence[str]], bool] = lambda row: False,
 ) -> Table:
-    """A table of text for the terminal, taken as it is; ``>`` right-aligns; ``fold`` folds long cells, not cuts
+    """A table of plain text for the terminal; ``>`` before a heading right-aligns; ``fold`` folds long cells, not cuts
     them; rows that are ``bold`` stand out.
     """
     made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", show_header=header)
@@ -79,7 +79,7 @@ class Grid:
 
 
 def add_row(to: Table, cells: Iterable[str], style: str | None = None) -> None:
-    """Add a row of text, taken as it is."""
+    """Add a row of plain text to a terminal table; markup in it is not read."""
     to.add_row(*map(Text, cells), style=style)
 
 
