@@ -139,7 +139,7 @@ class AuditContext:
         return self.settings.is_aligned
 
     def view(self, party: PartyId) -> View:
-        """What a party saw; a ``RunError`` where it was not recorded."""
+        """A party's recorded view (``load_view``), read once; ``RunError``: none was recorded."""
         return self.once(("view", party), lambda: load_view(self.run, party))
 
     def graph(self, party: PartyId) -> PartyGraph:

@@ -283,7 +283,7 @@ def matched_rows(opened: Numbers, drawn: Floats) -> Floats:
 def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -> Floats:
     """h^0 [N, d] less the adversary's own part, of its features [N, F], whatever power of two it was opened in.
 
-    ``drawn`` [F, d] is what it knows of its columns' W; ``others`` drew the rest, which a regression then takes out.
+    ``drawn`` [F, d]: the known part of its W; ``others``: W has parts that others drew, which a regression takes out.
     """
     features = check_rows("own", own, len(opened)).astype(np.float64)
     part = features @ drawn
