@@ -72,7 +72,7 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         Raises:
             VeilgraphError: as ``vg.fit``.
         """
-        parties, classes = (X, None) if isinstance(X, Mapping | list | tuple) else self._divided(X, y)
+        parties, classes = (X, None) if isinstance(X, Mapping | list | tuple) else self._divide(X, y)
         if isinstance(X, Mapping | list | tuple) and y is not None:
             raise wrong_type("y", y, "None where holders bring labels with their graphs", "give them as Data.y")
         job, out = {} if self.job is None else self.job, None if self.out is None else os.fspath(self.out)
@@ -123,7 +123,8 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             return float(self.run_.metrics["test_accuracy"])
         return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
 
-    def _divided(self, whole: Any, y: Any) -> tuple[GivenParties, np.ndarray | None]:  # noqa: ANN401
+    def _divide(self, whole: Any, y: Any) -> tuple[GivenParties, np.ndarray | None]:  # noqa: ANN401
+        """Divide a graph, with labels ``y`` if given, among the holders; return their parts and the classes' names."""
         check_one_graph("X", whole)
         data, classes, job = whole.clone(), None, settings_of({} if self.job is None else self.job)
         if job.duties.releasing:  # the others' edges would not count

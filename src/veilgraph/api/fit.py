@@ -48,7 +48,7 @@ _OF_DATA: Final = (
 
 
 def settings_of(job: Job, holders: Sequence[PartyId] | None = None) -> JobSettings:
-    """Those of a job, however it is given, perhaps without the holders that bring their own data.
+    """Return the settings of a job given in any form; ``holders`` are set in one that names no data and no holders.
 
     Raises ``ConfigError``: it is of another type, there is no such file, or a setting breaks a rule.
     """
@@ -62,15 +62,13 @@ def settings_of(job: Job, holders: Sequence[PartyId] | None = None) -> JobSettin
         raise wrong_type("job", job, "a job", way_out)
     path = path_of("job", job, "a job file")
     if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises where a text is too long for a path
-        return _shipped(str(job), path)
+        return _shipped_settings(str(job), path)
     content = read_yaml(path, "job file")
     return parse_job(_with_holders({} if content is None else content, holders), str(path))
 
 
 def settings_beside(job: Job, parties: GivenParties | None) -> JobSettings:
-    """Those of a job whose holders bring their own data, if any; ``ConfigError`` as ``settings_of``, or it names data
-    too.
-    """
+    """Return a job's settings with the holders of ``parties``, if given; ``ConfigError``: it names data too."""
     names = None if parties is None else list(by_name(parties, None))
     settings = settings_of(job, names)
     if names is not None:
@@ -87,7 +85,7 @@ def read_job(path: str | Path) -> JobSettings:
     return settings_of(path_of("path", path, "a job file"))
 
 
-def _shipped(name: str, path: Path) -> JobSettings:
+def _shipped_settings(name: str, path: Path) -> JobSettings:
     if name in shipped_jobs():
         return shipped_job(name)
     found = "a directory" if os.path.isdir(path) else "no file"  # noqa: PTH112 - as above
@@ -192,7 +190,7 @@ def fit(
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
     check_functions(on_epoch=on_epoch, progress=progress)
-    path = None if out is None else _fresh(out)
+    path = None if out is None else _checked_out(out)
     settings = settings_beside(job, parties)
     path = fresh_path(settings.name) if path is None else path
     jobs.train(
@@ -200,7 +198,7 @@ def fit(
         path,
         parties=parties,
         options=jobs.RunOptions(
-            custom=custom, processes=processes, link=link, machines=machines, progress=_teller(progress, on_epoch)
+            custom=custom, processes=processes, link=link, machines=machines, progress=_callback(progress, on_epoch)
         ),
         ids=ids,
         ledgers=ledgers,
@@ -213,7 +211,8 @@ def fit(
     return Run(path, custom=custom)
 
 
-def _fresh(out: str | Path) -> Path:
+def _checked_out(out: str | Path) -> Path:
+    """The path of a run to be made; ``ConfigError`` where it is a file."""
     path = path_of("out", out)
     if path.is_file():
         raise ConfigError(
@@ -225,8 +224,8 @@ def _fresh(out: str | Path) -> Path:
     return path
 
 
-def _teller(progress: Progress, on_epoch: Callable[[Record], object] | None) -> Progress:
-    """``progress``, and ``on_epoch`` once of every epoch, in their order."""
+def _callback(progress: Progress, on_epoch: Callable[[Record], object] | None) -> Progress:
+    """Return a callback that calls ``progress``, and ``on_epoch`` once for every epoch, in order."""
     told = 0
 
     def tell(records: list[Record]) -> None:

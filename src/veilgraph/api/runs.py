@@ -50,7 +50,7 @@ def data_frame(of: str, rows: Mapping[Any, Mapping[str, Any]], index: str, inste
 
 
 def run_facts(run: RunDirectory) -> dict[str, str]:
-    """What there is to say of a run in a few lines: heading → what."""
+    """Heading → text: a run's job, holders and state or, if complete, best epoch, test figures and bytes sent."""
     job, summary = run.settings, run.summary
     found = {"run": str(run.path), "job": f"{job.name} ({job.paradigm})", "holders": listed(job.data.names)}
     if summary is None:
@@ -104,7 +104,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """Its directory."""
+        """The run's directory."""
         return self._directory.path
 
     @property
@@ -179,7 +179,7 @@ class Run:
 
     @property
     def predictions(self) -> Predictions:
-        """Those of the newest joint inference, of all nodes; ``predict`` makes new ones."""
+        """Predictions of all nodes by the newest joint inference; ``predict`` makes new ones."""
         return jobs.load_result(self.path).predictions
 
     def predict(

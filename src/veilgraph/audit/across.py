@@ -79,7 +79,7 @@ _Line = Annotated[str, Field(max_length=_WORDS), AfterValidator(one_line)]
 
 
 class Question(Exact):
-    """Facts that the parties of the job have stated before."""
+    """What a holder asks about: its number of nodes, whether it has labels, and the alignment of its tables."""
 
     nodes: Annotated[int, Field(ge=2, le=2**32)]
     labels: bool
@@ -101,7 +101,7 @@ class Unanswered(Exact):
 
 
 class Answers(Exact):
-    """What an adversary says first."""
+    """The attacks that an adversary has mounted and has not, sent before any ranks."""
 
     answers: Annotated[list[Answer], Field(max_length=_MOST_ANSWERS)] = Field(default_factory=list)
     unanswered: Annotated[list[Unanswered], Field(max_length=_MOST_ANSWERS)] = Field(default_factory=list)
@@ -113,7 +113,7 @@ def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretS
     The parties on ``link`` allow the audit; questions are of ``secrets``. ``RunError``: this party's part is damaged.
     """
     others = [name for name in (SERVER, *run.settings.data.names) if name != party]
-    target = None if party == SERVER else _Target(run, party, secrets)
+    target = None if party == SERVER else _AskingHolder(run, party, secrets)
     if target is not None:
         for other in others:
             link.send(other, Tag(Kind.AUDIT_QUESTION), text_tensor(target.question.model_dump_json()))
@@ -126,7 +126,7 @@ def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretS
             _answer(run, party, link, other, question, asked)
     if target is None:
         return
-    found = [each for other in others for each in target.scored(link, other)]
+    found = [each for other in others for each in target.receive_findings(link, other)]
     result = concluded(run.settings, 0, found, limits_of(run.settings.audit_limits, {}))
     save_audit(run.path, result)
     count, failed = len(result.findings), f", of which {len(result.failed)} do not pass" if result.failed else ""
@@ -134,10 +134,11 @@ def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretS
 
 
 def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, question: Question, asked: Pairs) -> None:
+    """Mount blind attacks on a holder's question; send it which were mounted, and how they rank what is asked."""
     found, unanswered = list[tuple[Answer, Pairs | None, Floats]](), list[Unanswered]()
     case = _BlindCase(run, question, asked)
     try:
-        evidence = _evidence(run, party, target, question)
+        evidence = _permitted_evidence(run, party, target, question)
     except RunError as error:
         log.warning("the audit: %s is not answered: %s", target, error)
         why = "it has no recorded view of a training on these tables"  # the error names files of ours
@@ -171,7 +172,8 @@ def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, ques
         link.send(target, Tag(Kind.AUDIT_ANSWER, step, 2), torch.from_numpy(ranks))
 
 
-def _evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Question) -> list[Evidence]:
+def _permitted_evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Question) -> list[Evidence]:
+    """A party's evidence about a holder that it is meant to have; ``RunError``: tables were aligned anew since."""
     if kept_identity(run.party(party)) != question.alignment:
         raise RunError("the tables were aligned anew since it trained")
     found = evidence_of(load_view(run, party))
@@ -179,7 +181,7 @@ def _evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Ques
 
 
 class _BlindCase(AuditContext):
-    """What an attack has where no truth is, and nothing of the adversary's own data, for scores leave it."""
+    """A case without truth, and without the adversary's own data, which its scores would give away."""
 
     def __init__(self, run: RunDirectory, question: Question, asked: Pairs) -> None:
         super().__init__(run, seed=0, shadows=0)
@@ -209,6 +211,7 @@ class _BlindCase(AuditContext):
         return np.zeros(self._question.nodes, dtype=np.bool_)
 
     def classmates(self, target: PartyId, steps: Sequence[Floats]) -> tuple[Nodes, KnownPairs]:
+        """At most 1,000 nodes with a nonzero gradient, and all pairs of places among them, without truth."""
         nodes = np.flatnonzero(np.sum([np.abs(step).sum(axis=1) for step in steps], axis=0))
         if len(nodes) > _MOST_CLASSMATES:
             nodes = np.sort(np.random.default_rng(self.seed).choice(nodes, size=_MOST_CLASSMATES, replace=False))
@@ -220,7 +223,9 @@ class _BlindCase(AuditContext):
         return None
 
 
-class _Target:
+class _AskingHolder:
+    """A holder's side of the audit: its question, the pairs that it asks about, and how it scores answers."""
+
     def __init__(self, run: RunDirectory, party: PartyId, secrets: SecretSource) -> None:
         self._settings, self._party = run.settings, party
         self._graph = load_party(run.party(party).graph_path).common_part()
@@ -232,8 +237,8 @@ class _Target:
         else:
             self.pairs = random_pairs(nodes, MOST_PAIRS, self._random)
 
-    def scored(self, link: Link, adversary: PartyId) -> list[Finding | Skipped]:
-        """What an adversary's answers come to; a ``ProtocolError`` where they are none to what was asked."""
+    def receive_findings(self, link: Link, adversary: PartyId) -> list[Finding | Skipped]:
+        """Receive an adversary's answers and score them; ``ProtocolError``: they do not answer what was asked."""
         said = receive_model(link, adversary, Tag(Kind.AUDIT_ANSWER), Answers, _MOST_BYTES)
         found = list[Finding | Skipped]()
         for step, answer in enumerate(said.answers):
@@ -253,7 +258,7 @@ class _Target:
             count = self.question.nodes if what == "nodes" else len(asked)
             ranks = receive_as(link, adversary, Tag(Kind.AUDIT_ANSWER, step, 2), (count,), torch.float32).numpy()
             try:
-                outcome = self._outcome(attack.secret, asked, ranks.astype(np.float64))
+                outcome = self._outcome_of_ranks(attack.secret, asked, ranks.astype(np.float64))
                 found.append(
                     Finding(
                         adversary, self._party, attack.secret, answer.attack, answer.evidence, permitted=True,
@@ -266,7 +271,8 @@ class _Target:
             Skipped(adversary, f"{each.attack} on {self._party}", each.why, each.attack) for each in said.unanswered
         ]
 
-    def _outcome(self, secret: Secret, asked: Pairs, ranks: Floats) -> Outcome:
+    def _outcome_of_ranks(self, secret: Secret, asked: Pairs, ranks: Floats) -> Outcome:
+        """Ranks and truth of a sample of what was asked; ``DataError``: fewer than 20 are true, or false."""
         truth, told = _truth(secret, self._graph, asked)
         kinds = [np.flatnonzero(told & (truth == value)) for value in (True, False)]
         fewest = min(map(len, kinds))
@@ -293,7 +299,7 @@ nodes with a gradient."""
 
 
 def _truth(what: Secret, graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    """What is true of what attacks on a secret are asked, and of which of it something can be said."""
+    """The true answers about a secret, [T] bool, and for which of them the truth is known, [T] bool."""
     nodes, every = graph.num_nodes, np.ones(len(asked), dtype=np.bool_)
     trained = np.zeros(nodes, dtype=np.bool_) if graph.train_mask is None else graph.train_mask.numpy()
     if what == "edges":

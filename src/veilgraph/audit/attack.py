@@ -44,7 +44,7 @@ from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 
 def load_view(run: RunDirectory, party: PartyId) -> View:
-    """Reads a party's view, of its own files and the job's; ``RunError`` where none was recorded, or can be read."""
+    """Read a party's view: its messages, graph and predictions. ``RunError``: none was recorded, or it is damaged."""
     files = run.party(party).views() if run.party_path(party).is_dir() else []
     if not files:
         raise RunError(
@@ -62,9 +62,9 @@ def load_view(run: RunDirectory, party: PartyId) -> View:
 
 
 def predictions_of(store: PartyStore) -> Tensor:
-    """The newest predictions of a holder, in the order of its data's rows: tables may have changed since.
+    """Return a holder's newest class probabilities, uncalibrated: Tensor[N, C], in the row order of its saved graph.
 
-    Raises ``RunError``: there are none; ``DataError``: they are about other nodes.
+    Raises ``RunError``: there are none; ``DataError``: they are no class probabilities, or lack some of these nodes.
     """
     found, ids = load_predictions(store), store.ids()
     if found.keys or not found.probabilities.shape[1]:
@@ -79,9 +79,9 @@ def predictions_of(store: PartyStore) -> Tensor:
 
 
 def joined_evidence(views: Sequence[View]) -> list[Evidence]:
-    """Everything in several parties' views that attacks on the others can be mounted on.
+    """Return what members of a coalition can use against the holders outside of it, from all of their views.
 
-    What must say nothing to each may say something to all, and is used, not tested.
+    Masked messages are left out: what members can unmask together comes from the paradigm (``Source.joined``).
     """
     members = {view.party for view in views}
     outside = [name for name in views[0].settings.data.names if name not in members]
@@ -119,7 +119,7 @@ ALIKE: Final = 0.05
 
 
 class AuditContext:
-    """A run under audit, complete, with all parts; ``shadows``: models that adversaries train on no target."""
+    """All data, views and models of a complete run; ``seed`` is of every draw, ``shadows`` how many shadow models."""
 
     def __init__(self, run: RunDirectory, *, seed: int, shadows: int) -> None:
         self.run, self.settings, self.seed, self.shadows = run, run.settings, seed, shadows
@@ -127,7 +127,7 @@ class AuditContext:
         self._kept: dict[tuple[str, ...], Any] = {}
 
     def once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
-        """What was made under a key, made the first time: baselines are the same for several kinds of evidence."""
+        """Return ``make()``, cached under ``key``: baselines are the same for several kinds of evidence."""
         if key not in self._kept:
             self._kept[key] = make()
         found: T = self._kept[key]
@@ -139,21 +139,21 @@ class AuditContext:
         return self.settings.is_aligned
 
     def view(self, party: PartyId) -> View:
-        """What a party saw; a ``RunError`` where it was not recorded."""
+        """A party's recorded view (``load_view``), read once; ``RunError``: none was recorded."""
         return self.once(("view", party), lambda: load_view(self.run, party))
 
     def graph(self, party: PartyId) -> PartyGraph:
-        """A holder's data about the nodes that the job is about."""
+        """A holder's graph on the nodes that all holders have or, if not aligned, its own; ``DataError``: no holder."""
         if party not in self.settings.data.names:
             raise DataError(f"{party} is no holder, and has no data of its own")
         return self.once(("graph", party), lambda: self.whole_graph(party).common_part())
 
     def whole_graph(self, party: PartyId) -> PartyGraph:
-        """The same with nodes that other holders do not have."""
+        """A holder's graph as it was saved, with the nodes that ``graph`` leaves out."""
         return load_party(self.run.party(party).graph_path)
 
     def model(self, party: PartyId) -> Mapping[str, Tensor]:
-        """What a party kept of the trained model."""
+        """The weights of the trained model that a party saved, by name."""
         return load_tensors(self.run.party(party).model_path)[0]
 
     def ledger(self, party: PartyId) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ class AuditContext:
         return [json.loads(line) for line in self._ledger_file(party, LEDGER).splitlines()[1:]]
 
     def ledger_summary(self, party: PartyId) -> dict[str, Any]:
-        """What a holder's ledger came to; a ``DataError`` where that is not here."""
+        """The summary of a holder's ledger, its total ε included; a ``DataError`` where that is not here."""
         return cast(dict[str, Any], json.loads(self._ledger_file(party, LEDGER_SUMMARY)))
 
     def _ledger_file(self, party: PartyId, name: str) -> str:
@@ -171,11 +171,11 @@ class AuditContext:
         return path.read_text(encoding="utf-8")
 
     def canary_key(self, party: PartyId) -> bytes | None:
-        """Of a holder's canaries; None where it has none."""
+        """The secret key that places a holder's canaries; None where it has none."""
         return None if (kept := self.run.party(party).canaries()) is None else kept.key
 
     def links(self, target: PartyId, adversary: PartyId) -> KnownPairs:
-        """Pairs of nodes, half of them linked at the target, and none at the adversary."""
+        """At most 1,000 linked and as many other pairs of the target's nodes, none of them linked at the adversary."""
         graph, others = self.graph(target), self.own_edges(adversary)
         edges, count = graph.edge_index.numpy(), graph.num_nodes
         hidden = edges[:, ~np.isin(pair_codes(edges.T, count), pair_codes(others.T, count)) & (edges[0] != edges[1])]
@@ -183,7 +183,7 @@ class AuditContext:
         return sample_pairs(hidden, count, seed=self.seed, links=links, left_out=others)
 
     def alike(self, target: PartyId) -> KnownPairs:
-        """Random pairs of nodes, and which of them have inner products of features among the largest."""
+        """4,000 random pairs of the target's nodes; true: the 5 % whose features have the largest inner products."""
         features = self.graph(target).features.to_dense().numpy()
         return alike_pairs(features, 4000, share=ALIKE, seed=self.seed)
 
@@ -192,7 +192,7 @@ class AuditContext:
         return np.isin(np.arange(self.graph(target).num_nodes), self.labels(target)[1])
 
     def classmates(self, target: PartyId, steps: Sequence[Floats]) -> tuple[Nodes, KnownPairs]:
-        """Training nodes, by ``steps`` of gradients for who has no truth, and pairs of these, half of one class."""
+        """At most 2,000 training nodes, and pairs of places among them, half of one class. ``steps`` is not read."""
         labels, train, _, _ = self.labels(target)
         random = np.random.default_rng(self.seed)
         nodes = train[labels[train] >= 0]
@@ -208,17 +208,17 @@ class AuditContext:
         return nodes, KnownPairs(np.stack([first[chosen], second[chosen]], axis=1), same[chosen])
 
     def class_names(self, target: PartyId, nodes: Nodes) -> tuple[Nodes, int] | None:
-        """The classes of some nodes, and how many there are; None where nobody knows."""
+        """The class of each of ``nodes``, and the number of classes; None where the truth is not at hand."""
         labels, _, _, classes = self.labels(target)
         return labels[nodes], classes
 
     def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
-        """What the adversary has of the target's nodes without any message; None where that is nothing."""
+        """``own_parts`` side by side, [N, d]: what the adversary has without any message; None if nothing."""
         parts = self.own_parts(adversary, target)
         return side_by_side(parts) if parts else None
 
     def own_parts(self, adversary: PartyId, target: PartyId) -> Parts:
-        """The same apart: its features, and what a network of its own data alone predicts, where it has labels."""
+        """The adversary's features [N, d] and, if it has labels, posteriors [N, C] of a network on its data alone."""
         holders = self.holders_of(adversary) if self.is_aligned or adversary == target else ()
         if not holders:
             return ()
@@ -230,10 +230,10 @@ class AuditContext:
         if labelled not in holders or not self.source.trains_alone:
             return (features,)
         mask = self.graph(labelled).train_mask
-        return features, self.once(("alone", adversary), lambda: self._posteriors(labelled, mask, names=holders))
+        return features, self.once(("alone", adversary), lambda: self._train_posteriors(labelled, mask, names=holders))
 
     def beside_own(self, evidence: Evidence, adversary: PartyId, target: PartyId) -> Evidence:
-        """Evidence of sort ``beside`` with what the adversary has without it; others as they are."""
+        """Put ``own_parts`` beside the rows of evidence of sort ``beside``; return other evidence unchanged."""
         own = self.own_parts(adversary, target)
         if evidence.sort != "beside" or evidence.rows is None or not own:
             return evidence
@@ -241,7 +241,7 @@ class AuditContext:
         return replace(evidence, rows=side_by_side(parts), parts=parts)
 
     def own_edges(self, adversary: PartyId) -> Nodes:
-        """The links that the adversary has itself, between the target's nodes: [2, E]; none where rows differ."""
+        """The adversary's own edges [2, E]; none in a job whose holders do not have the same nodes."""
         holders = self.holders_of(adversary) if self.is_aligned else ()
         found = [self.graph(each).edge_index.numpy() for each in holders]
         return np.concatenate([np.empty((2, 0), dtype=np.int64), *found], axis=1)
@@ -252,7 +252,7 @@ class AuditContext:
         return tuple(name for name in self.settings.data.names if name in members)
 
     def pooled_rows(self, target: PartyId, without: Sequence[int] = ()) -> Floats | None:
-        """All holders' features of the target's nodes, less some columns of the target; None where nothing is left."""
+        """All holders' features of the target's nodes, each ``narrowed``, but not columns ``without`` of the target."""
 
         def make() -> Floats | None:
             narrow = []
@@ -283,14 +283,14 @@ class AuditContext:
         return free
 
     def pooled_posteriors(self, holder: PartyId) -> Floats | None:
-        """Of a model trained on everybody's plaintext and a holder's labels, [N, C]; None where rows differ."""
+        """Posteriors [N, C] of a network on all holders' plaintext and this one's labels; None if not aligned."""
         if not self.is_aligned:
             return None
         mask = self.graph(holder).train_mask
-        return self.once(("posteriors", holder), lambda: self._posteriors(holder, mask))
+        return self.once(("posteriors", holder), lambda: self._train_posteriors(holder, mask))
 
     def shadow_models(self, holder: PartyId) -> Models:
-        """Models on nodes that are neither training nor test nodes."""
+        """Train ``shadows`` plaintext networks on random ``free_nodes``; ``DataError``: there are too few of these."""
 
         def make() -> Models:
             free = np.flatnonzero(self.free_nodes(holder))
@@ -302,14 +302,14 @@ class AuditContext:
                 )
             random = np.random.default_rng(self.seed)
             learned = (random.choice(free, size=size, replace=False) for _ in range(self.shadows))
-            return self._models(holder, learned, random)
+            return self._train_models(holder, learned, random)
 
         return self.once(("shadows", holder), make)
 
     def paired_models(self, holder: PartyId, targets: Nodes) -> Models:
-        """Models in pairs of the one half of the targets and the other, and what they say of the targets alone.
+        """Train networks in pairs, on a random half of ``targets`` and on the other; give their posteriors of these.
 
-        They are filled up with nodes neither trained nor tested on.
+        ``free_nodes`` fill the training sets up to the size of the run's own.
         """
         random, free, count = np.random.default_rng(self.seed), np.flatnonzero(self.free_nodes(holder)), len(targets)
         size = min(len(free), max(0, len(self.labels(holder)[1]) - count // 2))
@@ -320,26 +320,26 @@ class AuditContext:
                 more = random.choice(free, size=size, replace=False)
                 yield from (np.concatenate([targets[chosen], more]) for chosen in (half, ~half))
 
-        members, posteriors = self._models(holder, learned(), random)
+        members, posteriors = self._train_models(holder, learned(), random)
         return members[:, targets], posteriors[:, targets]
 
-    def _models(self, holder: PartyId, learned: Iterable[Nodes], random: np.random.Generator) -> Models:
-        """A model for each set of training nodes, with a seed that is drawn after it."""
+    def _train_models(self, holder: PartyId, learned: Iterable[Nodes], random: np.random.Generator) -> Models:
+        """Train a network on each set of nodes in ``learned``, with a seed drawn from ``random`` after the set."""
         members, posteriors = list[Flags](), list[Floats]()
         for nodes in learned:
             members.append(np.isin(np.arange(self.graph(holder).num_nodes), nodes))
             seed = int(random.integers(2**31))
-            posteriors.append(self._posteriors(holder, torch.from_numpy(members[-1]), seed=seed))
+            posteriors.append(self._train_posteriors(holder, torch.from_numpy(members[-1]), seed=seed))
         return np.stack(members), np.stack(posteriors)
 
-    def _posteriors(
+    def _train_posteriors(
         self,
         holder: PartyId,
         train_mask: Tensor | None,
         seed: int | None = None,
         names: Sequence[PartyId] | None = None,
     ) -> Floats:
-        """Of a network like the run's, trained as long as that was, on some holders' plaintext; None: all that fit."""
+        """Train a network like the run's, as long, on plaintext of ``names`` (None: all); its posteriors [N, C]."""
         settings, summary = self.settings, self.run.summary or {}
         everybody = settings.data.names if self.is_aligned else (holder,)
         everything = pool([self.graph(name) for name in names or everybody], holder)
@@ -353,7 +353,7 @@ class AuditContext:
 
 
 class Beside(TypedDict):
-    """What an attack's scores are held against: the same of the adversary without the view, and of pooled features."""
+    """Baselines of an attack's scores: those from the adversary's own data, and from all holders' features."""
 
     without: Floats | None
     pooled: Floats | None
@@ -361,7 +361,7 @@ class Beside(TypedDict):
 
 @dataclass(frozen=True)
 class Scene:
-    """An attack as it is mounted: on which evidence, in which run, by whom and on whom."""
+    """The arguments of one mounted attack: the evidence, the audited run, the adversary and its target."""
 
     evidence: Evidence
     case: AuditContext
@@ -369,15 +369,15 @@ class Scene:
     target: PartyId
 
     def links(self) -> KnownPairs:
-        """The pairs of nodes that an attack on edges is about."""
+        """Pairs of nodes that an attack on edges is scored on, half of them linked at the target."""
         return self.case.links(self.target, self.adversary)
 
     def own_rows(self) -> Floats | None:
-        """What the adversary has of the target's nodes without any message."""
+        """The adversary's own data on the target's nodes, [N, d]; None where it has none."""
         return self.case.own_rows(self.adversary, self.target)
 
     def beside(self, score: Callable[[Floats], Floats]) -> Beside:
-        """Score the adversary's own rows, and everybody's features, as the evidence is."""
+        """Apply an attack's ``score`` to the adversary's own rows, and to all holders' features."""
         pooled = scored(score, self.case.pooled_rows(self.target))
         return Beside(without=scored(score, self.own_rows()), pooled=pooled)
 
@@ -388,11 +388,11 @@ Mount = Callable[[Evidence, AuditContext, PartyId, PartyId], Outcome]
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack on what a party is meant to have.
+    """An attack of the catalogue: the function that mounts it, and what it needs.
 
     Attributes:
-        secret: what it is after.
-        sorts: of evidence that it is mounted on.
+        secret: what it infers.
+        sorts: kinds of evidence that it is mounted on.
         of_labels: whether the target must have labels.
         blind: whether it needs nothing but the view, so that it can be mounted where no truth is.
         of_all_pairs: whether it compares each node with each, which takes few nodes.
@@ -413,7 +413,7 @@ ATTACKS: Final[Registry[Attack]] = _REGISTERED
 def attack(
     secret: Secret, *sorts: Sort, blind: bool = False, of_all_pairs: bool = False
 ) -> Callable[[Callable[[Scene], Outcome]], Attack]:
-    """Makes an ``Attack`` of the function that mounts it; those on labels and members are of who has labels."""
+    """Decorator: make an ``Attack`` of a function. Attacks on labels or membership need a target with labels."""
 
     def made(function: Callable[[Scene], Outcome]) -> Attack:
         def mount(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
@@ -425,7 +425,7 @@ def attack(
 
 
 def scored(score: Callable[[Floats], Floats], rows: Floats | None) -> Floats | None:
-    """Scores of an adversary who has other rows, or, without any, none."""
+    """Return ``score(rows)``; None where there are no rows."""
     return None if rows is None else score(rows)
 
 
@@ -441,7 +441,7 @@ def narrowed(features: object, seed: int) -> Floats:
 
 
 def side_by_side(parts: Parts) -> Floats:
-    """Rows of several kinds, which count alike: each is centred, and of length 1 on average; one alone as it is."""
+    """Concatenate blocks [N, d], each centred and scaled to rows of length 1 on average; one alone stays as it is."""
     if len(parts) == 1:
         return parts[0]
     centred = [rows - rows.mean(axis=0) for rows in parts]
@@ -449,7 +449,7 @@ def side_by_side(parts: Parts) -> Floats:
 
 
 def some_of_each(nodes: Nodes, labels: Nodes, most: int, seed: int) -> Nodes:
-    """At most ``most`` of some nodes [T], rare classes whole, others in even shares; ``labels`` [N] are of all."""
+    """Draw at most ``most`` of ``nodes`` [T], evenly over classes as far as these reach; ``labels`` [N] are of all."""
     if len(nodes) <= most:
         return nodes
     mixed = np.random.default_rng(seed).permutation(nodes)

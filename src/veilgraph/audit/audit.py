@@ -79,7 +79,7 @@ def audit(
         )
     case = AuditContext(run, seed=asked.seed, shadows=asked.shadows)
     _check_readable(case)
-    adversaries = _adversaries(settings, asked.adversaries)
+    adversaries = _canonical_adversaries(settings, asked.adversaries)
     every = (*ATTACKS, *UNLIMITED)
     attacks = chosen("attacks", asked.attacks, every)
     if asked.shadows < 2:
@@ -89,7 +89,7 @@ def audit(
     for place, adversary in enumerate(adversaries):
         named = set[str | None]()
         here = lambda share, place=place: at((place + share) / len(adversaries))  # noqa: E731
-        for one in _mounted(case, adversary, attacks, progress, here):
+        for one in _findings_of_adversary(case, adversary, attacks, progress, here):
             found.append(one)
             if isinstance(one, Finding):
                 row(one)
@@ -102,7 +102,7 @@ def audit(
 
 
 def _check_readable(case: AuditContext) -> None:
-    """Data of all parties are here, and views can be read pass by pass, with a row a node, one message a matrix."""
+    """Refuse (``RunError``) a run without every holder's data, trained in batches, or unreadable to its paradigm."""
     run, settings = case.run, case.settings
     names = settings.data.names
     missing = [name for name in names if not (run.party_path(name).is_dir() and run.party(name).graph_path.is_file())]
@@ -121,7 +121,7 @@ def _check_readable(case: AuditContext) -> None:
 
 
 def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
-    """What an adversary has: a party its view, several their views together, a client the predictions."""
+    """List what an adversary can attack with: a party its view, a coalition all its views, a client predictions."""
     if adversary != CLIENT:
         views = [load_view(run, member) for member in members_of(adversary)]
         return evidence_of(views[0]) if len(views) == 1 else joined_evidence(views)
@@ -132,7 +132,7 @@ def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
     ]
 
 
-def _mounted(
+def _findings_of_adversary(
     case: AuditContext, adversary: PartyId, attacks: Sequence[str], progress: Progress, at: At
 ) -> Iterator[Finding | Skipped]:
     progress(f"reading what {adversary} has")
@@ -148,10 +148,10 @@ def _mounted(
             why = f"the catalogue has none on this: {evidence.words}"
             yield Skipped(adversary, f"any attack on {about}", why)
         elif evidence.sort not in SILENT:
-            yield from _attacked(case, adversary, evidence, attacks, progress)
+            yield from _findings_on_evidence(case, adversary, evidence, attacks, progress)
         elif "uniformity" in attacks:
             progress(f"{adversary}: {evidence.words}")
-            yield _uniformity(case, adversary, evidence, about)
+            yield _test_uniformity(case, adversary, evidence, about)
     if adversary != CLIENT and len(members_of(adversary)) == 1:
         view = case.view(adversary)
         for names, what in dict((*case.source.unattacked(view), *unused(view, found))).items():
@@ -163,7 +163,7 @@ def _mounted(
         yield from empirical_epsilon(case, adversary, found)
 
 
-def _attacked(
+def _findings_on_evidence(
     case: AuditContext, adversary: PartyId, evidence: Evidence, attacks: Sequence[str], progress: Progress
 ) -> Iterator[Finding | Skipped]:
     for name, attack in ATTACKS.items():
@@ -174,12 +174,12 @@ def _attacked(
                 continue
             progress(f"{adversary}: {name} on {target}, from {evidence.words}")
             try:
-                yield _mount(case, adversary, evidence, name, attack, target)
+                yield _mount_attack(case, adversary, evidence, name, attack, target)
             except DataError as error:
                 yield Skipped(adversary, f"{name} on {target}", str(error), name)
 
 
-def _mount(
+def _mount_attack(
     case: AuditContext, adversary: PartyId, evidence: Evidence, name: str, attack: Attack, target: PartyId
 ) -> Finding:
     asked = evidence.on(case.graph(target))
@@ -189,7 +189,8 @@ def _mount(
     return Finding(adversary, target, attack.secret, name, evidence.words, permitted=evidence.permitted, **found)
 
 
-def _uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, about: str) -> Finding | Skipped:
+def _test_uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, about: str) -> Finding | Skipped:
+    """The finding of ``told_from_noise`` on masked messages, which must look uniform."""
     try:
         outcome, p_value = told_from_noise(evidence, case.seed)
     except DataError as error:
@@ -200,7 +201,8 @@ def _uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, abou
     return Finding(adversary, about, "nothing", "uniformity", evidence.words, permitted=False, **found)
 
 
-def _adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[str, ...]:
+def _canonical_adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """Check names of adversaries, by default all parties and the client; coalitions in the job's order of parties."""
     parties = (SERVER, *settings.data.names)
     if asked is None:
         return (*parties, CLIENT)

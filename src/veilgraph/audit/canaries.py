@@ -27,23 +27,22 @@ _SHARES: Final = (1, 2, 4, 8)  # all canaries are guessed, or one in so many
 
 
 class GaussianClaims:
-    """Gaussian privacy μ."""
+    """Trade-offs of Gaussian differential privacy; a ``loss`` is its parameter μ."""
 
     def level(self, loss: float) -> Level:
-        """F⁻¹; see ``Claims``."""
+        """Power of a test → the least level that it has under μ = ``loss``; see ``Claims``."""
         return lambda power: float(ndtr(ndtri(power) - loss))
 
     def epsilon(self, loss: float, delta: float) -> float:
-        """The ε of μ; see ``Claims``."""
+        """The ε of μ = ``loss`` at ``delta``; see ``Claims``."""
         return gaussian_epsilon(loss, delta)
 
 
 @dataclass(frozen=True)
 class OneRunBound:
-    """What one run proves: its ``epsilon`` is at least this but for an event of probability 1 - confidence; 0: nothing.
+    """A lower bound on the ε of one run, at the confidence that was asked for; 0 proves nothing.
 
-    So many of ``guesses``, r, are ``correct``. Larger ε than ``ceiling`` are out of reach: it would be proven were all
-    right.
+    ``correct`` of the ``guesses`` are right; ``ceiling`` is the highest bound within reach, were all of them right.
     """
 
     epsilon: float
@@ -78,16 +77,16 @@ def one_run_epsilon(
     order, level = np.argsort(scores, kind="stable"), (1 - confidence) / len(tried)
 
     def proven(r: int, correct: int) -> float:
-        """The loss, which is ε itself where nothing is claimed of it."""
+        """The largest loss that so many right guesses refute; without ``claims`` a loss is an ε."""
         if claims is not None:
             guess: Level = lambda power: power  # noqa: E731 - without any loss a test is a guess
-            return _largest(
+            return _largest_refuted(
                 lambda loss: least_probability(m, r, correct, claims.level(loss) if loss else guess, level) > 1
             )
-        return _largest(lambda epsilon: p_value(m, r, correct, epsilon, delta) <= level)
+        return _largest_refuted(lambda epsilon: p_value(m, r, correct, epsilon, delta) <= level)
 
     def epsilon_of(loss: float) -> float:
-        """Of the largest alone, for it grows with the loss and takes long to find."""
+        """The ε of a loss: of the largest alone, for it grows with the loss and takes long to find."""
         return claims.epsilon(loss, delta) if claims is not None and loss else loss
 
     rights = {r: int(are_in[order[m - (r + 1) // 2 :]].sum() + (~are_in[order[: r // 2]]).sum()) for r in tried}
@@ -98,14 +97,14 @@ def one_run_epsilon(
 
 
 def p_value(m: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """The most probable that an (ε, δ)-private run has so many right guesses or more: theorem 5.2, at most 1."""
+    """Bound on the probability that an (ε, δ)-private run has so many right guesses or more (theorem 5.2)."""
     at_least = binom.sf(np.arange(correct, -1, -1) - 1, guesses, 1 / (1 + np.exp(-epsilon)))  # f(v), …, f(0)
     gains = (at_least[1:] - at_least[0]) / np.arange(1, correct + 1)  # beyond i = v nothing is gained
     return float(min(1.0, at_least[0] + 2 * m * delta * gains.max(initial=0.0)))
 
 
 def least_probability(m: int, guesses: int, correct: int, level: Level, tail: float) -> float:
-    """The least probability in all, were P[V ≥ correct] ``tail`` in a run of that trade-off: above 1, it is less."""
+    """The least total probability of V that P[V ≥ correct] = ``tail`` needs under a trade-off; above 1: impossible."""
     right, wrong, needed = correct * tail, (guesses - correct) * tail, tail  # m·R, m·H
     for count in range(correct - 1, -1, -1):
         short = m * level(min(1.0, right / m)) - wrong
@@ -116,8 +115,8 @@ def least_probability(m: int, guesses: int, correct: int, level: Level, tail: fl
     return needed
 
 
-def _largest(is_refuted: Callable[[float], bool]) -> float:
-    """The largest number that is refuted, from below; 0 if none is."""
+def _largest_refuted(is_refuted: Callable[[float], bool]) -> float:
+    """The largest number that is refuted, to within 1e-3 from below; 0 if none is."""
     if not is_refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0

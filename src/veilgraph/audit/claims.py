@@ -33,10 +33,9 @@ _MOST: Final = 60  # releases of which all pairs are compared: the first half an
 
 @dataclass(frozen=True)
 class Level:
-    """What the releases of a series say of their noise: the p-value of all tests, the estimated share of it there, and
-    ``excess``.
+    """The result of testing releases against their claimed noise: ``p_value`` of all tests together.
 
-    That is how much longer than the clip the longest row is, at least, over C; 0 where none is.
+    ``share``: the least estimate of noise over that claimed; ``excess``: by how many clips the longest row is too long.
     """
 
     p_value: float
@@ -71,14 +70,14 @@ def noise_level(releases: Sequence[Noisy]) -> Level:
             squares.append(float(((one.scaled - other.scaled) ** 2).sum()) / 2)
             counts.append(one.rows.size)
     low = chi2.cdf(squares, counts)
-    high, excess = zip(*(_rows_too_long(series) for series in _series(kept)), strict=True)
+    high, excess = zip(*(_rows_too_long(series) for series in _release_groups(kept)), strict=True)
     tests = len(low) + len(high)
     shares = np.sqrt(np.asarray(squares) / np.asarray(counts))
     return Level(float(min(1.0, tests * min(low.min(), *high))), float(shares.min()), float(max(excess)))
 
 
-def _series(releases: Sequence[Noisy]) -> list[Sequence[Noisy]]:
-    """Every release by itself, and those of the same rows and noise together."""
+def _release_groups(releases: Sequence[Noisy]) -> list[Sequence[Noisy]]:
+    """Every release by itself, and groups of two or more with the same shape, deviation and clip."""
     alike: dict[tuple[object, ...], list[Noisy]] = {}
     for each in releases:
         alike.setdefault((each.rows.shape, each.deviation, each.clip), []).append(each)
@@ -101,7 +100,7 @@ _FEWEST: Final = 50
 
 
 def order_p_value(degrees: NDArray[Any], labels: NDArray[Any] | None) -> tuple[float, float]:
-    """Whether places of rows [N] tell of degrees (Spearman) or labels, −1: unknown (Kruskal and Wallis), both together.
+    """Test whether the order of rows [N] depends on degrees (Spearman) or labels, −1: unknown (Kruskal and Wallis).
 
     Gives the p-value, and the rank correlation of places with degrees or, if that is more, the share η of places that
     classes explain: 0 where the order says nothing.
@@ -162,24 +161,21 @@ _CHECKS: Final[dict[Check, Callable[[AuditContext, View], Found]]] = {}
 
 
 def checked(case: AuditContext, party: PartyId, names: Sequence[str]) -> Found:
-    """All checks of what one party saw, one alone; ``names``: of the attacks that are asked for."""
+    """Run those checks of one party's view that ``names`` has, and yield their findings."""
     for name, check in _CHECKS.items():
         if name in names:
             yield from check(case, case.view(party))
 
 
 def _check(name: Check) -> Callable[[Callable[[AuditContext, View], Found]], None]:
-    """Enters a check: of what one party saw."""
+    """Decorator: register a check of one party's view."""
     return lambda check: _CHECKS.update({name: check})
 
 
 def _check_of_each(
     name: Check, secret: Secret
 ) -> Callable[[Callable[[AuditContext, View, PartyId], Told | None]], None]:
-    """Enters a check of each other holder's secret; it gives None where the view has nothing of the kind.
-
-    A ``DataError`` says why what the view has is too little for the test.
-    """
+    """Decorator: register a check of each other holder. None: nothing to test; ``DataError``: too little."""
 
     def enter(check: Callable[[AuditContext, View, PartyId], Told | None]) -> None:
         def of_each(case: AuditContext, view: View) -> Found:
@@ -188,7 +184,7 @@ def _check_of_each(
                     if told := check(case, view, target):
                         yield _finding(name, view, target, secret, told)
                 except DataError as error:
-                    yield _skipped(name, view, target, error)
+                    yield _skipped_check(name, view, target, error)
 
         _CHECKS[name] = of_each
 
@@ -196,7 +192,7 @@ def _check_of_each(
 
 
 def _finding(check: Check, view: View, target: PartyId, secret: Secret, told: Told) -> Finding:
-    """The level is that of the audit's tests together, and set once all of them are there."""
+    """Make a finding of a check's evidence, p-value and note; its level is set later, from the number of tests."""
     evidence, p_value, note = told
     return Finding(
         view.party,
@@ -212,13 +208,13 @@ def _finding(check: Check, view: View, target: PartyId, secret: Secret, told: To
     )
 
 
-def _skipped(check: Check, view: View, of: str, why: DataError) -> Skipped:
+def _skipped_check(check: Check, view: View, of: str, why: DataError) -> Skipped:
     return Skipped(view.party, f"{check} of {of}", str(why), check)
 
 
 @_check("noise-level")
 def _noise_level(case: AuditContext, view: View) -> Found:
-    """Releases against the noise that ledgers count with, as their paradigm finds them in the run."""
+    """Test the releases that a party received against the noise that their senders' ledgers count with."""
     try:
         for series in case.source.noisy(case, view.party):
             found = noise_level(series.releases)
@@ -230,7 +226,7 @@ def _noise_level(case: AuditContext, view: View) -> Found:
 
 @_check_of_each("sampling-rate", "noise")
 def _sampling_rate(case: AuditContext, view: View, name: PartyId) -> Told | None:
-    """At the server: whether a holder drew who is in its releases as its ledger counts."""
+    """At the server: test whether a holder sampled the rows of its releases at the rate in its ledger."""
     return case.source.claim("sampling-rate", case, view, name) if view.party == SERVER else None
 
 
@@ -247,14 +243,14 @@ def _paid(case: AuditContext, view: View) -> Found:
         sent = [view.received(kind, other) for kind in (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS)]
         different = sum(len({fingerprint(each.tensor()) for each in some}) for some in sent)
         if different:
-            yield compared(other, different, different - _releases(case, other).total())
+            yield compared(other, different, different - _releases_paid(case, other).total())
     if settings.noise.counts_votes:  # whoever opened predictions to the label holder has paid for their noise
         for name in settings.duties.publishing if view.party == settings.data.label_party else ():
             opened = len({each.session for each in view.received(Kind.MASK_SHARE, name)})
-            yield compared(name, opened, int(opened > 0 and not _releases(case, name)["predictions"]))
+            yield compared(name, opened, int(opened > 0 and not _releases_paid(case, name)["predictions"]))
 
 
-def _releases(case: AuditContext, name: PartyId) -> Counter[str]:
+def _releases_paid(case: AuditContext, name: PartyId) -> Counter[str]:
     """Channel → releases that a holder's ledger has; nothing where there is none."""
     found = Counter[str]()
     with suppress(DataError):
@@ -265,7 +261,7 @@ def _releases(case: AuditContext, name: PartyId) -> Counter[str]:
 
 @_check("low-bits")
 def _low_bits(case: AuditContext, view: View) -> Found:
-    """Sums that a party opens, of which the low bits tell of the summands unless these were rounded in secret."""
+    """Test whether the low bits of opened sums are uniform, as they are where summands were rounded in secret."""
     for opened in case.source.sums(view) if case.settings.precision == "float32" else ():
         rows = opened.rows
         if not rows:
@@ -275,7 +271,7 @@ def _low_bits(case: AuditContext, view: View) -> Found:
             sums = [sum(each.tensor() for each in some).numpy() for some in pieces]  # type: ignore[union-attr]
             p_value, share = low_bits_p_value(sums, bits=opened.bits, summands=len(opened.holders))
         except DataError as error:
-            yield _skipped("low-bits", view, opened.words, error)
+            yield _skipped_check("low-bits", view, opened.words, error)
             continue
         other = next(name for name in opened.holders if name != view.party)
         note = f"{share:.1%} of the sums end in four zero bits; of uniform ones 6.3 % do."
@@ -284,13 +280,13 @@ def _low_bits(case: AuditContext, view: View) -> Found:
 
 @_check_of_each("split", "labels")
 def _split(case: AuditContext, view: View, other: PartyId) -> Told | None:
-    """Whether who is trained on, which comes in the clear, tells of a holder's labels."""
+    """Test whether the training split, which is sent in the clear, depends on a holder's labels."""
     return case.source.claim("split", case, view, other)
 
 
 @_check("row-order")
 def _row_order(case: AuditContext, view: View) -> Found:
-    """At the server: rows that the program has put in an order, which must say nothing of the tables."""
+    """At the server: test whether the order of each holder's rows depends on their degrees or labels."""
     if view.party == SERVER and not case.settings.data.from_tables:
         yield Skipped(SERVER, "row-order", "the rows are in the order in which the data were given", "row-order")
         return
@@ -300,7 +296,7 @@ def _row_order(case: AuditContext, view: View) -> Found:
         try:
             p_value, strength = order_p_value(degrees, None if graph.labels is None else graph.labels.numpy())
         except DataError as error:
-            yield _skipped("row-order", view, name, error)
+            yield _skipped_check("row-order", view, name, error)
             continue
         note = f"Of the places, {strength:.3g} is told by degrees or classes: 0 is nothing, 1 everything."
         yield _finding("row-order", view, name, "features", (f"the order of {name}'s rows", p_value, note))
@@ -308,7 +304,7 @@ def _row_order(case: AuditContext, view: View) -> Found:
 
 @_check_of_each("orders", "edges")
 def _orders(case: AuditContext, view: View, sender: PartyId) -> Told | None:
-    """At a holder: orders that the others told, against uniform ones, each other and the true ones."""
+    """At a holder: test that the orders which another one sent are random, unlike each other and the true ones."""
     found = [] if view.party == SERVER else case.source.orders(view, sender, case.graph(sender))
     note = "Do they rise and fall at random, and are no two, told or true, alike?"
     told = sum(each.told for each in found)
@@ -317,7 +313,7 @@ def _orders(case: AuditContext, view: View, sender: PartyId) -> Told | None:
 
 @_check_of_each("one-byte", "nothing")
 def _one_byte(case: AuditContext, view: View, sender: PartyId) -> Told | None:
-    """At the server that deals: that something was used, by a byte that is always the same."""
+    """At the server that deals: check that every READY message of a holder is the byte 1."""
     heard = view.received(Kind.READY, sender) if view.party == SERVER else []
     others = sum(seen.shape != (1,) or int(seen.tensor()) != 1 for seen in heard)
     note = f"{others} of them are anything but the byte 1."

@@ -41,36 +41,36 @@ _TINY: Final = float(np.finfo(np.float64).tiny)
 
 @attack("edges", "embedding", "initial", "posteriors", "beside", "masked", blind=True)
 def similarity(at: Scene) -> Outcome:
-    """Linked nodes are alike: pairs are ranked by the correlation of their rows (attack 0)."""
+    """Rank pairs by the correlation of their rows: linked nodes are alike (attack 0)."""
     asked, note = at.links(), "Pooled: similarity of all holders' features."
-    score: Score = lambda parts: np.sum([_alike(rows, asked.pairs) for rows in parts], axis=0)  # noqa: E731
-    return _compared("similarity", score, asked, at, note=note)
+    score: Score = lambda parts: np.sum([_similarities(rows, asked.pairs) for rows in parts], axis=0)  # noqa: E731
+    return _with_baselines("similarity", score, asked, at, note=note)
 
 
 @attack("edges", "embedding", "posteriors", "beside")
 def supervised(at: Scene) -> Outcome:
-    """The adversary knows half of the pairs, and trains a classifier on them (attack 3)."""
+    """Rank pairs by a classifier of their rows, trained on a half of the pairs that the adversary knows (attack 3)."""
     known, asked = at.links().split(0.5, at.case.seed)
     note = "The adversary knows half of the pairs. Pooled: the same with all holders' features."
-    score: Score = lambda parts: _trained(parts, known, asked, at.case.seed)  # noqa: E731
-    return _compared("supervised", score, asked, at, threshold=0.0, note=note)
+    score: Score = lambda parts: _learned_scores(parts, known, asked, at.case.seed)  # noqa: E731
+    return _with_baselines("supervised", score, asked, at, threshold=0.0, note=note)
 
 
 @attack("edges", "propagation", blind=True)
 def propagated(at: Scene) -> Outcome:
-    """Which rows a hop makes of which: least squares over many rounds of known inputs and outputs."""
+    """Estimate a hop's weights between nodes: least squares over many rounds of known inputs and outputs."""
     asked, steps = at.links(), at.evidence.steps
     return Outcome(
         weight_scores(neighbour_weights(np.stack(steps), np.stack(at.evidence.outputs)), asked.pairs),
         asked.truth,
-        **at.beside(lambda rows: _alike(rows, asked.pairs)),
+        **at.beside(lambda rows: _similarities(rows, asked.pairs)),
         note=f"From {len(steps)} hops. Without and pooled: similarity of features.",
     )
 
 
 @attack("edges", "inference")
 def influenced(at: Scene) -> Outcome:
-    """Whose predictions change when the adversary doubles its features of a node (LinkTeller, Wu et al. 2022)."""
+    """Rank links by whose predictions change if own features of a node are doubled (LinkTeller, Wu et al. 2022)."""
     case, graph = at.case, at.case.graph(at.target)
     network = case.source.inferences(case, case.holders_of(at.adversary))
     known, count = case.own_edges(at.adversary), graph.num_nodes
@@ -80,7 +80,7 @@ def influenced(at: Scene) -> Outcome:
         influence_scores(network.before, network.doubled, asked.pairs),
         asked.truth,
         without=reach_scores(known, count, min(4, network.hops), asked.pairs),
-        pooled=scored(lambda rows: _alike(rows, asked.pairs), case.pooled_rows(at.target)),
+        pooled=scored(lambda rows: _similarities(rows, asked.pairs), case.pooled_rows(at.target)),
         note=f"An inference for each of {len(np.unique(asked.pairs[:, 0]))} nodes, whose features the adversary "
         "doubles, computed by the plaintext twin of the run. Without: how much reaches a node over the adversary's "
         "own edges. Pooled: similarity of all holders' features.",
@@ -89,18 +89,18 @@ def influenced(at: Scene) -> Outcome:
 
 @attack("edges", "embedding", "propagation", blind=True, of_all_pairs=True)
 def combined(at: Scene) -> Outcome:
-    """An embedding's rows of each other; of the newest pass, what came out of a hop of what went in."""
+    """Fit sparse non-negative combinations of rows: an embedding's of each other, a hop's outputs of its inputs."""
     asked, note = at.links(), "A row as a combination of others. Without and pooled: the same of features."
     if at.evidence.sort == "propagation":
-        return _of_hops(asked, at)
-    score: Score = lambda parts: _of_rows(side_by_side(parts), asked, at.case.seed)  # noqa: E731
-    return _compared("combination", score, asked, at, note=note)
+        return _hop_combinations(asked, at)
+    score: Score = lambda parts: _row_combinations(side_by_side(parts), asked, at.case.seed)  # noqa: E731
+    return _with_baselines("combination", score, asked, at, note=note)
 
 
-def _compared(
+def _with_baselines(
     name: str, score: Score, asked: KnownPairs, at: Scene, *, threshold: float | None = None, note: str
 ) -> Outcome:
-    """What ``score`` says of the asked pairs from the evidence's rows, from own rows and from pooled ones."""
+    """Apply ``score`` to the evidence and, cached under ``name``, to the adversary's own and to pooled rows."""
     evidence, case, adversary, target = at.evidence, at.case, at.adversary, at.target
     own, pooled = case.own_parts(adversary, target), case.pooled_rows(target)
     holder = adversary if case.holders_of(adversary) else ""  # pairs are the same for all others
@@ -114,14 +114,14 @@ def _compared(
     )
 
 
-def _alike(rows: Floats, pairs: Pairs) -> Floats:
-    """Two or three columns have correlations of ±1 or close: there distances say more."""
+def _similarities(rows: Floats, pairs: Pairs) -> Floats:
+    """Similarity [M] of each pair's rows: correlation, or negative distance where there are fewer than 3 columns."""
     distance = "euclidean" if rows.shape[1] < 3 else "correlation"
     return -pair_distances(check_rows("rows", rows, len(rows)), pairs, distance)
 
 
-def _trained(parts: Parts, known: KnownPairs, asked: KnownPairs, seed: int) -> Floats:
-    """With features and own predictions apart from the rest: attack 6."""
+def _learned_scores(parts: Parts, known: KnownPairs, asked: KnownPairs, seed: int) -> Floats:
+    """Scores of ``asked`` by a classifier of ``known``; with several parts, features are apart (attack 6)."""
     if len(parts) > 1:
         reference = parts[1] if len(parts) > 2 else None
         return learned_links(NodeRows(parts[-1], parts[0], reference), known, asked.pairs, seed=seed)
@@ -130,8 +130,8 @@ def _trained(parts: Parts, known: KnownPairs, asked: KnownPairs, seed: int) -> F
     return learned_links(NodeRows(rows / scale), known, asked.pairs, seed=seed)
 
 
-def _of_rows(rows: Floats, asked: KnownPairs, seed: int) -> Floats:
-    """Of many nodes those that are asked about and some others."""
+def _row_combinations(rows: Floats, asked: KnownPairs, seed: int) -> Floats:
+    """``combination_scores`` of rows [N, d] of each other; of many nodes, with those asked about and a sample."""
     nodes = np.unique(asked.pairs)
     if len(rows) > _MOST_COMBINED:
         others = np.random.default_rng(seed).permutation(np.setdiff1d(np.arange(len(rows)), nodes))
@@ -142,7 +142,8 @@ def _of_rows(rows: Floats, asked: KnownPairs, seed: int) -> Floats:
     return combination_scores(chosen, chosen, np.searchsorted(nodes, asked.pairs), alike(chosen))
 
 
-def _of_hops(asked: KnownPairs, at: Scene) -> Outcome:
+def _hop_combinations(asked: KnownPairs, at: Scene) -> Outcome:
+    """Outcome of ``combination_scores`` of the outputs of a pass's newest hops of their inputs."""
     evidence, newest = at.evidence, 1
     if isinstance(evidence.steps, Observations):  # the last hops of one pass
         keys = [(pieces[0].session, pieces[0].tag.step) for pieces in evidence.steps.pieces]
@@ -157,7 +158,7 @@ def _of_hops(asked: KnownPairs, at: Scene) -> Outcome:
     return Outcome(
         combination_scores(inputs, outputs, asked.pairs, lambda nodes: weights[nodes]),
         asked.truth,
-        **at.beside(lambda rows: _of_rows(rows, asked, at.case.seed)),
+        **at.beside(lambda rows: _row_combinations(rows, asked, at.case.seed)),
         note=f"From {newest} hops of the newest pass. Without and pooled: a row of features of others.",
     )
 
@@ -196,18 +197,18 @@ def weight_scores(weights: Floats, pairs: Pairs) -> Floats:
 
 
 def influence_scores(before: Floats, ask: Ask, pairs: Pairs) -> Floats:
-    """How much the second node's prediction changes with the first one's features, for pairs [P, 2]: [P].
+    """Scores [P] of pairs [P, 2]: how much the second node's logits change with the first one's features.
 
     A graph network carries a node's features along edges, and no farther than its layers reach. Measured in logits,
     from posteriors ``before`` [N, C]: a change at a node of which the network is sure would not be seen in the
     posteriors themselves, which the paper takes. Source: Wu et al. 2022, "LinkTeller: Recovering Private Edges from
     Graph Neural Networks via Influence Analysis", section IV, algorithm 2.
     """
-    start, scores = _logits(before), np.empty(len(pairs))
+    start, scores = _centred_logs(before), np.empty(len(pairs))
     for node in np.unique(pairs[:, 0]):
         asked = pairs[:, 0] == node
         seen = pairs[asked, 1]
-        scores[asked] = np.linalg.norm(_logits(ask(int(node))[seen]) - start[seen], axis=1)
+        scores[asked] = np.linalg.norm(_centred_logs(ask(int(node))[seen]) - start[seen], axis=1)
     return scores
 
 
@@ -216,10 +217,9 @@ def queried_pairs(
 ) -> KnownPairs:
     """All links of at most ``queries`` nodes, which come first in their pairs, and as many pairs without a link.
 
-    Of ``edge_index`` [2, E], direction, repetition and loops do not count; pairs of ``known``, which the adversary has,
-    are left out.
+    Direction, repetition and loops of ``edge_index`` [2, E] do not count; ``known``, the adversary's, are left out.
     """
-    linked, own = (_symmetric(edges, num_nodes) for edges in (edge_index, known))
+    linked, own = (_adjacency(edges, num_nodes) for edges in (edge_index, known))
     hidden = (linked - linked.multiply(own)).tocsr()
     hidden.eliminate_zeros()
     random = np.random.default_rng(seed)
@@ -242,7 +242,7 @@ def queried_pairs(
 
 def reach_scores(edge_index: NDArray[np.int64], num_nodes: int, hops: int, pairs: Pairs) -> Floats:
     """How much of the first node reaches the second within some hops over known edges, [P]: by means of neighbours."""
-    adjacency = _symmetric(edge_index, num_nodes) + eye(num_nodes, format="csr")
+    adjacency = _adjacency(edge_index, num_nodes) + eye(num_nodes, format="csr")
     mean = diags(1 / np.asarray(adjacency.sum(axis=1))[:, 0]) @ adjacency
     nodes, places = np.unique(pairs[:, 0], return_inverse=True)
     columns = eye(num_nodes, format="csc")[:, nodes]
@@ -251,8 +251,8 @@ def reach_scores(edge_index: NDArray[np.int64], num_nodes: int, hops: int, pairs
     return np.asarray(columns.tocsr()[pairs[:, 1], places]).ravel()
 
 
-def _symmetric(edges: NDArray[np.int64], num_nodes: int) -> csr_matrix:
-    """0 and 1, [N, N], without loops."""
+def _adjacency(edges: NDArray[np.int64], num_nodes: int) -> csr_matrix:
+    """Adjacency matrix [N, N] of 0 and 1 from edges [2, E], without direction or loops."""
     first, second = edges[:, edges[0] != edges[1]]
     ends = np.concatenate([first, second]), np.concatenate([second, first])
     matrix = csr_matrix((np.ones(len(ends[0])), ends), shape=(num_nodes, num_nodes))
@@ -260,7 +260,7 @@ def _symmetric(edges: NDArray[np.int64], num_nodes: int) -> csr_matrix:
     return matrix
 
 
-def _logits(posteriors: Floats) -> Floats:
+def _centred_logs(posteriors: Floats) -> Floats:
     logs = np.log(np.maximum(posteriors, 1e-30))
     return np.asarray(logs - logs.mean(axis=1, keepdims=True))
 
@@ -272,7 +272,7 @@ def standardised(rows: NDArray[Any]) -> Floats:
 
 
 def alike(rows: Floats) -> Guess:
-    """Inner products of rows [N, d], without a node with itself, as a first guess."""
+    """Return a ``Guess`` by inner products of rows [N, d]; −∞ for a node with itself."""
 
     def guessed(nodes: NDArray[np.int64]) -> Floats:
         found = np.asarray(rows[nodes] @ rows.T)
@@ -306,12 +306,13 @@ def combination_scores(
         if len(places):
             rows, others = np.searchsorted(block, both[places, 0]), both[places, 1]
             guesses = guess(block)
-            weights = _weights(given, made[block], guesses, penalty)
+            weights = _combination_weights(given, made[block], guesses, penalty)
             scores[places] = weights[rows, others] + 1e-3 * np.maximum(guesses[rows, others], -1)
     return np.maximum(*np.split(scores, 2))
 
 
-def _weights(inputs: Floats, outputs: Floats, guesses: Floats, penalty: float) -> Floats:
+def _combination_weights(inputs: Floats, outputs: Floats, guesses: Floats, penalty: float) -> Floats:
+    """Non-negative weights [n, N] with which outputs [n, m] combine those inputs [N, m] that guesses rank first."""
     found, count = np.zeros_like(guesses), min(CANDIDATES, guesses.shape[1] - 1)
     for place, (row, likely) in enumerate(zip(outputs, guesses, strict=True)):
         chosen = np.argpartition(-likely, count)[:count]

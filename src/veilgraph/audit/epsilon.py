@@ -34,7 +34,7 @@ _LACKING: Final = "the job has no canaries; train it again with"
 
 
 def _finding(adversary: str, holder: PartyId, guesses: Guesses) -> Finding:
-    """What guesses prove of a holder's ε; see ``one_run_epsilon``."""
+    """Make a finding of the lower bound on a holder's ε that guesses prove (``one_run_epsilon``)."""
     bound = one_run_epsilon(
         guesses.scores, np.asarray(guesses.coins), guesses.delta, _CONFIDENCE, claims=guesses.claims
     )
@@ -54,13 +54,13 @@ def _finding(adversary: str, holder: PartyId, guesses: Guesses) -> Finding:
     )
 
 
-_Noised = tuple[Sequence[PartyId], int | bool, str, Callable[[PartyId], Iterator[Guesses]]]
+_CanaryTest = tuple[Sequence[PartyId], int | bool, str, Callable[[PartyId], Iterator[Guesses]]]
 """Holders with noise, their canaries, what is said where these are none, and the guesses about a holder's."""
 
 
 def empirical_epsilon(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> Iterator[Finding | Skipped]:
-    """A lower bound on the ε of every holder whose run has canaries, from what an adversary received."""
-    for holders, canaries, lacking, guesses in _noised(case, adversary, found):
+    """Yield lower bounds on the ε of every holder with canaries, from what an adversary received."""
+    for holders, canaries, lacking, guesses in _canary_tests(case, adversary, found):
         if not canaries:
             yield Skipped(adversary, "epsilon", lacking, "epsilon")
             continue
@@ -72,76 +72,75 @@ def empirical_epsilon(case: AuditContext, adversary: str, found: Sequence[Eviden
                     yield Skipped(adversary, f"epsilon of {holder}", str(error), "epsilon")
 
 
-def _noised(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> Iterator[_Noised]:
-    """What an adversary gets with noise.
+def _canary_tests(case: AuditContext, adversary: str, found: Sequence[Evidence]) -> Iterator[_CanaryTest]:
+    """Yield, for each kind of noisy data that an adversary receives, the holders that add noise and their canaries.
 
-    Where nodes release their own, holders that learn get them; where training is private,
-    everybody who has the weights; where edges have noisy votes, the label holder, without the dealer; where labels are
-    perturbed, whoever gets gradients.
+    Released features go to the holders that learn, privately trained weights to all parties, edges' noisy votes to the
+    label holder (unless the dealer colludes), and perturbed labels to whoever gets gradients.
     """
     settings, members = case.settings, members_of(adversary)
     privacy, private, plan, duties = settings.privacy, settings.label_privacy, settings.training_plan, settings.duties
     if (release := settings.noise.feature_release) is not None:
         if {*duties.learning} & {*members}:
             lacking = "the release has no canaries; train it again with some"
-            yield duties.releasing, release.canaries, lacking, partial(_of_paradigm, case, adversary)
+            yield duties.releasing, release.canaries, lacking, partial(_paradigm_guesses, case, adversary)
     elif plan is not None:
         if {*members} <= {SERVER, *settings.data.names}:
             trains = [name for name in settings.data.names if case.graph(name).labels is not None]
             lacking = f"{_LACKING} {plan.setting}.canaries"
-            yield trains, plan.canaries, lacking, partial(_of_paradigm, case, adversary)
+            yield trains, plan.canaries, lacking, partial(_paradigm_guesses, case, adversary)
     elif privacy is not None:
         votes = settings.noise.counts_votes
         if votes and SERVER not in members and settings.data.label_party in members:
-            guesses = partial(_of_votes, case, adversary)
+            guesses = partial(_vote_guesses, case, adversary)
             yield duties.publishing, settings.noise.canaries, f"{_LACKING} privacy.canaries", guesses
     gradients = [each for each in found if each.sort == "gradients"]
     holders = {holder for each in gradients for holder in each.about if each.about == (holder,)}
     if private is not None and (learnt_from := [holder for holder in perturbing(settings) if holder in holders]):
         lacking = "the job has no canaries among labels; train it again with label_privacy.canaries"
-        yield learnt_from, private.canaries, lacking, partial(_of_labels, case, gradients)
+        yield learnt_from, private.canaries, lacking, partial(_label_guesses, case, gradients)
 
 
 def inserted_at(case: AuditContext, holder: PartyId) -> VoteCanaries:
-    """A holder's canaries in its data, as its run kept them; a ``DataError`` where they are not here."""
-    return VoteCanaries.of(case.settings, holder, case.graph(holder).num_nodes, _kept(case, holder).key)
+    """The canaries among a holder's edges, drawn again from the key that its run saved; ``DataError``: no key."""
+    return VoteCanaries.of(case.settings, holder, case.graph(holder).num_nodes, _saved_canaries(case, holder).key)
 
 
-def _kept(case: AuditContext, holder: PartyId) -> Canaries:
+def _saved_canaries(case: AuditContext, holder: PartyId) -> Canaries:
     kept = case.run.party(holder).canaries()
     if kept is None:
         raise DataError("its canaries are not here")
     return kept
 
 
-def _claimed(case: AuditContext, holder: PartyId, adversary: str | None = None) -> float | None:
+def _claimed_epsilon(case: AuditContext, holder: PartyId, adversary: str | None = None) -> float | None:
     """The total ε of a holder's ledger; None where that is infinite, or not claimed against this adversary."""
     total = case.ledger_summary(holder).get("epsilon_total")
     holds = adversary is None or case.source.withstands(case.settings, members_of(adversary))
     return None if total is None or not holds else float(total)
 
 
-def _of_paradigm(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
-    """At whoever has what only a job's paradigm can read."""
-    for each in case.source.canary_guesses(case, members_of(adversary), holder, _kept(case, holder).key):
-        yield replace(each, limit=_claimed(case, holder, adversary)) if each.limit is None else each
+def _paradigm_guesses(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
+    """Guesses that only the job's paradigm can make; without a limit of theirs, ``_claimed_epsilon`` is the limit."""
+    for each in case.source.canary_guesses(case, members_of(adversary), holder, _saved_canaries(case, holder).key):
+        yield replace(each, limit=_claimed_epsilon(case, holder, adversary)) if each.limit is None else each
 
 
-def _of_labels(case: AuditContext, gradients: Sequence[Evidence], holder: PartyId) -> Iterator[Guesses]:
-    """At whoever gets gradients: of one label, where holders learn from perturbed ones."""
+def _label_guesses(case: AuditContext, gradients: Sequence[Evidence], holder: PartyId) -> Iterator[Guesses]:
+    """Guesses about canaries among a holder's perturbed labels, from gradients about that holder alone."""
     graph, (labels, train, _, _) = case.whole_graph(holder), case.labels(holder)
-    canaries = LabelCanaries.of(case.settings, graph, _kept(case, holder).key)
-    places, limit = canaries.places(graph).numpy(), _claimed(case, holder)
+    canaries = LabelCanaries.of(case.settings, graph, _saved_canaries(case, holder).key)
+    places, limit = canaries.places(graph).numpy(), _claimed_epsilon(case, holder)
     for evidence in gradients:
         if evidence.about == (holder,):
-            scores = _towards_second(evidence, places, np.setdiff1d(train, places), labels)
+            scores = _class_one_scores(evidence, places, np.setdiff1d(train, places), labels)
             words = f"{evidence.words}, {canaries.count} canaries among the labels"
             claim = "The limit is the ledger's total, of one label."
             yield Guesses(words, scores, canaries.coins, 0.0, limit, claim=claim)
 
 
-def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: Nodes) -> Floats:
-    """How much more canaries' gradients point as the second class's than as the first's, by others' labels."""
+def _class_one_scores(evidence: Evidence, places: Nodes, others: Nodes, labels: Nodes) -> Floats:
+    """Scores of canaries: how far their gradients point towards class 1 rather than 0, by means of other nodes'."""
     second, first = (others[labels[others] == label] for label in (1, 0))
     if not len(first) or not len(second):
         raise DataError("one of the first two classes has no training node but canaries; choose fewer canaries")
@@ -153,24 +152,24 @@ def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: No
     return total
 
 
-def _of_votes(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
-    """At the label holder, without the dealer: of a holder's edges that vote with noise, from predictions."""
+def _vote_guesses(case: AuditContext, adversary: str, holder: PartyId) -> Iterator[Guesses]:
+    """Guesses about canaries among a holder's edges, which vote with noise, from the label holder's predictions."""
     settings, read = case.settings, case.view(case.settings.data.label_party).predicted
     canaries = inserted_at(case, holder)
     if read is None:
         raise DataError("there are no predictions")
     words = f"what is predicted of {canaries.count} nodes, each at the end of a canary among {holder}'s edges"
     scores = voted(read(), canaries.places(holder), classes=settings.outcome.opens_classes_alone)
-    limit = _claimed(case, holder)
+    limit = _claimed_epsilon(case, holder)
     yield Guesses(words, scores, canaries.coins, 0.0, limit)
 
 
 def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:
-    """How much more each canary's first end is taken for the class of the other end than for others.
+    """Scores [m] of canary edges: how far the first end is predicted as the class of the other end, not as others.
 
-    Of classes alone: the same class speaks for a vote, the most frequent one against it, any other one for noise. Where
-    the other end is itself of the most frequent class they say nothing, and the canary is between all others.
-    ``predicted`` is Tensor[N, C], places Tensor[m, 2]. Raises ``DataError``: all are of one class.
+    With ``classes`` alone: the same class speaks for a vote, the most frequent one against it, any other one for noise.
+    Where the other end is of the most frequent class itself, nothing is known, and the score is in the middle.
+    ``predicted`` is Tensor[N, C], places Tensor[m, 2]. Raises ``DataError``: all first ends are of one class.
     """
     rows = numbers(predicted)
     first, other = rows[places[:, 0]], rows[places[:, 1]].argmax(axis=1)

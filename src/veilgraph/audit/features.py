@@ -55,14 +55,14 @@ _RATE: Final = 0.01
 
 @attack("features", "embedding", "initial", "posteriors", "beside", "masked")
 def attribute(at: Scene) -> Outcome:
-    """The adversary knows an attribute of some nodes, and trains a classifier from rows to it (Duddu et al. 2020)."""
+    """Infer an attribute by a classifier of rows, trained on nodes where it is known (Duddu et al. 2020)."""
     rows = at.evidence.matrix
     return _infer_all(lambda column: rows, at)
 
 
 @attack("features", "releases")
 def from_release(at: Scene) -> Outcome:
-    """What nodes released of a column, perturbed, and the mean of it over neighbours, in which noise cancels."""
+    """Infer columns from their perturbed releases, and the means of these over neighbours, in which noise cancels."""
     releases = [seen.tensor() for seen in at.evidence.messages]
     edges = at.case.own_edges(at.adversary)
     count = releases[-1].shape[0]
@@ -77,7 +77,7 @@ def from_release(at: Scene) -> Outcome:
 
 
 def _released_column(released: Tensor, column: int) -> Floats:
-    """What every node says of a column: −1, 1 or, where it was not asked, 0; or a noisy value."""
+    """A column of a release, [N]: −1, 1 or, where a node did not release it, 0; or a noisy value."""
     if released.dtype == torch.int64:  # 1 + column, with the value's sign
         return np.asarray(((released == column + 1).sum(dim=1) - (released == -column - 1).sum(dim=1)).double().numpy())
     values = released[:, column].double()
@@ -86,21 +86,22 @@ def _released_column(released: Tensor, column: int) -> Floats:
 
 @attack("features", "embedding", "initial", "posteriors")
 def solved(at: Scene) -> Outcome:
-    """A linear model of the outputs, fitted on the known nodes, is solved for the others' columns."""
+    """Solve a linear model of the outputs, fitted on the known nodes, for the other nodes' columns."""
 
     def found(own: Floats, columns: Floats, outputs: Floats, known: Truth) -> Floats:
         return solve_equations(fit_model(own, columns, outputs, known), own, outputs)
 
-    return _from_outputs(found, at)
+    return _infer_from_outputs(found, at)
 
 
 @attack("features", "embedding", "posteriors")
 def generated(at: Scene) -> Outcome:
-    """A generator makes the columns that a model, learned on the known nodes, puts the outputs out for."""
-    return _from_outputs(partial(generated_columns, seed=at.case.seed), at)
+    """Train a generator of columns for which a model, fitted on the known nodes, gives the outputs that were seen."""
+    return _infer_from_outputs(partial(generated_columns, seed=at.case.seed), at)
 
 
-def _from_outputs(infer: Infer, at: Scene) -> Outcome:
+def _infer_from_outputs(infer: Infer, at: Scene) -> Outcome:
+    """Outcome of inferring the attacked columns from the network's outputs, posteriors as ``log_ratios``."""
     columns, evidence = Columns(at.case, at.target), at.evidence
     outputs = log_ratios(evidence.matrix) if evidence.sort == "posteriors" else evidence.matrix
     own = at.own_rows()
@@ -135,19 +136,19 @@ class Columns:
     """
 
     def __init__(self, case: AuditContext, target: PartyId) -> None:
-        self._case, self._target, self.attributes = case, target, _attacked(case, target)
+        self._case, self._target, self.attributes = case, target, _attacked_columns(case, target)
         auxiliary, self.asked = known_nodes(case, target)
         self.known = auxiliary[self.asked]
         self.values: Floats = np.stack([each.values[self.asked] for each in self.attributes], axis=1).astype(np.float64)
 
     @property
     def truth(self) -> Truth:
-        """Of the nodes whose columns are not known, column by column."""
+        """The values at the nodes that are not known, column by column, [T] bool."""
         return np.asarray(self.values[~self.known].T.ravel() > 0)
 
     @property
     def words(self) -> str:
-        """How many there are, and of how many nodes they are known."""
+        """How many columns are attacked, and at which share of the nodes they are known, for a note."""
         return f"{len(self.attributes)} columns, each known of {KNOWN:.0%} of the nodes"
 
     def ranked(self, found: Floats) -> Floats:
@@ -163,7 +164,7 @@ class Columns:
         return np.concatenate([ranks(each) for each in found])
 
     def from_own(self, at: Scene) -> Floats | None:
-        """The same from what the adversary has without any message."""
+        """Scores of ``truth`` from what the adversary has without any message; None where it has nothing."""
         own, key = at.own_rows(), ("attribute", "own", at.adversary, at.target)
         return None if own is None else self._case.once(key, lambda: self.inferred(lambda _: own))
 
@@ -172,7 +173,8 @@ class Columns:
         return self._case.pooled_rows(self._target, [each.column for each in self.attributes])
 
 
-def _attacked(case: AuditContext, target: PartyId) -> list[Attribute]:
+def _attacked_columns(case: AuditContext, target: PartyId) -> list[Attribute]:
+    """At most five columns of the target whose two values are the most balanced; ``DataError``: there is none."""
     features = case.graph(target).features
     dense = to_scipy(features)[:, :_WIDE].toarray() if is_sparse(features) else features[:, :_WIDE].numpy()
     for share in _SHARES:
@@ -193,7 +195,7 @@ def known_nodes(case: AuditContext, target: PartyId) -> tuple[Flags, Flags]:
 
 
 def ranks(scores: Floats) -> Floats:
-    """Scores of one column as shares of the targets that are below."""
+    """Scores [T] of one column as ranks in (0, 1], ties averaged, so that columns can be compared."""
     return np.asarray(rankdata(scores) / len(scores))
 
 
@@ -252,7 +254,7 @@ class LinearModel:
     noise: Floats
 
     def whitened(self) -> Floats:
-        """[m, m]: what equations are multiplied by, so that each counts by how little noise it has."""
+        """The matrix [m, m] that whitens the noise, so that each equation counts by how little noise it has."""
         values, vectors = np.linalg.eigh(self.noise)
         least = max(float(values[-1]), 0.0) * 1e-6
         return np.asarray(vectors / np.sqrt(np.maximum(values, least))) if least > 0 else np.eye(len(values))
@@ -301,7 +303,7 @@ def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Float
 
 
 def generated_columns(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *, seed: int) -> Floats:
-    """Columns [N, k] in [0, 1] that make a model put out what was put out, [N, m]: the generative regression network.
+    """Columns [N, k] in [0, 1] for which a model gives the outputs [N, m]: the generative regression network.
 
     A generator makes unknown features out of the known ones, ``own`` [N, F], F may be 0, and noise; a model, here that
     of ``fit_model``, is asked what it would put out for both; the generator learns until that is what was put out. Two
@@ -333,7 +335,7 @@ def generated_columns(own: Numbers, columns: Numbers, outputs: Numbers, known: F
 
 
 def _generate(generator: Sequence[Tensor], rows: Tensor) -> Tensor:
-    """[n, k] of inputs [n, F]: two layers, whose last rows are biases, ReLU between and a sigmoid after them."""
+    """Columns [n, k] of inputs [n, F] by two layers, whose last rows are biases, with ReLU between and a sigmoid."""
     first, second = generator
     hidden = functional.relu(torch.addmm(first[-1], rows, first[:-1]))
     return torch.sigmoid(torch.addmm(second[-1], hidden, second[:-1]))

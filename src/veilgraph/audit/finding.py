@@ -37,7 +37,7 @@ _POINTS: Final = 101
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What an attack says of its targets.
+    """The result of an attack: scores of its targets, and what they are compared with.
 
     Attributes:
         scores: [T] float64, higher where it believes the target to be positive.
@@ -63,7 +63,7 @@ def members_of(adversary: str) -> tuple[PartyId, ...]:
 
 
 def coalition_of(parties: Sequence[PartyId]) -> str:
-    """The name of the adversary that these parties are together."""
+    """Join parties to the name of a coalition, such as ``server+B``."""
     return _AND.join(parties)
 
 
@@ -118,8 +118,7 @@ class Finding:
     def judged(self, limits: AttackLimit | None, level: float) -> Self:
         """The finding held against its limits and, where its evidence must tell nothing, against chance at ``level``.
 
-        A limited figure passes where all of its interval does. ε is a lower bound already, and held to the ledger's by
-        itself.
+        A limited figure passes where all of its interval does; of ε, a lower bound, the value alone has to.
         """
         found = self.verdict
         leaks = not self.permitted and found is not None and found.p_value <= level
@@ -138,7 +137,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An attack, in words with its target, that was not mounted; ``limited``: a limit on it was held to nothing."""
+    """An attack that was not mounted, and ``why``; ``limited``: so the limit on it could not be tested."""
 
     adversary: PartyId
     attack: str
@@ -165,25 +164,25 @@ class AuditResult:
 
     @property
     def untested(self) -> tuple[Skipped, ...]:
-        """What a limit is on, and was not mounted: whether it is kept is not known, so the audit does not pass."""
+        """Skipped attacks that a limit is on: whether it is kept is not known, so the audit does not pass."""
         return tuple(skipped for skipped in self.skipped if skipped.limited)
 
     def record(self) -> dict[str, Any]:
-        """As ``audit.json`` has it."""
+        """The content of ``audit.json``."""
         return {"version": 2, **asdict(self)}
 
 
 def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | None = None) -> dict[str, Any]:
-    """The measured part of a ``Finding``: its AUC and all that it is compared with, by ``judged`` or permutations at
-    ``level``.
+    """Return the measured fields of a ``Finding``: AUC and rates with intervals, ROC, baselines, gain and verdict.
 
+    Without a verdict ``judged``, scores are read in the better direction, and tested by permutations at ``level``.
     Raises ``DataError``: there are too few targets of one kind.
     """
     scores, truth, threshold, note = outcome.scores, outcome.truth, outcome.threshold, outcome.note
     others = {"without": outcome.without, "pooled": outcome.pooled}
     if judged is None:
-        others = {name: None if each is None else _turned(each, truth) for name, each in others.items()}
-        if (turned := _turned(scores, truth)) is not scores:
+        others = {name: None if each is None else _in_better_direction(each, truth) for name, each in others.items()}
+        if (turned := _in_better_direction(scores, truth)) is not scores:
             scores, threshold = turned, None  # which was fixed for the other direction
             note = " ".join(filter(None, [note, "Read the other way round: low scores are those that it finds."]))
     figures = intervals(scores, truth, seed=seed, samples=_SAMPLES, threshold=threshold)
@@ -192,7 +191,7 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
         "value": figures.pop("auc"),
         "figures": figures,
         "accuracy": outcome.accuracy,
-        "roc": _curve(scores, truth),
+        "roc": _thinned_roc(scores, truth),
         "note": note,
         "targets": (int(truth.sum()), int((~truth).sum())),
     }
@@ -210,15 +209,12 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
     return {**found, "verdict": judged}
 
 
-def _turned(scores: Floats, truth: Truth) -> Floats:
-    """Scores read in the direction in which they say more, so that an AUC is at least 0.5.
-
-    Where neighbours differ, a high score means that there is no edge.
-    """
+def _in_better_direction(scores: Floats, truth: Truth) -> Floats:
+    """The scores, negated if their AUC is below 0.5: where neighbours differ, a high score means no edge."""
     return -scores if measure(scores, truth).auc < 0.5 else scores
 
 
-def _curve(scores: Floats, truth: Truth) -> Curve:
+def _thinned_roc(scores: Floats, truth: Truth) -> Curve:
     """A ROC in at most ``_POINTS`` points, more of them where the false positive rate is low."""
     roc = measure(scores, truth)
     fpr, tpr = roc.false_positive_rate, roc.true_positive_rate
@@ -228,7 +224,7 @@ def _curve(scores: Floats, truth: Truth) -> Curve:
 
 
 def limits_of(of_job: Mapping[str, AttackLimit], asked: Mapping[str, float | AttackLimit]) -> dict[str, AttackLimit]:
-    """The job's, figure by figure replaced by those that are asked for."""
+    """Return the job's limits, overridden figure by figure; ``ConfigError``: an attack is unknown, a limit invalid."""
     chosen("limits", tuple(asked), tuple(ATTACKS))
     found = dict(of_job)
     with settled("limits"):
@@ -244,12 +240,12 @@ def concluded(
     found: Sequence[Finding | Skipped],
     limits: Mapping[str, AttackLimit],
 ) -> AuditResult:
-    """All findings judged, and every limit that nothing was held to among what was skipped."""
+    """Judge all findings against limits and chance; a limit that no finding tests is added to what was skipped."""
     findings = [each for each in found if isinstance(each, Finding)]
     tried = {finding.attack for finding in findings}
 
     def held(each: Skipped) -> Skipped:
-        """Whether a limit would have been held to it; not where there was nothing to attack, and others attacked."""
+        """Set ``limited``: a limit is on this attack, unless others mounted it and there was nothing to attack here."""
         idle = each.why == NOTHING and each.name in tried
         return replace(each, limited=(each.name in limits and not idle) or (each.limited and bool(limits)))
 
@@ -273,7 +269,7 @@ def save_audit(folder: Path, result: AuditResult) -> None:
 
 
 def chosen(name: str, asked: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
-    """What is asked for, each once; None: all. Raises ``ConfigError``: something is not known."""
+    """Return ``asked`` without repetitions, or all of ``known`` for None; ``ConfigError``: one is not ``known``."""
     unknown = [each for each in asked or () if each not in known]
     if unknown:
         raise ConfigError(f"{name}={unknown[0]!r} is not one of {', '.join(known)}; choose of these")

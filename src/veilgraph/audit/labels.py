@@ -48,19 +48,19 @@ _TINY: Final = np.finfo(np.float64).tiny
 
 @attack("labels", "gradients")
 def from_gradients(at: Scene) -> Outcome:
-    """Gradients of one class point the same way: clusters of training nodes around a few whose class is known."""
-    return _inferred(at, training=True, by_clusters=True)
+    """Cluster training nodes by their gradients' directions, around a few whose class is known."""
+    return _infer_labels(at, training=True, by_clusters=True)
 
 
 @attack("labels", "gradients", "embedding", "masked")
 def completed(at: Scene) -> Outcome:
-    """A model of the class, learned from a few known labels, on gradients or embeddings (Fu et al. 2022)."""
-    return _inferred(at, training=bool(at.evidence.steps))
+    """Learn a model of the class from a few known labels, on gradients or embeddings (Fu et al. 2022)."""
+    return _infer_labels(at, training=bool(at.evidence.steps))
 
 
 @attack("labels", "gradients", blind=True)
 def blind(at: Scene) -> Outcome:
-    """Which training nodes are of one class, by who knows no label (Arazzi et al. 2023)."""
+    """Group training nodes by class from gradients, without any known label (Arazzi et al. 2023)."""
     steps = at.evidence.steps[:STEPS]
     nodes, asked = at.case.classmates(at.target, steps)
     found = blind_labels(np.stack([step[nodes] for step in steps]), seed=at.case.seed)
@@ -84,7 +84,8 @@ def blind(at: Scene) -> Outcome:
     )
 
 
-def _inferred(at: Scene, *, training: bool, by_clusters: bool = False) -> Outcome:
+def _infer_labels(at: Scene, *, training: bool, by_clusters: bool = False) -> Outcome:
+    """Outcome of scoring the classes of training, or test, nodes from a few known labels, by clusters or a model."""
     evidence, case = at.evidence, at.case
     labels, train, test, classes = case.labels(at.target)
     asked = train if training else test
@@ -152,18 +153,14 @@ def directions(rows: Floats) -> Floats:
 
 
 def membership_scores(gradients: NDArray[Any]) -> Floats:
-    """Which nodes the loss is of, [N], higher = training node: the length of a node's mean gradient.
-
-    Exact where others' rows are zero; ``gradients`` and errors as of ``mean_rows``.
-    """
+    """Membership scores [N], higher = training node: the length of each row of ``mean_rows``."""
     return np.asarray(np.linalg.norm(mean_rows(gradients), axis=1))
 
 
 def matched(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:
     """Names clusters [T], or ``UNASSIGNED``, by the one-to-one matching with classes [T] that is right most often.
 
-    The matching reads the truth: what it achieves is an upper bound for an adversary who must still learn which cluster
-    is which class.
+    The matching reads the truth, so it is an upper bound for an adversary, who must still learn which is which.
     """
     size = int(max(assignment.max(), truth.max())) + 1
     common, assigned = np.zeros((size, size)), assignment != UNASSIGNED
@@ -236,7 +233,7 @@ class KnownLabels:
 
 
 def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tuple[Floats, Truth]:
-    """The targets of ``statistics.measure``: is this node of this class? Scores are [N, C], of ``KnownLabels``.
+    """Turn scores [N, C] of ``KnownLabels`` into binary targets: is this node of this class?
 
     None of the ``nodes`` [T] is a known one, or the figures flatter the attack. Gives scores and truth [T·C], node by
     node, of every pair of node and class (micro-average of one against the rest). With two classes it is [T]: is the
@@ -301,17 +298,14 @@ def blind_labels(gradients: NDArray[Any], *, classes: int | None = None, seed: i
             f"gradients: of {count} nodes are not zero, and the attack needs {least}; give the steps of a training pass"
         )
     told = rows[seen]
-    found = _clustered(told, classes or _of_rank(told) or _of_silhouette(told, seed), seed)
+    found = _kmeans_labels(told, classes or _classes_by_rank(told) or _classes_by_silhouette(told, seed), seed)
     shares = np.zeros((len(rows), int(found.max()) + 1))
     shares[seen] = _matched_shares(told, found)
     return Blind(shares, rows)
 
 
-def _of_rank(rows: Floats) -> int | None:
-    """One more than the rank: p − y sums to 0 over the classes. None where no dimension stands out as the last one.
-
-    Rows are no wider than that where embeddings are narrower than the number of classes.
-    """
+def _classes_by_rank(rows: Floats) -> int | None:
+    """Number of classes: rank of directions [n, d] plus one, as p − y sums to 0. None: no clear rank."""
     values = np.linalg.svd(rows, compute_uv=False)
     some = values[:-1] > _LITTLE * values[0]
     if not some.any():
@@ -321,13 +315,13 @@ def _of_rank(rows: Floats) -> int | None:
     return place + 2 if gaps[place] >= _GAP else None
 
 
-def _of_silhouette(rows: Floats, seed: int) -> int:
-    """As many as stand out the most."""
+def _classes_by_silhouette(rows: Floats, seed: int) -> int:
+    """Number of classes whose k-means clusters of directions [n, d] have the best silhouette."""
     random = np.random.default_rng(seed)
     some = rows if len(rows) <= _LOOKED_AT else rows[random.choice(len(rows), size=_LOOKED_AT, replace=False)]
     best, best_value = 2, -np.inf
     for number in range(2, min(MOST_CLASSES, len(some) - 1) + 1):
-        clusters = _clustered(some, number, seed)
+        clusters = _kmeans_labels(some, number, seed)
         value = float(silhouette_score(some, clusters)) if len(np.unique(clusters)) > 1 else -np.inf
         if value > best_value:
             best, best_value = number, value
@@ -336,7 +330,7 @@ def _of_silhouette(rows: Floats, seed: int) -> int:
     return best
 
 
-def _clustered(rows: Floats, classes: int, seed: int) -> Labels:
+def _kmeans_labels(rows: Floats, classes: int, seed: int) -> Labels:
     model = fitted(KMeans(classes, n_init=5, random_state=seed), rows, np.zeros(len(rows)))
     return np.asarray(model.labels_, dtype=np.int64)
 
@@ -349,7 +343,7 @@ def _matched_shares(rows: Floats, groups: Labels) -> Floats:
     for _ in range(10):
         errors = np.empty((count, len(rows), count))
         for label in range(count):
-            errors[label], residuals[:, label] = _explained(rows, top, label)
+            errors[label], residuals[:, label] = _fit_label(rows, top, label)
         found = residuals.argmin(axis=1)
         if (found == groups).all():
             break
@@ -359,8 +353,8 @@ def _matched_shares(rows: Floats, groups: Labels) -> Floats:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _explained(rows: Floats, top: Floats, label: int) -> tuple[Floats, Floats]:
-    """What explains rows best under one label: p − y [n, K] up to a positive factor, and what it leaves [n]."""
+def _fit_label(rows: Floats, top: Floats, label: int) -> tuple[Floats, Floats]:
+    """Fit p − y [n, K], up to a positive factor, to rows [n, d] under one label; give it and the residuals [n]."""
     cone = top - top[label]
     gram, fits = cone @ cone.T, rows @ cone.T
     step = 1 / max(float(np.linalg.eigvalsh(gram)[-1]), _TINY)

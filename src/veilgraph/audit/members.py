@@ -34,23 +34,23 @@ _SMALLEST: Final = 1e-30
 
 @attack("membership", "gradients", blind=True)
 def from_gradients(at: Scene) -> Outcome:
-    """Rows of a gradient are larger where the loss is: at training nodes."""
+    """Score nodes by the length of their gradients, which are larger where the loss is: at training nodes."""
     scores = membership_scores(mean(at.evidence.steps[:STEPS])[None])
     return Outcome(scores, at.case.members(at.target), note="Members: training nodes; all others are not.")
 
 
 @attack("membership", "posteriors", "model")
 def from_confidence(at: Scene) -> Outcome:
-    """Models are surer of what they were trained on (Duddu et al. 2020)."""
-    return _compared(at, lambda rows, nodes: confidence_scores(rows[nodes]))
+    """Score nodes by confidence: models are surer of what they were trained on (Duddu et al. 2020)."""
+    return _training_against_test(at, lambda rows, nodes: confidence_scores(rows[nodes]))
 
 
 @attack("membership", "posteriors", "model")
 def from_shadows(at: Scene) -> Outcome:
-    """A classifier learns from a model of the adversary's own how members differ (Shokri et al. 2017)."""
+    """Train a classifier of members on posteriors of a model of the adversary's own (Shokri et al. 2017)."""
     free = at.case.free_nodes(at.target)
     members, posteriors = (each[0, free] for each in at.case.shadow_models(at.target))
-    return _compared(
+    return _training_against_test(
         at,
         lambda rows, nodes: shadow_scores(rows[nodes], posteriors, members),
         threshold=SHADOW_THRESHOLD,
@@ -60,10 +60,10 @@ def from_shadows(at: Scene) -> Outcome:
 
 @attack("membership", "posteriors", "model")
 def from_likelihoods(at: Scene) -> Outcome:
-    """Is the confidence one that models without the node would have (offline LiRA, Carlini et al. 2022)?"""
+    """Compare the confidence with that of models without the node (offline LiRA, Carlini et al. 2022)."""
     labels = at.case.labels(at.target)[0]
     outs = at.case.shadow_models(at.target)[1]
-    return _compared(
+    return _training_against_test(
         at,
         lambda rows, nodes: lira_scores(rows[nodes], labels[nodes], outs[:, nodes]),
         note=f" {len(outs)} plaintext networks, trained without these nodes; the adversary knows their classes.",
@@ -72,7 +72,7 @@ def from_likelihoods(at: Scene) -> Outcome:
 
 @attack("membership", "posteriors", "model")
 def from_both_likelihoods(at: Scene) -> Outcome:
-    """Is the confidence rather one of models with the node, or of models without it (online LiRA)?"""
+    """Compare the likelihoods of the confidence under models with the node and without it (online LiRA)."""
     case = at.case
     labels, training, test, _ = case.labels(at.target)
     random = np.random.default_rng(case.seed)
@@ -95,7 +95,7 @@ def from_both_likelihoods(at: Scene) -> Outcome:
     )
 
 
-def _compared(
+def _training_against_test(
     at: Scene, score: Callable[[Floats, Nodes], Floats], *, threshold: float | None = None, note: str = ""
 ) -> Outcome:
     labels, training, test, _ = at.case.labels(at.target)
@@ -120,7 +120,7 @@ def confidence_scores(posteriors: NDArray[Any], labels: NDArray[Any] | None = No
     Of posteriors [T, C] the logit of the known label's, or of the highest: [T]. A posterior that rounds to 1 still
     tells itself from others. Source: Duddu et al. 2020 (highest posterior); Yeom et al. 2018 (loss of the label).
     """
-    shares = _shares("posteriors", posteriors)
+    shares = _checked_posteriors("posteriors", posteriors)
     return _logits_of(shares, shares.argmax(axis=1) if labels is None else labels)
 
 
@@ -132,8 +132,8 @@ def shadow_scores(posteriors: NDArray[Any], shadow_posteriors: NDArray[Any], sha
     ``SHADOW_THRESHOLD`` is the classifier's own decision. Source: Shokri et al. 2017; Salem et al. 2019 (sorted
     posteriors); Duddu et al. 2020 (graphs).
     """
-    inputs = _sorted_logits(_shares("posteriors", posteriors))
-    shadow_inputs = _sorted_logits(_shares("shadow_posteriors", shadow_posteriors))
+    inputs = _sorted_logits(_checked_posteriors("posteriors", posteriors))
+    shadow_inputs = _sorted_logits(_checked_posteriors("shadow_posteriors", shadow_posteriors))
     _, members = checked_targets(shadow_inputs[:, 0], shadow_members, "shadow_members")
     classifier = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
     return np.asarray(classifier.fit(shadow_inputs, members).decision_function(inputs))
@@ -154,7 +154,7 @@ def lira_scores(
     own = confidence_scores(posteriors, labels)
     logits = _model_logits(out_posteriors, labels)
     used = np.ones(logits.shape, dtype=np.bool_) if out is None else out
-    average, deviation = _normals(logits, used, "without")
+    average, deviation = _fit_normals(logits, used, "without")
     return (own - average) / deviation
 
 
@@ -176,20 +176,20 @@ def online_lira_scores(
     logits = _model_logits(model_posteriors, labels)
 
     def log_density(used: NDArray[np.bool_], side: Literal["with", "without"]) -> Floats:
-        """Less a constant."""
-        average, deviation = _normals(logits, used, side)
+        """Log density [T] of ``own`` under the models on one side, up to a constant."""
+        average, deviation = _fit_normals(logits, used, side)
         return np.asarray(-((own - average) ** 2) / (2 * deviation**2) - np.log(deviation))
 
     return log_density(members, "with") - log_density(~members, "without")
 
 
 def _model_logits(models: NDArray[Any], labels: NDArray[Any]) -> Floats:
-    """What each of M models, [M, T, C], says of each target, φ [M, T]."""
-    return np.stack([_logits_of(_shares("posteriors of a model", model), labels) for model in models])
+    """Each model's logit φ [M, T] of each target's label, from posteriors [M, T, C]."""
+    return np.stack([_logits_of(_checked_posteriors("posteriors of a model", model), labels) for model in models])
 
 
-def _normals(logits: Floats, used: NDArray[np.bool_], side: Literal["with", "without"]) -> tuple[Floats, float]:
-    """μ [T] and σ of what models say of targets; ``used`` [M, T]: those on one side of training with it.
+def _fit_normals(logits: Floats, used: NDArray[np.bool_], side: Literal["with", "without"]) -> tuple[Floats, float]:
+    """Mean [T] and σ of each target's logits over the models that ``used`` [M, T] marks: those with it, or without.
 
     One σ is estimated from all targets' deviations from their own μ: of each alone it would take some 64 models.
     """
@@ -211,7 +211,7 @@ def _normals(logits: Floats, used: NDArray[np.bool_], side: Literal["with", "wit
 
 
 def _sorted_logits(shares: Floats) -> Floats:
-    """Inputs of the shadow attack's classifier, [n, C]: no class has a place of its own."""
+    """Logits of each row's shares in falling order, [n, C], the shadow classifier's inputs: no class has a column."""
     ordered = np.sort(shares, axis=1)[:, ::-1]
     return np.stack([_logits_of(ordered, np.full(len(ordered), place)) for place in range(ordered.shape[1])], axis=1)
 
@@ -225,5 +225,5 @@ def _logits_of(shares: Floats, classes: NDArray[np.intp]) -> Floats:
     return np.asarray(np.log(np.maximum(right, _SMALLEST)) - np.log(np.maximum(wrong, _SMALLEST)))
 
 
-def _shares(name: str, posteriors: NDArray[Any]) -> Floats:
+def _checked_posteriors(name: str, posteriors: NDArray[Any]) -> Floats:
     return check_rows(name, posteriors, len(posteriors)).astype(np.float64)

@@ -55,7 +55,7 @@ class KnownPairs:
 
 
 def check_rows(name: str, rows: Numbers, count: int) -> Numbers:
-    """An array [count, W] of finite numbers, as it is."""
+    """Return ``rows`` as they are; ``DataError`` unless they are [count, W], W ≥ 1, and finite."""
     found = np.asarray(rows)
     if found.ndim != 2 or not found.size:
         raise DataError(f"{name}: has the shape {found.shape}; give one row per node and at least one column")
@@ -160,25 +160,25 @@ class NodeRows:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """The number N of nodes."""
         return len(self.outputs)
 
 
-def _unit(rows: Floats) -> Floats:
+def _unit_rows(rows: Floats) -> Floats:
     return _quotient(rows, np.broadcast_to(np.linalg.norm(rows, axis=1, keepdims=True), rows.shape))
 
 
-def _centred(rows: Floats) -> Floats:
-    """Less their mean; exactly zero where all values of a row are equal up to rounding."""
+def _centred_rows(rows: Floats) -> Floats:
+    """Each row less its mean; exactly zero where all values of a row are equal up to rounding."""
     less: Floats = rows - rows.mean(axis=1, keepdims=True)
     constant = np.abs(less).max(axis=1) <= _ROUNDING * np.abs(rows).max(axis=1)
     less[constant] = 0
     return less
 
 
-def _cosine(first: Floats, second: Floats) -> Floats:
+def _cosine_distance(first: Floats, second: Floats) -> Floats:
     # as half the squared distance of unit vectors: 1 - a·b loses all digits where rows are almost parallel
-    return 0.5 * _squared_euclidean(_unit(first), _unit(second))
+    return 0.5 * _squared_euclidean(_unit_rows(first), _unit_rows(second))
 
 
 def _squared_euclidean(first: Floats, second: Floats) -> Floats:
@@ -190,14 +190,14 @@ def _manhattan(first: Floats, second: Floats) -> Floats:
 
 
 def _quotient(above: Floats, below: Floats) -> Floats:
-    """0 where both are 0."""
+    """``above / below``, element by element; 0 where ``below`` is 0."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
 DISTANCES: dict[str, RowFunction] = {
-    "cosine": _cosine,
+    "cosine": _cosine_distance,
     "euclidean": lambda first, second: np.sqrt(_squared_euclidean(first, second)),
-    "correlation": lambda first, second: _cosine(_centred(first), _centred(second)),
+    "correlation": lambda first, second: _cosine_distance(_centred_rows(first), _centred_rows(second)),
     "chebyshev": lambda first, second: np.asarray(np.abs(first - second).max(axis=1)),
     "bray-curtis": lambda first, second: _quotient(_manhattan(first, second), np.abs(first + second).sum(axis=1)),
     "canberra": lambda first, second: np.asarray(
@@ -222,7 +222,7 @@ OPERATIONS: dict[str, RowFunction] = {
 
 
 def _gather(rows: Numbers, pairs: Pairs, functions: list[RowFunction]) -> Floats:
-    """Results side by side, [M, sum of their widths]."""
+    """Apply functions to the two rows of each pair, in blocks: results side by side, [M, sum of their widths]."""
     pieces, step = [], max(1, _BLOCK // rows.shape[1])
     for start in range(0, len(pairs), step):
         first, second = (rows[pairs[start : start + step, end]].astype(np.float64) for end in (0, 1))
@@ -274,10 +274,7 @@ _MAKERS: dict[Classifier, Callable[[int], Any]] = {
 def train_classifier(
     classifier: Classifier, features: Floats, truth: NDArray[np.bool_], *, seed: int
 ) -> Callable[[Floats], Floats]:
-    """Trains an attack model on features [M, K], of about unit scale: features [T, K] → log-odds of "positive" [T].
-
-    ``mlp`` has two hidden layers of 32; ``logistic`` is regression.
-    """
+    """Train an attack model on features [M, K] of about unit scale; return features [T, K] → log-odds of True [T]."""
     positives = int(np.count_nonzero(truth))
     if positives in (0, len(truth)):
         raise DataError(f"truth: has {positives} positives among {len(truth)} known targets; give some of both")
@@ -292,14 +289,14 @@ def train_classifier(
 
 
 def fitted(model: Any, features: Floats, truth: NDArray[Any]) -> Any:  # noqa: ANN401 - scikit-learn has no types
-    """A scikit-learn model after ``fit``; that it stopped at its number of epochs is meant."""
+    """Fit a scikit-learn model and return it; the warning that it has not converged is silenced."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(features, truth)
 
 
 def nonnegative(columns: Floats, values: Floats, penalty: float) -> Floats:
-    """Weights [n] ≥ 0, of a penalised sum, of columns [d, n] that make up [d]; 0 where the steps do not suffice."""
+    """Weights [n] ≥ 0 with columns [d, n]·weights ≈ values [d] and a penalised sum; zeros if the solver fails."""
     count = columns.shape[1]
     equations = np.vstack([columns, np.full((1, count), penalty)])
     try:
@@ -313,16 +310,13 @@ _FAR: Final = 10.0
 
 
 def learned_links(nodes: NodeRows, known: KnownPairs, pairs: Pairs, *, seed: int) -> Floats:
-    """Scores of pairs [M], none of them known, by a classifier of known pairs of the same graph.
-
-    Source: He et al. 2021, attack 3 and, where nodes have attributes, 6.
-    """
+    """Link scores of pairs [M], by a classifier of ``known`` ones of the same graph (He et al. 2021, attacks 3, 6)."""
     describe = describer(nodes, same_width=True)
     return in_parts(train_classifier("mlp", describe(known.pairs), known.truth, seed=seed), describe, pairs)
 
 
 def in_parts(score: Callable[[Floats], Floats], describe: Callable[[Pairs], Floats], pairs: Pairs) -> Floats:
-    """What a classifier says of many pairs, whose features are in memory for some at a time."""
+    """Apply ``score`` to the features of pairs [M, 2], so many at a time that memory stays bounded: [M]."""
     parts = range(0, len(pairs), PAIRS_A_TIME)
     return np.concatenate([score(describe(pairs[start : start + PAIRS_A_TIME])) for start in parts])
 

@@ -52,7 +52,7 @@ _FEWEST_NODES: Final = 50
 
 @attack("features", "initial")
 def reconstruction(at: Scene) -> Outcome:
-    """All opened h^0 together, with the adversary's own features, span the target's columns, and complete them."""
+    """Complete the target's columns by regression on the span of all opened h^0 and the adversary's own features."""
     columns = Columns(at.case, at.target)
     own = scored(lambda rows: rows[columns.asked], at.own_rows())
     opened = np.stack([step[columns.asked] for step in at.evidence.steps[:50]])
@@ -73,7 +73,7 @@ def reconstruction(at: Scene) -> Outcome:
 
 @attack("features", "initial", blind=True, of_all_pairs=True)
 def similarity(at: Scene) -> Outcome:
-    """Which nodes have like features at the target: inner products from how h^0 changes with its own gradients."""
+    """Rank pairs by inner products of features, estimated from how h^0 changes with the adversary's gradients."""
     asked, evidence = at.case.alike(at.target), at.evidence
     count = min(len(evidence.steps) - 1, len(evidence.updates), 10)
     if count > 0 and len(evidence.steps[0]) <= MAX_NODES:
@@ -97,7 +97,7 @@ def similarity(at: Scene) -> Outcome:
 
 @attack("features", "initial")
 def recovered(at: Scene) -> Outcome:
-    """W of the job's seed, where the holders learn from that, or the part of W that the adversary drew itself."""
+    """Solve the first h^0 for features with W known: all of it from the job's seed, or the adversary's own part."""
     case, target, seen = at.case, at.target, at.evidence.messages[0]
     members, names = case.holders_of(at.adversary), case.settings.data.names
     begun = case.run.party(members[0]).views()[seen.session].stem.partition("-")[2] in ("train", "restart")
@@ -108,7 +108,7 @@ def recovered(at: Scene) -> Outcome:
     known = case.source.initial_weights(case.settings, width, seeds)
     others = [name for name in names if name not in members]
     columns, unknown = Columns(case, target), sum(width[name] for name in others)
-    own = np.concatenate([_rows(case, member, columns.asked) for member in members], axis=1)
+    own = np.concatenate([_dense_rows(case, member, columns.asked) for member in members], axis=1)
     own_weights = np.concatenate([known.weights(member) for member in members])
     most = min(400, MAX_NUMBERS // unknown) if known.is_all else len(own)
     if most < _FEWEST_NODES:
@@ -123,7 +123,7 @@ def recovered(at: Scene) -> Outcome:
     found = solve(rest, np.concatenate([known.weights(name) for name in others]))
     start = sum(width[name] for name in others[: others.index(target)])
     found = found[:, start : start + width[target]]
-    truth = _rows(case, target, np.flatnonzero(columns.asked)[nodes])
+    truth = _dense_rows(case, target, np.flatnonzero(columns.asked)[nodes])
     exact = f" Of {len(nodes)} sampled rows, {exact_share(found, truth):.0%} came out exactly." if known.is_all else ""
     return Outcome(
         np.concatenate([ranks(found[:, each.column]) for each in columns.attributes]),
@@ -132,7 +132,7 @@ def recovered(at: Scene) -> Outcome:
     )
 
 
-def _rows(case: AuditContext, party: PartyId, nodes: NDArray[np.bool_] | NDArray[np.int64]) -> Floats:
+def _dense_rows(case: AuditContext, party: PartyId, nodes: NDArray[np.bool_] | NDArray[np.int64]) -> Floats:
     rows = to_numbers(case.graph(party).features)[nodes]
     return np.asarray(rows.toarray() if issparse(rows) else rows, dtype=np.float64)
 
@@ -145,7 +145,7 @@ def sequence_basis(h0: Numbers, own: Numbers | None = None, *, tolerance: float 
     treats all alike; 1 trusts strong ones more, which suits features that many nodes have. Gives [N, r] float64,
     orthogonal columns, the strongest first.
     """
-    sequence = _check_sequence("h0", h0)
+    sequence = _check_all_finite("h0", h0)
     parts = [] if own is None else [check_rows("own", own, sequence.shape[1]).astype(np.float64)]
     parts_scaled = [part / size for part in (*parts, *_changes(sequence)) if (size := np.linalg.norm(part)) > 0]
     if not parts_scaled:
@@ -158,12 +158,11 @@ def sequence_basis(h0: Numbers, own: Numbers | None = None, *, tolerance: float 
 def complete_columns(
     basis: Numbers, columns: Numbers, known: NDArray[np.bool_], *, ridge: float | None = None
 ) -> Floats:
-    """Completes private columns [N, k] from their values at known nodes, [N] bool, by ridge regression on a basis [N,
-    r].
+    """Complete private columns [N, k] from their values at ``known`` nodes, by ridge regression on a basis [N, r].
 
-    That is of ``sequence_basis``; without the view, the adversary's own features. The penalty is relative to the
-    largest squared singular value of the known rows; None takes for each column the one of the smallest leave-one-out
-    error.
+    The basis is of ``sequence_basis``; without the view, it is the adversary's own features. ``known`` is [N] bool.
+    The penalty is relative to the largest squared singular value of the known rows; None takes for each column the one
+    of the smallest leave-one-out error.
     """
     rows = check_rows("basis", basis, len(basis)).astype(np.float64)
     targets = check_rows("columns", columns[known], int(known.sum())).astype(np.float64)
@@ -176,8 +175,7 @@ def complete_columns(
 def projected_gram(first: Numbers, weight_std: float) -> Floats:
     """Inner products of features from one random projection: h^0·h^0^T/(d·σ²), whose mean over W is X·X^T.
 
-    ``first`` [N, d] is h^0 of the initial W, of σ ``weight_std``. An entry's variance is (⟨x_u, x_u⟩⟨x_v, x_v⟩ + ⟨x_u,
-    x_v⟩²)/d.
+    ``first`` [N, d] is h^0 of the initial W, of σ ``weight_std``. Entries have variance (|x_u|²|x_v|² + ⟨x_u, x_v⟩²)/d.
     """
     rows = check_rows("first", first, _check_size(len(first))).astype(np.float64)
     return np.asarray(rows @ rows.T / (rows.shape[1] * weight_std**2))
@@ -191,7 +189,7 @@ def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: F
     as far as the adversary knows it: η·momentum/c_{t+1} of its own gradients. The penalty, relative to their mean
     squared singular value, pulls to ``prior`` [N, N], such as ``projected_gram``, or zero.
     """
-    sequence, known = _check_sequence("h0", h0), _check_sequence("updates", updates)
+    sequence, known = _check_all_finite("h0", h0), _check_all_finite("updates", updates)
     steps, nodes, _ = known.shape
     guess = np.zeros((_check_size(nodes), nodes)) if prior is None else check_rows("prior", prior, nodes)
     squares, products = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
@@ -210,7 +208,7 @@ def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: F
     return np.asarray((estimate + estimate.T) / 2)
 
 
-def _check_sequence(name: str, values: Numbers) -> Numbers:
+def _check_all_finite(name: str, values: Numbers) -> Numbers:
     if not np.isfinite(values).all():
         raise DataError(f"{name}: has values that are not finite; leave out their steps")
     return values
@@ -225,7 +223,7 @@ def _check_size(nodes: int) -> int:
 
 
 def _changes(sequence: Numbers) -> Iterator[Floats]:
-    """The first of evenly spaced steps, then the differences between them."""
+    """Yield the first matrix of a sequence [T, N, d], then the differences between evenly spaced steps."""
     count = min(len(sequence), max(2, MAX_COLUMNS // sequence.shape[2]))
     places = np.linspace(0, len(sequence) - 1, count).round().astype(np.int64)
     yield sequence[0].astype(np.float64)
@@ -234,7 +232,7 @@ def _changes(sequence: Numbers) -> Iterator[Floats]:
 
 
 def _left_singular(matrix: Floats) -> tuple[Floats, Floats]:
-    """Singular values, falling, and left vectors, by way of the smaller of the two squared matrices."""
+    """Singular values, falling, and left singular vectors of a matrix, from the smaller of its two Gram matrices."""
     tall = matrix.shape[0] > matrix.shape[1]
     squares, vectors = eigh(matrix.T @ matrix if tall else matrix @ matrix.T)
     values = np.sqrt(np.maximum(squares[::-1], 0))
@@ -254,7 +252,7 @@ def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = 0.01) -> F
     Source: Donoho & Tanner 2005, "Sparse nonnegative solution of underdetermined linear equations by linear
     programming"; Lawson & Hanson 1974, chapter 23.
     """
-    rows = _finite(opened)
+    rows = _check_opened(opened)
     if len(weights) > MAX_UNKNOWN or len(rows) * len(weights) > MAX_NUMBERS:
         raise DataError(
             f"weights: {len(rows)} nodes with {len(weights)} unknown columns are too many; give at most {MAX_UNKNOWN} "
@@ -274,24 +272,23 @@ def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = 0.01) -> F
 
 def least_squares_rows(opened: Numbers, weights: Floats) -> Floats:
     """The shortest X [n, F] with X·W = opened [n, d]: exact where W [F, d] has no more rows than columns."""
-    return np.asarray(_finite(opened) @ np.linalg.pinv(weights))
+    return np.asarray(_check_opened(opened) @ np.linalg.pinv(weights))
 
 
 def matched_rows(opened: Numbers, drawn: Floats) -> Floats:
-    """Inner products of opened [n, d] with what is known of each row of W [F, d], to rank by: |w|²·x in noise."""
-    return np.asarray(_finite(opened) @ (drawn / np.square(drawn).sum(axis=1, keepdims=True)).T)
+    """Scores [n, F] of features: inner products of opened [n, d] with the known part of each row of W [F, d], noisy."""
+    return np.asarray(_check_opened(opened) @ (drawn / np.square(drawn).sum(axis=1, keepdims=True)).T)
 
 
 def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -> Floats:
     """h^0 [N, d] less the adversary's own part, of its features [N, F], whatever power of two it was opened in.
 
-    ``drawn`` [F, d] is what it knows of its columns' W; with ``others`` a regression on its features takes out their
-    parts.
+    ``drawn`` [F, d]: the known part of its W; ``others``: W has parts that others drew, which a regression takes out.
     """
     features = check_rows("own", own, len(opened)).astype(np.float64)
     part = features @ drawn
     size = float(np.square(part).sum())
-    unit = abs(float((_finite(opened) * part).sum())) / (size or 1.0)
+    unit = abs(float((_check_opened(opened) * part).sum())) / (size or 1.0)
     if not unit > 0:
         raise DataError("own: the adversary's part of h0 is zero; there is nothing to tell the unit of h0 by")
     rest = opened / 2.0 ** np.round(np.log2(unit)) - part
@@ -303,9 +300,9 @@ def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -
 
 
 def exact_share(found: Floats, truth: Numbers) -> float:
-    """Of rows of which every value is found, to a hundredth of the largest that there is."""
+    """Share of rows [n, F] in which every value is found to within a hundredth of the largest true value."""
     return float((np.abs(found - truth).max(axis=1) <= 0.01 * np.abs(truth).max()).mean())
 
 
-def _finite(opened: Numbers) -> Floats:
+def _check_opened(opened: Numbers) -> Floats:
     return check_rows("opened", opened, len(opened)).astype(np.float64)

@@ -56,9 +56,9 @@ _FEWEST_PLACES: Final = 8
 
 
 def told_from_noise(evidence: Evidence, seed: int) -> tuple[Outcome, float]:
-    """The best distinguisher of the words' leading bytes, and the p-value of the test that they are uniform.
+    """Test whether masked messages look uniform: scores of a distinguisher, and the p-value of uniformity tests.
 
-    Of messages the first and the last are read. Raises ``DataError``: they are no words of a ring, or too few.
+    Of many messages the first and last 16 are read. Raises ``DataError``: they are no words of a ring, or too few.
     """
     seen, half = evidence.messages, _MOST_MESSAGES // 2
     if evidence.noise is not None:
@@ -71,7 +71,7 @@ def told_from_noise(evidence: Evidence, seed: int) -> tuple[Outcome, float]:
 
 
 def against_chance(outcome: Outcome, level: float) -> Verdict:
-    """Whether scores of evidence that must tell nothing tell the truth from the rest: Mann and Whitney's test.
+    """Mann-Whitney test, two-sided, of whether scores of evidence that must tell nothing separate the true targets.
 
     Where rows are noise, scores are that of no truth; but those of one node may be alike. The variance is taken five
     times as large as that of independent ones, so that alarms are rarer than ``level`` says.
@@ -84,28 +84,28 @@ def against_chance(outcome: Outcome, level: float) -> Verdict:
 
 
 def uniformity_p_value(messages: Sequence[Ciphertext]) -> float:
-    """Probability that uniform, independent messages would look as unlike noise as these do: exact, Bonferroni.
+    """p-value that messages are uniform and independent: the least of many exact tests of bits, times their number.
 
     It is below α with a probability of at most α where the messages are uniform and independent.
     """
     tests, least, low = 0, 1.0, (1 << _LOW) - 1
-    told = [(rows, _small(rows)) for rows in _alone(messages)]
-    told += [(rows, rows & rows.dtype.type(low) == 0) for rows in _against(messages)]
+    told = [(rows, _small(rows)) for rows in _within_messages(messages)]
+    told += [(rows, rows & rows.dtype.type(low) == 0) for rows in _between_messages(messages)]
     for rows, rare in told:
         if rows.shape[1] < _FEWEST:
             continue
         most = int(rare.sum(axis=1).max())
         tests, least = tests + len(rows), min(least, float(bdtrc(most - 1, rows.shape[1], 2.0**-_LOW)))
         for words in (rows, rows ^ (rows >> rows.dtype.type(1))):
-            fewest, places = _fewest(words)
+            fewest, places = _rarest_bit(words)
             tests, least = tests + places, min(least, 2 * float(bdtr(fewest, rows.shape[1], 0.5)))
     if not tests:
         raise DataError(f"messages: none has {_FEWEST} words; whether these are noise cannot be told")
     return min(1.0, tests * least)
 
 
-def _alone(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
-    """Words of all together; of each, words, words less the ones before, and rows less the rows before: [1, n]."""
+def _within_messages(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
+    """Yield, as [1, n], the words of all messages; of each its words, and their differences by one word or row."""
     some = max(_FEWEST, _MOST_TOGETHER // max(1, len(messages)))
     for dtype in {each.words.dtype for each in messages} if len(messages) > 1 else ():
         yield np.concatenate([each.words[:some] for each in messages if each.words.dtype == dtype])[None]
@@ -116,8 +116,8 @@ def _alone(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
                 yield each.less(each.words[lag:], each.words[:-lag])[None]
 
 
-def _against(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
-    """Every message less all later ones of its shape: [others, n]."""
+def _between_messages(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
+    """Yield, for every message, its differences [others, n] from all later ones of its shape."""
     groups: dict[object, list[Ciphertext]] = {}
     for each in messages:
         key = each.words.dtype, each.bitwise, len(each.words), each.width
@@ -130,13 +130,13 @@ def _against(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
 
 
 def _small(rows: Unsigned) -> NDArray[np.bool_]:
-    """Which words are small numbers of either sign, of which there are 2^-16 of all."""
+    """Which words, read as signed, are among the 2^-16 of the ring that are smallest in size."""
     width = 8 * rows.itemsize - _LOW
     return np.asarray(rows + rows.dtype.type(1 << width - 1) < rows.dtype.type(1 << width))
 
 
-def _fewest(rows: Unsigned) -> tuple[int, int]:
-    """Of the places of the words of each row that with the fewest ones, or zeros, and how many places there are."""
+def _rarest_bit(rows: Unsigned) -> tuple[int, int]:
+    """Fewest ones, or zeros, that a bit position has over the words of a row; and how many positions there are."""
     count, size = rows.shape
     octets = np.ascontiguousarray(rows).view(np.uint8).reshape(count, size, -1)
     ones = np.unpackbits(octets, axis=2).sum(axis=1, dtype=np.uint32)
@@ -144,7 +144,7 @@ def _fewest(rows: Unsigned) -> tuple[int, int]:
 
 
 def noise_scores(messages: Sequence[Ciphertext], *, seed: int) -> tuple[Floats, Truth]:
-    """How well messages can be told from noise, as scores of an attack: words of both, ranked by likelihood.
+    """Scores of a distinguisher of messages from noise: words of both, by the likelihood ratio of their high bits.
 
     The distribution of the highest byte, or of fewer bits where there are few words, is learned from every other word;
     the rest are the positives and fresh uniform words the negatives: scores [T] and truth [T].
@@ -164,7 +164,7 @@ def noise_scores(messages: Sequence[Ciphertext], *, seed: int) -> tuple[Floats, 
 
 
 def orders_p_value(orders: Sequence[Order]) -> float:
-    """Probability that uniform, independent orders would be as much in order, or like each other, as these are.
+    """p-value that orders are uniform and independent: tests of how far they rise, and of how alike they are.
 
     Of different places drawn at random, any two rise or fall by a fair coin, and pairs that have none in common do so
     independently. That holds in whatever order they are read, if that order has nothing to do with them: as they stand,
@@ -176,42 +176,43 @@ def orders_p_value(orders: Sequence[Order]) -> float:
     independent.
     """
     told = [each for each in orders if each.told]
-    if any(not _is_possible(each) for each in told):
+    if any(not _has_distinct_places(each) for each in told):
         return 0.0
-    found = [p_value for each in told for p_value in _rises(each.places)]
+    found = [p_value for each in told for p_value in _rise_p_values(each.places)]
     if not found:
         raise DataError(
             f"places: none of {len(told)} orders has {_FEWEST_PLACES} of them; whether these are random cannot be told"
         )
     for one, other in combinations(orders, 2):
         if one.size == other.size and (one.told or other.told):
-            found += _alike(one, other)
+            found += _similarity_p_values(one, other)
     return float(min(1.0, len(found) * min(found)))
 
 
-def _is_possible(order: Order) -> bool:
+def _has_distinct_places(order: Order) -> bool:
     places = order.places
     return not len(places) or (
         int(places.min()) >= 0 and int(places.max()) < order.size and len(np.unique(places)) == len(places)
     )
 
 
-def _alike(one: Order, other: Order) -> Iterator[float]:
+def _similarity_p_values(one: Order, other: Order) -> Iterator[float]:
+    """p-values that two orders of one size are independent: by equal places, rising pairs, and places in common."""
     shorter = min(len(one.places), len(other.places))
     common, at_one, at_other = np.intersect1d(one.places, other.places, return_indices=True)
     if one.in_order and other.in_order:
         first, second = one.places[:shorter], other.places[:shorter]
         # So many places where two orders are the same have a chance of at most 1/count!.
         yield exp(-lgamma(int((first == second).sum()) + 1))
-        yield from _rises(first[np.argsort(second)])
-        yield from _rises(at_one[np.argsort(at_other)])
+        yield from _rise_p_values(first[np.argsort(second)])
+        yield from _rise_p_values(at_one[np.argsort(at_other)])
     if max(len(one.places), len(other.places)) < one.size:
         draws = hypergeom(one.size, len(one.places), len(other.places))
         yield min(1.0, 2 * min(float(draws.sf(len(common) - 1)), float(draws.cdf(len(common)))))
 
 
-def _rises(places: Places) -> Iterator[float]:
-    """Two-sided p-values of how many pairs rise, of places side by side, and of those that half of them lie between."""
+def _rise_p_values(places: Places) -> Iterator[float]:
+    """Two-sided p-values of how many pairs of places rise: of neighbours, and of places half the length apart."""
     half = len(places) // 2
     if 2 * half >= _FEWEST_PLACES:
         for rises in (places[: 2 * half : 2] < places[1 : 2 * half : 2], places[:half] < places[half : 2 * half]):
@@ -265,10 +266,9 @@ class _Repetition:
 
 
 def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[_Repetition]]:
-    """Holds all sessions of runs of the same parties against each other: the sessions, and what is against the claims.
+    """Compare the recorded sessions of runs of the same parties; return them, and what two of them must not share.
 
-    Raises ``ConfigError``: they are of different parties, or there are no two sessions; ``RunError``: a run has no
-    view.
+    Raises ``ConfigError``: parties differ, or there are no two sessions; ``RunError``: a run has no view.
     """
     runs = [RunDirectory.open(path) for path in dict.fromkeys(path.resolve() for path in paths)]
     first = runs[0].settings
@@ -289,7 +289,7 @@ def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[_Repetition
 
 
 def recorded(runs: Iterable[RunDirectory]) -> list[Session]:
-    """The sessions of runs, oldest first; one that a copied run has as well is read once."""
+    """Read the recorded sessions of runs, oldest first, a copied one once. ``RunError``: a run has no view."""
     found, known = list[Session](), set[bytes]()
     for run in runs:
         parties = [party for party in (*run.settings.data.names, SERVER) if run.party_path(party).is_dir()]
@@ -315,27 +315,28 @@ def recorded(runs: Iterable[RunDirectory]) -> list[Session]:
 
 
 def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Iterator[_Repetition]:
-    """All that sessions of jobs of the same parties have in common, and should not."""
+    """Yield what sessions of the same parties repeat and should not: blocks, masks, low bits, sums, noise."""
     holders = jobs[0].data.names
     checks: list[tuple[Callable[[Session], Any], Callable[[Any, Any], Iterator[str]], Any]] = [
-        (_blocks, _repeated_blocks, combinations),
-        (partial(_tensors, wanted=_head), _small_differences, combinations),
+        (_fresh_blocks, _repeated_blocks, combinations),
+        (partial(_tensors_by_place, wanted=_first_masked_words), _small_differences, combinations),
         (lambda session: opened(session.received, len(holders)), _repeated_low_bits, combinations),
-        (partial(_sums, holders=holders), _exposing_sums, combinations_with_replacement),
+        (partial(_averaging_sums, holders=holders), _exposing_sums, combinations_with_replacement),
     ]
     if any(map(adds_noise, jobs)):
-        checks.append((partial(_tensors, wanted=_released), _kept_noise, combinations))
+        checks.append((partial(_tensors_by_place, wanted=_released_matrix), _partly_kept_noise, combinations))
     for found, compare, pairs in checks:
         for (one, ours), (other, theirs) in pairs([(session.name, found(session)) for session in sessions], 2):
             yield from (_Repetition((one, other), what) for what in compare(ours, theirs))
 
 
 def octets(seen: Seen) -> NDArray[np.uint8]:
-    """What was sent, as bytes."""
+    """The bytes [n] of a message's tensor."""
     return np.asarray(seen.tensor().contiguous().view(-1).view(torch.uint8).numpy())
 
 
-def _blocks(session: Session) -> Mapping[Kind, set[bytes]]:
+def _fresh_blocks(session: Session) -> Mapping[Kind, set[bytes]]:
+    """Kind → 16-byte blocks of the messages received, of kinds that are drawn anew in each session."""
     found: dict[Kind, set[bytes]] = defaultdict(set)
     for seen in session.received:
         if seen.tag.kind not in _REPEATS and 0 not in seen.shape:
@@ -347,14 +348,14 @@ def _blocks(session: Session) -> Mapping[Kind, set[bytes]]:
 
 
 def _repeated_blocks(ours: Mapping[Kind, set[bytes]], theirs: Mapping[Kind, set[bytes]]) -> Iterator[str]:
-    """Sixteen bytes that two sessions share, of a kind that is drawn anew in each."""
+    """Report kinds of messages that are drawn anew in each session, and of which two share 16-byte blocks."""
     for kind in sorted(ours.keys() & theirs.keys()):
         if common := len(ours[kind] & theirs[kind]):
             yield f"{kind.name}: two sessions have {common} blocks in common"
 
 
-def _tensors(session: Session, wanted: Callable[[Seen], Tensor | None]) -> _ByPlace:
-    """What is wanted of the messages received, by their place."""
+def _tensors_by_place(session: Session, wanted: Callable[[Seen], Tensor | None]) -> _ByPlace:
+    """(kind, sender, receiver, shape) → what ``wanted`` makes of the messages received, but None."""
     found: dict[Place, list[Tensor]] = defaultdict(list)
     for seen in session.received:
         if (tensor := wanted(seen)) is not None:
@@ -362,7 +363,8 @@ def _tensors(session: Session, wanted: Callable[[Seen], Tensor | None]) -> _ByPl
     return found
 
 
-def _head(seen: Seen) -> Tensor | None:
+def _first_masked_words(seen: Seen) -> Tensor | None:
+    """The first 24 words of a masked int64 message; None of other messages and those of fewer than four words."""
     if (
         seen.tag.kind not in _RING
         or np.prod(seen.shape) < _FEWEST_WORDS
@@ -373,16 +375,16 @@ def _head(seen: Seen) -> Tensor | None:
 
 
 def _small_differences(ours: _ByPlace, theirs: _ByPlace) -> Iterator[str]:
-    """Words under one mask: their difference is that of two plaintexts, and small in the ring."""
+    """Report messages of two sessions under one mask: their difference is of two plaintexts, so small in the ring."""
     for place in sorted(ours.keys() & theirs.keys()):
         differences = torch.stack(ours[place])[:, None] - torch.stack(theirs[place])[None]
         near = (differences > -_SMALL) & (differences < _SMALL)
         if bool((near.double().mean(-1) > _NEAR).any()):
-            yield f"{_of_place(place)}: messages of two sessions differ by small numbers"
+            yield f"{_place_words(place)}: messages of two sessions differ by small numbers"
 
 
 def opened(messages: Iterable[Seen], holders: int) -> list[Tensor]:
-    """What all holders of a sealed job opened together, as the sum of their messages."""
+    """The values that a sealed job opened: sums of ``MASKED_WIRE`` shares of one tag, where all holders sent one."""
     parts: dict[object, dict[PartyId, Tensor]] = {}
     for seen in messages:
         if seen.tag.kind == Kind.MASKED_WIRE and SERVER not in (seen.sender, seen.receiver):
@@ -392,13 +394,13 @@ def opened(messages: Iterable[Seen], holders: int) -> list[Tensor]:
 
 
 def _repeated_low_bits(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Iterator[str]:
-    """Sealed: nothing is opened twice with the same low bits."""
+    """Report rows that a sealed job opened with the same low bits in two sessions."""
     if rows := low_bits_in_common(*([each for each in some if each.dim() == 2] for some in (ours, theirs))):
         yield f"MASKED_WIRE: {len(rows)} rows are opened with the same low bits in two sessions"
 
 
 def low_bits_in_common(before: Iterable[Tensor], later: Sequence[Tensor]) -> set[int]:
-    """The rows [rows, d] int64 in which an opening has the low bits of one of another session; −1 for all of one."""
+    """Numbers of the rows in which openings [rows, d] int64 of two sessions agree in 16 low bits; −1: in all rows."""
     found = set[int]()
     for one in before:
         for other in (each for each in later if each.shape == one.shape and each.shape[1] > 1):
@@ -407,8 +409,8 @@ def low_bits_in_common(before: Iterable[Tensor], later: Sequence[Tensor]) -> set
     return found
 
 
-def _sums(session: Session, holders: Sequence[PartyId]) -> tuple[list[Tensor], list[tuple[PartyId, Tensor]]]:
-    """What was opened, from holders' own notes of what they put in and what they heard of the survivors; the notes."""
+def _averaging_sums(session: Session, holders: Sequence[PartyId]) -> tuple[list[Tensor], list[tuple[PartyId, Tensor]]]:
+    """The sums that averaging opened, from holders' notes and lists of survivors; and every holder's notes."""
     noted: dict[int, dict[PartyId, Tensor]] = defaultdict(dict)
     for seen in session.noted:
         if seen.tag.kind == Kind.MASKED and seen.tag.round == 0:
@@ -423,8 +425,8 @@ def _sums(session: Session, holders: Sequence[PartyId]) -> tuple[list[Tensor], l
     return list(totals.values()), [(holder, each) for some in noted.values() for holder, each in some.items()]
 
 
-def _exposing_sums(ours: Any, theirs: Any) -> Iterator[str]:  # noqa: ANN401 - of ``_sums``
-    """Averaging: no two sums differ by one holder's values, in one session or two."""
+def _exposing_sums(ours: Any, theirs: Any) -> Iterator[str]:  # noqa: ANN401 - of ``_averaging_sums``
+    """Report holders whose values are the difference of two sums of averaging, in one session or two."""
     for holder in sorted(told_by(ours[0], theirs[0], [*ours[1], *theirs[1]])):
         yield f"MASKED: two sums differ by the values of {holder}"
 
@@ -432,7 +434,7 @@ def _exposing_sums(ours: Any, theirs: Any) -> Iterator[str]:  # noqa: ANN401 - o
 def told_by(
     sums: Iterable[Tensor], others: Sequence[Tensor], candidates: Iterable[tuple[PartyId, Tensor]]
 ) -> set[PartyId]:
-    """The holders of whom a sum differs from one of the others by exactly a candidate, which is not all zeros."""
+    """Holders with a nonzero candidate that, with either sign, is a sum minus one of ``others`` exactly."""
     wanted = {
         (tuple(values.shape), each.contiguous().numpy().tobytes()): holder
         for holder, values in candidates
@@ -444,22 +446,22 @@ def told_by(
     return {holder for holder in found if holder is not None}
 
 
-def _released(seen: Seen) -> Tensor | None:
+def _released_matrix(seen: Seen) -> Tensor | None:
     of_holder = seen.tag.kind in RELEASES and seen.sender != SERVER
     return seen.tensor() if of_holder and len(seen.shape) == 2 else None
 
 
-def _kept_noise(ours: _ByPlace, theirs: _ByPlace) -> Iterator[str]:
-    """A release is sent again whole, to the bit, or drawn anew in every row."""
+def _partly_kept_noise(ours: _ByPlace, theirs: _ByPlace) -> Iterator[str]:
+    """Report noisy releases of which two sessions share some rows: the noise must be the same in all, or in none."""
     for place in sorted(ours.keys() & theirs.keys()):
         for some, again in product(ours[place], theirs[place]):
             if torch.equal(some, again) or not some.is_floating_point():
                 continue
             same = (some == again).all(1) & some.any(1)
             if bool(same.any()):
-                yield f"{_of_place(place)}: {int(same.sum())} rows of a release are the same, and others are not"
+                yield f"{_place_words(place)}: {int(same.sum())} rows of a release are the same, and others are not"
 
 
-def _of_place(place: Place) -> str:
+def _place_words(place: Place) -> str:
     kind, sender, receiver, shape = place
     return f"{kind.name} from {sender} to {receiver}, {' x '.join(map(str, shape))}"

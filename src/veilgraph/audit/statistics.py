@@ -28,10 +28,10 @@ MIN_TARGETS = 10
 
 @dataclass(frozen=True, eq=False)
 class Rocs:
-    """All points that the adversary can choose from by its threshold, from "nobody" to "everybody", of S samples.
+    """ROC curves of S samples of the same targets: all points from "nobody is positive" to "everybody is".
 
-    They are of the same targets, with as many positives and negatives in each. ``thresholds`` [K + 1] fall from
-    infinity; of each sample so many negatives, and positives, have a score of at least that: [S, K + 1].
+    Every sample has as many positives and negatives. ``thresholds`` [K + 1] fall from infinity; ``false_positives`` and
+    ``true_positives`` [S, K + 1] count the negatives and positives whose score is at least that.
     """
 
     thresholds: Floats
@@ -49,18 +49,18 @@ class Rocs:
     def advantage(self, threshold: float) -> Floats:
         """[S], true minus false positive rate at ``threshold``: 2(Acc − 0.5), both kinds weighed alike."""
         point = bisect_right(self.thresholds, -threshold, key=operator.neg) - 1
-        return _share(self.true_positives, point) - _share(self.false_positives, point)
+        return _rate_at(self.true_positives, point) - _rate_at(self.false_positives, point)
 
     def tpr_at(self, false_positive_rate: float) -> Floats:
         """[S], the highest true positive rate among the points with at most this false positive rate, as they are."""
         negatives = int(self.false_positives[0, -1])
         most = bisect_right(range(negatives + 1), false_positive_rate, key=lambda count: count / negatives) - 1
         points = [np.searchsorted(reached, most, side="right") - 1 for reached in self.false_positives]
-        return _share(self.true_positives, np.array(points))
+        return _rate_at(self.true_positives, np.array(points))
 
 
 class Roc(Rocs):
-    """That of one sample: of all targets once."""
+    """The ROC curve of all targets, each counted once: S = 1."""
 
     @property
     def false_positive_rate(self) -> Floats:
@@ -88,8 +88,7 @@ class Roc(Rocs):
 class Ranked:
     """Targets by where their score stands among the distinct scores, counted from the highest.
 
-    By hand: ``sklearn.metrics.roc_curve`` gives the same points in hundreds of times the time, and every finding has
-    thousands of bootstrap samples.
+    By hand: ``sklearn.metrics.roc_curve`` takes hundreds of times as long, and findings need thousands of samples.
     """
 
     def __init__(self, scores: Floats, positive: Truth) -> None:
@@ -98,23 +97,24 @@ class Ranked:
         self.positives, self.negatives = places[positive], places[~positive]
 
     def roc(self) -> Roc:
-        """Of all targets."""
-        return Roc(self._thresholds, self._reached(self.negatives[None]), self._reached(self.positives[None]))
+        """The ROC curve of all targets."""
+        return Roc(self._thresholds, self._cumulated(self.negatives[None]), self._cumulated(self.positives[None]))
 
     def rocs(self, positives: NDArray[np.intp], negatives: NDArray[np.intp]) -> Rocs:
-        """Of S samples, [S, P] and [S, N]: indices of positives and of negatives, repeated or left out at will."""
+        """ROC curves of S samples: indices [S, P] of positives and [S, N] of negatives, with repetition."""
         return Rocs(
-            self._thresholds, self._reached(self.negatives[negatives]), self._reached(self.positives[positives])
+            self._thresholds, self._cumulated(self.negatives[negatives]), self._cumulated(self.positives[positives])
         )
 
-    def _reached(self, places: NDArray[np.intp]) -> Counts:
+    def _cumulated(self, places: NDArray[np.intp]) -> Counts:
+        """Counts [S, K + 1] of each sample's targets, by ``places`` [S, n], with at least each threshold as score."""
         reached = np.zeros((len(places), len(self._thresholds)), dtype=np.int64)
         for row, each in zip(reached, places, strict=True):
             row[1:] = np.bincount(each, minlength=len(row) - 1)
         return np.cumsum(reached, axis=1, out=reached)
 
 
-def _share(reached: Counts, point: int | NDArray[np.intp]) -> Floats:
+def _rate_at(reached: Counts, point: int | NDArray[np.intp]) -> Floats:
     return np.asarray(reached[np.arange(len(reached)), point] / reached[:, -1])
 
 
@@ -214,14 +214,14 @@ def intervals(
     used = [each.roc().best_threshold() if threshold is None else threshold for each in sides]
 
     def values(rocs: Sequence[Rocs]) -> Floats:
-        """[S, F]."""
+        """Figures [S, F] of S samples, less those of the baseline if there is one."""
         first, *others = (
             np.stack([_FIGURES[figure](roc, at) for figure in figures], axis=1)
             for roc, at in zip(rocs, used, strict=True)
         )
         return np.asarray(first - others[0] if others else first)
 
-    drawn = [values([side.rocs(*block) for side in sides]) for block in _draws(sides[0], seed, samples)]
+    drawn = [values([side.rocs(*block) for side in sides]) for block in _bootstrap_draws(sides[0], seed, samples)]
     low, high = np.quantile(np.concatenate(drawn), [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     ends = zip(values([side.roc() for side in sides])[0].tolist(), low.tolist(), high.tolist(), strict=True)
     return {figure: Interval(*found, confidence) for figure, found in zip(figures, ends, strict=True)}
@@ -257,13 +257,14 @@ def verdict(
     else:
         others = rankdata(checked_targets(baseline, truth)[0])
         against = _rank_auc(others, positive)
-        gains = [_swapped_gain(ranks, others, positive, random) for _ in range(permutations)]
+        gains = [_gain_after_swaps(ranks, others, positive, random) for _ in range(permutations)]
     at_least = sum(gain >= auc - against - 1e-12 for gain in gains)  # equal sums may differ in their rounding
     p_value = (1 + at_least) / (1 + permutations)
     return Verdict(p_value <= level, auc, against, p_value, level)
 
 
-def _draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[Places, Places]]:
+def _bootstrap_draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[Places, Places]]:
+    """Yield blocks of samples: indices of positives [S, P] and of negatives [S, N], drawn with replacement."""
     random = np.random.default_rng(seed)
     counts = len(ranked.positives), len(ranked.negatives)
     at_once = max(1, _BLOCK // sum(counts))
@@ -282,14 +283,15 @@ def _rank_auc(ranks: Floats, positive: Truth) -> float:
     return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(ranks) - count)))
 
 
-def _swapped_gain(ranks: Floats, others: Floats, positive: Truth, random: np.random.Generator) -> float:
+def _gain_after_swaps(ranks: Floats, others: Floats, positive: Truth, random: np.random.Generator) -> float:
+    """Difference of the AUCs of two rankings after each target's ranks are swapped with probability 1/2."""
     swap = random.random(len(ranks)) < 0.5
     first, second = np.where(swap, others, ranks), np.where(swap, ranks, others)
     return _rank_auc(_ranks_again(first), positive) - _rank_auc(_ranks_again(second), positive)
 
 
 def _ranks_again(mixed: Floats) -> Floats:
-    """``rankdata`` of what are ranks themselves: halves of whole numbers, which need no sorting."""
+    """``rankdata`` of numbers that are ranks already: halves of whole numbers, which need no sorting."""
     doubled = (2 * mixed).astype(np.int64)
     counts = np.bincount(doubled)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[doubled])

@@ -36,12 +36,12 @@ class Estimate:
     draws: Floats
 
     def above(self, other: Estimate) -> Estimate:
-        """How far it is above another on the same nodes."""
-        return _estimate(self.value - other.value, self.draws - other.draws)
+        """The difference from another on the same nodes, with an interval from paired samples."""
+        return _with_interval(self.value - other.value, self.draws - other.draws)
 
 
 def figures(found: Scored, alarms: float) -> dict[str, float]:
-    """Of predictions; NaN where a class is missing. ``alarms``: share of nodes looked at, for the recall of class 1."""
+    """AUC, F1, accuracy; of two classes PR-AUC, and recall in the share ``alarms`` of top scores. NaN: undefined."""
     return {name: float(one[0]) for name, one in _figures(found.labels[None], found.likely[None], alarms).items()}
 
 
@@ -65,11 +65,11 @@ def estimates(found: Sequence[Scored], alarms: float, seed: int = 0, draws: int 
     for name, mean in means.items():
         for place, values in enumerate(drawn):
             np.add.at(mean, np.nonzero(chosen == place)[0], values[name] / len(found))
-    return {name: _estimate(float(np.mean([one[name] for one in each])), mean) for name, mean in means.items()}
+    return {name: _with_interval(float(np.mean([one[name] for one in each])), mean) for name, mean in means.items()}
 
 
 def _figures(labels: Classes, likely: Floats, alarms: float) -> dict[str, Floats]:
-    """Of B samples at once, as scikit-learn's functions have them of one: labels [B, T], likely [B, T, C]."""
+    """``figures`` [B] of B samples at once, as scikit-learn has them: labels [B, T], probabilities [B, T, C]."""
     classes, predicted = likely.shape[2], likely.argmax(axis=2)
     f1 = np.mean([_f1(labels == each, predicted == each) for each in range(classes)], axis=0)
     if classes > 2:
@@ -91,7 +91,7 @@ def _figures(labels: Classes, likely: Floats, alarms: float) -> dict[str, Floats
 
 
 def _auc(positive: NDArray[np.bool_], score: Floats) -> Floats:
-    """Mann and Whitney's: [B]."""
+    """AUC [B] by Mann and Whitney's ranks, of B samples [B, T]; NaN where a class is missing."""
     count, total = positive.sum(axis=1), positive.shape[1]
     above = (rankdata(score, axis=1) * positive).sum(axis=1) - count * (count + 1) / 2
     with np.errstate(invalid="ignore"):
@@ -99,7 +99,7 @@ def _auc(positive: NDArray[np.bool_], score: Floats) -> Floats:
 
 
 def _average_precision(score: Floats, found: Classes) -> Floats:
-    """Precision once all with a positive's score are taken, summed: [B], of [B, T] descending, and positives so far."""
+    """Precision summed over positives, [B]: of scores [B, T], falling, and ``found`` [B, T], counts of positives."""
     total = score.shape[1]
     ends = np.where(np.diff(score, axis=1, append=-np.inf) != 0, np.arange(total), total)
     end = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]  # the last of those that have the same score
@@ -112,7 +112,8 @@ def _f1(true: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Floats:
     return np.asarray(2 * both / np.maximum(either, 1))
 
 
-def _estimate(value: float, draws: Floats) -> Estimate:
+def _with_interval(value: float, draws: Floats) -> Estimate:
+    """An estimate with the 2.5 % and 97.5 % quantiles of its samples; NaN where all of these are."""
     known = draws[~np.isnan(draws)]
     low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
     return Estimate(value, float(low), float(high), draws)

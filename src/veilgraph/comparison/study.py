@@ -56,7 +56,7 @@ class Number(BaseModel):
 
     @classmethod
     def of(cls, one: Estimate) -> Self:
-        """An estimate as it is kept."""
+        """An estimate rounded to 6 digits, NaN as None."""
         ends = (None if np.isnan(end) else round(float(end), 6) for end in (one.value, one.low, one.high))
         return cls(**dict(zip(cls.model_fields, ends, strict=True)))
 
@@ -87,7 +87,7 @@ class Line(BaseModel):
 
 
 class Study(BaseModel):
-    """What was found, as ``comparison.json`` has it.
+    """The result of a comparison, as ``comparison.json`` has it.
 
     Attributes:
         test_nodes: of each seed.
@@ -113,7 +113,7 @@ class Study(BaseModel):
 
     @property
     def best_at_home(self) -> Line:
-        """The best way of the label holder by itself."""
+        """The way of the highest AUC among those of the label holder by itself."""
         best = self.way(self.at_home)
         assert best is not None
         return best
@@ -219,9 +219,9 @@ def compare_job(
             key="alone",
             value=alone.name,
         )
-    job = _ranking(job)
-    looked_for = _looked_for(job, party)
-    _opened(out, job, party, alone)
+    job = _with_probabilities(job)
+    looked_for = _class_looked_for(job, party)
+    _claim_directory(out, job, party, alone)
     with (
         locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"),
         one_thread(),
@@ -239,7 +239,7 @@ def compare_job(
                 trained = before + done
                 at(trained, before + of + later)
 
-            for name, scored in _trained(inputs, kinds, out / f"seed-{seed}", stage, here):
+            for name, scored in _kept_predictions(inputs, kinds, out / f"seed-{seed}", stage, here):
                 found.setdefault(name, []).append(scored)
                 row(f"seed {seed}: {name}", figures(scored, alarms))
         about = {name: (kind.shares, kind.about) for name, kind in kinds.items()}
@@ -248,20 +248,21 @@ def compare_job(
     return study
 
 
-def _looked_for(job: JobSettings, party: Path | None) -> str:
+def _class_looked_for(job: JobSettings, party: Path | None) -> str:
     """The class that is looked for among two, by its name where the label holder's party file names it."""
     path = party or (job.data.parties or {}).get(job.data.label_party)
     label = None if path is None else Organisation.read(path, job.data.label_party).settings.nodes.label
     return called("1" if label is None else label.classes[1])
 
 
-def _ranking(job: JobSettings) -> JobSettings:
-    """The job with probabilities of all nodes as its output, which rank test nodes."""
+def _with_probabilities(job: JobSettings) -> JobSettings:
+    """The job changed to open probabilities of all nodes, so that test nodes can be ranked."""
     ranked = {"output": "margins", "named_nodes": None}
     return with_overrides(job, {key: value for key, value in ranked.items() if hasattr(job, key)})
 
 
-def _opened(out: Path, job: JobSettings, party: Path | None, alone: JobSettings | None) -> None:
+def _claim_directory(out: Path, job: JobSettings, party: Path | None, alone: JobSettings | None) -> None:
+    """Make ``out`` and note what it compares; ``RunError``: it has other files, or another comparison."""
     with os_errors_as(RunError, f"{out} cannot be written", "choose a writable directory"):
         private_folder(out)
         about = {
@@ -286,7 +287,7 @@ def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Ite
     """Every seed's job with its holders' graphs, or the label holder's alone; tables are read and aligned once."""
     settings = [with_overrides(job, {"seed": seed}) for seed in seeds]
     if party is not None:
-        graph = _at_home(job, party)
+        graph = _label_holder_graph(job, party)
         ids = {graph.party: [str(row) for row in range(graph.num_nodes)]}
         yield from ((each.seed, Inputs(each, [graph], ids)) for each in settings)
     elif not job.data.from_tables:
@@ -301,7 +302,8 @@ def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Ite
         yield from ((each.seed, Inputs(each, graphs, ids)) for each in settings)
 
 
-def _at_home(job: JobSettings, party: Path) -> PartyGraph:
+def _label_holder_graph(job: JobSettings, party: Path) -> PartyGraph:
+    """Build the label holder's graph from its own tables, without aligning them."""
     holder: PartyId = job.data.label_party
     own = Organisation.read(party, holder)
     scaling = job.data.feature_scaling
@@ -311,10 +313,10 @@ def _at_home(job: JobSettings, party: Path) -> PartyGraph:
     return graph
 
 
-def _trained(
+def _kept_predictions(
     inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Stage, at: At
 ) -> Iterator[tuple[str, Scored]]:
-    """Every way's predictions of the test nodes; those that are not there yet are made, and kept."""
+    """Yield each way's predictions of the test nodes, read from ``stored`` or made and kept there."""
     path = stored.with_suffix(".safetensors")
     labels, rows = tested(inputs)
     kept = load_tensors(path)[0] if path.exists() else {_LABELS: labels}

@@ -45,17 +45,17 @@ _MOST_COLUMNS: Final = 600
 
 
 def logistic(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
-    """A logistic regression on a graph's columns: probabilities [N, C]; ``balanced``: classes weigh alike."""
+    """Logistic regression on a graph's columns: probabilities [N, C]; ``balanced``: classes weigh alike."""
 
     def model(strength: float) -> Any:  # noqa: ANN401 - of a library without types
         inverse = LogisticRegression(C=strength, max_iter=1000, class_weight="balanced" if balanced else None)
         return make_pipeline(StandardScaler(with_mean=False), inverse)
 
-    return _best(graph, to_numbers(graph.features), [partial(model, strength) for strength in (0.003, 0.03, 0.3)])
+    return _best_model(graph, to_numbers(graph.features), [partial(model, strength) for strength in (0.003, 0.03, 0.3)])
 
 
 def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
-    """Boosted trees on a graph's columns and, for each relation, their means over two hops, and degrees."""
+    """Boosted trees on the columns and, by relation, their means over one and two hops and degrees: [N, C]."""
     own = to_numbers(graph.features)
     dense = own.toarray() if sp.issparse(own) else own
     most = max(1, _MOST_COLUMNS // max(1, len(graph.relations)))
@@ -63,7 +63,7 @@ def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
         dense = dense[:, np.sort(np.argsort(-dense.var(axis=0), kind="stable")[:most])]
     parts = [dense]
     for place in range(max(1, len(graph.relations))):
-        mean, degrees = _means(graph, place if graph.relations else None)
+        mean, degrees = _mean_over_neighbours(graph, place if graph.relations else None)
         rows = dense
         for _ in range(2):
             rows = mean @ rows
@@ -81,11 +81,11 @@ def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
             random_state=seed,
         )
 
-    return _best(graph, x, [partial(model, *pair) for pair in ((4, 0.05), (15, 0.05), (31, 0.1))])
+    return _best_model(graph, x, [partial(model, *pair) for pair in ((4, 0.05), (15, 0.05), (31, 0.1))])
 
 
-def _best(graph: PartyGraph, x: Any, models: list[Callable[[], Any]]) -> Floats:  # noqa: ANN401 - dense or sparse
-    """Of several, the one with the lowest loss on validation nodes."""
+def _best_model(graph: PartyGraph, x: Any, models: list[Callable[[], Any]]) -> Floats:  # noqa: ANN401 - dense or sparse
+    """Fit models, and give probabilities [N, C] of the one with the lowest log loss on validation nodes."""
     assert graph.labels is not None
     assert graph.train_mask is not None
     assert graph.val_mask is not None
@@ -102,7 +102,7 @@ def _best(graph: PartyGraph, x: Any, models: list[Callable[[], Any]]) -> Floats:
     return found
 
 
-def _means(graph: PartyGraph, relation: int | None) -> tuple[sp.csr_matrix, Floats]:
+def _mean_over_neighbours(graph: PartyGraph, relation: int | None) -> tuple[sp.csr_matrix, Floats]:
     """The matrix of means over neighbours of a relation [N, N], and degrees [N]; None: over all edges."""
     if relation is not None:
         assert graph.edge_relation is not None
@@ -121,7 +121,7 @@ ABOUT_PLAIN: Final[Mapping[str, str]] = {
     "boosting": "boosted trees on the columns, their means over neighbours and over neighbours' neighbours, and the "
     "degree, each relation apart",
 }
-"""What they are, by name; of whose data follows."""
+"""Name of a plain model → what it is, in words; on whose data is said behind."""
 
 
 POOLED: Final = "pooled"
@@ -134,8 +134,7 @@ Way = Callable[[Progress], Floats]
 class Kind:
     """A way to predict, in at most so many epochs, or 0, and what it takes.
 
-    ``shares``: who has to show what to whom: nobody, as the job, or everybody everything; ``about``: what is trained on
-    what.
+    ``shares``: what has to be shown to whom, from ``NOBODY`` to ``EVERYTHING``; ``about``: what is trained on what.
     """
 
     way: Way
@@ -174,7 +173,7 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
         return Kind(way, by.settings.train.epochs, shares, f"{whose} on {name}'s columns and links alone")
 
     found = {f"{holder} alone": alone(holder, inputs)}
-    found |= {f"{holder}: {name}": _of_library(name, own, job, f"{holder}'s own", NOBODY) for name in PLAIN}
+    found |= {f"{holder}: {name}": _plain_kind(name, own, job, f"{holder}'s own", NOBODY) for name in PLAIN}
     if alone_by is not None:
         by = Inputs(with_overrides(alone_by, {"seed": job.seed}), graphs)
         found[f"{holder} alone, own settings"] = alone(holder, by, "a network with settings for that")
@@ -188,7 +187,7 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
 
     def pooled(all_there: dict[str, Way], progress: Progress) -> Floats:
         # All data choose the learner: what is left out is to be missed by that one, not by another.
-        return all_there[_better(inputs, whole, progress)](progress)
+        return all_there[_better_by_auc(inputs, whole, progress)](progress)
 
     of_pooled: list[tuple[str, Way, int, str]] = [
         (POOLED, partial(pooled, whole), epochs, "all holders' data in one place, as nobody may have them: the network "
@@ -199,7 +198,7 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
          "their own"),
     ]  # fmt: skip
     found |= {name: Kind(way, most, EVERYTHING, about) for name, way, most, about in of_pooled}
-    found[f"{POOLED}: logistic"] = _of_library("logistic", pool(graphs, holder), job, "all holders'", EVERYTHING)
+    found[f"{POOLED}: logistic"] = _plain_kind("logistic", pool(graphs, holder), job, "all holders'", EVERYTHING)
     others = [each for each in graphs if each.party != holder]
     no_links = [replace(each.with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None) for each in graphs]
     rest = {"all links": no_links}
@@ -229,7 +228,7 @@ def _together(
 
 
 def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
-    """As ``ways``, where holders have nodes of their own: every way predicts all holders' rows, in the job's order."""
+    """``ways`` of a job whose holders have nodes of their own: each predicts all holders' rows, in the job's order."""
     job, graphs, epochs = inputs.settings, inputs.graphs, inputs.settings.train.epochs
     paradigm, each = paradigm_of(job), "each holder" if len(graphs) > 1 else graphs[0].party
     beside = beside_job(job)
@@ -241,7 +240,7 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
 
     def alone(by: Inputs, progress: Progress) -> Floats:
         trained = paradigm_of(by.settings).baselines.alone
-        return stacked(lambda graph: _likely(trained(by, graph.party, progress)))
+        return stacked(lambda graph: _probabilities(trained(by, graph.party, progress)))
 
     def plain(name: str, _progress: Progress) -> Floats:
         return stacked(lambda g: None if g.labels is None else PLAIN[name](g, job.seed, balanced=balanced))
@@ -288,17 +287,17 @@ def tested(inputs: Inputs) -> tuple[Tensor, Tensor]:
 
 
 def _in_one_place(inputs: Inputs) -> dict[str, Way]:
-    """What one place could do with all data, trained once each: the job's network, and boosting by relation."""
+    """Two ways on pooled data, each trained once: the job's network, and boosting by relation."""
     job, holder = inputs.settings, inputs.settings.data.label_party
 
     def boosted(_progress: Progress) -> Floats:
         graph = pool(inputs.graphs, holder, relational=True)
         return boosting(graph, job.seed, balanced=job.train.class_weights == "balanced")
 
-    return {"network": _once(_network(paradigm_of(job).baselines.pooled, inputs)), "boosting": _once(boosted)}
+    return {"network": _cached(_network(paradigm_of(job).baselines.pooled, inputs)), "boosting": _cached(boosted)}
 
 
-def _once(way: Way) -> Way:
+def _cached(way: Way) -> Way:
     kept = list[Floats]()
 
     def again(progress: Progress) -> Floats:
@@ -309,7 +308,7 @@ def _once(way: Way) -> Way:
     return again
 
 
-def _better(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> str:
+def _better_by_auc(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> str:
     """Of several ways the one with the highest AUC on validation nodes; the first where it is undefined."""
     labelled = find_label_holder(inputs.graphs, inputs.settings.data.label_party).common_part()
     assert labelled.labels is not None
@@ -321,17 +320,18 @@ def _better(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> str:
 
 
 def _network(train: Callable[..., PlainResult | None], *of: object) -> Way:
-    """What a paradigm's plaintext training of something gives."""
+    """A way that runs a paradigm's plaintext training ``train(*of, progress)``."""
 
     def way(progress: Progress) -> Floats:
-        likely = _likely(train(*of, progress))
+        likely = _probabilities(train(*of, progress))
         assert likely is not None  # who has no labels is lent some
         return likely
 
     return way
 
 
-def _of_library(name: str, graph: PartyGraph, job: JobSettings, whose: str, shares: str) -> Kind:
+def _plain_kind(name: str, graph: PartyGraph, job: JobSettings, whose: str, shares: str) -> Kind:
+    """The ``Kind`` of a plain model of ``PLAIN`` on a graph, balanced as the job's classes are."""
     balanced, about = job.train.class_weights == "balanced", f"{ABOUT_PLAIN[name]}, {whose}"
     return Kind(lambda _progress: PLAIN[name](graph, job.seed, balanced=balanced), 0, shares, about)
 
@@ -342,7 +342,7 @@ def _federated(
     progress: Progress,
     ids: Mapping[PartyId, Sequence[str]] | None = None,
 ) -> Floats:
-    """A whole job, with all parties and messages; with ids of all holders' rows, of own nodes."""
+    """Train a whole job, with all parties and messages, and return its probabilities; ``ids``: where nodes are own."""
     # The graphs are there, divided and scaled. Scaling again changes nothing, and networks depend on how columns are.
     there = {"parties": None, "partition": PartitionSettings()}
     data = job.data.model_copy(update=there)
@@ -357,5 +357,5 @@ def _federated(
         return np.asarray(trained.predictions.uncalibrated.double().numpy())
 
 
-def _likely(result: PlainResult | None) -> Floats | None:
+def _probabilities(result: PlainResult | None) -> Floats | None:
     return None if result is None else np.asarray(result.output.detach().double().softmax(dim=1).numpy())

@@ -55,10 +55,7 @@ def limit_words(finding: Finding) -> str:
 
 
 class Words(NamedTuple):
-    """What a finding comes to: a few words for the terminal, more for the page, and ``bad``, ``leak`` or ``good``.
-
-    A ``leak`` is disclosed.
-    """
+    """What a finding comes to: for the terminal, for the page, and as ``bad``, ``leak`` (a disclosed one), ``good``."""
 
     brief: str
     whole: str
@@ -66,7 +63,7 @@ class Words(NamedTuple):
 
 
 def words_of(finding: Finding) -> Words:
-    """What a finding is, by the test or, on the page, by the interval, whichever sees more: no less than is drawn."""
+    """Judge a finding in words: ``brief`` by its test; ``whole`` by its interval too, whichever finds more."""
     failed, guessing = finding.passed is False, "no better than guessing"
     if finding.measure == "epsilon":
         leak = Words("above the ledger", "LEAK: more than the ledger's ε allows", "bad")
@@ -89,8 +86,8 @@ def words_of(finding: Finding) -> Words:
     return leak if failed else kept
 
 
-def _rank(each: Finding) -> tuple[bool, int, float]:
-    """A limit that is not kept counts most, then what must tell nothing and does, then the figure."""
+def _severity(each: Finding) -> tuple[bool, int, float]:
+    """Sort key of severity: a limit that is not kept, then the tone of ``words_of``, then the figure."""
     return each.passed is False, ("good", "leak", "bad").index(words_of(each).tone), each.value.value
 
 
@@ -99,9 +96,9 @@ def strongest(findings: Sequence[Finding]) -> list[Finding]:
     best: dict[tuple[str, str, str], Finding] = {}
     for each in findings:
         key = each.adversary, each.target, each.secret
-        if key not in best or _rank(each) > _rank(best[key]):
+        if key not in best or _severity(each) > _severity(best[key]):
             best[key] = each
-    return sorted(best.values(), key=_rank, reverse=True)
+    return sorted(best.values(), key=_severity, reverse=True)
 
 
 def worst(findings: Sequence[Finding]) -> list[str]:
@@ -110,10 +107,10 @@ def worst(findings: Sequence[Finding]) -> list[str]:
     for each in strongest(findings):
         if words_of(each).tone != "good" or each.passed is False:
             found.setdefault((each.target, each.secret), []).append(each)
-    return [_sentence(each) for each in list(found.values())[:_WORST]]
+    return [_finding_sentence(each) for each in list(found.values())[:_WORST]]
 
 
-def _sentence(found: Sequence[Finding]) -> str:
+def _finding_sentence(found: Sequence[Finding]) -> str:
     first = found[0]
     who = listed([each.adversary for each in found])
     if first.measure != "auc":
@@ -149,7 +146,7 @@ def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) 
         cells = (
             f"{finding.adversary}\non {finding.target}'s\n{what}",
             f"{finding.attack}\n{finding.evidence}",
-            "\n".join(_figures(finding)),
+            "\n".join(_figure_lines(finding)),
             words_of(finding).brief,
         )
         add_row(found, cells, "bold red" if finding.passed is False else None)
@@ -157,7 +154,7 @@ def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) 
     return found
 
 
-def _figures(finding: Finding) -> Iterator[str]:
+def _figure_lines(finding: Finding) -> Iterator[str]:
     value = finding.value
     yield f"{value.value:.3f}"
     yield f"[{value.low:.3f}, {value.high:.3f}]"
@@ -182,7 +179,7 @@ def row_words(finding: Finding) -> str:
 
 
 def untested_lines(untested: Sequence[Skipped]) -> list[str]:
-    """Limits that nothing was held to, a line each, with what it comes to."""
+    """Lines on limits that no finding tested, one each, and on what to do about them."""
     lines = [f"the audit failed: nothing was held to the limit on {each.attack} ({each.adversary}): {each.why}"
              for each in untested]  # fmt: skip
     return (
@@ -191,7 +188,7 @@ def untested_lines(untested: Sequence[Skipped]) -> list[str]:
 
 
 def skipped_lines(skipped: Sequence[Skipped], *, details: bool) -> list[str]:
-    """What was not mounted: a line each with details, else a line with their number."""
+    """Lines on attacks that were not mounted: one each with ``details``, else one with their number."""
     if details or not skipped:
         return [f"{each.adversary}: {each.attack} was not mounted: {each.why}" for each in skipped]
     return [f"{counted(len(skipped), 'attack')} of the catalogue {'was' if len(skipped) == 1 else 'were'} not mounted; "
@@ -253,7 +250,7 @@ def _row(finding: Finding, axis: Axis) -> Section:
         "pooled plaintext": finding.pooled,
         "gain over without": finding.gain,
     }
-    figures = [f"{label} {_interval(one)}" for label, one in intervals.items() if one is not None]
+    figures = [f"{label} {_interval_text(one)}" for label, one in intervals.items() if one is not None]
     if "tpr_at_1_percent" in (others := finding.figures or {}):
         figures.append(f"found at 1 % false alarms {100 * others['tpr_at_1_percent'].value:.1f} %")
     if finding.accuracy is not None:
@@ -272,15 +269,15 @@ def _row(finding: Finding, axis: Axis) -> Section:
 
     return {
         **{"finding": finding, "who": who, "figures": figures, "verdict": verdict, "tone": tone, "width": _WIDTH},
-        "gate": _gate(finding),
+        "gate": _limit_verdict(finding),
         **{"value": span(finding.value), "without": span(finding.without), "pooled": span(finding.pooled)},
         "chance": axis.place(_CHANCE) if finding.measure == "auc" else None,
         "limit": None if finding.limit is None else axis.place(finding.limit),
-        "roc": _roc(finding, who),
+        "roc": _roc_chart(finding, who),
     }
 
 
-def _gate(finding: Finding) -> str:
+def _limit_verdict(finding: Finding) -> str:
     if finding.measure == "epsilon":
         if finding.limit is None:
             return ""
@@ -293,7 +290,7 @@ def _gate(finding: Finding) -> str:
     return f"within its limit of {' and '.join(limits)}" if limits else ""
 
 
-def _roc(finding: Finding, who: str) -> Section | None:
+def _roc_chart(finding: Finding, who: str) -> Section | None:
     if finding.roc is None:
         return None
     points = list(zip(finding.roc.fpr, finding.roc.tpr, strict=False))
@@ -309,7 +306,7 @@ def _roc(finding: Finding, who: str) -> Section | None:
     )
 
 
-def _interval(interval: Interval) -> str:
+def _interval_text(interval: Interval) -> str:
     if interval.low == interval.high:
         return figure(interval.value)
     return f"{figure(interval.value)} [{figure(interval.low)}, {figure(interval.high)}]"

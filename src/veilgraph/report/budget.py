@@ -52,7 +52,7 @@ _NONE: Final = (
 
 
 def protection_of(job: JobSettings, nodes: int | None = None) -> Protection[Any]:
-    """The differential privacy of a job, one without any included; ``nodes``: common to all holders, if known."""
+    """The ``Protection`` of a job, ``NoProtection`` without privacy; ``nodes``: common to all holders, if known."""
     own: Protection[Any] | None = paradigm_of(job).guarantee.protection(job, nodes)
     if own is not None:
         return own
@@ -75,7 +75,7 @@ def plans_of(job: JobSettings, nodes: int | None = None) -> dict[str, Plan]:
 
 
 def meaning(privacy: PrivacySettings, delta: float | None) -> str:
-    """What an ε of edges is about."""
+    """δ, unit and neighbouring relation of an ε of edges, in words; None: δ follows from the number of nodes."""
     return f"{OF_NODES if delta is None else f'δ = {delta:g}'}, unit {privacy.unit}, {privacy.relation}"
 
 
@@ -103,12 +103,12 @@ class NoProtection(Protection[None]):
 
 
 class NoisyEdges(Protection[PrivacySettings]):
-    """``privacy``: what is computed over edges is released with noise."""
+    """The protection by ``privacy``: what is computed over edges is released with noise."""
 
     @override
     def table(self) -> Table:
         plans, against = plans_of(self.job, self.nodes), paradigm_of(self.job).guarantee.threat_model(self.job)
-        columns = [_shown(planned, against) for planned in plans.values()]
+        columns = [_plan_cells(planned, against) for planned in plans.values()]
         return table(
             "Differential privacy",
             ("", *(f">{name}" for name in plans)),
@@ -129,11 +129,12 @@ class NoisyEdges(Protection[PrivacySettings]):
         ]
 
     @property
-    def _is_pure(self) -> bool:
+    def _has_pure_epsilon(self) -> bool:
         return self.job.noise.counts_votes
 
     def _delta_notes(self) -> list[str]:
-        if self._is_pure:
+        """How δ follows where the job leaves it open, or what is wrong with the one that it states."""
+        if self._has_pure_epsilon:
             return ["ε is pure, of two-sided geometric noise on whole numbers: δ is 0, and the bound always holds"]
         if self.settings.stated_delta is None:
             rule = (
@@ -169,7 +170,7 @@ class NoisyEdges(Protection[PrivacySettings]):
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
         job, settings, guarantee = self.job, self.settings, paradigm_of(self.job).guarantee
-        against, known = guarantee.threat_model(job), 0.0 if self._is_pure else settings.stated_delta or delta
+        against, known = guarantee.threat_model(job), 0.0 if self._has_pure_epsilon else settings.stated_delta or delta
         planned = next(each for each in plans_of(job, self.nodes).values() if each.releases)
         about = (
             ("unit", _UNITS[settings.unit]),
@@ -194,7 +195,7 @@ class NoisyEdges(Protection[PrivacySettings]):
         return Guarantee(scope, BOUND, about, limits)
 
 
-def _shown(planned: Plan, against: str) -> dict[str, str]:
+def _plan_cells(planned: Plan, against: str) -> dict[str, str]:
     def if_any(text: str) -> str:
         return text if planned.releases else NOTHING
 

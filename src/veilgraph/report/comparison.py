@@ -38,7 +38,7 @@ class Compared:
 
     @property
     def headings(self) -> list[str]:
-        """The figures that are shown."""
+        """Names of the figures that are shown."""
         return shown_figures(self.told.ways[0].figures)
 
 
@@ -65,40 +65,41 @@ def read_comparison(path: Path) -> Compared:
 
 
 def shown_figures(names: Iterable[str]) -> list[str]:
-    """Without the accuracy where nodes of two classes are ranked: where one is rare it is high for saying the other."""
+    """Leave out accuracy where two classes are ranked: if one is rare, it is high for always saying the other."""
     found = list(names)
     return [name for name in found if name != "accuracy" or "pr_auc" not in found]
 
 
 def row_words(name: str, found: Mapping[str, float]) -> str:
-    """One way's figures in a line, as soon as they are known."""
+    """A line with the name and the figures of one way."""
     return f"{name}: " + ", ".join(f"{TITLES[each]} {found[each]:.3f}" for each in shown_figures(found))
 
 
 # Figures
 
 
-def _shown(one: Number) -> str:
+def _value_text(one: Number) -> str:
     return NOTHING if one.value is None else f"{one.value:.3f}"
 
 
-def _between(one: Number) -> str:
+def _interval_text(one: Number) -> str:
     return NOTHING if one.known is None else f"{one.low:.3f} to {one.high:.3f}"
 
 
-def _whole(one: Number) -> str:
-    return f"{_shown(one)} ({_between(one)})"
+def _with_interval(one: Number) -> str:
+    return f"{_value_text(one)} ({_interval_text(one)})"
 
 
-def _sign(value: float | None) -> str:
+def _signed(value: float | None) -> str:
     return NOTHING if value is None else f"{value:+.3f}"
 
 
-def _difference(one: Number | None) -> str:
-    return NOTHING if one is None else f"{_sign(one.value)} ({_sign(one.low)} to {_sign(one.high)})"
+def _difference_text(one: Number | None) -> str:
+    return NOTHING if one is None else f"{_signed(one.value)} ({_signed(one.low)} to {_signed(one.high)})"
 
 
 def _sureness(one: Number) -> str:
+    """Whether the interval of a difference is above, below or around 0, in words."""
     if one.low is not None and one.low > 0:
         return "more than chance"
     if one.high is not None and one.high < 0:
@@ -126,20 +127,21 @@ def study_table(found: Compared) -> Table:
     made.add_column("AUC above alone", justify="right", no_wrap=True)
     for way in told.ways:
         gain = "" if way.gain is None else _brief(way.gain["auc"])
-        cells = (way.name, *(_shown(way.figures[name]) for name in found.headings), gain)
+        cells = (way.name, *(_value_text(way.figures[name]) for name in found.headings), gain)
         add_row(made, cells, "bold" if way.name == told.paradigm else None)
     return made
 
 
 def _brief(one: Number) -> str:
+    """A difference with its interval to two digits, for the terminal."""
     low, high = (NOTHING if end is None else f"{end:+.2f}".replace("0.", ".", 1) for end in (one.low, one.high))
-    return f"{_sign(one.value)} ({low}…{high})"
+    return f"{_signed(one.value)} ({low}…{high})"
 
 
 def verdict(found: Compared) -> str:
     """In a sentence, whether the job finds more than its label holder's best way by itself; at home what that is."""
     told, home = found.told, found.told.best_at_home
-    best = f"{home.name!r}, AUC {_shown(home.figures['auc'])}"
+    best = f"{home.name!r}, AUC {_value_text(home.figures['auc'])}"
     if told.over_home is None:
         return f"the best at home is {best}"
     return f"{told.paradigm}: AUC {_brief(told.over_home)} above the best at home ({best}), {_sureness(told.over_home)}"
@@ -175,7 +177,7 @@ def comparison_html(found: Compared) -> str:
             tiles=list(_tiles(found)),
             picture=_picture(found),
             grids=list(_grids(found)),
-            tells=_tells(found),
+            tells=_revelations_by_paradigm(found),
             found=found.told,
             draws=DRAWS,
             holder=job.data.label_party,
@@ -195,27 +197,28 @@ def write_comparison(path: Path, out: Path | None = None) -> Path:
 
 def _verdict_with_intervals(found: Compared) -> str:
     told = found.told
-    home = f"{told.at_home!r}, with an AUC of {_whole(told.best_at_home.figures['auc'])}"
+    home = f"{told.at_home!r}, with an AUC of {_with_interval(told.best_at_home.figures['auc'])}"
     if told.over_home is None:
         return f"The best that {found.job.data.label_party} reaches at home is {home}."
-    difference, sure = _difference(told.over_home), _sureness(told.over_home)
+    difference, sure = _difference_text(told.over_home), _sureness(told.over_home)
     above = f"{told.paradigm}: AUC {difference} above the best at home, {sure}."
     return f"{above} The best at home is {home}."
 
 
 def _tiles(found: Compared) -> Iterator[tuple[str, str, str]]:
+    """(heading, figure, small print) of the page's head: AUCs, their difference, and the number of test nodes."""
     told = found.told
     for title, name in (("this job", told.paradigm), ("the best at home", told.at_home)):
         if (way := told.way(name)) is not None:
             auc = way.figures["auc"]
-            yield f"Test AUC, {title}", _shown(auc), f"95 %: {_between(auc)}; {way.name}"
+            yield f"Test AUC, {title}", _value_text(auc), f"95 %: {_interval_text(auc)}; {way.name}"
     if (over := told.over_home) is not None:
-        yield "Difference", _sign(over.value), f"95 %: {_sign(over.low)} to {_sign(over.high)}"
+        yield "Difference", _signed(over.value), f"95 %: {_signed(over.low)} to {_signed(over.high)}"
     yield "Test nodes", f"{sum(told.test_nodes):,}", f"in {counted(len(told.seeds), 'seed')}"
 
 
 def _grids(found: Compared) -> Iterator[Grid]:
-    """Every way's figures, how far its AUC is above others', and what is shared in it."""
+    """Three tables: every way's figures, how far its AUC is above others', and what is shared in it."""
     told, alone = found.told, f"{found.job.data.label_party} alone"
     names = {way.name: way.name + " (this job)" * (way.name == told.paradigm) for way in told.ways}
     job = names.get(told.paradigm, "")
@@ -223,18 +226,18 @@ def _grids(found: Compared) -> Iterator[Grid]:
         "Figures of every way",
         "Of the test nodes, in brackets the 95 % interval over nodes and seeds.",
         {"way": "some", **{TITLES[name]: "number" for name in found.headings}},
-        tuple((names[way.name], *(_whole(way.figures[name]) for name in found.headings)) for way in told.ways),
+        tuple((names[way.name], *(_with_interval(way.figures[name]) for name in found.headings)) for way in told.ways),
         (job,),
     )
     to_job = told.over_home is not None
     above = {"way": "some", f"above {alone}": "number"}
-    rows = [[names[way.name], _difference(None if way.gain is None else way.gain["auc"])] for way in told.ways]
+    rows = [[names[way.name], _difference_text(None if way.gain is None else way.gain["auc"])] for way in told.ways]
     if to_job:
         above |= {"above the job": "number", "above the job, that is": "some"}
         for row, way in zip(rows, told.ways, strict=True):
             one = None if way.to_job is None else way.to_job["auc"]
             sure = NOTHING if one is None else _sureness(one).removeprefix("which ").partition(":")[0]
-            row += [_difference(one), sure]
+            row += [_difference_text(one), sure]
     of_job = ", and above the job's" if to_job else ""
     caption = f"How far a way's AUC is above that of {alone}{of_job}; in brackets the 95 % interval of the difference."
     yield Grid("Differences of AUC", caption, above, tuple(rows), (job,))
@@ -247,8 +250,8 @@ def _grids(found: Compared) -> Iterator[Grid]:
     )
 
 
-def _tells(found: Compared) -> dict[str, list[str]]:
-    """What the messages of every way tell in which parties train together."""
+def _revelations_by_paradigm(found: Compared) -> dict[str, list[str]]:
+    """Paradigm → statements of what its job reveals, for every way in which parties train together."""
     together = {way.name for way in found.told.ways if way.shares == AS_JOB}
     jobs = (found.job, beside_job(found.job)) if together else ()
     return {
@@ -257,7 +260,7 @@ def _tells(found: Compared) -> dict[str, list[str]]:
 
 
 def _picture(found: Compared) -> Section | None:
-    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job); ``alone`` marks one."""
+    """Chart of every way's AUC; ``marks``: name, y, interval, whether it is the job; ``alone``: place of the first."""
     told = found.told
     drawn = [(way, figures) for way in told.ways if (figures := way.figures["auc"].known) is not None]
     if not drawn:
@@ -268,7 +271,7 @@ def _picture(found: Compared) -> Section | None:
         (way.name, round(14 + place * _LINE, 1), axis.span(*figures), way.name == told.paradigm)
         for place, (way, figures) in enumerate(drawn)
     )
-    words = "; ".join(f"{way.name} {_whole(way.figures['auc'])}" for way, _ in drawn)
+    words = "; ".join(f"{way.name} {_with_interval(way.figures['auc'])}" for way, _ in drawn)
     return {
         "description": f"Test AUC with its 95 % interval: {words}.",
         "width": _WIDTH,

@@ -62,14 +62,15 @@ GUARDS: Final = MappingProxyType[Protection, Guard](
 _ORDER: Final = {protection: place for place, protection in enumerate(GUARDS)}
 
 
-def _least(records: Iterable[DisclosureRecord]) -> str:
-    """Before a figure that a killed party had noted."""
+def _at_least(records: Iterable[DisclosureRecord]) -> str:
+    """``≥ ``, to stand before counts where a party was killed and may have sent more; else empty."""
     return "" if all(record.whole for record in records) else "≥ "
 
 
-def _size(records: Sequence[DisclosureRecord]) -> tuple[str, str]:
+def _sums_text(records: Sequence[DisclosureRecord]) -> tuple[str, str]:
+    """How many messages and bytes records come to, in words."""
     messages, size = sum(record.messages for record in records), sum(record.bytes for record in records)
-    return f"{_least(records)}{messages:,}", f"{_least(records)}{human_bytes(size)}"
+    return f"{_at_least(records)}{messages:,}", f"{_at_least(records)}{human_bytes(size)}"
 
 
 def _epsilons(records: Iterable[DisclosureRecord]) -> dict[PartyId, str]:
@@ -93,7 +94,7 @@ def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
     bound = _PRIVATE if private else "No differential privacy: nothing bounds what a receiver can infer."
     columns = ("work", "from", "to", "what", "protection", ">messages", ">bytes", ">ε one / all")[: 8 if private else 7]
     rows = (
-        (*words, *_size(group), *(["".join(_epsilons(group).values())] if private else []))
+        (*words, *_sums_text(group), *(["".join(_epsilons(group).values())] if private else []))
         for words, group in groups.items()
     )
     return table("Disclosures", columns, rows, caption=f"{_CAPTION} {bound}", bold=lambda row: row[4] == "none")
@@ -121,21 +122,21 @@ def learned(found: RunData) -> Section:
     return {
         "senders": senders,
         "silent": [party for party in found.parties if party not in senders],
-        "killed": bool(_least(records)),
+        "killed": bool(_at_least(records)),
         "receivers": receivers,
         "matrix": [
             (sender, [None if sender == to else _cell(records, sender, to) for to in receivers]) for sender in senders
         ],
         "guards": [guard for protection, guard in GUARDS.items() if protection in occurring],
         "in_the_clear": sum(place == _ORDER["none"] for place, *_ in groups),
-        "revealed": list(_revealed(records, statements(found.settings))),
-        "sent": [_sent(group) for _, group in sorted(groups.items(), key=lambda item: item[0][0])],
+        "revealed": list(_revealed_rows(records, statements(found.settings))),
+        "sent": [_sent_row(group) for _, group in sorted(groups.items(), key=lambda item: item[0][0])],
         "has_epsilon": any(record.epsilon_total is not None for record in records),
     }
 
 
 def _cell(records: list[DisclosureRecord], sender: str, receiver: str) -> list[tuple[int, Guard]]:
-    """How many things of which protection went from one party to another."""
+    """How many kinds of things went from one party to another, by protection, the weakest first."""
     things: dict[Protection, set[str]] = defaultdict(set)
     for record in records:
         if (record.party, record.to) == (sender, receiver):
@@ -143,7 +144,8 @@ def _cell(records: list[DisclosureRecord], sender: str, receiver: str) -> list[t
     return [(len(things[each]), GUARDS[each]) for each in sorted(things, key=_ORDER.__getitem__)]
 
 
-def _revealed(records: list[DisclosureRecord], known: Mapping[str, str]) -> Iterator[Section]:
+def _revealed_rows(records: list[DisclosureRecord], known: Mapping[str, str]) -> Iterator[Section]:
+    """Each revelation that came true: its name, its statement, who received it, and through what."""
     for name in dict.fromkeys((*known, *(name for record in records for name in record.reveals))):
         if telling := [record for record in records if name in record.reveals]:
             yield {
@@ -154,11 +156,11 @@ def _revealed(records: list[DisclosureRecord], known: Mapping[str, str]) -> Iter
             }
 
 
-def _sent(group: list[DisclosureRecord]) -> Section:
+def _sent_row(group: list[DisclosureRecord]) -> Section:
     ways: dict[str, dict[str, None]] = defaultdict(dict)
     for record in group:
         ways[record.party][record.to] = None
-    messages, size = _size(group)
+    messages, size = _sums_text(group)
     return {
         "what": group[0].what,
         "guard": GUARDS[group[0].protection],
@@ -181,9 +183,9 @@ class _Entry(BaseModel):
 
 
 def traffic(found: RunData) -> Section:
-    """What the training sent: as each sender counted it or, where its part is not here, as its receivers did.
+    """Bytes and messages of the training by sender and by kind of message, the largest kinds first.
 
-    It is said of each party and of each kind, the largest first.
+    Counts are each sender's own or, where its part is not here, those of its receivers.
     """
     entries = _entries(found)
     if not entries:
@@ -204,19 +206,19 @@ def traffic(found: RunData) -> Section:
         "counting": [party for party in found.parties if party in counting],
         "uncounted": [party for party in found.parties if party not in counting],
         "total": human_bytes(sum(size for _, size in by_kind.values())),
-        "parties": _flows([(party, "", by_party[party]) for party in found.parties if party in by_party]),
-        "kinds": _flows([(kind.replace("_", " "), "; ".join(words[kind]), sums) for kind, sums in kinds]),
+        "parties": _flow_rows([(party, "", by_party[party]) for party in found.parties if party in by_party]),
+        "kinds": _flow_rows([(kind.replace("_", " "), "; ".join(words[kind]), sums) for kind, sums in kinds]),
     }
 
 
-def _flows(groups: Sequence[tuple[str, str, list[int]]]) -> list[tuple[str, str, int, str, float]]:
+def _flow_rows(groups: Sequence[tuple[str, str, list[int]]]) -> list[tuple[str, str, int, str, float]]:
     """Name, what it is about, messages, their size, and that as a share of the largest, in per cent."""
     largest = max((size for _, _, (_, size) in groups), default=0)
     return [(name, about, count, human_bytes(size), bar(size, largest)) for name, about, (count, size) in groups]
 
 
 def _entries(found: RunData) -> list[_Entry]:
-    """Of the run or, where it is not complete, of the parties whose part is here."""
+    """The traffic entries of the run or, where it is not complete, of the parties whose part is here."""
     run, name = RunDirectory(found.path), "traffic.json"
     whole = found.path / name
     files = [whole] if whole.is_file() else [run.party_path(party) / name for party in found.here]

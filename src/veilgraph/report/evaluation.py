@@ -42,12 +42,12 @@ class LiftRow(NamedTuple):
 
 
 def judged(found: RunData, told: Scored | str, by: ranking.ByColumn | None = None) -> Section:
-    """How well the newest predictions of the test nodes are, also in groups ``by`` a column, which takes predictions.
+    """Judge the newest predictions of the test nodes for the page, also in groups ``by`` a column.
 
-    ``told`` are the run's predictions with labels, or why they are not here (``missing``). In what it gives
-    ``references`` are of who trains alone, together, and with all data in one place, by ``reference_titles``;
-    ``compare_with`` is the command that finds these; ``headline`` is of the job's first figure, with further lines in
-    ``beside``; ``samples`` are those by which intervals are; ``unranked`` is why two classes have no ``ranking``.
+    ``told`` are the run's predictions with labels, or why they are not here (``missing``). The result's ``references``
+    are test figures alone, together and pooled, under ``reference_titles``; ``compare_with`` is the command that finds
+    these; ``headline`` is the row of the job's first figure, with further lines in ``beside``; ``samples`` counts the
+    bootstrap samples; ``unranked`` is why two classes have no ``ranking``.
     """
     titles, references = _references(found)
     known_here: Section = {"reference_titles": titles, "references": references, "compare_with": "", "headline": None}
@@ -60,7 +60,7 @@ def judged(found: RunData, told: Scored | str, by: ranking.ByColumn | None = Non
     known = {name: one for name, one in values.items() if not math.isnan(one.value)}
     main = found.settings.measures.main
     rows = {
-        each.name: _row(each, known[each.name], told)
+        each.name: _lift_row(each, known[each.name], told)
         for each in (main, *(each for each in (*_RANKED, ACCURACY, F1) if each != main))
         if each.name in known and (told.is_ranked or each not in _RANKED)
     }
@@ -74,7 +74,7 @@ def judged(found: RunData, told: Scored | str, by: ranking.ByColumn | None = Non
         others = [rows[each.name] for each in (AUC, _PR_AUC) if each != main and each.name in rows]
         beside = [f"{each.title} {each.value} ({each.interval}); {each.baseline}" for each in others]
     return known_here | {
-        "compare_with": "" if references else _compare_with(found),
+        "compare_with": "" if references else _compare_command(found),
         "headline": rows.get(main.name),
         "beside": beside,
         "caption": caption,
@@ -88,40 +88,40 @@ def judged(found: RunData, told: Scored | str, by: ranking.ByColumn | None = Non
 
 
 def _references(found: RunData) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """The titles of figures, and who reaches what of them, where the run was compared."""
+    """The titles of figures, and a row of test values for each training of the run's comparison, if it has one."""
     summaries, measures = read_compared(RunDirectory(found.path)), found.settings.measures
-    figures = [each for each in measures.figures if any(_reached(each, one) is not None for one in summaries.values())]
+    figures = [each for each in measures.figures if any(_value_of(each, one) is not None for one in summaries.values())]
 
     rows = tuple(
-        (name, tuple(NOTHING if (value := _reached(each, one)) is None else _shown(each, value) for each in figures))
+        (name, tuple(NOTHING if (value := _value_of(each, one)) is None else _as_text(each, value) for each in figures))
         for name, one in summaries.items()
     )
     return tuple(each.title for each in figures), rows
 
 
-def _reached(each: Figure, summary: Record) -> float | None:
+def _value_of(each: Figure, summary: Record) -> float | None:
     value = summary.get(f"test_{each.name}")
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _shown(each: Figure, value: float) -> str:
+def _as_text(each: Figure, value: float) -> str:
     return each.shown(value) if each.is_share else f"{value:.3f}"
 
 
-def _compare_with(found: RunData) -> str:
+def _compare_command(found: RunData) -> str:
     if not found.is_part:
         return f"veilgraph compare {found.path}"
     return f"veilgraph compare {found.path / 'job.yaml'} --party party.yaml" if found.settings.is_aligned else ""
 
 
-def _row(each: Figure, one: Estimate, told: Scored) -> LiftRow:
-    interval = f"{_shown(each, one.low)} to {_shown(each, one.high)}"
+def _lift_row(each: Figure, one: Estimate, told: Scored) -> LiftRow:
+    interval = f"{_as_text(each, one.low)} to {_as_text(each, one.high)}"
     meaning = each.meaning.format(called(told.classes[-1]))
-    return LiftRow(each.title, _shown(each, one.value), interval, _baseline(each, told), meaning)
+    return LiftRow(each.title, _as_text(each, one.value), interval, _baseline(each, told), meaning)
 
 
 def _baseline(each: Figure, told: Scored) -> str:
-    """What knowing nothing gives, and how."""
+    """What a figure is without a model, in words: by guessing, or by always saying the commonest class."""
     labels, classes = told.test.labels, told.classes
     if each == AUC:
         return "0.500 by guessing"
@@ -136,6 +136,7 @@ def _baseline(each: Figure, told: Scored) -> str:
 
 
 def _notes(found: RunData, told: Scored, known: Mapping[str, Estimate]) -> Iterator[str]:
+    """Sentences beside the figures: a likely leak, predictions newer than the run, who is better off alone."""
     main, summary = found.settings.measures.main, found.summary or {}
     if told.is_ranked and "pr_auc" in known and (leak := leak_words({told.party: known["auc"].value})):
         yield leak
@@ -149,7 +150,7 @@ def _notes(found: RunData, told: Scored, known: Mapping[str, Estimate]) -> Itera
 
 
 def _unranked(found: RunData, told: Scored) -> str:
-    """Why nodes cannot be ranked, or one of two classes not be looked for; empty where they can."""
+    """Why nodes cannot be ranked, or the test nodes of two classes are all of one; empty where neither is so."""
     pair = len(told.classes) == 2
     none = "there is no AUC, no precision over recall, no threshold and no calibration" if pair else "there is no AUC"
     if not told.is_ranked and found.settings.outcome.opens_classes_alone:
@@ -164,10 +165,10 @@ def _unranked(found: RunData, told: Scored) -> str:
 
 
 def _ranking(told: Scored) -> Section:
-    """What the scores of two classes are worth.
+    """Charts and figures of how well scores rank the nodes of two classes.
 
-    ``threshold`` was chosen by validation nodes, with what comes of it on them and on test nodes; None where none of
-    them is of class 1. ``own``: what the network itself says, where its probabilities are corrected.
+    ``threshold`` was chosen by validation nodes, with its alarms on them and on test nodes; None where none of
+    them is of class 1. ``own``: mean and error of the scores before calibration, where they are calibrated.
     """
     truth, score = told.test.labels == 1, told.test.likely[:, 1]
     bins, threshold = ranking.reliability(truth, score), _chosen_threshold(told)
@@ -180,7 +181,7 @@ def _ranking(told: Scored) -> Section:
         own = {"said": float(given.mean()), "error": ranking.calibration_error(ranking.reliability(truth, given))}
     return {
         **dict(zip(("negative", "positive"), map(called, told.classes), strict=True)),
-        "charts": list(_charts(truth, score, bins, called(told.classes[1]))),
+        "charts": list(_ranking_charts(truth, score, bins, called(told.classes[1]))),
         "looked": ranking.looked_at(truth, score),
         "said": float(score.mean()),
         "true": float(truth.mean()),
@@ -193,11 +194,11 @@ def _ranking(told: Scored) -> Section:
 
 
 def _chosen_threshold(told: Scored) -> float | None:
-    """The threshold that validation nodes choose; None where none of them is of class 1."""
+    """The threshold of highest F1 on validation nodes; None where none of them is of class 1."""
     return ranking.best_threshold(told.val.labels == 1, told.val.likely[:, 1])
 
 
-def _charts(truth: ranking.Truths, score: Floats, bins: Sequence[ranking.Bin], name: str) -> Iterator[Section]:
+def _ranking_charts(truth: ranking.Truths, score: Floats, bins: Sequence[ranking.Bin], name: str) -> Iterator[Section]:
     share = float(truth.mean())
     precision, gains = ranking.precision_over_recall(truth, score), ranking.found_over_looked(truth, score)
     said = [(each.said, each.true.value) for each in bins]
@@ -205,21 +206,21 @@ def _charts(truth: ranking.Truths, score: Floats, bins: Sequence[ranking.Bin], n
     drawn: list[tuple[str, str, ranking.Curve, ranking.Curve, str]] = [
         (
             f"Precision over recall, of {name}",
-            f"Precision over recall of {name}: {_ends(precision)}; without a model {share:.3f}.",
+            f"Precision over recall of {name}: {_ends_text(precision)}; without a model {share:.3f}.",
             precision,
             [(0.0, share), (1.0, share)],
             "share of all that is found",
         ),
         (
             "Found over looked at, the highest scores first",
-            f"Share of {name} found over the share of nodes looked at: {_ends(gains[1:])}.",
+            f"Share of {name} found over the share of nodes looked at: {_ends_text(gains[1:])}.",
             gains,
             diagonal,
             "share of the nodes looked at",
         ),
         (
             "True over said",
-            f"Share that is {name} over the probability that the model gives: {_ends(said)}.",
+            f"Share that is {name} over the probability that the model gives: {_ends_text(said)}.",
             said,
             diagonal,
             "probability that the model gives",
@@ -230,6 +231,6 @@ def _charts(truth: ranking.Truths, score: Floats, bins: Sequence[ranking.Bin], n
         yield line_chart(title, words, series, x_label=x_label, x_range=(0.0, 1.0), y_range=(0.0, 1.0), ticks=5)
 
 
-def _ends(curve: ranking.Curve) -> str:
+def _ends_text(curve: ranking.Curve) -> str:
     (x, y), (a, b) = curve[0], curve[-1]
     return f"from {y:.3f} at {x:.3f} to {b:.3f} at {a:.3f}"

@@ -34,7 +34,7 @@ _MOST_JOBS: Final = 1000  # more of the same are not counted
 
 
 def ledger_at(organisation: Organisation) -> Lifetime | None:
-    """The party's ledger; None where nothing was ever released, as far as this account has seen. Nothing is made."""
+    """Open a party's ledger for life, and make none; None: there never was one here. ``RunError``: it is gone."""
     folder = organisation.folder / organisation.settings.ledger
     if (folder / FILE).is_file():
         return lifetime_of(organisation)
@@ -54,7 +54,7 @@ def ledger_in(folder: Path) -> Lifetime:
 
 
 def lifetime_table(ledger: Lifetime) -> Table:
-    """What was ever released: a row for each job and channel."""
+    """Terminal table of all releases in a ledger for life, a row for each job and channel, and of their total ε."""
     facts = lifetime_facts(ledger)
     about = "" if facts["unit"] is None else f", unit {facts['unit']}, {facts['neighbours']}"
     limit = "no limit" if facts["budget"] is None else f"limits.max_epsilon={facts['budget']:g}"
@@ -86,11 +86,11 @@ def lifetime_facts(ledger: Lifetime) -> Record:
         first.setdefault(key, entry.time)
     return {
         "ledger": str(ledger.path),
-        "total": _finite(total),
+        "total": _finite_or_none(total),
         "delta": ledger.delta,
         "unit": None if about is None else about.unit,
         "neighbours": None if about is None else about.neighbours,
-        "budget": _finite(budget.epsilon),
+        "budget": _finite_or_none(budget.epsilon),
         "nodes": ledger.nodes,
         "released": [
             {"first": first[key], "job": key[1], "channel": key[2], "releases": count, "nodes": key[3]}
@@ -100,14 +100,14 @@ def lifetime_facts(ledger: Lifetime) -> Record:
 
 
 def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int | None = None) -> Record:
-    """What a job would take, if every node that ever paid pays for all that the job foresees.
+    """What a ledger for life would come to after a job, if every node that ever paid pays for all its releases.
 
     ``total`` is once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number;
     ``about``: what the ledger's total is about, where the job's releases are about something else.
     """
     event, releases = _planned_releases(job, party, nodes)
     if releases == 0:
-        return {"total": _finite(ledger.total()), "jobs": None, "about": None}
+        return {"total": _finite_or_none(ledger.total()), "jobs": None, "about": None}
     if event is None:
         return {"total": None, "jobs": None if math.isinf(ledger.budget.epsilon) else 0, "about": None}
 
@@ -116,11 +116,11 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
         jobs = largest_count(lambda many: ledger.fits(ledger.total_with(event, releases, many)), _MOST_JOBS)
     about = ledger.about
     other = None if about is None or about.bounds(event) else f"about {about.unit}, {about.neighbours}"
-    return {"total": _finite(ledger.total_with(event, releases)), "jobs": jobs, "about": other}
+    return {"total": _finite_or_none(ledger.total_with(event, releases)), "jobs": jobs, "about": other}
 
 
 def outlook_note(facts: Record, ledger: Lifetime) -> str:
-    """``outlook_facts`` in a sentence."""
+    """``outlook_facts`` in a sentence: the total after the job, and how many such jobs fit the limit."""
     left = f"this job would take it to {epsilon_text(facts['total'])}"
     less = "less where what it releases was released before"
     if math.isinf(ledger.budget.epsilon):
@@ -156,13 +156,13 @@ def _planned_releases(job: JobSettings, party: PartyId, nodes: int | None) -> tu
     return (LocalEvent(cost) if math.isfinite(cost) else None), 1
 
 
-def _finite(epsilon: float) -> float | None:
+def _finite_or_none(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
 def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
-    """What the releases of a run have cost: holder → as in ``summary.json`` under ``privacy``; infinite ε are None."""
-    rows = (_account(party, record) for party, record in spent.items())
+    """Terminal table of releases and ε by holder, from ledgers' summaries (``read_spent``); infinite ε are None."""
+    rows = (_account_row(party, record) for party, record in spent.items())
     scope = protection_of(job).guarantee(_largest_delta(spent)).scope
     about = f"{scope[:1].upper()}{scope[1:]}." if scope else None
     return table("Differential privacy", ("holder", ">releases", f">{PER_RELEASE}", f">{TOTAL}"), rows, caption=about)
@@ -173,7 +173,7 @@ def _largest_delta(spent: Mapping[PartyId, Record]) -> float | None:
 
 
 def life_note(spent: Mapping[PartyId, Record]) -> str:
-    """Where the releases of other runs are counted, and whose are nowhere; empty where nothing was released."""
+    """Say which holders have a ledger for life, and which this run's alone; empty where nothing was released."""
     lasting = {party: each.get("lasting") for party, each in spent.items() if each["epsilon_total"]}
     said = []
     if counted_for_life := [party for party, lasts in lasting.items() if lasts]:
@@ -190,7 +190,7 @@ def life_note(spent: Mapping[PartyId, Record]) -> str:
 
 
 def worth(summary: Record, job: JobSettings) -> str:
-    """Whether what was released, once, has changed a prediction; empty where a run cannot tell."""
+    """Say whether the releases of a run changed any prediction; empty where it did not compute that."""
     alone, holder = summary.get("without_releases"), job.data.label_party
     if alone is None:
         return ""
@@ -207,7 +207,7 @@ def worth(summary: Record, job: JobSettings) -> str:
     )
 
 
-def _account(holder: PartyId, spent: Record) -> tuple[str, str, str, str]:
+def _account_row(holder: PartyId, spent: Record) -> tuple[str, str, str, str]:
     """A holder's releases, ε of one and total ε."""
     total = spent["epsilon_total"]
     releases = "not counted" if total is None else counted(spent["releases"])
@@ -215,12 +215,12 @@ def _account(holder: PartyId, spent: Record) -> tuple[str, str, str, str]:
 
 
 def privacy(found: RunData) -> Section:
-    """What the ledgers of a run come to; ``verdict``: the total in a few words, for the head of the page."""
+    """The page's section on the ledgers of a run; ``verdict`` is the largest total ε, for the head of the page."""
     job, spent = found.settings, found.spent
     protection = protection_of(job)
     if not adds_noise(job):
         return {"verdict": "none", "guarantee": protection.guarantee(), "accounts": (), "notes": ()}
-    notes = [life_note(spent), *_missing(found)]
+    notes = [life_note(spent), *_missing_ledgers(found)]
     if found.summary is not None:
         notes.insert(0, worth(found.summary, job))
     verdict = "nothing in a ledger here yet"
@@ -232,11 +232,11 @@ def privacy(found: RunData) -> Section:
     for holder, each in spent.items():
         total, budget = each["epsilon_total"], each.get("budget")
         share = None if total is None or budget is None else bar(total, budget)
-        accounts.append((*_account(holder, each), "" if budget is None else f"{budget:g}", share))
+        accounts.append((*_account_row(holder, each), "" if budget is None else f"{budget:g}", share))
     return {"verdict": verdict, "guarantee": guarantee, "accounts": accounts, "notes": [*filter(None, notes)]}
 
 
-def _missing(found: RunData) -> Iterator[str]:
+def _missing_ledgers(found: RunData) -> Iterator[str]:
     run = RunDirectory(found.path)
     for holder in found.settings.data.names:
         if holder not in found.here:

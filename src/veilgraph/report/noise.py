@@ -43,7 +43,7 @@ class Horizon:
     predictions: int = 0
 
     def releases(self, planned: Plan) -> int:
-        """Of a holder in all that time."""
+        """How many releases a holder makes until the horizon, by its plan."""
         return self.jobs * planned.releases + self.predictions * planned.inference
 
     def __str__(self) -> str:
@@ -56,8 +56,7 @@ _ONE_JOB: Final = Horizon()
 
 @dataclass(frozen=True)
 class NeededNoise:
-    """The noise with which all that a job foresees, until the ``horizon``, costs each of ``totals``, finite and above
-    0.
+    """The noise with which all releases of a job until the ``horizon`` cost each of ``totals``, finite and above 0.
 
     ``job`` is with differential privacy, or as it would be with it; ``nodes`` are common, where that is known.
     """
@@ -69,13 +68,13 @@ class NeededNoise:
 
     @cached_property
     def facts(self) -> list[Record]:
-        """What the table shows, for programs."""
+        """What the table shows: for each total and holder releases, deviation, and ε of one release."""
         return [
             {
                 "epsilon_total": total,
                 "holder": name,
                 "releases": self.horizon.releases(planned),
-                "deviation": (wanted := self._of_total(planned, total)).deviation,
+                "deviation": (wanted := self._plan_within(planned, total)).deviation,
                 "epsilon_release": wanted.epsilon_release,
             }
             for total in self.totals
@@ -100,19 +99,19 @@ class NeededNoise:
         return table("Noise that a total needs", columns, rows, caption=caption)
 
     def job_epsilons(self) -> dict[float, float]:
-        """Total ε → that of a single job with the noise that it needs; none for a job without any noise."""
+        """Total ε → ε of a single job with the noise that this total needs; empty for a job without ``privacy``."""
         if self.job.privacy is None:
             return {}
         return {
-            total: self._of_total(planned, total).total(planned.releases)
+            total: self._plan_within(planned, total).total(planned.releases)
             for _, planned in self._plans
             for total in self.totals
         }
 
     def notes(self) -> list[str]:
         """Which totals the job's own noise fits, why it cannot have any, and who publishes nothing."""
-        notes = [*self._horizon_notes(), *([self._noised] if isinstance(self._noised, str) else [])]
-        if not isinstance(self._noised, str) and not self.job.duties.summing:
+        notes = [*self._horizon_notes(), *([self._noisy_job] if isinstance(self._noisy_job, str) else [])]
+        if not isinstance(self._noisy_job, str) and not self.job.duties.summing:
             notes.append(f"{self.job.data.label_party}, the label holder, publishes nothing: {TOTAL} is 0")
         return notes
 
@@ -134,13 +133,13 @@ class NeededNoise:
 
     @cached_property
     def _plans(self) -> list[tuple[str, Plan]]:
-        """Holder and plan, of every holder that releases."""
-        if isinstance(self._noised, str):
+        """Holders' names and plan, of all that release anything, with the job's noise or as it would be."""
+        if isinstance(self._noisy_job, str):
             return []
-        return [(name, planned) for name, planned in plans_of(self._noised, self.nodes).items() if planned.releases]
+        return [(name, planned) for name, planned in plans_of(self._noisy_job, self.nodes).items() if planned.releases]
 
     @cached_property
-    def _noised(self) -> JobSettings | str:
+    def _noisy_job(self) -> JobSettings | str:
         """The job, with noise if it has none; or why it cannot have any."""
         if self.job.privacy is not None:
             return self.job
@@ -150,8 +149,8 @@ class NeededNoise:
         except ValidationError as error:
             return f"noise is not for this job: {first_problem(error).removeprefix('job: ')}"
 
-    def _of_total(self, planned: Plan, total: float) -> Plan:
-        """With the noise by which everything until the horizon has that total."""
+    def _plan_within(self, planned: Plan, total: float) -> Plan:
+        """The plan with the noise by which all releases until the horizon cost ``total``."""
         return planned.within(total, self.horizon.releases(planned))
 
 
@@ -188,7 +187,7 @@ class Curve:
     points: Mapping[float, float]
 
     def at(self, epsilon: float) -> float:
-        """The figure to expect of one job with that ε."""
+        """The figure to expect of one job with that ε, interpolated in log ε; below all points, ``control``."""
         known = sorted(self.points)
         if epsilon < known[0] * (1 - _SLACK):
             return self.control
@@ -208,13 +207,13 @@ def way_of(job: JobSettings) -> str:
 
 @cache
 def curves() -> tuple[Curve, ...]:
-    """All that there are."""
+    """All measured curves, read from ``expected.json``."""
     found = json.loads(CURVES.read_text(encoding="utf-8"))["curves"]
     return cast("tuple[Curve, ...]", adapter_of(tuple[Curve, ...]).validate_python(found))
 
 
 def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Record]:
-    """What ``expected_table`` shows, for programs; the arguments are its."""
+    """Records of what ``expected_table`` shows, for the same arguments: one for each total ε and measured data set."""
     return [
         {
             "epsilon_total": total,
@@ -233,7 +232,7 @@ def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Re
 
 
 def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table | None:
-    """What came of such a job where that was measured, at each total ε, of which a single job has so much; or None."""
+    """Measured figures of such jobs for each total ε (``epsilons``: → ε of one job); None: nothing was measured."""
     facts = expected_facts(job, epsilons)
     if not facts:
         return None
@@ -254,5 +253,5 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
 
 
 def not_measured(job: JobSettings) -> str:
-    """Said in place of the table."""
+    """The note in place of ``expected_table`` for a unit that was not measured; empty without ``privacy``."""
     return "" if job.privacy is None else f"what accuracy to expect was not measured for unit {job.privacy.unit}"

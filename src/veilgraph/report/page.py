@@ -83,13 +83,14 @@ def _head(found: RunData, judgement: Section) -> Section:
         "when": _when(found),
         "where": where,
         "verdict": _verdict(found),
-        "reached": _reached(found) if first is None else first.value,
+        "reached": _headline_value(found) if first is None else first.value,
         "judged_by": settings.measures.main.title,
         "beside": [] if first is None else [f"95 %: {first.interval}", first.baseline, *judgement["beside"]],
     }
 
 
 def _when(found: RunData) -> str:
+    """When messages of the training, or any, were sent: the UTC date, or the first and the last."""
     times = [record.time for record in found.sent if record.work == "train"] or [record.time for record in found.sent]
     if not times:
         return "date not on record"
@@ -107,7 +108,8 @@ def _verdict(found: RunData) -> str:
     return paradigm.words.verdict(settings, paradigm.words.predicts(settings, classes), nodes)
 
 
-def _reached(found: RunData) -> str:
+def _headline_value(found: RunData) -> str:
+    """The test value of the job's first figure, or why it is not known here."""
     if found.summary is None:
         return "not complete" if found.metrics or not found.trained else "not known here"
     measures, private = found.settings.measures, found.settings.noise.label_release
@@ -139,7 +141,7 @@ def _job(found: RunData) -> Section:
             "Who brings what. Edges are counted in each direction; an empty cell is not known in this directory.",
             {"party": "", "role": "some", "nodes": "", "columns": "", "edges": "", "labels": "wide"},
             (
-                *(_contribution(found, holder) for holder in settings.data.names),
+                *(_contribution_row(found, holder) for holder in settings.data.names),
                 (SERVER, part, "none", "none", "none", "none"),
             ),
         ),
@@ -152,7 +154,7 @@ def _job(found: RunData) -> Section:
     }
 
 
-def _contribution(found: RunData, holder: str) -> tuple[str, ...]:
+def _contribution_row(found: RunData, holder: str) -> tuple[str, ...]:
     facts, job = found.holders.get(holder), found.settings
     part = paradigm_of(job).words.part_of(job, holder)
     if facts is None:
@@ -184,11 +186,11 @@ def several_html(runs: Sequence[RunDirectory]) -> str:
         )
     if twice := next((path for path in paths if paths.count(path) > 1), None):
         raise ConfigError(f"runs: {twice} is named twice; name each run once", key="runs", value=str(twice))
-    names, found = _names(paths), list(map(read_run, runs))
+    names, found = _distinct_names(paths), list(map(read_run, runs))
     told = [judged(each, scored(each)) for each in found]
     titles = [row.title for each in told for row in each["rows"]]
     headings = list(dict.fromkeys((*titles, *(each.settings.measures.main.title for each in found))))
-    charts = list(_charts(found, names))
+    charts = list(_curve_charts(found, names))
     numbers = dict.fromkeys((*headings, "epoch kept"), "number")
     page = {
         "names": names,
@@ -197,9 +199,9 @@ def several_html(runs: Sequence[RunDirectory]) -> str:
             "Of the test nodes, in brackets the 95 % interval. Runs of other test nodes, or of other data, are not to "
             "be held against each other.",
             {"run": "some", **numbers, "tested on": "wide", "job": "wide"},
-            tuple(_reached_by(*each, headings) for each in zip(found, told, names, strict=True)),
+            tuple(_run_row(*each, headings) for each in zip(found, told, names, strict=True)),
         ),
-        "differing": list(_differing([each.settings.model_dump(mode="json") for each in found])),
+        "differing": list(_differing_settings([each.settings.model_dump(mode="json") for each in found])),
         "charts": charts,
         "legend": longest_legend(charts),
     }
@@ -211,8 +213,8 @@ def write_several(runs: Sequence[RunDirectory], path: Path | None = None) -> Pat
     return write_html(path or runs[0].path.absolute().parent / SEVERAL, several_html(runs))
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    """The directories' own names or, where these are not different, with as many of those above them as it takes."""
+def _distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths, all of as many parts, that tell the runs apart."""
     return next(
         names
         for depth in range(1, max(len(path.parts) for path in paths) + 1)
@@ -220,7 +222,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
     )
 
 
-def _reached_by(found: RunData, told: Section, name: str, headings: Sequence[str]) -> tuple[str, ...]:
+def _run_row(found: RunData, told: Section, name: str, headings: Sequence[str]) -> tuple[str, ...]:
+    """The row of a run among several: name, figures by ``headings``, epoch kept, test nodes and job."""
     cells = {row.title: f"{row.value} ({row.interval})" for row in told["rows"]}
     main, summary = found.settings.measures.main, found.summary or {}
     if not cells and (value := summary.get(f"test_{main.name}")) is not None:
@@ -231,28 +234,28 @@ def _reached_by(found: RunData, told: Section, name: str, headings: Sequence[str
     return name, *figures, kept, tested, f"{found.settings.name}; {paradigm_of(found.settings).title}"
 
 
-def _differing(settings: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Dotted keys whose values are not those of all, in the order of the jobs' files."""
-    flat = [dict(_flat(each)) for each in settings]
+def _differing_settings(settings: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Dotted keys of settings that differ between jobs, with each job's value, in the order of the jobs' files."""
+    flat = [dict(_dotted_settings(each)) for each in settings]
     for key in dict.fromkeys(key for each in flat for key in each):
         values = tuple(each.get(key, NOTHING) for each in flat)
         if len(set(values)) > 1:
             yield key, values
 
 
-def _flat(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+def _dotted_settings(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{above}{key}.")
+            yield from _dotted_settings(value, f"{above}{key}.")
         else:
             yield above + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[Section]:
+def _curve_charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[Section]:
     figures = {each.settings.measures.main: None for each in found}
     drawn = [("Loss", LOSS, False), *((each.title, each.name, is_bounded(each)) for each in figures)]
     for title, quantity, bounded in drawn:
-        series = [(name, _finite(each.metrics, f"val_{quantity}")) for name, each in zip(names, found, strict=True)]
+        series = [(name, _curve_of(each.metrics, f"val_{quantity}")) for name, each in zip(names, found, strict=True)]
         known = [point for _, each in series for point in each]
         if known:
             heading = f"{title[:1].upper()}{title[1:]} of validation nodes"
@@ -267,5 +270,5 @@ def _charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[Section]
             )
 
 
-def _finite(metrics: Sequence[Record], key: str) -> list[tuple[float, float]]:
+def _curve_of(metrics: Sequence[Record], key: str) -> list[tuple[float, float]]:
     return [(epoch, value) for epoch, value in points(metrics, key) if math.isfinite(value)]

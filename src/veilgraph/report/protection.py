@@ -64,7 +64,7 @@ class Protection(ABC, Generic[S]):
 
     @property
     def features(self) -> Protection[Any] | None:
-        """What nodes release of themselves beside it."""
+        """The protection of features that nodes release beside it; None where they release none."""
         return None
 
     @abstractmethod
@@ -82,14 +82,14 @@ class Protection(ABC, Generic[S]):
 
     @abstractmethod
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        """What it says in words; a δ that the job leaves open is the ledgers', where they have one."""
+        """The guarantee in words; ``delta``: the ledgers' δ, for a job that leaves it open."""
 
     def own_epsilons(self) -> dict[float, float]:
-        """Total ε → that of one job, which the job has without being asked for any."""
+        """Total ε → ε of one job, for the total that the job itself sets; empty where it sets none."""
         return {}
 
     def noise(self, totals: list[float]) -> list[Record]:
-        """The noise that totals need, where it is not of published rows."""
+        """Records of the noise that each total ε needs; empty where ``NeededNoise`` has them."""
         return []
 
 
@@ -99,7 +99,7 @@ def epsilon_text(epsilon: float | None) -> str:
 
 
 def rounded_up(number: float) -> str:
-    """Four digits, rounded up: an ε is never shown smaller, nor noise that is needed less, than it is."""
+    """A number as text of four digits, rounded up, so that no ε or needed noise is shown smaller than it is."""
     if math.isinf(number):
         return "infinite"
     rounded = Context(prec=_DIGITS, rounding=ROUND_CEILING).create_decimal_from_float(number * _ROUNDING)
@@ -107,7 +107,7 @@ def rounded_up(number: float) -> str:
 
 
 def counted(releases: Mapping[Any, int]) -> str:
-    """How many releases of which kind."""
+    """Counts of releases by channel, in words; "none" where there are none."""
     return ", ".join(f"{channel} {count:,}" for channel, count in releases.items() if count) or "none"
 
 
@@ -125,13 +125,13 @@ class PerturbedLabels(Protection[LabelPrivacySettings]):
         "job itself, has no δ, and the same labels are paid for once; leave them out",
     )
 
-    def _whose(self, joined: str = "and") -> str:
-        return f"training {joined} validation" if _tests_are_true(self.job) else f"training, validation {joined} test"
+    def _perturbed_splits_text(self, joined: str = "and") -> str:
+        return f"training {joined} validation" if _true_test_labels(self.job) else f"training, validation {joined} test"
 
     @override
     def table(self) -> Table:
         epsilon = f"{self.settings.epsilon:g}"
-        perturbing = (f"labels of {self._whose()} nodes", RESPONSE, epsilon, epsilon)
+        perturbing = (f"labels of {self._perturbed_splits_text()} nodes", RESPONSE, epsilon, epsilon)
         other = ("nothing: it has no labels here", NOTHING, "0", "0")
         return table(
             "Label privacy",
@@ -151,7 +151,7 @@ class PerturbedLabels(Protection[LabelPrivacySettings]):
         if several:
             where = f"each of {where} that has labels"
         about = (
-            ("unit", f"one label, at one holder, of a {self._whose('or')} node"),
+            ("unit", f"one label, at one holder, of a {self._perturbed_splits_text('or')} node"),
             ("neighbouring relation", "replacement: the node's own class, or any other"),
             ("δ", NO_DELTA),
             ("mechanism", f"randomised response, ε {self.settings.epsilon:g}, a single time, at {where}"),
@@ -179,13 +179,13 @@ class PerturbedLabels(Protection[LabelPrivacySettings]):
         return {self.settings.epsilon: self.settings.epsilon}
 
 
-def _tests_are_true(job: JobSettings) -> bool:
+def _true_test_labels(job: JobSettings) -> bool:
     return "test_mask" not in perturbed_splits(job)
 
 
 def compared_with(job: JobSettings) -> str:
     """Which labels the scores of a job with ``label_privacy`` compare with, in a sentence."""
-    if _tests_are_true(job):
+    if _true_test_labels(job):
         return (
             "Training and validation figures compare with perturbed labels, and are no accuracies against the true "
             "ones; test figures compare with true labels."
@@ -197,13 +197,13 @@ def compared_with(job: JobSettings) -> str:
 
 
 def against(job: JobSettings) -> str:
-    """What is said behind a figure of a run on test nodes; empty where it compares with true labels."""
-    return "" if job.label_privacy is None or _tests_are_true(job) else " against perturbed labels"
+    """The words behind a test figure of a run: " against perturbed labels" or, where they are true, nothing."""
+    return "" if job.label_privacy is None or _true_test_labels(job) else " against perturbed labels"
 
 
 def expected_true(job: JobSettings, accuracy: float | None, classes: int) -> str:
-    """What accuracy on test nodes against true labels is to be expected, in a sentence; empty where it is known."""
-    if job.label_privacy is None or accuracy is None or _tests_are_true(job):
+    """The accuracy to expect against true labels, from that against perturbed ones, in words; empty if known."""
+    if job.label_privacy is None or accuracy is None or _true_test_labels(job):
         return ""
     expected = LabelResponse(job.label_privacy.epsilon, classes).expected_accuracy(accuracy)
     return f"Against true labels a test accuracy of about {expected:.1%} is to be expected (docs/privacy.md#labels)."

@@ -57,12 +57,12 @@ class Share:
 
     @property
     def interval(self) -> str:
-        """The interval as percentages."""
+        """The interval in words, as percentages."""
         return f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
 
 
 def share(count: int, of: int) -> Share:
-    """``count`` of ``of`` with its interval, which is everything where there is nothing to count."""
+    """The ``Share`` of ``count`` in ``of`` nodes; of none, NaN with the interval [0, 1]."""
     if of == 0:
         return Share(0, 0, float("nan"), 0.0, 1.0)
     between = binomtest(count, of).proportion_ci(method="wilson")
@@ -71,10 +71,7 @@ def share(count: int, of: int) -> Share:
 
 @dataclass(frozen=True)
 class Looked:
-    """What is found of class 1 by looking at a share of the nodes, those with the highest scores, ties on average.
-
-    ``lift``: how many times as many as at random.
-    """
+    """What looking at the share of nodes with the highest scores finds of class 1; ``lift``: over looking at random."""
 
     share: float
     nodes: int
@@ -157,7 +154,7 @@ def reliability(truth: Truths, score: Floats) -> list[Bin]:
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """How far scores are from the truth in a bin, on average over the nodes (Naeini et al. 2015)."""
+    """Expected calibration error: |mean score − true share| of a bin, averaged over nodes (Naeini et al. 2015)."""
     nodes = sum(each.true.of for each in bins)
     return sum(each.true.of * abs(each.said - each.true.value) for each in bins) / nodes
 
@@ -173,7 +170,7 @@ def best_threshold(truth: Truths, score: Floats) -> float | None:
 
 
 def alarms(truth: Truths, score: Floats, threshold: float) -> Alarms:
-    """What comes of a threshold."""
+    """Count true and false alarms, missed nodes and the rest, if an alarm is raised from ``threshold`` on."""
     raised = score >= threshold
     parts = (raised & truth, raised & ~truth, ~raised & truth, ~raised & ~truth)
     return Alarms(*(int(part.sum()) for part in parts))
@@ -189,7 +186,7 @@ def _expected(truth: Truths, score: Floats) -> Floats:
 
 
 def _thinned(x: Floats, y: Floats) -> Curve:
-    """At most so many points as a page shows, the first and the last among them."""
+    """At most 200 points of a curve, evenly spaced by their number, the first and the last among them."""
     chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), _POINTS)).round().astype(int))
     return [(float(x[each]), float(y[each])) for each in chosen]
 
@@ -245,12 +242,12 @@ def groups(told: Scored, by: ByColumn, threshold: float | None) -> Grid:
     """
     assert told.ids is not None
     values = [by.values.get(told.ids[row]) for row in told.test.rows]
-    kept, rest = _joined(_quarters(values) or _named(values))
-    rows = [(name, *_figures(told, places, threshold)) for name, places in kept]
+    kept, rest = _split_by_size(_groups_by_quarter(values) or _groups_by_value(values))
+    rows = [(name, *_group_cells(told, places, threshold)) for name, places in kept]
     if rest:
         others = np.concatenate([places for _, places in rest])
         name = rest[0][0] if len(rest) == 1 else f"others ({len(rest)} groups)"
-        rows.append((name, *_figures(told, others, threshold)))
+        rows.append((name, *_group_cells(told, others, threshold)))
     headings: tuple[str, ...] = ("nodes", "accuracy")
     if threshold is not None:
         headings = ("nodes", f"of {called(told.classes[1])}", "AUC", "recall at the threshold", "flagged")
@@ -264,7 +261,8 @@ def groups(told: Scored, by: ByColumn, threshold: float | None) -> Grid:
     return Grid(f"Figures by {by.name}", caption, {by.name: "some", **dict.fromkeys(headings, "number")}, tuple(rows))
 
 
-def _named(values: list[str | None]) -> list[tuple[str, Whole]]:
+def _groups_by_value(values: list[str | None]) -> list[tuple[str, Whole]]:
+    """Value → places of the nodes that have it, the largest group first; None is a group of its own."""
     places: dict[str | None, list[int]] = {}
     for place, value in enumerate(values):
         places.setdefault(value, []).append(place)
@@ -272,8 +270,8 @@ def _named(values: list[str | None]) -> list[tuple[str, Whole]]:
     return [("no value" if name is None else name, np.array(each)) for name, each in found]
 
 
-def _quarters(values: list[str | None]) -> list[tuple[str, Whole]]:
-    """Quarters of a column of numbers, those without one last; nothing where it is not, or has few different ones."""
+def _groups_by_quarter(values: list[str | None]) -> list[tuple[str, Whole]]:
+    """Group numbers by quartile, nodes without one last; empty where values are no numbers, or few different ones."""
     try:
         numbers = np.array([math.nan if value is None else float(value) for value in values])
     except ValueError:
@@ -289,8 +287,8 @@ def _quarters(values: list[str | None]) -> list[tuple[str, Whole]]:
     return [each for each in [*found, ("no value", np.flatnonzero(~known))] if len(each[1])]
 
 
-def _joined(found: list[tuple[str, Whole]]) -> tuple[list[tuple[str, Whole]], list[tuple[str, Whole]]]:
-    """Groups that are shown by themselves, and those that become one, which is no smaller than a group may be."""
+def _split_by_size(found: list[tuple[str, Whole]]) -> tuple[list[tuple[str, Whole]], list[tuple[str, Whole]]]:
+    """Split groups into those shown alone and those joined: small ones, and those beyond the largest 20."""
     sizes = [len(places) for _, places in found]
     largest = sorted(range(len(found)), key=lambda each: -sizes[each])
     rest = {each for rank, each in enumerate(largest) if sizes[each] < FEWEST or rank >= _MOST_GROUPS}
@@ -304,7 +302,8 @@ def _joined(found: list[tuple[str, Whole]]) -> tuple[list[tuple[str, Whole]], li
     )
 
 
-def _figures(told: Scored, places: Whole, threshold: float | None) -> tuple[str, ...]:
+def _group_cells(told: Scored, places: Whole, threshold: float | None) -> tuple[str, ...]:
+    """Cells of the row of ``groups`` on the test nodes at ``places``."""
     labels, likely = told.test.labels[places], told.test.likely[places]
     nodes = f"{len(places):,}"
     if threshold is None:

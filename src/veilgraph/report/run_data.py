@@ -73,7 +73,7 @@ class RunData:
 
     @property
     def parties(self) -> tuple[PartyId, ...]:
-        """All of the job, the server last."""
+        """All parties of the job, the server last."""
         return (*self.settings.data.names, SERVER)
 
     @property
@@ -83,11 +83,11 @@ class RunData:
 
 
 def read_run(run: RunDirectory) -> RunData:
-    """Read a run directory."""
+    """Read what a run directory has for a report: job, scores, records, facts of graphs, and ledgers."""
     settings = run.settings
     here = {party: run.party_path(party) for party in (*settings.data.names, SERVER) if run.party_path(party).is_dir()}
     records = [path / "disclosures.jsonl" for path in here.values()]
-    graphs = {party: graph for party in here if (graph := _graph(run, party)) is not None}
+    graphs = {party: graph for party in here if (graph := _load_graph(run, party)) is not None}
     return RunData(
         path=run.path,
         settings=settings,
@@ -118,7 +118,7 @@ def read_disclosures(path: Path) -> list[DisclosureRecord]:
 
 
 def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
-    """What each holder's ledger came to after its last piece of work, an infinite ε None; without a word: left out."""
+    """Holder → the summary of its ledger after its last work, an infinite ε as None; those without one are left out."""
     found = {}
     for party in run.settings.data.names:
         path = run.party_path(party) / LEDGER_SUMMARY
@@ -127,7 +127,7 @@ def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
     return found
 
 
-def _graph(run: RunDirectory, party: PartyId) -> PartyGraph | None:
+def _load_graph(run: RunDirectory, party: PartyId) -> PartyGraph | None:
     file = run.party_path(party) / "graph.safetensors"
     return load_party(file) if file.is_file() else None
 
@@ -140,10 +140,10 @@ def _table_sizes(paths: Iterable[Path]) -> dict[PartyId, int]:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Predicted nodes of one split: T of C classes, by their numbers among the party's nodes.
+    """Labelled and predicted nodes of one split: ``rows`` [T] are their places among the party's nodes.
 
-    ``likely`` are [T, C] probabilities, calibrated where the run is; ``own`` as the network gives them, of which
-    figures are; ``taken`` [T] the class that it chose.
+    ``likely`` [T, C] are probabilities, calibrated where the run is; ``own`` [T, C] those that the network gives, which
+    figures are computed from; ``taken`` [T] is the class that it chose.
     """
 
     rows: Whole
@@ -155,10 +155,9 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What one party's newest predictions say of its labelled nodes: of validation, if any, and of test nodes, one at
-    least.
+    """One party's newest predictions of its labelled validation and test nodes, with their labels.
 
-    ``ids`` are of all its nodes, where they have any.
+    There is a test node at least. ``ids`` are of all its nodes, None where they have none.
     """
 
     party: PartyId
@@ -189,24 +188,24 @@ def scored(found: RunData) -> Scored | str:  # noqa: PLR0911 - a reason each
         return "what is predicted is not the class of a node."
     if not (run.party_path(party) / "predictions.safetensors").is_file():
         return f"{party}'s predictions are not in this directory."
-    graph = _graph(run, party)
+    graph = _load_graph(run, party)
     if graph is None or graph.labels is None:
         return f"{party}'s labels are not in this directory."
     if graph.test_mask is None or not bool(graph.test_mask.any()):
         return "no node is set aside for testing."
     store = run.party(party)
     predictions, ids = load_predictions(store), store.ids()
-    rows = _rows(predictions, ids, graph)
+    rows = _rows_of_predictions(predictions, ids, graph)
     if rows is None:
         return "the newest predictions are of other nodes than the labels here."
-    val, test = (_split(graph, predictions, rows, f"{split}_mask") for split in ("val", "test"))
+    val, test = (_split_of(graph, predictions, rows, f"{split}_mask") for split in ("val", "test"))
     if not len(test.labels):
         return "the newest predictions have no test node."
     classes, known = tuple(predictions.class_labels()), None if ids is None else tuple(ids)
     return Scored(party, classes, val, test, predictions.calibration is not None, known)
 
 
-def _rows(predictions: Predictions, ids: list[str] | None, graph: PartyGraph) -> Tensor | None:
+def _rows_of_predictions(predictions: Predictions, ids: list[str] | None, graph: PartyGraph) -> Tensor | None:
     """For every common node its row among the predictions, −1 where it has none: Tensor[C] int64."""
     if predictions.compared is None or ids is None:
         rows = torch.full((graph.common,), -1)
@@ -218,7 +217,8 @@ def _rows(predictions: Predictions, ids: list[str] | None, graph: PartyGraph) ->
     return torch.tensor([places.get(text, -1) for text in ids[: graph.common]], dtype=torch.int64)
 
 
-def _split(graph: PartyGraph, predictions: Predictions, rows: Tensor, mask: str) -> Split:
+def _split_of(graph: PartyGraph, predictions: Predictions, rows: Tensor, mask: str) -> Split:
+    """The labelled common nodes of a mask that have a prediction, which ``rows`` [C] places."""
     chosen, labels = (
         torch.zeros(graph.common) if values is None else values[: graph.common]
         for values in (getattr(graph, mask), graph.labels)

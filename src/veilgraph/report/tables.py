@@ -47,7 +47,7 @@ def table(
     fold: bool = False,
     bold: Callable[[Sequence[str]], bool] = lambda row: False,
 ) -> Table:
-    """A table of text for the terminal, taken as it is; ``>`` right-aligns; ``fold`` folds long cells, not cuts
+    """A table of plain text for the terminal; ``>`` before a heading right-aligns; ``fold`` folds long cells, not cuts
     them; rows that are ``bold`` stand out.
     """
     made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", show_header=header)
@@ -79,7 +79,7 @@ class Grid:
 
 
 def add_row(to: Table, cells: Iterable[str], style: str | None = None) -> None:
-    """Add a row of text, taken as it is."""
+    """Add a row of plain text to a terminal table; markup in it is not read."""
     to.add_row(*map(Text, cells), style=style)
 
 
@@ -89,7 +89,7 @@ def percent(share: float | None) -> str:
 
 
 def run_table(summary: Record, measures: Measures = CLASS_MEASURES) -> Table:
-    """The result of one run."""
+    """Terminal table of a run's summary: best epoch, figures, seconds per step and bytes sent."""
     main = measures.main
     found = table("Result", ("", ">"), [("best epoch", str(summary["best_epoch"]))], header=False)
     for split, title in (("val", "validation"), ("test", "test")):
@@ -132,7 +132,7 @@ def traffic_table(sent_bytes: Mapping[PartyId, int]) -> Table:
 
 
 def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
-    """What each holder brings, before anything is trained, a column each; ``aligned`` common nodes are the first."""
+    """Terminal table of ``data_facts``, a column for each holder; ``aligned``: whether row v is one node for all."""
     facts = data_facts(graphs, aligned=aligned)
     columns = [dict(_data_rows(each)) for each in facts]
     headings = dict.fromkeys(heading for column in columns for heading in column)
@@ -141,7 +141,7 @@ def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
 
 
 def data_facts(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> list[Record]:
-    """What ``data_table`` shows, for programs."""
+    """A record per holder of what ``data_table`` shows: nodes, edges, features, degrees, classes and label counts."""
     found: list[Record] = []
     for graph in graphs:
         # Degrees are counted here, whatever the weights: an edge of weight 0 still joins two nodes.
@@ -161,7 +161,7 @@ def data_facts(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> list[Re
                 "isolated": int((degrees[:nodes] == 0).sum()),
                 "classes": graph.num_classes,
                 "labels": {split: None if mask is None else int(mask.sum()) for split, mask in masks.items()},
-                "labels_by_class": {split: _by_class(graph, mask) for split, mask in masks.items()},
+                "labels_by_class": {split: _label_counts(graph, mask) for split, mask in masks.items()},
             }
         )
     return found
@@ -185,7 +185,7 @@ def _data_rows(facts: Record) -> Iterator[tuple[str, str]]:
         yield f"{split} labels", NOTHING if count is None else f"{count:,}" + (f" ({each})" if each else "")
 
 
-def _by_class(graph: PartyGraph, mask: Tensor | None) -> list[int]:
+def _label_counts(graph: PartyGraph, mask: Tensor | None) -> list[int]:
     if graph.labels is None or mask is None:
         return []
     labels = graph.labels[mask]
@@ -194,28 +194,28 @@ def _by_class(graph: PartyGraph, mask: Tensor | None) -> list[int]:
 
 
 def party_tables(description: PartyDescription) -> list[Table]:
-    """The graph as a whole, its edges by file and relation, the feature columns and, at a label holder, the labels."""
+    """Tables of a party's graph, its files, edges by relation, feature columns and, if any, labels and target."""
     tables = [
-        _overview(description),
-        _files(description.files),
-        *([_edges(description)] if description.edges else []),
-        _features(description),
+        _overview_table(description),
+        _files_table(description.files),
+        *([_edges_table(description)] if description.edges else []),
+        _features_table(description),
     ]
     if description.classes is not None and description.split_classes is not None:
-        each = {name: f"{sum(of.values()):,}: {_counts(of)}" for name, of in description.split_classes.items()}
-        rows = {"classes": _counts(description.classes), "unlabelled": f"{description.unlabelled:,}", **each}
+        each = {name: f"{sum(of.values()):,}: {_count_text(of)}" for name, of in description.split_classes.items()}
+        rows = {"classes": _count_text(description.classes), "unlabelled": f"{description.unlabelled:,}", **each}
         tables.append(table("Labels", ("", ""), rows.items(), header=False, fold=True))
     if (target := description.target) is not None:
         rows = {
-            target.column: _values(target),
+            target.column: _value_text(target),
             "missing": f"{target.missing:,}",
-            "splits": _counts(description.splits or {}),
+            "splits": _count_text(description.splits or {}),
         }
         tables.append(table("Target", ("", ""), rows.items(), header=False, fold=True))
     return tables
 
 
-def _overview(description: PartyDescription) -> Table:
+def _overview_table(description: PartyDescription) -> Table:
     smallest, median, largest = description.degrees
     layout = "sparse" if description.sparse else "dense"
     rows = {
@@ -232,7 +232,7 @@ def _overview(description: PartyDescription) -> Table:
     return table(f"Party {description.party}", ("", ">"), rows.items(), caption=caption, header=False)
 
 
-def _files(files: Sequence[FileDescription]) -> Table:
+def _files_table(files: Sequence[FileDescription]) -> Table:
     repeated = any(file.repeated for file in files)
     columns = ("file", "written with", ">rows", ">of no node", ">nodes without a row")
     found = table("Files", (*columns, *([">repeated ids"] if repeated else [])), fold=True)
@@ -246,7 +246,7 @@ def _files(files: Sequence[FileDescription]) -> Table:
 _ACROSS: Final = "of these to others' nodes"
 
 
-def _edges(description: PartyDescription) -> Table:
+def _edges_table(description: PartyDescription) -> Table:
     each = [relation for edges in description.edges for relation in edges.relations]
     weighted = any(relation.mean_weight is not None for relation in each)
     bounded = any(relation.hops is not None for relation in each)
@@ -271,26 +271,26 @@ def _edges(description: PartyDescription) -> Table:
     return found
 
 
-def _features(description: PartyDescription) -> Table:
+def _features_table(description: PartyDescription) -> Table:
     left_out = len(description.features) - _COLUMNS_SHOWN
     caption = f"and {left_out:,} more columns" if left_out > 0 else None
     found = table("Feature columns", ("column", "kind", ">missing", "values"), caption=caption, fold=True)
     for column in description.features[:_COLUMNS_SHOWN]:
         kind = "number" if isinstance(column, NumericDescription) else "category"
-        add_row(found, (column.column, kind, f"{column.missing:,}", _values(column)))
+        add_row(found, (column.column, kind, f"{column.missing:,}", _value_text(column)))
     return found
 
 
-def _values(column: NumericDescription | CategoricalDescription) -> str:
+def _value_text(column: NumericDescription | CategoricalDescription) -> str:
     if isinstance(column, CategoricalDescription):
-        return _counts(column.counts | ({"(other)": column.other} if column.other else {}))
+        return _count_text(column.counts | ({"(other)": column.other} if column.other else {}))
     if column.minimum is None:
         return "none"
     cut = f", {column.cut:,} cut to the scale" if column.cut else ""
     return f"{column.minimum:.4g} to {column.maximum:.4g}, mean {column.mean:.4g}{cut}"
 
 
-def _counts(counts: Mapping[str, int]) -> str:
+def _count_text(counts: Mapping[str, int]) -> str:
     words = [f"{name} {count:,}" for name, count in counts.items()]
     left_out = len(words) - _MOST_NAMED
     return ", ".join(words[:_MOST_NAMED]) + (f" and {left_out:,} more" if left_out > 0 else "")
@@ -302,14 +302,14 @@ def will_send(costs: Costs) -> str:
     for party, count in costs.sent().items():
         alike.setdefault(count, []).append(party)
     (first, most), *others = [
-        (_senders(parties), human_bytes(count) + (" each" if len(parties) > 1 else ""))
+        (_party_names(parties), human_bytes(count) + (" each" if len(parties) > 1 else ""))
         for count, parties in alike.items()
     ]
     words = ", ".join([f"{first} will send at most {most}", *(f"{names} {count}" for names, count in others)])
     return f"{words} (veilgraph check --costs: stage by stage)"
 
 
-def _senders(parties: Sequence[PartyId]) -> str:
+def _party_names(parties: Sequence[PartyId]) -> str:
     return listed(parties) if len(parties) <= 4 else f"{parties[0]} and {len(parties) - 1} other holders"
 
 
@@ -319,7 +319,7 @@ def costs_table(costs: Costs) -> Table:
     for party in costs.sent():
         counts = (*(stage.sent.get(party, 0) for stage in costs.stages), costs.memory.get(party, 0))
         alike.setdefault(counts, []).append(party)
-    names = (f">{_senders(parties)}{', each' * (len(parties) > 1)}" for parties in alike.values())
+    names = (f">{_party_names(parties)}{', each' * (len(parties) > 1)}" for parties in alike.values())
     found = table("What it will send", ("stage", ">rounds", *names))
     *stages, memory = ([human_bytes(count) for count in counts] for counts in zip(*alike, strict=True))
     for stage, sent in zip(costs.stages, stages, strict=True):
@@ -352,7 +352,7 @@ def environment() -> Environment:
 
 
 def _printed(value: object) -> object:
-    """A value in a page: text without characters that hide, or turn the direction of others."""
+    """A value as a page shows it: text without invisible characters and those that turn the writing direction."""
     if isinstance(value, Markup):
         return Markup(printable_lines(value))  # noqa: S704 - markup already
     return printable_lines(value) if isinstance(value, str) else value
@@ -394,12 +394,12 @@ class Axis:
             object.__setattr__(self, "high", self.low + 1)
 
     def place(self, value: float) -> float:
-        """Where a value goes; values outside of the axis go to its ends."""
+        """The drawing coordinate of a value; values outside of the axis go to its ends."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def span(self, value: float, low: float, high: float) -> Span:
-        """Where a figure and the ends of its interval go."""
+        """The drawing coordinates of a figure and of the ends of its interval."""
         return Span(self.place(value), self.place(low), self.place(high))
 
     def ticks(self, count: int) -> tuple[Tick, ...]:

@@ -60,12 +60,12 @@ def time_words(seconds: float) -> str:
 
 
 def left_words(elapsed_s: float, done: float, total: float) -> str:
-    """``, about 12 min left in all``, of so many seconds for what is done; empty where nothing is done yet."""
+    """``, about 12 min left in all``, from the seconds that ``done`` of ``total`` took; empty where none is done."""
     return f", about {time_words(elapsed_s * (total - done) / done)} left in all" if 0 < done <= total else ""
 
 
 class TrainingBars:
-    """Bars in a terminal, none of a training without an epoch; else a line every ``EVERY_S``, and the last state."""
+    """Progress of trainings: bars in a terminal, else a line every ``EVERY_S`` and the last state."""
 
     def __init__(self, console: Console, measures: Measures = CLASS_MEASURES) -> None:
         self._measures = measures
@@ -88,10 +88,11 @@ class TrainingBars:
         return self
 
     def at(self, done: int, total: int) -> None:
-        """How many trainings of how many are done, where they are not each by itself."""
+        """Set how many of several trainings are done, for the time left."""
         self._done, self._total, self._within = done, total, 0.0
 
     def _state(self) -> str:
+        """What is being trained, and about how long is left in all; empty between trainings."""
         left = left_words(monotonic() - self._begun, self._done + self._within, self._total)
         return self._doing + left if self._doing else ""
 
@@ -117,7 +118,7 @@ class TrainingBars:
                 last.update(records[-1])
                 left_s = (monotonic() - begun) / max(last["epoch"], 1) * max(epochs - last["epoch"], 0)
                 self._within = min(last["epoch"] / max(epochs, 1), 1.0)
-                state = _state(last, epochs, self._measures)
+                state = _epoch_text(last, epochs, self._measures)
                 self._doing = f"{name}: {state}, at most {time_words(left_s)} left"
                 self._bars.update(task, completed=last["epoch"], state=state)
 
@@ -131,7 +132,7 @@ class TrainingBars:
             self._bars.update(task, total=last["epoch"])
 
 
-def _state(record: Record, epochs: int, measures: Measures) -> str:
+def _epoch_text(record: Record, epochs: int, measures: Measures) -> str:
     parts = [f"epoch {record['epoch']:>{len(str(epochs))}}/{epochs}"]
     if "loss" in record:
         parts.append(f"loss {record['loss']:.3f}")
@@ -182,10 +183,10 @@ def curves(
     losses, judged = picture.subplots(1, 2)
     main = measures.main
     picture.suptitle(title, fontsize=13)
-    _plot(losses, metrics, "loss", _OF_LOSS)
+    _plot_splits(losses, metrics, "loss", _OF_LOSS)
     losses.set(title="Loss", xlabel="epoch", ylabel=measures.loss)
     losses.set_ylim(bottom=0)
-    _plot(judged, metrics, main.name, tuple(_NAMES))
+    _plot_splits(judged, metrics, main.name, tuple(_NAMES))
     for index, (name, value) in enumerate(references.items()):
         colour = _REFERENCE_COLOURS[index % len(_REFERENCE_COLOURS)]
         label = f"{name}, test ({main.shown(value)})"
@@ -204,7 +205,7 @@ def curves(
     return picture
 
 
-def _plot(axes: Axes, metrics: Sequence[Record], quantity: str, splits: Sequence[str]) -> None:
+def _plot_splits(axes: Axes, metrics: Sequence[Record], quantity: str, splits: Sequence[str]) -> None:
     for split in splits:
         if found := points(metrics, f"{split}_{quantity}"):
             marker = "o" if len(found) == 1 else None
@@ -213,12 +214,12 @@ def _plot(axes: Axes, metrics: Sequence[Record], quantity: str, splits: Sequence
 
 def training(found: RunData) -> Section:
     """Curves and scores of a run, as far as they are here: a chart for each figure of the epochs' records."""
-    charts = list(_charts(found.metrics, found.summary, found.settings.measures))
+    charts = list(_curve_charts(found.metrics, found.summary, found.settings.measures))
     return {
         "progress": progress(found) if found.summary is None else "",
         "charts": charts,
         "legend": longest_legend(charts),
-        "scores": _scores(found),
+        "scores": _scores_grid(found),
         "compared_with": "" if found.settings.label_privacy is None else compared_with(found.settings),
     }
 
@@ -236,7 +237,7 @@ def progress(found: RunData) -> str:
     return "Nothing has been trained in this run yet."
 
 
-def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -> Iterator[Section]:
+def _curve_charts(metrics: list[Record], summary: Record | None, measures: Measures) -> Iterator[Section]:
     if not metrics:
         return
     epochs = (metrics[0]["epoch"], metrics[-1]["epoch"])
@@ -259,12 +260,12 @@ def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -
 
 
 def is_bounded(figure: Figure) -> bool:
-    """Whether 1 is the most that it can be."""
+    """Whether the highest value of a figure is 1."""
     return figure.is_share or figure in (AUC, F1)
 
 
-def _scores(found: RunData) -> Grid:
-    """Of a complete run; no row of another."""
+def _scores_grid(found: RunData) -> Grid:
+    """Figures of a complete run on each split, a row each; of an incomplete run no row."""
     rows, measures = [], found.settings.measures
     for each in () if found.summary is None else measures.figures:
         values = [(found.summary or {}).get(f"{split}_{each.name}") for split in _NAMES]
@@ -280,7 +281,7 @@ def _scores(found: RunData) -> Grid:
 
 
 def best_of(select_by: str, measures: Measures) -> str:
-    """What the epoch that is kept has the best of, in words."""
+    """The figure by which the epoch that is kept is the best, in words."""
     return "the lowest loss" if select_by == LOSS else measures.named(select_by).best
 
 
