@@ -43,8 +43,8 @@ def _as_weight(value: object) -> object:
     return {"column": value} if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
-def _as_written(weight: WeightSettings | None) -> object:
-    """A column as it is goes by its name alone, in digests too."""
+def _weight_to_setting(weight: WeightSettings | None) -> object:
+    """Serialise a weight without scaling as its column's name alone, in digests too."""
     return weight.column if weight is not None and weight == WeightSettings(column=weight.column) else weight
 
 
@@ -132,7 +132,7 @@ class EdgeSettings(TableFile):
     weight: Annotated[
         WeightSettings | None,
         BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text | None),
-        PlainSerializer(_as_written),
+        PlainSerializer(_weight_to_setting),
     ] = None
     """column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1"""
     features: tuple[
@@ -195,7 +195,7 @@ class EdgeSettings(TableFile):
 
 
 def check_reaches(edges: Sequence[EdgeSettings]) -> dict[str, int | None]:
-    """Every relation of a party file → its hops, as first named; ``ValueError``: two tables say different hops."""
+    """Return each relation of a party file → its hops; ``ValueError``: two tables give one relation different hops."""
     found: dict[str, int | None] = {}
     for each in edges:
         for name, hops in each.reaches.items():
@@ -209,7 +209,7 @@ def check_reaches(edges: Sequence[EdgeSettings]) -> dict[str, int | None]:
 
 
 def says_hops(edges: Sequence[EdgeSettings]) -> str | None:
-    """Why a job that tells no relations apart is not for a party file that says hops of some, not named; or None."""
+    """Return why a job that ignores relations refuses these tables, if one sets hops; names no relation. Else None."""
     for place, each in enumerate(edges):
         if any(hops is not None for hops in each.reaches.values()):
             key = "hops" if each.relation is None else "relation.hops"
@@ -218,7 +218,7 @@ def says_hops(edges: Sequence[EdgeSettings]) -> str | None:
 
 
 def says_weights(edges: Sequence[EdgeSettings]) -> str | None:
-    """The place of the first key that has edges of a party file weigh more or less than 1; None where there is none."""
+    """Return the first key that makes an edge's weight other than 1, as ``edges.0.weight``; None where all weigh 1."""
     for place, each in enumerate(edges):
         weighs = {
             "weight": each.weight is not None,
@@ -246,7 +246,7 @@ def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:
 
 
 def shared_values(edges: Sequence[EdgeSettings]) -> list[str]:
-    """Why one row of a node would change edges of others, where nodes are joined by what they share."""
+    """Return a reason for each table with ``shared``: one node's row can change edges between others."""
     return [
         f"edges.{place}.shared joins all who have a value, and one row more or less can change up to "
         f"{each.at_most * (each.at_most + 1) // 2} edges; leave the file out, or export pairs"
@@ -494,7 +494,7 @@ class TableSettings(Settings):
         return self.nodes != NO_NODES
 
     def hashed(self) -> str:
-        """How the tables are read, for a digest."""
+        """Return the settings by which tables are read as JSON, for a digest; ``columns_from_edges`` is left out."""
         return self.model_dump_json(include={"nodes", "edges", "ids"}, exclude={"nodes": {"columns_from_edges"}})
 
     @property
