@@ -156,7 +156,10 @@ def check_labels(
     num_nodes: int,
     num_common: int,
 ) -> None:
-    """Refuse labels beyond ``num_classes``, masks that overlap or hold unlabelled nodes, no common train or val node."""
+    """Refuse labels outside −1..num_classes−1, and masks without labels, that overlap or hold unlabelled nodes.
+
+    One training and one validation node at least must be common to all holders.
+    """
     if labels is None:
         for name, mask in masks.items():
             if mask is not None:
