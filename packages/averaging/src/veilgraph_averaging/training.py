@@ -122,10 +122,7 @@ def update_bits(job: AveragingJob) -> int:
 
 
 def opened(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
-    """With joint noise, turn an opened sum, Tensor[W + 2] float64, from cells into gradients with weight decay.
-
-    Without it the sum is returned as it is.
-    """
+    """Scale an opened sum, Tensor[W + 2] float64, from cells to gradients and add weight decay, if noise is joint."""
     plan = job.training_plan
     if plan is None or plan.joint is None:
         return total
