@@ -180,6 +180,7 @@ def _expected_gain(settings: JobSettings, nodes: int, sizes: Mapping[PartyId, Pa
 
 
 def _party_sizes(of: PartyDescription, job: JobSettings) -> PartySizes:
+    """Return what a party brings to a job, for its costs; edges are pairs that the job uses, in a union job."""
     splits, edges, shared = of.splits or {}, sum(table.edges for table in of.edges), Counter[PartyId]()
     counts = splits.get("train", 0), len(of.classes or {}), splits.get("val", 0)
     if job.inputs.joins_others:

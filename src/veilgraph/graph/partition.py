@@ -126,6 +126,7 @@ def _number_pairs(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, int]:
 
 
 def _cut_points(total: int, holders: int, proportions: Sequence[float] | None, argument: str, least: int) -> list[int]:
+    """Return holders + 1 rising cuts of 0..``total``, by ``proportions`` (None: even); parts are ``least`` or more."""
     shares = torch.ones(holders, dtype=torch.float64)
     if proportions is not None:
         if len(proportions) != holders or any(not 0 < share < float("inf") for share in proportions):

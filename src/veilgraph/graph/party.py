@@ -175,7 +175,7 @@ class PartyGraph:
             return  # ``validate`` refuses it
         present = weight > 0
         if bool((present | (weight == 0)).all()) and not bool(present.all()):
-            for name, values in self._edges_at(present).items():
+            for name, values in self._select_edges(present).items():
                 object.__setattr__(self, name, values)
 
     @property
@@ -239,9 +239,9 @@ class PartyGraph:
 
     def with_edges(self, kept: Tensor) -> PartyGraph:
         """The same nodes with some of the edges; ``kept``: Tensor[E] bool, or places of edges in a new order."""
-        return replace(self, **self._edges_at(kept))
+        return replace(self, **self._select_edges(kept))
 
-    def _edges_at(self, kept: Tensor) -> dict[str, Any]:
+    def _select_edges(self, kept: Tensor) -> dict[str, Any]:
         named = {name: getattr(self, name) for name in _OF_EDGES if getattr(self, name) is not None}
         return {"edge_index": self.edge_index[:, kept], **{name: values[kept] for name, values in named.items()}}
 

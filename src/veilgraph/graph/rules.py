@@ -448,7 +448,7 @@ def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, 
             problem = f"{edge} leads to other nodes than {kind!r}, of which a holder's graph is"
             refuse(party, "data.edge_types", problem, way_out)
     stores = {edge: given[edge] for edge in given.edge_types}
-    index = [_edge_index(party, edge, store) for edge, store in stores.items()]
+    index = [_check_edge_index(party, edge, store) for edge, store in stores.items()]
     weights = [_relation_weight(party, edge, store) for edge, store in stores.items()]
     data = pyg.Data(**given[kind].to_dict())
     data.edge_index = torch.cat([torch.empty(2, 0, dtype=torch.int64), *index], dim=1)
@@ -480,7 +480,7 @@ def _common_kind(party: PartyId, data: pyg.HeteroData) -> str:
     refuse(party, "data", problem, f"name it: data.common = {kinds[0] if kinds else 'customer'!r}")
 
 
-def _edge_index(party: PartyId, edge: tuple[str, str, str], store: storage.EdgeStorage) -> Tensor:
+def _check_edge_index(party: PartyId, edge: tuple[str, str, str], store: storage.EdgeStorage) -> Tensor:
     index: Any = store.get("edge_index")
     is_pairs = isinstance(index, Tensor) and index.dim() == 2 and index.shape[0] == 2
     if not is_pairs or index.dtype not in (*INTEGERS, torch.int64):

@@ -359,7 +359,7 @@ _KINDS: Final = (
 """What an entry of a kind has, besides numbers."""
 
 
-def _feature_kind(value: object) -> str:
+def _feature_tag(value: object) -> str:
     if isinstance(value, dict):
         return next((tag for key, _, tag in _KINDS if key in value), "(numeric)")
     return next((tag for _, kind, tag in _KINDS if isinstance(value, kind)), "(numeric)")
@@ -370,7 +370,7 @@ Features = Annotated[
     | Annotated[BooleanFeatures, Tag("(boolean)")]
     | Annotated[DateFeatures, Tag("(date)")]
     | Annotated[CategoricalFeatures, Tag("(categorical)")],
-    Discriminator(_feature_kind),
+    Discriminator(_feature_tag),
 ]
 
 

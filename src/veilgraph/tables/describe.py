@@ -502,10 +502,7 @@ def _bin_numbers(name: str, values: NDArray[np.generic], then: Profile | None, *
 
 
 def _bin_starts(values: NDArray[np.float64], alone: Sequence[float]) -> NDArray[np.float64]:
-    """Return where bins begin, ascending: at the least value, deciles, and above the largest value.
-
-    Frequent values, and those of ``alone``, have bins of their own. Without values there are no bins.
-    """
+    """Return where bins begin, ascending: least value, deciles, above the largest; frequent and ``alone`` are bins."""
     if not len(values):
         return values
     each, count = np.unique(values, return_counts=True)

@@ -265,6 +265,7 @@ class _EdgeReader:
             column.refuse_any(unknown, "is no id of the node table", "add the node, or set unknown to drop")
 
     def _look_up_nodes(self, *columns: Column) -> list[Codes]:
+        """Return each column's rows in the node table, int32 [n], negative: unknown, which ``unknown`` may refuse."""
         # One look-up for all: pyarrow builds the table of ids anew in each.
         codes = look_up(pa.chunked_array([each.ids(self.spelling) for each in columns], pa.string()), self.ids)
         found = np.split(codes, len(columns))

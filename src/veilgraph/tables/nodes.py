@@ -149,7 +149,7 @@ def read_joined(
     count = len(nodes.ids)
     if not count:
         raise DataError(f"{sources[0].path}: 0 rows, and a party has at least one node; give one row per node")
-    values, counts = nodes.values, [nodes.described(None, None)]
+    values, counts = nodes.values, [nodes.describe(None, None)]
     for place, source in enumerate(sources[1:], start=1):
         read = _read_file(place, source, wanted, spelling, duplicates, nodes.ids)
         without = np.ones(count, bool)
@@ -163,7 +163,7 @@ def read_joined(
                 )
             values[index] = np.full(count, each.empty, own.dtype)
             values[index][read.nodes] = own
-        counts.append(read.described(read.unknown, int(without.sum())))
+        counts.append(read.describe(read.unknown, int(without.sum())))
     return _JoinedTable(nodes.ids, nodes.written, [values[index] for index in range(len(wanted))], tuple(counts))
 
 
@@ -180,7 +180,7 @@ class _FileRows:
     unknown: int
     repeated: int
 
-    def described(self, unknown: int | None, without: int | None) -> FileDescription:
+    def describe(self, unknown: int | None, without: int | None) -> FileDescription:
         return FileDescription(self.source.path, str(self.source.form), self.rows, unknown, without, self.repeated)
 
 
@@ -392,18 +392,18 @@ def read_nodes(
 
 def _feature_sources(nodes: NodeSettings, base: Path) -> list[Source]:
     """Return the node table and then the joined tables as sources; only their headers are read."""
-    joined = [_source(base / each.file, each.id or nodes.id, each, each.prefix) for each in nodes.join]
-    return [_source(base / nodes.file, nodes.id, nodes), *joined]
+    joined = [_make_source(base / each.file, each.id or nodes.id, each, each.prefix) for each in nodes.join]
+    return [_make_source(base / nodes.file, nodes.id, nodes), *joined]
 
 
 def _label_source(nodes: NodeSettings, base: Path) -> Source | None:
     label = nodes.label
     if label is None or label.file is None:
         return None
-    return _source(base / label.file, label.id or nodes.id, label)
+    return _make_source(base / label.file, label.id or nodes.id, label)
 
 
-def _source(path: Path, name: str, settings: FormatSettings, prefix: str = "") -> Source:
+def _make_source(path: Path, name: str, settings: FormatSettings, prefix: str = "") -> Source:
     form = file_format(path, settings)
     return Source(path, name, column_names(path, form), form, prefix)
 
@@ -485,7 +485,7 @@ def read_ids(settings: TableSettings, base: Path) -> list[str]:
     """Read the node table's ids alone, normalised by ``settings.ids``; [] without a node table."""
     if not settings.has_nodes:
         return []
-    source = _source(base / settings.nodes.file, settings.nodes.id, settings.nodes)
+    source = _make_source(base / settings.nodes.file, settings.nodes.id, settings.nodes)
     ids: list[str] = read_joined([source], [], settings.ids, settings.nodes.duplicates).ids.to_pylist()
     return ids
 

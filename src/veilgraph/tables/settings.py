@@ -39,7 +39,7 @@ class WeightSettings(Settings):
     """log: log(1 + number); none: as it is"""
 
 
-def _as_weight(value: object) -> object:
+def _as_mapping(value: object) -> object:
     return {"column": value} if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
@@ -131,12 +131,12 @@ class EdgeSettings(TableFile):
     """a shared value of more nodes joins none"""
     weight: Annotated[
         WeightSettings | None,
-        BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text | None),
+        BeforeValidator(_as_mapping, json_schema_input_type=WeightSettings | Text | None),
         PlainSerializer(_weight_to_setting),
     ] = None
     """column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1"""
     features: tuple[
-        Annotated[WeightSettings, BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text)], ...
+        Annotated[WeightSettings, BeforeValidator(_as_mapping, json_schema_input_type=WeightSettings | Text)], ...
     ] = ()
     """columns of numbers, or {column, scale}, for horizontal jobs with message: full"""
     relation: RelationSettings | None = None
@@ -354,7 +354,7 @@ class SplitTimes(Settings):
         return self
 
 
-def _split_kind(value: object) -> str:
+def _split_tag(value: object) -> str:
     if isinstance(value, dict):
         return next((f"({key})" for key in ("column", "by") if key in value), "(fractions)")
     if isinstance(value, SplitColumn):
@@ -366,7 +366,7 @@ Split = Annotated[
     Annotated[SplitColumn, Tag("(column)")]
     | Annotated[SplitTimes, Tag("(by)")]
     | Annotated[SplitFractions, Tag("(fractions)")],
-    Discriminator(_split_kind),
+    Discriminator(_split_tag),
 ]
 
 

@@ -50,10 +50,11 @@ _TINY: Final = 1e-6
 
 def gradient_scores(rounds: Sequence[Round], rate: float) -> Floats:
     """Return the log-likelihood ratio of each canary being in over all rounds, [m] float64, higher: in; ``rate``: q."""
-    return np.asarray(np.sum([_round_score(each, rate) for each in rounds], axis=0))
+    return np.asarray(np.sum([_round_log_ratios(each, rate) for each in rounds], axis=0))
 
 
-def _round_score(each: Round, rate: float) -> Floats:
+def _round_log_ratios(each: Round, rate: float) -> Floats:
+    """Return each canary's log-likelihood ratio by one sum, [m]; other canaries' terms count as Gaussian noise."""
     parts, width = each.parts, len(each.rest)
     m = len(parts[0].rows)
     means = [rate * part.count / 2 for part in parts]

@@ -80,10 +80,10 @@ class KnownSum:
             left -= self.own(holder)
         for peer in peers:
             if peer in self.sharing and peer != holder:
-                left -= -self._mask(peer, holder) if peer in self.mask_keys else self._mask(holder, peer)
+                left -= -self._mask_of(peer, holder) if peer in self.mask_keys else self._mask_of(holder, peer)
         return left
 
-    def _mask(self, known: PartyId, other: PartyId) -> Tensor:
+    def _mask_of(self, known: PartyId, other: PartyId) -> Tensor:
         private: X25519PrivateKey = mask_private(self.mask_keys[known])
         return pairwise_mask(self.round, known, private, other, self.offers[other][_MASK_KEYS], self.size)
 
@@ -123,7 +123,8 @@ def _group_by_sum(messages: Iterable[tuple[Seen, PartyId]]) -> dict[Key, dict[An
 
 
 def _open_sum(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _OfSum) -> KnownSum | None:
-    offers = {holder: _bytes(seen.tensor()) for holder, seen in came.get(OFFERS, {}).items()}
+    """Restore the secrets of a sum from its messages and friends' notes; None where messages are missing."""
+    offers = {holder: _to_bytes(seen.tensor()) for holder, seen in came.get(OFFERS, {}).items()}
     answers = {holder: seen.tensor() for holder, seen in came.get(REVEALED, {}).items()}
     survivors, passed = (
         next(iter(told[key].values())).tensor() if key in told else None for key in (SURVIVORS, PASSED)
@@ -136,7 +137,7 @@ def _open_sum(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _O
     if not (set(sharing) <= set(offers) and set(counted) <= set(values)):
         return None
     masks = dict[PartyId, int]()
-    keys = {friend: shamir.of_bytes(_bytes(seen.tensor())) for friend, seen in notes.get(OFFERS, {}).items()}
+    keys = {friend: shamir.of_bytes(_to_bytes(seen.tensor())) for friend, seen in notes.get(OFFERS, {}).items()}
     opened = {friend: seen.tensor() for friend, seen in notes.get(REVEALED, {}).items()}
     for holder in sharing:
         place = round_.holders.index(holder)
@@ -151,10 +152,10 @@ def _open_sum(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _O
 
 def _combine_shares(round_: Round, shares: Mapping[PartyId, Tensor]) -> int:
     chosen = list(shares.items())[: round_.threshold]
-    return shamir.combine({round_.holders.index(party) + 1: shamir.of_bytes(_bytes(one)) for party, one in chosen})
+    return shamir.combine({round_.holders.index(party) + 1: shamir.of_bytes(_to_bytes(one)) for party, one in chosen})
 
 
-def _bytes(tensor: Tensor) -> bytes:
+def _to_bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().numpy().tobytes()
 
 

@@ -132,16 +132,16 @@ class AveragingHolder(_AveragingRole, SharedJudge):
     @override
     def forward(self, step: int, epoch: int | None) -> None:
         if epoch is None:
-            self._evaluate()
+            self._run_evaluation()
             return
         if not self._network.has_facts:
-            self._gather()
+            self._compute_facts()
         self._epoch, sum_id = epoch, SumId.of("weights", epoch, self._network.vector())
         if not self.session.restarts:
             RecordedSum(self._record, sum_id).check_weights()
         mine = self._make_summand(step, epoch)
         self._note_private_sum()
-        self._add(mine, training.update_bits(self._job), sum_id)
+        self._sum(mine, training.update_bits(self._job), sum_id)
         weights, self.loss = training.heard(self._receive_result(len(mine), self.session.dtype))
         self._network.take(weights)
         if self.loss is None and not self._task.examples(self._own):
@@ -164,14 +164,14 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         if publisher.watched is not None:
             link.note(Tag(Kind.GRADIENT, self._sums + 1), lambda: publisher.clean)
 
-    def _gather(self) -> None:
+    def _compute_facts(self) -> None:
         def summed(size: int, known: Tensor) -> Tensor:
-            self._add(self._task.sums_before.part(self._own, known), FACT_BITS, SumId.of("facts", None, known))
+            self._sum(self._task.sums_before.part(self._own, known), FACT_BITS, SumId.of("facts", None, known))
             return self._receive_result(size, torch.float64)
 
         self._network.gather(self._task.sums_before.sizes, summed)
 
-    def _evaluate(self) -> None:
+    def _run_evaluation(self) -> None:
         task = self._task
         with torch.no_grad():
             self.logits = task.judging.output(self._network, self._own)
@@ -184,10 +184,10 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         if self._private is not None:  # of its own nodes, and nobody else hears of it
             self._scores = task.judging.scores(self._network, own)
             return
-        self._add(own, task.judging.tally_bits, self._id_of_scores())
+        self._sum(own, task.judging.tally_bits, self._id_of_scores())
         self._scores = task.judging.scores(self._network, self._receive_result(task.judging.tally_size, torch.float64))
 
-    def _add(self, values: Tensor, bits: int, sum_id: SumId) -> None:
+    def _sum(self, values: Tensor, bits: int, sum_id: SumId) -> None:
         self._sums, what = self._sums + 1, sum_id.what
         is_in = self._summing.add(self._sums, values, bits, what, REMEDY, RecordedSum(self._record, sum_id))
         self.in_lockstep = self._summing.had_all
@@ -276,14 +276,14 @@ class AveragingServer(_AveragingRole):
         if epoch is None:
             if self._predicts or self._job.averaging.privacy is not None:  # holders judge for themselves
                 return
-            self._tell(self._add(self._task.judging.tally_size, self._task.judging.tally_bits, self._id_of_scores()))
+            self._tell(self._sum(self._task.judging.tally_size, self._task.judging.tally_bits, self._id_of_scores()))
             return
         if not self._network.has_facts:
-            self._gather()
+            self._compute_facts()
         self._epoch, weights = epoch, self._network.vector()
         sum_id = SumId.of("weights", epoch, weights)
         total = training.opened(
-            self._job, self._add(len(weights) + training.EXTRA, training.update_bits(self._job), sum_id), weights
+            self._job, self._sum(len(weights) + training.EXTRA, training.update_bits(self._job), sum_id), weights
         )
         following, loss = training.averaged(self._job, self._memory, weights, total)
         self._network.take(following)
@@ -291,15 +291,15 @@ class AveragingServer(_AveragingRole):
             RecordedSum(self._record, sum_id).forget()
         self._tell(training.said(following, loss))
 
-    def _gather(self) -> None:
+    def _compute_facts(self) -> None:
         def summed(size: int, known: Tensor) -> Tensor:
-            total = self._add(size, FACT_BITS, SumId.of("facts", None, known))
+            total = self._sum(size, FACT_BITS, SumId.of("facts", None, known))
             self._tell(total)
             return total
 
         self._network.gather(self._task.sums_before.sizes, summed)
 
-    def _add(self, size: int, bits: int, sum_id: SumId) -> Tensor:
+    def _sum(self, size: int, bits: int, sum_id: SumId) -> Tensor:
         self._sums, what = self._sums + 1, sum_id.what
         found = self._summing.add(self._sums, size, RecordedSum(self._record, sum_id))
         if absent := [holder for holder in self.session.holders if holder not in found.counted]:

@@ -332,7 +332,7 @@ class MultiBit(FeatureMechanism):
                     f"sampled={self.sampled} is more than the {self.features} features there are; lower it, or leave "
                     "it out"
                 )
-        if self._steps < FEWEST_STEPS:
+        if self._free_cells < FEWEST_STEPS:
             raise ConfigError(
                 f"epsilon={self.epsilon!r} over {self.sample_size} features leaves too little for each to tell a "
                 "feature's values apart; raise epsilon or lower sampled"
@@ -347,7 +347,7 @@ class MultiBit(FeatureMechanism):
     @override
     def scale(self) -> float:
         """d(β − α)/(2m)·(e^{ε/m} + 1)/(e^{ε/m} − 1)."""
-        return self.features * (self.high - self.low) / (2 * self.sample_size) * (GRID / self._steps)
+        return self.features * (self.high - self.low) / (2 * self.sample_size) * (GRID / self._free_cells)
 
     @property
     @override
@@ -362,16 +362,16 @@ class MultiBit(FeatureMechanism):
     def thresholds(self, values: Tensor) -> Tensor:
         """Return how many of G = 2^53 equally likely cells make each value's bit 1: int64 in [L, G − L]."""
         share = values.to(torch.float64, copy=True).sub_(self.low).div_(self.high - self.low)
-        cells = share.mul_(self._steps).add_(0.5).to(torch.int64).add_(self._least)
-        return cells.clamp_(self._least, GRID - self._least)  # so that ε hangs on no floating-point error
+        cells = share.mul_(self._free_cells).add_(0.5).to(torch.int64).add_(self._least_ones)
+        return cells.clamp_(self._least_ones, GRID - self._least_ones)  # so that ε hangs on no floating-point error
 
     @cached_property
-    def _least(self) -> int:
+    def _least_ones(self) -> int:
         return least_cells(self.epsilon, parts=self.sample_size)
 
     @property
-    def _steps(self) -> int:
-        return GRID - 2 * self._least
+    def _free_cells(self) -> int:
+        return GRID - 2 * self._least_ones
 
     def _perturbed(self, x: Tensor, source: SecretSource) -> Tensor:
         seed = source(SEED_BYTES)
@@ -402,6 +402,7 @@ class MultiBit(FeatureMechanism):
             yield start, columns, self._draw_signs(block.gather(1, columns), seed, start)
 
     def _draw_signs(self, values: Tensor, seed: bytes, start: int) -> Tensor:
+        """Draw 1 or −1, int8, for each value, 1 with probability ``thresholds`` / 2^53; ``start``: the first row."""
         ones = uniform(seed, f"bits/{start}", tuple(values.shape)) < self.thresholds(values)
         return ones.view(torch.int8).mul_(2).sub_(1)
 

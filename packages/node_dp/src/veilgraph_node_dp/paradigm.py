@@ -30,11 +30,11 @@ from veilgraph_node_dp.released import Releases
 from veilgraph_node_dp.settings import NodeDpJob, node_dp, release_plan
 
 
-def _words(release: Any, setting: str) -> str:  # noqa: ANN401 - of either of the two kinds of values
+def _epsilon(release: Any, setting: str) -> str:  # noqa: ANN401 - of either of the two kinds of values
     return "" if release is None else f"release.{setting}.epsilon={release.epsilon:g}"
 
 
-def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
+def _releasers(job: NodeDpJob) -> tuple[str, ...]:
     return () if job.release.labels is None else (job.release.labels.holder,)
 
 
@@ -42,14 +42,14 @@ def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
 # fmt: off
 LABELS: Final = Revelation[NodeDpJob](
     "perturbed-labels", "The label holder sees labels under randomised response with the job's ε, and in the clear "
-    "which nodes have one for training or validation.", lambda job: _words(job.release.labels, "labels"), _of_labels)
+    "which nodes have one for training or validation.", lambda job: _epsilon(job.release.labels, "labels"), _releasers)
 FEATURES: Final = Revelation[NodeDpJob](
     "perturbed-features", "The label holder sees every node's features as the node itself perturbed them, with the "
     "job's ε; how many columns there are is in the clear.",
-    lambda job: _words(job.release.features, "features"), lambda job: job.duties.releasing)
+    lambda job: _epsilon(job.release.features, "features"), lambda job: job.duties.releasing)
 PRIVATE_LABELS: Final = Condition[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None)
 _TO_LEARNER: Final = Route[NodeDpJob]("holder of private labels", "learner",
-    lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party)
+    lambda job, sender, receiver: sender in _releasers(job) and receiver == job.data.label_party)
 _RELEASED: Final = Route[NodeDpJob]("holder", "holder",
     lambda job, sender, receiver: sender in job.duties.releasing and receiver in job.duties.learning)
 _PERTURBED: Final = (

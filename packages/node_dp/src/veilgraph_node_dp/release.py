@@ -95,12 +95,12 @@ def released_features(session: RoleContext, releases: Releases, nodes: int) -> l
     """
     found = []
     for holder, columns in releases.columns.items():
-        mechanism, values = _mechanism(node_dp(session.settings), columns), releases.tensors[_tensor_name(holder)]
+        mechanism, values = _job_mechanism(node_dp(session.settings), columns), releases.tensors[_tensor_name(holder)]
         found.append(AffineFeatures(unpacked(values, nodes, mechanism), mechanism.scale, mechanism.offset))
     return found
 
 
-def _mechanism(job: NodeDpJob, columns: int) -> FeatureMechanism:
+def _job_mechanism(job: NodeDpJob, columns: int) -> FeatureMechanism:
     if job.release.features is None:
         raise ConfigError("the job releases no features; give release.features")
     return feature_mechanism(job.release.features, columns)
@@ -148,6 +148,7 @@ def _send_release(session: RoleContext, graph: PartyGraph, publisher: LocalPubli
 
 
 def _release_labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tensor:
+    """Perturb the training and validation labels of common nodes, and pack them with the split."""
     labels, train, val, known = released_labels(common)
     values = torch.full_like(labels, -1)
     values[known] = publisher.labels(labels[known])
@@ -155,6 +156,7 @@ def _release_labels(common: PartyGraph, publisher: LocalPublisher, classes: int)
 
 
 def _receive_all(session: RoleContext, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
+    """Receive and check every holder's release: ``features/<holder>``, and ``labels`` if they are private."""
     link, job = session.link, node_dp(session.settings)
     private = job.release.labels
     found: dict[str, Tensor] = {}
@@ -162,7 +164,7 @@ def _receive_all(session: RoleContext, nodes: int, columns: Mapping[PartyId, int
         tag = Tag(Kind.PERTURBED_FEATURES)
         found[_tensor_name(holder)] = came = link.receive(holder, tag)
         with _with_sender(link.party, holder, tag):
-            unpacked(came, nodes, _mechanism(job, width))
+            unpacked(came, nodes, _job_mechanism(job, width))
     if private is not None:
         tag = Tag(Kind.PERTURBED_LABELS)
         found[LABELS] = link.receive(private.holder, tag)

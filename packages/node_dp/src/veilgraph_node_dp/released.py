@@ -67,12 +67,12 @@ class ReleasedLabels:
     def packed(self) -> Tensor:
         """Encode for the wire: Tensor[C, 2], 1 + label (0: none) and split; uint8 if classes fit, else int64."""
         split = self.train * _TRAIN + self.val * _VAL
-        return torch.stack([self.values + 1, split], dim=1).to(_dtype(self.classes))
+        return torch.stack([self.values + 1, split], dim=1).to(_wire_type(self.classes))
 
     @classmethod
     def unpacked(cls, values: Tensor, nodes: int, classes: int) -> ReleasedLabels:
         """Decode what ``packed`` encoded for ``nodes`` C; ``ProtocolError`` for anything else."""
-        if values.dtype != _dtype(classes) or tuple(values.shape) != (nodes, 2) or not _are_labels(values, classes):
+        if values.dtype != _wire_type(classes) or tuple(values.shape) != (nodes, 2) or not _are_labels(values, classes):
             raise ProtocolError(
                 f"released labels are no labels of {nodes} nodes and {classes} classes, for training and validation; "
                 "install the same release of veilgraph at every party",
@@ -100,5 +100,5 @@ def _are_labels(values: Tensor, classes: int) -> bool:
     return bool((known | nothing).all()) and bool((split == _TRAIN).any()) and bool((split == _VAL).any())
 
 
-def _dtype(classes: int) -> torch.dtype:
+def _wire_type(classes: int) -> torch.dtype:
     return torch.uint8 if classes < torch.iinfo(torch.uint8).max else torch.int64

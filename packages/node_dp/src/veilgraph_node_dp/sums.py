@@ -87,6 +87,7 @@ class NoisySums:
         return clip_to_grid(scaled, length, 2, cell)
 
     def _sum_rows(self, split: _Split, rows: Tensor) -> Tensor:
+        """Sum each node's neighbours' rows, [N, d], exactly on the grid, and clip the sums to ``sum_clip`` if set."""
         values, cell = rows.numpy(), self.mechanism.cell
         sums = split.whole @ values
         for column in range(values.shape[1] if len(split.weight) else 0):

@@ -54,7 +54,7 @@ class HolderRound:
         """Message 1: return its public keys and commitment, signed: uint8 [OFFER_BYTES]."""
         self._check_order(1)
         offer = self._secrets.offer()
-        return _tensor(offer + self._signatures.sign(_OFFERED + self._round.name, offer))
+        return _to_tensor(offer + self._signatures.sign(_OFFERED + self._round.name, offer))
 
     def share(self, offers: Tensor) -> Tensor:
         """Message 2: share its secrets, sealed for each holder that offered keys: uint8 [P, SEALED_BYTES], else zeros.
@@ -84,7 +84,7 @@ class HolderRound:
         for holder, *shares in zip(self._round.holders, mask_keys, own_masks, strict=True):
             if holder in self._offers:
                 pair = b"".join(map(shamir.to_bytes, shares))
-                rows[holder] = _tensor(self._sealing.seal(holder, self._offers[holder][:KEY_BYTES], pair))
+                rows[holder] = _to_tensor(self._sealing.seal(holder, self._offers[holder][:KEY_BYTES], pair))
         return self._round.table(rows, SEALED_BYTES)
 
     def mask(self, sealed: Tensor, encoded: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class HolderRound:
         self._round.enough(chosen, "masked values")
         self._check_not_left_out(chosen)
         self.survivors = chosen
-        return _tensor(self._signatures.sign(_SURVIVORS + self._round.name, self._signed()))
+        return _to_tensor(self._signatures.sign(_SURVIVORS + self._round.name, self._survivor_bytes()))
 
     def reveal(self, confirmations: Tensor) -> Tensor:
         """Message 5: reveal its share of each survivor's own mask, and of the mask key of each holder that dropped out.
@@ -135,24 +135,24 @@ class HolderRound:
             if party not in self.survivors:
                 raise _unknown_holder(self._party, party, self._round)
             signature = self._round.row(confirmations, party)
-            self._signatures.check(party, _SURVIVORS + self._round.name, self._signed(), signature)
+            self._signatures.check(party, _SURVIVORS + self._round.name, self._survivor_bytes(), signature)
         self._round.enough(confirmed, "confirmed survivors")
         half = PAIR_BYTES // 2
         rows = {
-            holder: _tensor(pair[half:] if holder in self.survivors else pair[:half])
+            holder: _to_tensor(pair[half:] if holder in self.survivors else pair[:half])
             for holder, pair in self._shares.items()
         }
         return self._round.table(rows, shamir.ELEMENT_BYTES)
 
     def noted_key(self) -> Tensor:
         """Return its mask key, from which its pairwise masks follow, for its own records: uint8 [ELEMENT_BYTES]."""
-        return _tensor(shamir.to_bytes(self._secrets.mask_key))
+        return _to_tensor(shamir.to_bytes(self._secrets.mask_key))
 
     def noted_shares(self) -> Tensor:
         """Return others' shares, decrypted, for its own records: uint8 [P, PAIR_BYTES], zeros where none came."""
-        return self._round.table({holder: _tensor(pair) for holder, pair in self._shares.items()}, PAIR_BYTES)
+        return self._round.table({holder: _to_tensor(pair) for holder, pair in self._shares.items()}, PAIR_BYTES)
 
-    def _signed(self) -> bytes:
+    def _survivor_bytes(self) -> bytes:
         return "\n".join(self.survivors).encode()
 
     def _check_not_left_out(self, present: Collection[PartyId]) -> None:
@@ -184,7 +184,7 @@ def _unknown_holder(party: PartyId, other: PartyId, round_: Round) -> ProtocolEr
     )
 
 
-def _tensor(content: bytes) -> Tensor:
+def _to_tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 

@@ -82,11 +82,11 @@ class SummingHolder:
         self._note(Tag(Kind.KEY, number, 1), one.noted_key)
         self._send(Tag(Kind.KEY, number, 1), one.offer())
         offers = self._receive_rows(Tag(Kind.KEY, number, 2), OFFER_BYTES)
-        if not self._is_in(offers):
+        if not self._is_included(offers):
             return False
         self._send(Tag(Kind.MASK_SHARE, number, 0), one.share(offers))
         sealed = self._receive_rows(Tag(Kind.MASK_SHARE, number, 1), SEALED_BYTES)
-        if not self._is_in(sealed):
+        if not self._is_included(sealed):
             return False
         masked = one.mask(sealed, encoded)
         self._note(Tag(Kind.MASK_SHARE, number, 2), one.noted_shares)
@@ -95,14 +95,14 @@ class SummingHolder:
         survivors = receive_as(
             self._link, SERVER, Tag(Kind.CONTROL, number, 1), (len(self._group.holders),), torch.bool
         )
-        if not self._is_in(survivors):
+        if not self._is_included(survivors):
             return False
         confirmation = one.confirm(survivors)
         self.had_all = one.survivors == self._group.holders
         recorded.check(one.survivors)
         self._send(Tag(Kind.CONTROL, number, 2), confirmation)
         confirmations = self._receive_rows(Tag(Kind.CONTROL, number, 3), SIGNATURE_BYTES)
-        if self._is_in(confirmations):
+        if self._is_included(confirmations):
             shares = one.reveal(confirmations)
             recorded.add(one.survivors)  # on the disk before a share leaves
             self._send(Tag(Kind.MASK_SHARE, number, 2), shares)
@@ -118,7 +118,7 @@ class SummingHolder:
     def _receive_rows(self, tag: Tag, width: int) -> Tensor:
         return receive_as(self._link, SERVER, tag, (len(self._group.holders), width), torch.uint8)
 
-    def _is_in(self, rows: Tensor) -> bool:
+    def _is_included(self, rows: Tensor) -> bool:
         return bool(rows[self._own].any())
 
 
