@@ -48,8 +48,8 @@ class Mixture:
         low = float(self._down.min()) - _FAR * deviation
         high = float(self._up.max()) + _FAR * deviation
         # Where no more than TAIL of either lies beyond: of P above, of Q below.
-        self._high = _bisect_falling(lambda x: self._upper(x, self._up, self._log_up), low, high, TAIL)
-        self._low = -_bisect_falling(lambda x: self._upper(x, -self._down, self._log_down), -high, -low, TAIL)
+        self._high = _bisect_falling(lambda x: self._sf(x, self._up, self._log_up), low, high, TAIL)
+        self._low = -_bisect_falling(lambda x: self._sf(x, -self._down, self._log_down), -high, -low, TAIL)
 
     def largest_loss(self) -> float:
         """Return the largest privacy loss, of P from Q or Q from P, outside tails of probability 1e-15."""
@@ -66,9 +66,9 @@ class Mixture:
         """Return upper bounds of δ(ε) of P from Q, and of Q from P, for increasing ε [n]: [n] each."""
         factors = np.exp(epsilons)
         at = self._values_at(epsilons)
-        forth = self._upper(at, self._up, self._log_up) - factors * self._upper(at, self._down, self._log_down)
+        forth = self._sf(at, self._up, self._log_up) - factors * self._sf(at, self._down, self._log_down)
         at = self._values_at(-epsilons)
-        back = self._lower(at, self._down, self._log_down) - factors * self._lower(at, self._up, self._log_up)
+        back = self._cdf(at, self._down, self._log_down) - factors * self._cdf(at, self._up, self._log_up)
         return _valid(forth, epsilons), _valid(back, epsilons)
 
     def distribution(self, interval: float) -> PrivacyLossDistribution:
@@ -101,11 +101,11 @@ class Mixture:
         total = parts.sum(axis=0)
         return largest + np.log(total), centres @ parts / total
 
-    def _upper(self, x: Values, centres: Values, logs: Values) -> Values:
+    def _sf(self, x: Values, centres: Values, logs: Values) -> Values:
         found: Values = ndtr((centres - np.asarray(x)[..., None]) / self._deviation) @ np.exp(logs)
         return found
 
-    def _lower(self, x: Values, centres: Values, logs: Values) -> Values:
+    def _cdf(self, x: Values, centres: Values, logs: Values) -> Values:
         found: Values = ndtr((np.asarray(x)[..., None] - centres) / self._deviation) @ np.exp(logs)
         return found
 
