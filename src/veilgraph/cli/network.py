@@ -537,14 +537,14 @@ def passphrase_command(
         --remove: Write a sealed key in the clear again.
     """
     source = passphrase_source(passphrase_file, of=folder, fresh=not remove)
-    (key_file.unprotect if remove else key_file.protect)(_key_owner(folder).key_file, folder, source)
+    (key_file.unprotect if remove else key_file.protect)(_open_key_owner(folder).key_file, folder, source)
     if remove:
         echo("the key lies in the clear again, with mode 600")
     else:
         echo("sealed; without the passphrase the key is lost. Backups of this folder still hold it in the clear")
 
 
-def _key_owner(folder: Path) -> Kit | Authority:
+def _open_key_owner(folder: Path) -> Kit | Authority:
     return Authority(folder) if (folder / "rootCA.pem").is_file() else open_kit(folder)
 
 

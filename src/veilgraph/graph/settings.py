@@ -197,7 +197,7 @@ class DataSettings(Settings):
                     f"{described} describes the graph of dataset={dataset!r}, and dataset is {self.dataset!r}; leave "
                     f"{described} out"
                 )
-        self._check_brought()
+        self._check_one_source()
         if SERVER in self.names:
             raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
         if self.label_holder is not None and self.label_holder not in self.names:
@@ -207,7 +207,7 @@ class DataSettings(Settings):
             )
         return self
 
-    def _check_brought(self) -> None:
+    def _check_one_source(self) -> None:
         named = {"holders": self.holders if isinstance(self.holders, tuple) else None}
         brought = {
             key: each

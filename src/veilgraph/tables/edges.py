@@ -329,7 +329,7 @@ def _decay_factors(decay: DecaySettings, column: Column) -> NDArray[np.float64]:
 
 
 def _keep_listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[Codes, dict[str, Column], int]:
-    """Return the relation's index of each row with a listed one, these rows' columns, and how many rows are not."""
+    """Keep the rows with a listed relation: its index, int32 [n]; the rows' columns; and how many others there are."""
     if relation is None:
         return np.zeros(len(raw["source"].rows), np.int32), raw, 0
     codes = raw["relation"].codes(relation.weights)

@@ -167,18 +167,18 @@ class Column:
         return self if keep.all() else replace(self, values=self.values.filter(pa.array(keep)), rows=self.rows[keep])
 
     def refuse_any(self, wrong: Bools, rule: str, way_out: str) -> None:
-        """Raises ``DataError`` for the first value that is ``wrong`` [n], if there is one."""
+        """Raise a ``DataError`` for the first value that is ``wrong`` [n], if there is one."""
         if wrong.any():
             self.refuse(int(wrong.argmax()), rule, way_out)
 
     def refuse(self, index: int, rule: str, way_out: str) -> NoReturn:
-        """Raises the ``DataError`` of the value at ``index`` of the batch."""
+        """Raise a ``DataError`` with file, column, row and value at ``index`` of the batch, and rule and way out."""
         value = self.values[index].as_py()
         shown = "no value" if value is None or value == "" else repr(value)
         raise DataError(f"{self.path}: column {self.name!r}, row {self.rows[index]}: {shown} {rule}; {way_out}")
 
     def refuse_type(self, wanted: str, way_out: str) -> NoReturn:
-        """Raises the ``DataError`` of a whole column of the wrong type."""
+        """Raise a ``DataError`` that the whole column's type is not ``wanted``."""
         raise DataError(f"{self.path}: column {self.name!r}: type {self.values.type} is not {wanted}; {way_out}")
 
     def text(self) -> pa.StringArray:

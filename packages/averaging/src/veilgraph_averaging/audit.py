@@ -161,7 +161,7 @@ class AveragingSource(Source):
     @override
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
         own = averaging(job)
-        _check_asked(own)
+        _check_rebuildable(own)
         place = OnePlace(own, everything)
         for epoch in range(1, epochs + 1):
             place.train_step(epoch)
@@ -192,7 +192,7 @@ def _is_attacked(job: JobSettings) -> bool:
     return issubclass(averaging(job).averaging.task.kind, Classes)
 
 
-def _check_asked(job: AveragingJob) -> None:
+def _check_rebuildable(job: AveragingJob) -> None:
     """Raise ``DataError`` if a job's model cannot be rebuilt from the averaged weights, or predicts no classes."""
     task, personal = job.averaging.task.name, job.averaging.personal
     if not _is_attacked(job):
@@ -212,7 +212,7 @@ def _asked_model(view: View, weights: Tensor) -> Callable[[PartyGraph], Floats]:
     job = averaging(view.settings)
 
     def rows(graph: PartyGraph) -> Floats:
-        _check_asked(job)
+        _check_rebuildable(job)
         task = _task_of(view)
         network = task.network(LearningStreams(0, SERVER))
         network.take(weights)

@@ -42,7 +42,7 @@ def sampling(sums: Sequence[NDArray[np.uint8]], rate: float) -> _Sampling:
     - what two sums of k and l terms have in common is hypergeometric: the same sample again has too much in common, and
       the next part of a shuffled list too little.
 
-    Each p-value is two-sided but for the last of sizes, and all are bounded together.
+    Each p-value is two-sided but for equal sizes; the result combines all by Bonferroni.
 
     Args:
         sums: of each, [N], how often each term is in it; at least one.

@@ -162,7 +162,7 @@ class AveragingJob(JobSettings):
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """What fits what the job says, with ``averaging.privacy`` and without."""
+        """Yield what ``preset: auto`` chooses for a job as written, with ``averaging.privacy`` or without."""
         given = said.get("averaging.privacy")
         if given is None:
             yield from same_columns(said, classes=said.get("averaging.task.name", "classes") in ("classes", "graphs"))

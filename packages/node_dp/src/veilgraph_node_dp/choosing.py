@@ -31,9 +31,9 @@ def calibrated(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
 
 @torch.no_grad()
 def opinion_of(objective: Objective, graph: PartyGraph, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits' [N, C] log probabilities, calibrated on validation nodes; and probabilities, labels as one-hot.
+    """Calibrate logits [N, C] on validation nodes: return log probabilities, and probabilities with training labels.
 
-    Labels replace probabilities at training nodes only. ``graph`` has the objective's labels and masks.
+    In the latter, training nodes have their labels, one-hot. ``graph`` has the objective's labels and masks.
     """
     labels, train, val = graph.labels, graph.train_mask, graph.val_mask
     assert labels is not None

@@ -292,7 +292,7 @@ def random_columns(seed: bytes, purpose: str, rows: int, columns: int, count: in
 
 
 def _members(seed: bytes, purpose: str, rows: int, columns: int, count: int) -> Tensor:
-    """Tensor[rows, columns] bool with ``count`` entries set in every row (Bentley & Floyd 1987, algorithm F2)."""
+    """Set ``count`` random entries in every row of Tensor[rows, columns] bool (Bentley & Floyd 1987, algorithm F2)."""
     member = torch.zeros(rows, columns, dtype=torch.bool)
     flat, first = member.view(-1), torch.arange(0, rows * columns, columns)
     words = expand(seed, purpose, (count, rows)).bitwise_and_((1 << 63) - 1)

@@ -230,7 +230,7 @@ class NodeDpJob(JobSettings):
 
     @property
     def noise(self) -> NoiseFacts:
-        return NoiseFacts(feature_release=_release_of(self.release), label_release=self.release.labels)
+        return NoiseFacts(feature_release=_as_node_release(self.release), label_release=self.release.labels)
 
     @property
     def uses_own_columns(self) -> bool:
@@ -259,7 +259,7 @@ class _NodeRelease(NodeRelease):
         return publisher_of(self.settings, self.labels, holder)
 
 
-def _release_of(release: NodeReleaseSettings) -> NodeRelease | None:
+def _as_node_release(release: NodeReleaseSettings) -> NodeRelease | None:
     features = release.features
     if features is None:
         return None
