@@ -386,7 +386,7 @@ def beyond_own_row(
     for place, feature in enumerate(features):
         if not (isinstance(feature.missing, float) or feature.missing in _DECLARED):
             reasons.append(
-                f"{_entry(place, feature.columns, named=named)}: missing={feature.missing} is computed from all rows; "
+                f"{_label(place, feature.columns, named=named)}: missing={feature.missing} is computed from all rows; "
                 "set missing to a number, zero or error"
             )
     if scaling not in ("none", "row", "length"):
@@ -400,7 +400,7 @@ def beyond_own_row(
 def scaled_twice(features: Sequence[NumericFeatures | CategoricalFeatures], scaling: str, *, named: bool = True) -> str:
     """Return why ``standard`` scaling after declared ranges is refused, else empty; ``named`` shows columns' names."""
     declared = [
-        _entry(place, feature.columns, named=named)
+        _label(place, feature.columns, named=named)
         for place, feature in enumerate(features)
         if isinstance(feature, NumericFeatures) and feature.scale is not None
     ]
@@ -421,6 +421,6 @@ def declared_values(features: Sequence[NumericFeatures | CategoricalFeatures]) -
     return min([0.0, *fills]), max([1.0, *fills])
 
 
-def _entry(place: int, columns: Sequence[str], *, named: bool) -> str:
+def _label(place: int, columns: Sequence[str], *, named: bool) -> str:
     rest = f" and {len(columns) - 1} more" if len(columns) > 1 else ""
     return f"nodes.features.{place}" + (f" (column {columns[0]!r}{rest})" if named else "")

@@ -341,7 +341,7 @@ def _keep_listed(relation: RelationSettings | None, raw: dict[str, Column]) -> t
 
 
 def _scaled(column: Column, settings: WeightSettings, *, is_weight: bool = False) -> Floats:
-    """Read a column of numbers; neither a weight nor a logarithm takes negative ones."""
+    """Read numbers, float32 [n], or log(1 + number); refuse missing ones, and negative weights and logarithms."""
     numbers = column.numbers()
     column.refuse_any(np.isnan(numbers), "where a number must be", "give every edge its number or remove the row")
     if is_weight or settings.scale == "log":

@@ -172,9 +172,8 @@ def fit_encoding(table: NodeTable, scaling: Scaling, total: Total = list) -> Fea
 def encode(table: NodeTable, encoding: FeatureEncoding, *, per_node: bool = False) -> Tensor:
     """Return the table's features, Tensor[N, F] float32, scaled as fitted; without columns, one column of zeros.
 
-    They are ``torch.sparse_csr`` when fewer than ``SPARSE_BELOW`` of the values are non-zero and the scaling keeps
-    zeros. With ``per_node``, for an ε of one node, the layout depends on the number of columns alone. One node's row
-    then changes nothing of the others', not even their last bits, unless the encoding was fitted to it.
+    They are ``torch.sparse_csr`` if fewer than ``SPARSE_BELOW`` are non-zero and the scaling keeps zeros. ``per_node``:
+    for an ε of one node, the layout follows from the columns alone, so that a row changes no bit of the others'.
     """
     if not encoding.columns:
         return torch.zeros(table.num_nodes, 1)  # a holder of edges and labels alone

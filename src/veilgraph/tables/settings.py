@@ -39,7 +39,8 @@ class WeightSettings(Settings):
     """log: log(1 + number); none: as it is"""
 
 
-def _as_mapping(value: object) -> object:
+def _wrap_column(value: object) -> object:
+    """Turn a column's bare name into ``{"column": name}``; return anything else as it is."""
     return {"column": value} if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
@@ -131,12 +132,12 @@ class EdgeSettings(TableFile):
     """a shared value of more nodes joins none"""
     weight: Annotated[
         WeightSettings | None,
-        BeforeValidator(_as_mapping, json_schema_input_type=WeightSettings | Text | None),
+        BeforeValidator(_wrap_column, json_schema_input_type=WeightSettings | Text | None),
         PlainSerializer(_weight_to_setting),
     ] = None
     """column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1"""
     features: tuple[
-        Annotated[WeightSettings, BeforeValidator(_as_mapping, json_schema_input_type=WeightSettings | Text)], ...
+        Annotated[WeightSettings, BeforeValidator(_wrap_column, json_schema_input_type=WeightSettings | Text)], ...
     ] = ()
     """columns of numbers, or {column, scale}, for horizontal jobs with message: full"""
     relation: RelationSettings | None = None

@@ -84,10 +84,7 @@ class PlainAveraging:
         self.network.gather(self.task.sums_before.sizes, summed)
 
     def round(self, number: int, absent: Collection[PartyId] = ()) -> float | None:
-        """Run round ``number``, from 1, with the sum over all holders but those ``absent``.
-
-        Returns the mean loss before the round; None where nobody trained, or training is private.
-        """
+        """Run round ``number`` ≥ 1 without those ``absent``; return the loss before it, None: unknown."""
         if not self.network.has_facts:
             self.gather()
         start, summands = self.network.vector(), []

@@ -165,6 +165,8 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             link.note(Tag(Kind.GRADIENT, self._sums + 1), lambda: publisher.clean)
 
     def _compute_facts(self) -> None:
+        """Run the task's sums before the first round, and keep their results in the network."""
+
         def summed(size: int, known: Tensor) -> Tensor:
             self._sum(self._task.sums_before.part(self._own, known), FACT_BITS, SumId.of("facts", None, known))
             return self._receive_result(size, torch.float64)
@@ -292,6 +294,8 @@ class AveragingServer(_AveragingRole):
         self._tell(training.said(following, loss))
 
     def _compute_facts(self) -> None:
+        """Open the task's sums before the first round, send them to all, and keep them in the network."""
+
         def summed(size: int, known: Tensor) -> Tensor:
             total = self._sum(size, FACT_BITS, SumId.of("facts", None, known))
             self._tell(total)

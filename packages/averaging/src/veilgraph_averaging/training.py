@@ -66,9 +66,8 @@ def public(
 def summand(job: AveragingJob, task: Task[Any, Any], network: Averaged, own: Own, dropout: Dropout) -> Tensor:
     """Train locally for one round; return n·Δ, n·loss, n, for n training examples: Tensor[W + 2], zeros if n is 0.
 
-    Δ is the change of the averaged weights by ``local_epochs`` of a new Adam, or the gradient where the rule sends
-    that. Weights kept at home change too, and stay. The loss is before training. Afterwards the network has the
-    trained weights.
+    Δ is the change of the averaged weights by ``local_epochs`` of a new Adam, or the gradient if the rule sends that.
+    Weights kept at home change too, and stay. The loss is before training; afterwards the network has other weights.
     """
     examples, start, rule = task.examples(own), network.vector(), job.averaging.rule
     if not examples:

@@ -102,6 +102,7 @@ class Mixture:
         return largest + np.log(total), centres @ parts / total
 
     def _sf(self, x: Values, centres: Values, logs: Values) -> Values:
+        """Return P[X > x], [n], of the Gaussian mixture with log weights ``logs`` [k] at ``centres`` [k]."""
         found: Values = ndtr((centres - np.asarray(x)[..., None]) / self._deviation) @ np.exp(logs)
         return found
 
