@@ -186,7 +186,7 @@ def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str
 
 
 def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
-    """All holders' graphs of a job on one machine: read or split, scaled, checked one by one and together."""
+    """Load or divide all holders' graphs of a job on one machine, and scale, split and check them."""
     given = settings.graphs is not None
     parties = _load_saved(settings) if given else DATASETS[_dataset_name(settings)].parties(settings, seed)
     parties = [scale_features(graph, settings.feature_scaling) for graph in parties]

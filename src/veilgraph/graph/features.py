@@ -75,7 +75,7 @@ def choose_columns(features: Tensor, columns: Tensor) -> Tensor:
 
 
 def join_columns(parts: Sequence[Tensor]) -> Tensor:
-    """All columns side by side; sparse when every part is."""
+    """Join matrices of the same rows, [N, F_i], side by side: [N, ΣF_i], sparse if all are."""
     if all(is_sparse(part) for part in parts):
         return from_scipy(sp.csr_matrix(sp.hstack([to_scipy(part) for part in parts])))
     return torch.cat([part.to_dense() for part in parts], dim=1)

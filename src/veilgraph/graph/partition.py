@@ -106,7 +106,7 @@ def deal_columns(
 def deal_edges(
     graph: PartyGraph, names: Sequence[PartyId], proportions: Sequence[float] | None, generator: torch.Generator
 ) -> Tensor:
-    """Which holder gets each edge: Tensor[E] int64, an index into ``names``."""
+    """Deal edges to holders at random, both directions together: Tensor[E] int64, indices into ``names``."""
     pair, pairs = _number_pairs(graph.edge_index, graph.num_nodes)
     cuts = _cut_points(pairs, len(names), proportions, "edge_proportions", least=0)
     owner_of_pair = torch.empty(pairs, dtype=torch.int64)
@@ -166,7 +166,7 @@ def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId)
 
 
 def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: bool = False) -> PartyGraph:
-    """Everything in one place, as no holder may have it: the plaintext graph that federated training is compared with.
+    """Pool all holders' data of the common nodes into one graph: an upper bound, not allowed in practice.
 
     Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once, with
     the sum of their weights, or where ``relational`` all stay as they are, each holder's relations as relations of
@@ -190,7 +190,7 @@ def _unite_edges(graphs: Sequence[PartyGraph]) -> PartyGraph:
 
 
 def _side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:
-    """All columns and edges, and all relations, called ``holder/name``."""
+    """Join all holders' columns and edges, and keep all relations apart, called ``holder/name``."""
     edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _join_weights(graphs, torch.float32)
     relations, places = list[Relation](), []
     for graph in graphs:
@@ -281,7 +281,7 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
 
 
 def positions(parts: Sequence[HorizontalPart]) -> tuple[Tensor, list[Tensor]]:
-    """All ids, ascending, Tensor[N]; and for each part where its rows stand among them, Tensor[N_p]."""
+    """Return the union of all parts' ids, ascending, Tensor[N]; and each part's rows' indices there, Tensor[N_p]."""
     ids = torch.unique(torch.cat([part.ids for part in parts]))
     return ids, [torch.searchsorted(ids, part.ids) for part in parts]
 

@@ -81,7 +81,7 @@ def pack_ids(ids: Sequence[str], prefix: str = "") -> dict[str, Tensor]:
 
 
 def unpack_ids(tensors: Mapping[str, Tensor], prefix: str = "") -> list[str] | None:
-    """What ``pack_ids`` packed; None where there are no ids."""
+    """Decode the ids that ``pack_ids`` packed; None where there are none."""
     if prefix + _ENDS not in tensors:
         return None
     joined, ends = tensors[prefix + _BYTES].numpy().tobytes(), tensors[prefix + _ENDS].tolist()
@@ -246,7 +246,7 @@ class PartyGraph:
         return {"edge_index": self.edge_index[:, kept], **{name: values[kept] for name, values in named.items()}}
 
     def merged(self) -> PartyGraph:
-        """The same graph with all edges alike, whatever their relations."""
+        """Return the graph without relations: all edges alike."""
         return replace(self, edge_relation=None, relations=())
 
     def validate(self) -> None:

@@ -356,7 +356,7 @@ def labels_of(party: PartyId, data: pyg.Data) -> Tensor | None:
 
 
 def classes_of(party: PartyId, data: pyg.Data, labels: Tensor | None) -> int | None:
-    """How many classes there are: ``num_classes`` where it is given, else the largest label plus one.
+    """Return the number of classes: ``num_classes`` where it is given, else the largest label plus one.
 
     The latter tells a node's label where it alone has the largest.
     """

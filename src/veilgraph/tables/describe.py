@@ -227,7 +227,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
 
 
 def columns_used(used: int, left_out: Mapping[str, str]) -> str:
-    """How many columns are features, and why the others are none, in one line; ``left_out``: each of these → why."""
+    """Say in one line how many columns are features, and why others are not; ``left_out``: column → reason."""
     reasons = dict[str, list[str]]()
     for name, why in left_out.items():
         reasons.setdefault(why, []).append(name)

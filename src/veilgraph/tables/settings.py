@@ -303,7 +303,7 @@ class SplitColumn(Settings):
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """What training, validation and test are called."""
+        """The column's values for training, validation and test, in this order."""
         return (self.train, self.val, self.test)
 
 

@@ -86,7 +86,7 @@ class Format:
     numbers: Mapping[str, NumberSettings] = field(default_factory=dict)
 
     def number(self, column: str) -> NumberSettings:
-        """How a column's numbers are written."""
+        """Return how a column's numbers are written, by its own settings or else by ``decimal``."""
         return self.numbers.get(column) or NumberSettings(decimal=self.decimal)
 
     def __str__(self) -> str:

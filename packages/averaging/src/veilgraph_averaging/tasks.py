@@ -182,7 +182,7 @@ class Task(ABC, Generic[S, O]):
     @property
     @abstractmethod
     def judging(self) -> Judging[O]:
-        """How its models are judged."""
+        """The object that judges the task's models."""
 
     @property
     def sums_before(self) -> SumsBefore[O]:

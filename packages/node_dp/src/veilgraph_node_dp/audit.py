@@ -28,7 +28,7 @@ _CLAIM: Final = "The limit is that of the job, for each different release."
 
 
 class NodeDpSource(Source):
-    """What nodes perturbed by themselves, at a holder that learns from it."""
+    """The audit's evidence in a node-dp job: canaries in released values, and the split sent beside labels."""
 
     @override
     def canary_guesses(

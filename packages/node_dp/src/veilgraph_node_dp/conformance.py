@@ -23,7 +23,7 @@ _GAMES: Final = 100_000
 
 
 class FeatureMechanismConformance:
-    """Of a mechanism for a node's own features. Inherit it and name one that is installed or one of ours.
+    """Tests of a mechanism for a node's own features. Inherit it and name one that is installed or one of ours.
 
     Attributes:
         name: as jobs have it.

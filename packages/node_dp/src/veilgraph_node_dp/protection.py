@@ -110,7 +110,7 @@ class EdgesAndFeatures(NoisyEdges):
     @property
     @override
     def features(self) -> PerturbedFeatures:
-        """What nodes perturb."""
+        """Cost and guarantee of what nodes perturb, apart from the edges."""
         features = node_dp(self.job).release.features
         assert features is not None
         return PerturbedFeatures(self.job, features, self.nodes)

@@ -102,7 +102,7 @@ class LocalPublisher(PaidPublisher):
         return all(cache.is_free(of) for of, cache in self._caches.items())
 
     def room(self) -> int | None:
-        """How many more releases budget and ledger allow, up to 2^32; None without, or where all is kept."""
+        """Return how many more releases budget and ledger allow, up to 2^32; None: no limit, or all is paid for."""
         ledger = self._ledger
         if ledger is None or ledger.budget is None or self.is_free:
             return None

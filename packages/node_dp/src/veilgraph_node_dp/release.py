@@ -88,7 +88,7 @@ def exchange_releases(
 
 
 def released_features(session: RoleContext, releases: Releases, nodes: int) -> list[AffineFeatures]:
-    """Every releasing holder's estimate x' = scale·x* + offset of the common nodes, in the job's order of holders.
+    """Return each releasing holder's features of common nodes, estimated as scale·x* + offset, in the job's order.
 
     Raises ``ProtocolError`` for a release of other data, ``KeyError`` where one is missing, ``ConfigError`` where the
     job releases none.
